@@ -183,6 +183,11 @@ class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):
     arguments: str
     item_id: str = ""
     kind: Literal["function", "custom"] = "function"
+    old_form: bool = False
+    """See `ToolCall.old_form`."""
+    told: bool = False
+    """Whether the call's item has been reported already, from its start to its end, while its arguments arrived. Such
+    a call is always the client's to answer."""
 
 
 class ApprovalRequested(msgspec.Struct, frozen=True, gc=False):

@@ -139,6 +139,9 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     name: str
     kind: Literal["function", "custom", "legacy"] = "function"
     choice: int | None = None
+    old_form: bool = False
+    """Whether the model server gave the call as `function_call`, the predecessor of `tool_calls`, to a client that may
+    know the newer form alone. Only surfaces that show this difference look at it."""
 
 
 class McpCall(msgspec.Struct, frozen=True, gc=False):
@@ -151,6 +154,8 @@ class McpCall(msgspec.Struct, frozen=True, gc=False):
     name: str
     approval_request_id: str | None = None
     choice: int | None = None
+    old_form: bool = False
+    """As for `ToolCall`."""
 
 
 class McpApproval(msgspec.Struct, frozen=True, gc=False):

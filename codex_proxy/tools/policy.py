@@ -89,10 +89,10 @@ def output_of(ask: ToolCallRequested, output: ToolOutput) -> HistoryOutput:
 def _item(id: str, ask: ToolCallRequested, tool: Tool | None, approved_by: str | None) -> Item:
     origin = None if tool is None else tool.mcp
     if origin is None:
-        return ToolCall(id, ask.call_id, ask.name, ask.kind)
+        return ToolCall(id, ask.call_id, ask.name, ask.kind, old_form=ask.old_form)
     if origin.asks and approved_by is None:
         return McpApproval(id, ask.call_id, origin.server_label, origin.name)
-    return McpCall(id, ask.call_id, origin.server_label, origin.name, approved_by)
+    return McpCall(id, ask.call_id, origin.server_label, origin.name, approved_by, old_form=ask.old_form)
 
 
 def may_be_called(turn: Turn) -> tuple[Tool, ...]:
@@ -375,7 +375,7 @@ class ToolPolicy:
         good: list[ToolCallRequested] = []
         hidden: list[HiddenOutput] = []
         for ask in asks:
-            wrong = self._violation(ask) if self._faults < MAX_FAULTS else None
+            wrong = None if ask.told or self._faults >= MAX_FAULTS else self._violation(ask)
             if wrong is None:
                 good.append(ask)
             else:
@@ -416,6 +416,8 @@ class ToolPolicy:
         self._over = True
         self.visible = self._waiting
         for ask in self.visible:
+            if ask.told:
+                continue
             if self._faults >= MAX_FAULTS and self._violation(ask) is not None:
                 done.events.append(Notice("strict_violation", ask.name))
             done.events += [*call_events(ask, self._own.get(ask.name)), ItemEnded(ask.item_id or ask.call_id)]

@@ -310,6 +310,17 @@ def test_arguments_are_streamed_where_nobody_has_to_look_at_them_first() -> None
 MCP = asking(tools=(WEATHER, Tool(name="files__read", mcp=McpOrigin("files", "read"))))
 
 
+def test_a_call_of_the_clients_streams_beside_tools_that_run_here() -> None:
+    made = dialect()
+    made.begin(MCP)
+    for place, (name, streams) in enumerate((("get_weather", True), ("files__read", False))):
+        function = {"name": name, "arguments": '{"ci'}
+        got = made.receive(
+            [OK, event(chunk({"tool_calls": [{"index": place, "id": name, "function": function}]}))]
+        )
+        assert ('{"ci' in arguments(TurnRepair().feed(got.events)).values()) == streams
+
+
 def test_a_turn_goes_on_with_the_outputs_of_its_calls() -> None:
     made = dialect()
     made.begin(MCP)

@@ -62,8 +62,11 @@ def deltas_of(item: dict[str, Any], place: dict[str, Any]) -> bytes:
             for index, part in enumerate(item["summary"])
         )
     if item["type"] != "message":
-        text = item.get("arguments") or item.get("input") or ""
-        return event("response.function_call_arguments.delta", delta=text, **at)
+        custom = item["type"] == "custom_tool_call"
+        text = item["input" if custom else "arguments"]
+        kind = "custom_tool_call_input" if custom else "function_call_arguments"
+        pieces = (text[: len(text) // 2], text[len(text) // 2 :])
+        return b"".join(event(f"response.{kind}.delta", delta=piece, **at) for piece in pieces)
     (part,) = item["content"]
     kind, text = ("output_text", part["text"]) if "text" in part else ("refusal", part["refusal"])
     half = len(text) // 2
@@ -144,6 +147,34 @@ async def test_a_stream_tells_deltas_as_they_come(client: AsyncOpenAI, server: U
     )
     said = [part.choices[0].delta.refusal async for part in chat if part.choices]
     assert "".join(filter(None, said)) == "No."
+
+
+PATCHED = {
+    "type": "custom_tool_call",
+    "id": "ctc_1",
+    "call_id": "call_b",
+    "name": "patch",
+    "input": "+one",
+    "status": "completed",
+}
+
+
+@pytest.mark.parametrize("bare", [False, True])
+async def test_arguments_and_inputs_stream_as_the_upstream_writes_them(
+    bare: bool, client: AsyncOpenAI, server: Upstream
+) -> None:
+    tools: list[Any] = [TOOL, {"type": "custom", "name": "patch"}]
+    server.script = [answered(THOUGHT, CALLED, PATCHED, bare=bare)] * 2
+    stream = await client.responses.create(model="small", input="?", tools=tools, stream=True)
+    events = [each async for each in stream]
+    said = [each.delta for each in events if each.type == "response.function_call_arguments.delta"]
+    typed = [each.delta for each in events if each.type == "response.custom_tool_call_input.delta"]
+    assert (said, typed) == ([PARIS[:8], PARIS[8:]], ["+o", "ne"])
+    whole = await client.responses.create(model="small", input="?", tools=tools)
+    last = events[-1]
+    assert last.type == "response.completed"
+    for one, other in zip(last.response.output, whole.output, strict=True):
+        assert one.model_dump(exclude={"id"}) == other.model_dump(exclude={"id"})
 
 
 @pytest.mark.parametrize("surface", ["chat", "responses"])

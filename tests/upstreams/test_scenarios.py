@@ -4,6 +4,7 @@ events, and its tool loop on both endpoints. Source: docs/contract.md#the-profil
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -16,24 +17,29 @@ from tests.mcp.serving import PROGRAM
 from tests.upstreams.cases import DONE, call, chunk, event, stream, text
 from tests.upstreams.serving import proxy_before, upstream
 from tests.upstreams.test_connections import two_folders
+from tests.upstreams.test_responses_upstream import CALLED as CALLED_ITEM
+from tests.upstreams.test_responses_upstream import answered, message
 
 CHAT_TOOL: Any = WEATHER
 TOOL: Any = {"type": "function", **CHAT_TOOL["function"], "strict": False}
 PARIS = '{"city":"Paris"}'
-LEGACY = {"function_call": {"name": "get_weather", "arguments": PARIS}}
+LEGACY: list[dict[str, Any]] = [
+    {"function_call": {"name": "get_weather", "arguments": ""}},
+    *({"function_call": {"arguments": piece}} for piece in (PARIS[:5], PARIS[5:])),
+]
 BEGIN = ["response.created", "response.in_progress"]
 TEXT, ARGUMENTS = "response.output_text", "response.function_call_arguments"
 
 CALLED = ["response.in_progress", f"{ARGUMENTS}.delta", f"{ARGUMENTS}.done"]
+LEGACY_CALLED = ["response.tool_calls.created", f"{ARGUMENTS}.delta"]
 SCENARIOS: dict[str, tuple[bytes, list[str], str]] = {
     "1 text": (text("Hello."), [f"{TEXT}.delta"], "Hello."),
     "2 calls": (stream(call("get_weather", PARIS), finish="tool_calls"), CALLED, ""),
-    "3 a legacy call": (stream(LEGACY, finish="function_call"), CALLED, ""),
+    "3 a legacy call": (stream(*LEGACY, finish="function_call"), LEGACY_CALLED, ""),
     "4 done without a reason": (event(chunk({"content": "Hello."})) + DONE, [f"{TEXT}.delta"], "Hello."),
     "5 a fault": (event(chunk({"content": "Hel"})) + event({"error": {"message": "It broke."}}), [], "Hel"),
 }
-"""What the upstream sends, the events between the first two and the last, and the text. A call in the legacy form is
-one like any other: the client has offered `tools`, and gets what it knows."""
+"""What the upstream sends, the events between the first two and the last, and the text."""
 
 
 def types_of(frames: list[Any]) -> list[str]:
@@ -75,6 +81,34 @@ async def test_a_scenario_has_the_profiles_events(name: str, tmp_path: Path) -> 
         assert called["status"] == "ready"
 
 
+async def test_a_legacy_call_of_a_tool_that_runs_here_is_told_as_one_and_then_its_result(
+    tmp_path: Path,
+) -> None:
+    settings: dict[str, Any] = {
+        "mcp_config": mcp_config(tmp_path),
+        "responses_profile": "open-responses-server",
+    }
+    legacy = {"function_call": {"name": "files__echo", "arguments": '{"text":"hello.txt"}'}}
+    async with upstream() as server, proxy_before(server.url, tmp_path, **settings) as proxy:
+        server.script = [stream(legacy, finish="function_call"), text("It is there.")]
+        body = {"model": "small", "input": "?", "stream": True}
+        *frames, _ = frames_of((await proxy.send("POST", "/v1/responses", body)).text)
+    assert types_of(frames) == [*BEGIN, *LEGACY_CALLED, f"{TEXT}.delta", "response.completed"]
+    [created] = [frame for frame in frames if frame["type"] == LEGACY_CALLED[0]]
+    assert created["tool_call"]["name"] == "echo"
+    kinds = [item["type"] for item in frames[-1]["response"]["output"]]
+    assert kinds == ["function_call", "function_call_output", "message"]
+
+
+async def test_a_client_of_tools_gets_a_legacy_call_in_the_form_that_it_knows(tmp_path: Path) -> None:
+    async with upstream() as server, proxy_before(server.url, tmp_path) as proxy:
+        server.script = [stream(*LEGACY, finish="function_call")]
+        answer = await proxy.ask(user("?", tools=[CHAT_TOOL]))
+    choice = answer.body["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "get_weather", "arguments": PARIS}
+
+
 @pytest.mark.parametrize("name", SCENARIOS)
 async def test_a_scenario_has_openais_events(name: str, tmp_path: Path) -> None:
     sent, _, said = SCENARIOS[name]
@@ -105,31 +139,118 @@ def asking(path: str) -> dict[str, Any]:
     return user("?") if path.endswith("completions") else {"model": "small", "input": "?"}
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
-async def test_a_model_that_never_stops_calling_is_told_and_then_given_up(path: str, tmp_path: Path) -> None:
+def calling(agent: str, name: str, arguments: str, id: str = "call_a") -> bytes:
+    """An upstream's answer with this call, in the API of the agent."""
+    if agent == "openai-chat":
+        return stream(call(name, arguments, id), finish="tool_calls")
+    return answered({**CALLED_ITEM, "id": f"fc_{id}", "call_id": id, "name": name, "arguments": arguments})
+
+
+def saying(agent: str, said: str) -> bytes:
+    return text(said) if agent == "openai-chat" else answered(message(said))
+
+
+def outputs_in(asked: dict[str, Any]) -> dict[str, str]:
+    """The outputs of calls in a request to the upstream, by call id."""
+    messages = asked.get("messages") or asked["input"]
+    found = {each.get("tool_call_id") or each.get("call_id"): each for each in messages}
+    texts = {id: each.get("content", each.get("output")) for id, each in found.items() if id}
+    return {id: json.dumps(text) for id, text in texts.items() if text is not None}
+
+
+BOTH = [
+    (agent, path)
+    for agent in ("openai-chat", "openai-responses")
+    for path in ("/v1/chat/completions", "/v1/responses")
+]
+
+
+@pytest.mark.parametrize(("agent", "path"), BOTH)
+async def test_a_model_that_never_stops_calling_is_told_and_then_given_up(
+    agent: str, path: str, tmp_path: Path
+) -> None:
     settings: dict[str, Any] = {"mcp_config": mcp_config(tmp_path), "max_tool_call_iterations": 2}
-    async with upstream() as server, proxy_before(server.url, tmp_path, **settings) as proxy:
+    async with upstream() as server, proxy_before(server.url, tmp_path, agent=agent, **settings) as proxy:
         server.script = [
-            stream(call("files__echo", '{"text":"x"}', f"call_{number}"), finish="tool_calls")
-            for number in range(9)
+            calling(agent, "files__echo", '{"text":"x"}', f"call_{number}") for number in range(9)
         ]
         answer = await proxy.send("POST", path, asking(path))
-        asked = [each.body["messages"][-1]["content"] for each in server.asked]
+        outputs = [outputs_in(each.body) for each in server.asked]
     assert (answer.status, answer.error["code"]) == (502, "tool_call_limit")
-    assert len(asked) <= 5
-    assert "limit" in asked[3]
+    assert len(outputs) <= 5
+    assert ["limit" in said for said in outputs[-1].values()] == [False, False, True, True]
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
-async def test_a_tool_that_no_server_has_is_told_to_the_model(path: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("agent", "path"), BOTH)
+async def test_a_tool_that_no_server_has_is_told_to_the_model(agent: str, path: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"mcp_config": mcp_config(tmp_path)}
-    async with upstream() as server, proxy_before(server.url, tmp_path, **settings) as proxy:
-        server.script = [stream(call("files__gone", "{}"), finish="tool_calls"), text("Sorry.")]
+    async with upstream() as server, proxy_before(server.url, tmp_path, agent=agent, **settings) as proxy:
+        server.script = [calling(agent, "files__gone", "{}"), saying(agent, "Sorry.")]
         answer = await proxy.send("POST", path, asking(path))
-        told = server.asked[1].body["messages"][-1]
+        told = outputs_in(server.asked[1].body)
     assert "Sorry." in answer.text
-    assert (told["role"], told["tool_call_id"]) == ("tool", "call_a")
-    assert "not a registered MCP tool" in told["content"]
+    assert list(told) == ["call_a"]
+    assert "not a registered MCP tool" in told["call_a"]
+
+
+@pytest.mark.parametrize(("agent", "path"), BOTH)
+async def test_the_answer_behind_a_tool_that_runs_here_streams_while_the_upstream_writes(
+    agent: str, path: str, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"mcp_config": mcp_config(tmp_path)}
+    async with upstream() as server, proxy_before(server.url, tmp_path, agent=agent, **settings) as proxy:
+        server.script = [
+            calling(agent, "files__echo", '{"text":"x"}'),
+            saying(agent, "Early words." + " " * 40 + "And much later"),
+        ]
+        server.held.clear()
+
+        async def let_the_call_pass() -> None:
+            await server.is_held.wait()
+            server.held.set()
+            server.held.clear()  # the answer behind it stops in its middle
+
+        passing = asyncio.create_task(let_the_call_pass())
+        body = asking(path) | {"stream": True}
+        async with proxy.session.post(f"{proxy.url}{path}", json=body) as response:
+            seen = b""
+            while b"Early" not in seen:
+                seen += await response.content.readany()
+            server.held.set()
+            seen += await response.content.read()
+        await passing
+    assert b"much later" in seen
+    assert [len(outputs_in(each.body)) for each in server.asked] == [0, 1]
+
+
+@pytest.mark.parametrize("agent", ["openai-chat", "openai-responses"])
+async def test_a_call_of_the_clients_streams_also_where_other_tools_run_here(
+    agent: str, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"mcp_config": mcp_config(tmp_path)}
+    arguments = json.dumps({"city": "x" * 4000})
+    async with upstream() as server, proxy_before(server.url, tmp_path, agent=agent, **settings) as proxy:
+        server.script = [
+            calling(agent, "files__echo", '{"text":"x"}', "call_mcp"),
+            calling(agent, "get_weather", arguments, "call_own"),
+            saying(agent, "Sunny."),
+        ]
+        asked: dict[str, Any] = user("?", tools=[CHAT_TOOL], stream=True)
+        answer = await proxy.ask(asked)
+        frames = [frame for frame in frames_of(answer.text) if frame != "[DONE]"]
+        deltas = [each for frame in frames for each in frame["choices"][0]["delta"].get("tool_calls", ())]
+        assert "".join(each["function"].get("arguments", "") for each in deltas) == arguments
+        assert frames[-1]["choices"][0]["finish_reason"] == "tool_calls"
+        function = {"name": "get_weather", "arguments": arguments}
+        made = {
+            "role": "assistant",
+            "tool_calls": [{"id": "call_own", "type": "function", "function": function}],
+        }
+        output = {"role": "tool", "tool_call_id": "call_own", "content": "sunny"}
+        await proxy.ask(user("?", tools=[CHAT_TOOL]) | {"messages": [*asked["messages"], made, output]})
+        assert list(outputs_in(server.asked[-1].body)) == ["call_mcp", "call_own"], (
+            "what ran here is remembered"
+        )
 
 
 # --- this server as its own upstream --------------------------------------------------------------

@@ -6,10 +6,10 @@ items. The dialect decides what the end of the answer means. No shape of a chunk
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container
 from typing import Any
 
-from codex_proxy.agents.openai_chat.calls import Call, ToolCalls
+from codex_proxy.agents.openai_chat.calls import Call, Piece, ToolCalls
 from codex_proxy.agents.openai_chat.think_tags import Split, ThinkTags
 from codex_proxy.core.events import (
     ArgumentsDelta,
@@ -25,12 +25,17 @@ from codex_proxy.core.items import Message, Reasoning, ToolCall
 
 
 class Answer:
-    """The answer to one request. `streams_calls`: a call becomes an item while its arguments arrive; if False, calls
-    are only collected. `taken_ids`: the ids of earlier calls of the conversation."""
+    """The answer to one request."""
 
     def __init__(
-        self, new_id: Callable[[str], str], *, streams_calls: bool, taken_ids: Container[str] = ()
+        self,
+        new_id: Callable[[str], str],
+        *,
+        streams: Callable[[str], bool],
+        taken_ids: Container[str] = (),
     ) -> None:
+        """`streams` takes a tool's name, and returns whether its calls become items while their arguments arrive; all
+        other calls are only collected. `taken_ids`: the ids of earlier calls of the conversation."""
         self.finish: str | None = None
         """The first finish reason that was given; None before."""
         self.usage: Usage | None = None
@@ -41,7 +46,7 @@ class Answer:
         self.message_id = ""
         """The id of the open or last message; empty before there is one."""
         self._new_id = new_id
-        self._streams_calls = streams_calls
+        self._streams = streams
         self._think = ThinkTags()
         self._open: dict[str, str] = {}
         """Ids of open items, by `message`, `reasoning`, or the call's own id."""
@@ -67,12 +72,13 @@ class Answer:
         """Ends the answer. Returns the events for held text and for the ends of all open items."""
         out: list[Event] = []
         self._add_split(self._think.close(), out)
-        if self._streams_calls:
-            for call in self.calls.named():
-                if not call.item_id:
-                    self._begin_call(call, out)
-                if not call.arguments:
-                    out.append(ArgumentsDelta(call.item_id, call.text))
+        for call in self.calls.named():
+            if not self._streams(call.name):
+                continue
+            if not call.item_id:
+                self._begin_call(call, out)
+            if not call.arguments:
+                out.append(ArgumentsDelta(call.item_id, call.text))
         out += [ItemEnded(id) for id in self._open.values()]
         self._open.clear()
         return out
@@ -92,10 +98,12 @@ class Answer:
         if isinstance(refusal, str) and refusal:
             self.text.append(refusal)
             out.append(RefusalDelta(self._message(out), refusal))
-        for each in _calls_in(delta):
-            piece = self.calls.feed(each)
-            if piece is not None and self._streams_calls:
-                self._add_call(piece.call, piece.arguments, out)
+        calls = delta.get("tool_calls")
+        for each in calls if isinstance(calls, list) else ():
+            self._add_call(self.calls.feed(each), out)
+        legacy = delta.get("function_call")
+        if isinstance(legacy, dict):
+            self._add_call(self.calls.feed({"index": 0, "function": legacy}, old_form=True), out)
 
     def _add_part(self, part: Any, out: list[Event]) -> None:
         """Adds a part of `content` that is a list, as Mistral's servers send it for reasoning."""
@@ -132,11 +140,17 @@ class Answer:
             out.append(ItemStarted(Message(self.message_id)))
         return self._open["message"]
 
-    def _add_call(self, call: Call, arguments: str, out: list[Event]) -> None:
+    def _add_call(self, piece: Piece | None, out: list[Event]) -> None:
+        if piece is None:
+            return
+        call = piece.call
         if call.item_id:
-            if arguments:
-                out.append(ArgumentsDelta(call.item_id, arguments))
-        elif call.id and call.name:
+            if piece.arguments:
+                out.append(ArgumentsDelta(call.item_id, piece.arguments))
+            return
+        if call.old_form and call.name:
+            call.id = call.id or self._new_id("call_")  # that form has no ids
+        if call.id and call.name and self._streams(call.name):
             self._begin_call(call, out)
 
     def _begin_call(self, call: Call, out: list[Event]) -> None:
@@ -144,7 +158,7 @@ class Answer:
         self._end("reasoning", out)
         self._end("message", out)
         call.item_id = self._open[call.id] = self._new_id("fc_")
-        out.append(ItemStarted(ToolCall(call.item_id, call.id, call.name)))
+        out.append(ItemStarted(ToolCall(call.item_id, call.id, call.name, old_form=call.old_form)))
         said = "".join(call.arguments)
         if said:
             out.append(ArgumentsDelta(call.item_id, said))
@@ -179,15 +193,6 @@ def _reasoning_in(delta: dict[str, Any]) -> str:
         if isinstance(each, dict)
     )
     return "".join(text for text in texts if isinstance(text, str))
-
-
-def _calls_in(delta: dict[str, Any]) -> Iterator[Any]:
-    """Yields the entries of `tool_calls`, and the one call of its predecessor `function_call`."""
-    calls = delta.get("tool_calls")
-    yield from calls if isinstance(calls, list) else ()
-    legacy = delta.get("function_call")
-    if isinstance(legacy, dict):
-        yield {"index": 0, "function": legacy}
 
 
 def usage_in(chunk: dict[str, Any]) -> Usage | None:

@@ -26,6 +26,8 @@ class Call:
         self.arguments: list[str] = []
         self.item_id = ""
         """The id of its item, once that is open."""
+        self.old_form = False
+        """Whether it came as `function_call`, the predecessor of `tool_calls`."""
 
     @property
     def text(self) -> str:
@@ -52,8 +54,9 @@ class ToolCalls:
         self._by_id: dict[str, Call] = {}
         self._by_index: dict[int, Call] = {}
 
-    def feed(self, delta: Any) -> Piece | None:
-        """Adds one entry of `tool_calls`. Returns its call and arguments; None if the entry is no object."""
+    def feed(self, delta: Any, *, old_form: bool = False) -> Piece | None:
+        """Adds one entry of `tool_calls`, or a call of the `old_form` as such. Returns its call and arguments; None if
+        the entry is no object."""
         if not isinstance(delta, dict):
             return None
         function = delta.get("function")
@@ -61,6 +64,7 @@ class ToolCalls:
         index = delta.get("index")
         index = index if isinstance(index, int) and not isinstance(index, bool) else None
         call = self._call_of(_text(delta.get("id")), index, _text(function.get("name")))
+        call.old_form = call.old_form or old_form
         said = _arguments(function.get("arguments"))
         if said:
             call.arguments.append(said)

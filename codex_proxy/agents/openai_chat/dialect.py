@@ -63,7 +63,10 @@ class OpenAIChat(UpstreamTurn[Answer]):
     ) -> None:
         """See `UpstreamTurn`."""
         super().__init__(model, errors=errors, refused=refused, new_id=new_id, now=now)
-        self._streams_calls = False
+        self._all_streamed = False
+        """Whether every call is the client's, and reported while it arrives."""
+        self._streamed: frozenset[str] = frozenset()
+        """The tools whose calls are reported while they arrive."""
         self._conversation = Conversation()
         self._asked: set[str] = set()
         """Ids of the calls of the last step that wait for outputs."""
@@ -74,8 +77,13 @@ class OpenAIChat(UpstreamTurn[Answer]):
         tools = turn.tools
         self._custom = frozenset(tool.name for tool in tools if tool.kind == "custom")
         # What the server checks, runs or hides has to be whole before the client hears of it.
-        held = bool(self._custom) or any(tool.strict or tool.mcp is not None for tool in tools)
-        self._streams_calls = not held and turn.parallel_tool_calls
+        if turn.parallel_tool_calls:
+            self._streamed = frozenset(
+                tool.name
+                for tool in tools
+                if tool.kind == "function" and not tool.strict and tool.mcp is None
+            )
+        self._all_streamed = turn.parallel_tool_calls and len(self._streamed) == len(tools)
         self._turn = msgspec.structs.replace(
             without_content(turn), tools=tools, output_schema=turn.output_schema
         )
@@ -98,7 +106,10 @@ class OpenAIChat(UpstreamTurn[Answer]):
 
     def _new_answer(self) -> Answer:
         taken = self._conversation.call_ids
-        return Answer(self._new_id, streams_calls=self._streams_calls, taken_ids=taken)
+        return Answer(self._new_id, streams=self._streams, taken_ids=taken)
+
+    def _streams(self, name: str) -> bool:
+        return self._all_streamed or name in self._streamed
 
     def _request(self) -> bytes:
         return request_body(self._turn, self._model, self._conversation.messages(), self._refused)
@@ -149,10 +160,10 @@ class OpenAIChat(UpstreamTurn[Answer]):
         stop = _CUT.get(answer.finish or "", Stop.STOP)
         calls = answer.calls.named() if stop is Stop.STOP else []
         self._add_usage(answer.usage, out)
-        if calls and not self._streams_calls:
+        if calls and not self._all_streamed:
             self._hold(calls, out)
         out.append(StepCompleted(answer.usage))
-        if not calls or self._streams_calls:
+        if not calls or self._all_streamed:
             self._ended = True
             out.append(TurnEnded(Stop.TOOL_CALLS if calls else stop, "provider"))
 
@@ -168,9 +179,15 @@ class OpenAIChat(UpstreamTurn[Answer]):
             item = {"type": type, "id": call.id, "call_id": call.id, "name": call.name, field: text}
             out.append(RawItem(type, encoded(item)))
             self._conversation.add(HistoryCall(call.id, call.name, text, kind))
-            asks.append(ToolCallRequested(call.id, call.id, call.name, text, call.id, kind))
+            asks.append(
+                ToolCallRequested(
+                    *(call.id, call.id, call.name, text, call.id, kind),
+                    old_form=call.old_form,
+                    told=bool(call.item_id),
+                )
+            )
         for ask in [ask for ask in asks if isinstance(ask, ToolCallRequested)]:
-            wrong = self._wrong_with(ask.name, ask.kind, ask.arguments)
+            wrong = None if ask.told else self._wrong_with(ask.name, ask.kind, ask.arguments)
             if wrong is None:
                 self._asked.add(ask.ask_id)
                 continue

@@ -7,14 +7,16 @@ sequence numbers), so items are known by their id, or by their place where they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from codex_proxy.agents.openai_chat.body import encoded
 from codex_proxy.core.events import (
+    ArgumentsDelta,
     Event,
+    FullArguments,
     FullReasoning,
     FullText,
     ItemEnded,
@@ -25,10 +27,18 @@ from codex_proxy.core.events import (
     TextDelta,
     Usage,
 )
-from codex_proxy.core.items import Activity, Item, Message, Reasoning
+from codex_proxy.core.items import Activity, Item, Message, Reasoning, ToolCall
 
 TERMINAL: Final = frozenset(
     {"response.completed", "response.incomplete", "response.failed", "response.cancelled"}
+)
+Kind: TypeAlias = Literal["function", "custom"]
+_KINDS: Final[Mapping[str, Kind]] = {"function_call": "function", "custom_tool_call": "custom"}
+"""What is called, by the type of the item."""
+_TEXTS: Final[Mapping[Kind, str]] = {"function": "arguments", "custom": "input"}
+"""The field of a call's item with the model's text."""
+_CALL_DELTAS: Final = frozenset(
+    {"response.function_call_arguments.delta", "response.custom_tool_call_input.delta"}
 )
 
 
@@ -39,13 +49,19 @@ class Call(msgspec.Struct, frozen=True):
     name: str
     text: str
     """The arguments of a function call, or the input of a custom one."""
-    kind: Literal["function", "custom"]
+    kind: Kind
+    item_id: str = ""
+    """The id of its item, if the call was reported while its text arrived; empty for one that is only collected."""
 
 
 class Answer:
-    """The answer to one request. `new_id` names items and calls that have no id."""
+    """The answer to one request."""
 
-    def __init__(self, new_id: Callable[[str], str]) -> None:
+    def __init__(
+        self, new_id: Callable[[str], str], *, streamed: Collection[tuple[Kind, str]] = frozenset()
+    ) -> None:
+        """`new_id` names items and calls that have no id. `streamed`: the kind and name of each tool whose calls become
+        items while their text arrives; all other calls are only collected."""
         self.usage: Usage | None = None
         self.calls: list[Call] = []
         self.items: list[dict[str, Any]] = []
@@ -57,7 +73,12 @@ class Answer:
         self.error: Any = None
         """The error of a failed answer."""
         self._new_id = new_id
-        self._places: dict[Any, str] = {}
+        self._streamed = streamed
+        self._begun: dict[str, tuple[dict[str, Any], list[str]]] = {}
+        """Calls that are not complete: the item as it began, and the pieces of its text, by the item's id."""
+        self._told: set[str] = set()
+        """The ids of call items that were reported."""
+        self._places: dict[int, str] = {}
         """Ids of items by their `output_index`."""
         self._done: set[str] = set()
         self._refused: set[str] = set()
@@ -67,7 +88,7 @@ class Answer:
         """Reads an event, and returns the events that it adds. A whole response that is not a stream event is read as
         the final one."""
         out: list[Event] = []
-        kind = event.get("type")
+        kind = _type_of(event)
         if event.get("object") == "response":
             self._end(event, str(event.get("status") or ""), out)
         elif kind in TERMINAL:
@@ -79,11 +100,14 @@ class Answer:
             item = event.get("item")
             if isinstance(item, dict):
                 self._item(item, self._id_of(event, item), out)
-        elif isinstance(kind, str) and isinstance(event.get("delta"), str) and event["delta"]:
+        elif isinstance(event.get("delta"), str) and event["delta"]:
             self._delta(kind, event, out)
         return out
 
     def _delta(self, kind: str, event: Mapping[str, Any], out: list[Event]) -> None:
+        if kind in _CALL_DELTAS:
+            self._call_delta(event, out)
+            return
         id, text = self._id_of(event, {}), event["delta"]
         if kind == "response.output_text.delta":
             out.append(TextDelta(id, text))
@@ -95,20 +119,55 @@ class Answer:
         elif kind == "response.reasoning_text.delta":
             out.append(ReasoningDelta(id, text, _index(event, "content_index"), "raw"))
 
+    def _call_delta(self, event: Mapping[str, Any], out: list[Event]) -> None:
+        """Adds a piece of a call's text. A piece that says neither id nor place belongs to the call that began last."""
+        id = self._known_id(event, {}) or next(reversed(self._begun), "")
+        if id not in self._begun:
+            return
+        self._begun[id][1].append(event["delta"])
+        if id in self._told:
+            out.append(ArgumentsDelta(id, event["delta"]))
+
     def _id_of(self, event: Mapping[str, Any], item: Mapping[str, Any]) -> str:
         """Returns the id of the item that an event is about."""
+        id = self._known_id(event, item) or self._new_id("item_")
         place = event.get("output_index")
-        id = event.get("item_id") or item.get("id") or self._places.get(place)
-        if not isinstance(id, str) or not id:
-            id = self._new_id("item_")
         if isinstance(place, int):
             self._places.setdefault(place, id)
         return id
 
+    def _known_id(self, event: Mapping[str, Any], item: Mapping[str, Any]) -> str:
+        place = event.get("output_index")
+        placed = self._places.get(place) if isinstance(place, int) else None
+        for id in (event.get("item_id"), item.get("id"), placed, item.get("call_id")):
+            if isinstance(id, str) and id:
+                return id
+        return ""
+
     def _added(self, event: Mapping[str, Any], out: list[Event]) -> None:
         item = event.get("item")
-        if isinstance(item, dict) and (opened := _opened(item, self._id_of(event, item))) is not None:
+        if not isinstance(item, dict):
+            return
+        id = self._id_of(event, item)
+        if _type_of(item) in _KINDS:
+            self._begin_call(item, id, out)
+        elif (opened := _opened(item, id)) is not None:
             out.append(ItemStarted(opened))
+
+    def _begin_call(self, item: dict[str, Any], id: str, out: list[Event]) -> None:
+        if id in self._done or id in self._begun:
+            return
+        self._begun[id] = (item, [])
+        self._report(item, id, out)
+
+    def _report(self, item: Mapping[str, Any], id: str, out: list[Event]) -> None:
+        """Opens the item of a call, if calls of its tool are streamed and its name and call id are known."""
+        kind, name, call_id = _KINDS[_type_of(item)], item.get("name"), item.get("call_id")
+        if id in self._told or not (isinstance(call_id, str) and call_id):
+            return
+        if isinstance(name, str) and (kind, name) in self._streamed:
+            self._told.add(id)
+            out.append(ItemStarted(ToolCall(id, call_id, name, kind)))
 
     def _item(self, item: dict[str, Any], id: str, out: list[Event]) -> None:
         """Handles a complete item: adds what its deltas have left out, and its raw item for later requests."""
@@ -116,16 +175,16 @@ class Answer:
             return
         self._done.add(id)
         self.items.append(item)
-        kind = item.get("type")
+        kind = _type_of(item)
         if kind == "message":
             self._message(item, id, out)
         elif kind == "reasoning":
             out += _reasoning(item, id)
-        elif kind in ("function_call", "custom_tool_call"):
-            self._call(item, custom=kind == "custom_tool_call")
+        elif kind in _KINDS:
+            self._call(item, id, out)
         elif (activity := _opened(item, id)) is not None:
             out += (ItemStarted(activity), ItemEnded(id))
-        if isinstance(kind, str):
+        if kind:
             out.append(RawItem(kind, encoded(item)))
 
     def _message(self, item: Mapping[str, Any], id: str, out: list[Event]) -> None:
@@ -138,35 +197,56 @@ class Answer:
             out.append(RefusalDelta(id, refusal))
         out.append(ItemEnded(id))
 
-    def _call(self, item: dict[str, Any], *, custom: bool) -> None:
-        name, text = item.get("name"), item.get("input" if custom else "arguments")
-        if not isinstance(name, str) or not name:
-            return
-        call_id = item.get("call_id")
-        if not isinstance(call_id, str) or not call_id:
-            call_id = item["call_id"] = self._new_id("call_")
-        given = text if isinstance(text, str) else encoded(text).decode() if isinstance(text, dict) else ""
-        self.calls.append(
-            Call(call_id, name, given or ("" if custom else "{}"), "custom" if custom else "function")
+    def _call(self, item: dict[str, Any], id: str, out: list[Event]) -> None:
+        """Adds a complete call. What a server leaves out at its end is taken from its beginning and its pieces."""
+        begun, pieces = self._begun.pop(id, ({}, []))
+        name, call_id = (
+            next(
+                (each[field] for each in (item, begun) if isinstance(each.get(field), str) and each[field]),
+                "",
+            )
+            for field in ("name", "call_id")
         )
+        if not name:
+            return
+        call_id = call_id or self._new_id("call_")
+        item |= {"name": name, "call_id": call_id}
+        kind = _KINDS[item["type"]]
+        given = item.get(_TEXTS[kind])
+        text = encoded(given).decode() if isinstance(given, dict) else given if isinstance(given, str) else ""
+        text = text or "".join(pieces) or ("" if kind == "custom" else "{}")
+        item[_TEXTS[kind]] = text
+        self._report(item, id, out)
+        told = id in self._told
+        if told:
+            cut = item.get("status") == "incomplete"
+            out += (FullArguments(id, text), ItemEnded(id, "incomplete" if cut else "completed"))
+        self.calls.append(Call(call_id, name, text, kind, id if told else ""))
 
     def _end(self, response: Mapping[str, Any], status: str, out: list[Event]) -> None:
+        comparable = bool(self._places) or not self.items  # without ids and places nobody can tell
         for place, item in enumerate(_dicts(response.get("output"))):
             id = item.get("id") or self._places.get(place)
             known = isinstance(id, str) and id in self._done
-            if not known and (self._places or not self.items):  # without ids and places nobody can tell
+            if not known and comparable:
                 self._item(item, id if isinstance(id, str) and id else self._new_id("item_"), out)
         self.status = status or "failed"
+        for id, (begun, _) in list(self._begun.items()) if status == "completed" else ():
+            self._item(dict(begun), id, out)  # the server has not said that this call is complete
         details = response.get("incomplete_details")
         self.reason = str(details.get("reason") or "") if isinstance(details, dict) else ""
         self.error = response.get("error")
         self.usage = usage_in(response.get("usage"))
 
 
+def _type_of(value: Mapping[str, Any]) -> str:
+    kind = value.get("type")
+    return kind if isinstance(kind, str) else ""
+
+
 def _opened(item: Mapping[str, Any], id: str) -> Item | None:
-    """Returns the item that begins with this one; None for calls, which are reported when complete, and for types
-    that are not shown."""
-    kind = item.get("type")
+    """Returns the item that begins with this one; None for calls and for types that are not shown."""
+    kind = _type_of(item)
     if kind == "message":
         phase = item.get("phase")
         return Message(id, phase=phase if isinstance(phase, str) else None)

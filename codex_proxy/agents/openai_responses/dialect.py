@@ -21,7 +21,7 @@ from codex_proxy.agents.openai_chat.failures import (
 )
 from codex_proxy.agents.openai_chat.stream import StreamEvent
 from codex_proxy.agents.openai_chat.upstream_turn import UpstreamTurn
-from codex_proxy.agents.openai_responses.answer import Answer, Call
+from codex_proxy.agents.openai_responses.answer import Answer, Call, Kind
 from codex_proxy.agents.openai_responses.body import input_items, output_item, refused_field, request_body
 from codex_proxy.core.events import (
     Event,
@@ -66,6 +66,8 @@ class OpenAIResponses(UpstreamTurn[Answer]):
         super().__init__(model, errors=errors, refused=refused, new_id=new_id, now=now)
         self._said: list[Any] = []
         """Items of this turn: what the model put out, and the outputs of its calls."""
+        self._streamed: frozenset[tuple[Kind, str]] = frozenset()
+        """The tools whose calls are reported while they arrive."""
         self._asked: dict[str, Call] = {}
         """Calls that wait for outputs, by id."""
 
@@ -73,6 +75,12 @@ class OpenAIResponses(UpstreamTurn[Answer]):
         """Returns the step that sends the first request."""
         self._turn = turn
         self._custom = frozenset(tool.name for tool in turn.tools if tool.kind == "custom")
+        # What the server checks, runs or hides has to be whole before the client hears of it.
+        self._streamed = frozenset(
+            (tool.kind, tool.name)
+            for tool in turn.tools
+            if turn.parallel_tool_calls and not tool.strict and tool.mcp is None
+        )
         return Step([TurnStarted(model=self._model)], self._ask())
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
@@ -85,7 +93,7 @@ class OpenAIResponses(UpstreamTurn[Answer]):
     # --- one exchange -----------------------------------------------------------------------------
 
     def _new_answer(self) -> Answer:
-        return Answer(self._new_id)
+        return Answer(self._new_id, streamed=self._streamed)
 
     def _request(self) -> bytes:
         items = [*input_items(self._turn.history, self._refused), *self._said]
@@ -143,14 +151,12 @@ class OpenAIResponses(UpstreamTurn[Answer]):
             call = made
             if made.kind == "function" and made.name in self._custom:  # it travelled as a function
                 call = msgspec.structs.replace(made, kind="custom", text=custom_input(made.text))
-            wrong = self._wrong_with(call.name, call.kind, call.text)
+            told = bool(call.item_id)
+            wrong = None if told else self._wrong_with(call.name, call.kind, call.text)
             if wrong is None:
                 self._asked[call.call_id] = call
-                out.append(
-                    ToolCallRequested(
-                        call.call_id, call.call_id, call.name, call.text, call.call_id, call.kind
-                    )
-                )
+                id = call.call_id
+                out.append(ToolCallRequested(id, id, call.name, call.text, id, call.kind, told=told))
             else:
                 out += [Notice(wrong[0], call.name), self._put_output(call, ToolReply((TextPart(wrong[1]),)))]
         if not self._asked:

@@ -65,7 +65,7 @@ class OpenResponsesEvents(FrameList):
     def item_added(self, output: OutputItem) -> None:
         if output.kind not in _CALLS and output.kind != mcp_items.CALL:
             return
-        if isinstance(output.item, ToolCall) and output.item.kind == "legacy":
+        if _is_legacy(output):
             self._add("response.tool_calls.created", **_place(output), tool_call=ready(output))
         else:
             self._add("response.in_progress", response=self._current())
@@ -79,9 +79,10 @@ class OpenResponsesEvents(FrameList):
             self._frame(b'%b,"delta":%b}\n\n' % (part.head, fragment))
 
     def part_done(self, output: OutputItem, part: Part) -> None:
-        legacy = isinstance(output.item, ToolCall) and output.item.kind == "legacy"
         whole = {"id": raw_text(output.id), "output_index": output.index}
-        if output.kind in _CALLS and not legacy:
+        if _is_legacy(output):
+            return
+        if output.kind in _CALLS:
             self._whole_calls.append(whole | {"arguments": msgspec.Raw(part.whole())})
         elif output.kind == mcp_items.CALL:
             self._add("response.function_call_arguments.done", **whole, arguments=msgspec.Raw(part.whole()))
@@ -91,6 +92,14 @@ class OpenResponsesEvents(FrameList):
 
     def item_done(self, output: OutputItem) -> None:
         """Does nothing: the profile has no such event."""
+
+
+def _is_legacy(output: OutputItem) -> bool:
+    """Whether the call came as `function_call`, which that server tells by other events."""
+    item = output.item
+    if isinstance(item, ToolCall) and item.kind == "legacy":
+        return True
+    return isinstance(item, ToolCall | McpCall) and item.old_form
 
 
 def _place(output: OutputItem) -> dict[str, Any]:
