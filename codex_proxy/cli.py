@@ -69,6 +69,11 @@ SETTING_OPTIONS = (
         help="Serve an agent that speaks ACP also where it asks nobody before it acts.",
     ),
     click.option(
+        "--agent-confinement",
+        type=click.Choice(["auto", "codex", "bubblewrap", "landlock", "none"]),
+        help="What keeps such an agent from writing outside of its sandbox (default: the first that works).",
+    ),
+    click.option(
         "--upstream-url",
         metavar="URL",
         help="The server whose models are served, for an agent that has one: http://127.0.0.1:11434/v1.",

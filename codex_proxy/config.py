@@ -120,6 +120,15 @@ class Settings(BaseSettings):
     agent_unconfined: bool = Field(
         False, description="serve an agent that speaks ACP also where it asks nobody before it acts"
     )
+    agent_confinement: Literal["auto", "codex", "bubblewrap", "landlock", "none"] = Field(
+        "auto",
+        description="what keeps an agent that speaks ACP from writing outside of its sandbox: with agent_unconfined "
+        "auto takes the first that works here; a name is that one, for every such agent (docs/agents.md)",
+    )
+    agent_state_folders: str = Field(
+        "",
+        description="folders that a confined agent may write to beside its own and its workspace, separated by colons",
+    )
     codex_bin: str | None = _named(
         "codex_bin", "CODEX_BIN", default=None, description="path of the Codex binary"
     )

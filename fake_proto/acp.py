@@ -37,10 +37,11 @@ class RpcError(Exception):
 
 
 class AcpSession:
-    """A conversation: what was said in it, its tools, its mode and model, and the turn that runs."""
+    """A conversation: its folder, what was said in it, its tools, its mode and model, and the turn that runs."""
 
-    def __init__(self, identifier: str, servers: list[McpServer], model: str) -> None:
+    def __init__(self, identifier: str, servers: list[McpServer], model: str, folder: str) -> None:
         self.identifier = identifier
+        self.folder = folder
         self.servers = servers
         self.model = model
         self.mode = "default"
@@ -144,7 +145,10 @@ class AcpAgent:
             if not self._faults.has("lists_never"):
                 server.connect()
         session = AcpSession(
-            f"session_{len(self._sessions) + 1}", servers, self._settings.model("fake-model")
+            f"session_{len(self._sessions) + 1}",
+            servers,
+            self._settings.model("fake-model"),
+            params["cwd"],
         )
         self._sessions[session.identifier] = session
         result: Params = {"sessionId": session.identifier}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from fake_proto.faults import Faults
 
 TYPE_CHECKING = False
@@ -156,9 +158,23 @@ class AcpTurn:
         yield from self._command({**action, "output": ["removed\n"], "exit_code": 0})
 
     def _file_change(self, action: Action) -> Waits:
+        if self._script.faults.has("unasked"):
+            self._write_unasked(self._script.options.get("path") or action["path"], action["content"])
+            return
         name = self._tool("edit", f"Write {action['path']}")
         yield from self._allowed(name, "edit", f"Write {action['path']}")
         self._done(name, status="completed" if self._may else "failed")
+
+    def _write_unasked(self, path: str, content: str) -> None:
+        """Really writes the file."""
+        name = self._tool("edit", f"Write {path}")
+        try:
+            with open(os.path.join(self._session.folder, path), "w", encoding="utf-8") as file:
+                file.write(content)
+        except OSError as error:
+            self._done(name, str(error.strerror), "failed")
+        else:
+            self._done(name)
 
     def _web_search(self, action: Action) -> Waits:
         self._done(self._tool("fetch", action["query"]))

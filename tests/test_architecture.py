@@ -57,6 +57,7 @@ DRIVES_CHILDREN = frozenset(
         "agents.several",
         "agents.child_per_turn",
         "agents.account_limits",
+        "agents.confinement",
         "agents.codex.program",
         "agents.codex.home_locks",
         "agents.codex.plain_home",
@@ -122,7 +123,9 @@ READS_THE_WORLD = frozenset(
         "codex_proxy.agents.acp.forwarder",  # a program of its own, which is given a secret so
     }
 )
-PROGRAMS = frozenset({"codex_proxy.process.warden", "codex_proxy.agents.acp.forwarder"})
+PROGRAMS = frozenset(
+    {"codex_proxy.process.warden", "codex_proxy.process.landlock", "codex_proxy.agents.acp.forwarder"}
+)
 """Started by their path, as programs of their own: they may read their arguments, and nothing else."""
 
 NAMES_AGENTS = "codex_proxy.agents."

@@ -37,7 +37,9 @@ async def _make(context: AgentContext) -> Agent:
     env = context.child_environment()
     if not context.settings.fake_markers:
         env["FAKE_CODEX_MARKERS"] = "off"
-    make = {"proto": _proto, "app-server": _app_server, "acp": _acp}[context.settings.fake_dialect]
+    if context.settings.fake_dialect == "acp":
+        return await _acp(context, env)
+    make = {"proto": _proto, "app-server": _app_server}[context.settings.fake_dialect]
     return make(context, env)
 
 
@@ -80,9 +82,10 @@ def _app_server(context: AgentContext, env: dict[str, str]) -> Agent:
     return AppServerAgent(processes, pool_limits(settings), context.clock, warm_plain=True)
 
 
-def _acp(context: AgentContext, env: dict[str, str]) -> Agent:
+async def _acp(context: AgentContext, env: dict[str, str]) -> Agent:
     from codex_proxy.agents.acp.agent import AcpAgent, Launch
     from codex_proxy.agents.acp.presets import Preset
+    from codex_proxy.agents.acp.spec import with_confinement
     from codex_proxy.process.child import Command
 
     settings = context.settings
@@ -96,9 +99,13 @@ def _acp(context: AgentContext, env: dict[str, str]) -> Agent:
     )
     command = Command(preset.argv, env, str(settings.workdir), limits=context.child_limits)
     launch = Launch(
-        preset=preset, command=command, workdir=str(settings.workdir), unconfined=settings.agent_unconfined
+        preset=preset,
+        command=command,
+        workdir=str(settings.workdir),
+        unconfined=settings.agent_unconfined,
+        sandbox=settings.sandbox,
     )
-    return AcpAgent(launch, context.clock)
+    return AcpAgent(await with_confinement(launch, context), context.clock)
 
 
 def _models() -> tuple[AgentModel, ...]:

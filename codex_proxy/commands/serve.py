@@ -85,7 +85,8 @@ def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]
         lines.append(f"  models     {len(agent.models()) or 'any name'} (plain models: nothing runs here)")
     else:
         confined = f"sandbox: {settings.sandbox}"
-        sandbox = confined if spec.confined else "no sandbox: what this agent runs, runs as you"
+        kept = spec.confined or ("sandbox" in agent.capabilities and settings.sandbox != "danger-full-access")
+        sandbox = confined if kept else "no sandbox: what this agent runs, runs as you"
         lines.append(f"  workspace  {settings.workdir} ({sandbox})")
     lines += [
         f"  off        {feature}: this release has no {', no '.join(names)}"

@@ -92,7 +92,7 @@ REPORTED = frozenset({State.ABANDONED, State.ENDED})
 """The states in which the owner was informed how the child ended, or that it could not be killed."""
 
 
-__all__ = ["Child", "ChildListener", "Command", "Exit", "SpawnError", "spawn"]
+__all__ = ["Child", "ChildListener", "Command", "Exit", "SpawnError", "run_to_end", "spawn"]
 
 # Enough for an agent's last error message with its backtrace. stderr is only for messages and is never parsed.
 STDERR_TAIL_BYTES = 8 * 1024
@@ -363,3 +363,34 @@ async def spawn(command: Command, listener: ChildListener) -> Child:
     """
     loop = asyncio.get_running_loop()
     return Child(loop, command, launch(command), listener)
+
+
+class _End:
+    """Receives a child's output, ignores it, and waits for the child's end."""
+
+    def __init__(self) -> None:
+        self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+
+    def received(self, chunk: bytes) -> None:
+        """Ignores the output."""
+
+    def ended(self, exit: Exit) -> None:
+        self.exit.set_result(exit)
+
+
+async def run_to_end(command: Command, timeout_seconds: float) -> Exit | None:
+    """Runs a short command and returns its exit; None where it could not start or did not end in time. No process is
+    left."""
+    end = _End()
+    try:
+        child = await spawn(command, end)
+    except SpawnError:
+        return None
+    child.close_stdin()
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            return await asyncio.shield(end.exit)
+    except TimeoutError:
+        return None
+    finally:
+        await child.end(grace=0)

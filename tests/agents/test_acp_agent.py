@@ -154,7 +154,7 @@ async def test_a_conversation_goes_on_in_its_session(tmp_path: Path) -> None:
         second = await proxy.ask(again)
         assert "This is the conversation so far" not in message_of(second)["content"]
         assert "x-codex-history" not in second.headers
-        process = agent_of(proxy)._current
+        process = agent_of(proxy).current
         assert process is not None
         assert process.sessions_served == 1
 
@@ -190,7 +190,7 @@ async def test_a_client_that_leaves_has_its_turn_cancelled_and_its_session_dropp
             assert await reply.content.readline()
         await proxy.settled()
         agent = agent_of(proxy)
-        await until(lambda: agent._current is not None and agent._current.connection.channel_count == 0)
+        await until(lambda: agent.current is not None and agent.current.connection.channel_count == 0)
         assert agent.processes().restarts == 0
         assert (await proxy.ask(user('[[fake:text say="next"]]'))).status == 200
 
@@ -201,7 +201,7 @@ async def test_a_turn_that_cannot_be_cancelled_costs_the_process(
     monkeypatch.setattr("codex_proxy.agents.session.FINISH_SECONDS", 0.1)
     async with acp(tmp_path) as proxy:
         agent = agent_of(proxy)
-        before = agent._current
+        before = agent.current
         prompt = "[[fake:count n=100000 delay=5 misbehave=ignore_interrupt]]"
         async with proxy.open(user(prompt, stream=True)) as reply:
             assert await reply.content.readline()
@@ -306,7 +306,7 @@ async def test_no_process_is_left_after_the_end(tmp_path: Path) -> None:
     environment = {"FAKE_CODEX_PID_FILE": str(pids)}
     async with acp(tmp_path, environment) as proxy:
         await proxy.ask(user("[[fake:text misbehave=grandchild]]"))
-        pid = agent_of(proxy)._current.pid  # type: ignore[union-attr]
+        pid = agent_of(proxy).current.pid  # type: ignore[union-attr]
         left = int(pids.read_text().split()[0])
         os.kill(left, 0)
     await until(lambda: not _alive(left) and not _alive(pid or 0))
@@ -323,7 +323,7 @@ def _alive(pid: int) -> bool:
 async def test_a_killed_agent_is_replaced_for_the_next_turn(tmp_path: Path) -> None:
     async with acp(tmp_path) as proxy:
         await proxy.ask(user())
-        process = agent_of(proxy)._current
+        process = agent_of(proxy).current
         assert process is not None
         assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)

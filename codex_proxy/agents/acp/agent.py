@@ -14,18 +14,19 @@ from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.acp.dialect import AcpTurn
 from codex_proxy.agents.acp.failures import failure_of_error
 from codex_proxy.agents.acp.presets import CAPABILITIES, Preset
-from codex_proxy.agents.acp.process import AcpProcess, AcpTransport
-from codex_proxy.agents.acp.program import Program
+from codex_proxy.agents.acp.process import AcpProcess, AcpTransport, spawn_fault
+from codex_proxy.agents.acp.program import Declared, Program
 from codex_proxy.agents.acp.session_setup import Offer, offer_of
 from codex_proxy.agents.acp.tool_server import Door, ToolServer
 from codex_proxy.agents.agent import Agent, ProcessCounts
 from codex_proxy.agents.base import Capability
+from codex_proxy.agents.confinement import Confinement
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind
 from codex_proxy.core.ids import Clock
-from codex_proxy.core.turn import Turn
-from codex_proxy.process.child import Command
+from codex_proxy.core.turn import Sandbox, Turn
+from codex_proxy.process.child import Command, SpawnError
 
 log = structlog.get_logger(__name__)
 
@@ -41,23 +42,93 @@ PAUSE_SECONDS: Final = 5.0
 RECHECK_SECONDS: Final = 10.0
 """Seconds after which a process that found no sign-in is replaced, to check again."""
 
+MAX_PROCESSES: Final = 4
+"""Processes of confined agents that are kept at once; each folder that turns may write to has its own."""
+
 UNCONFINED: Final = (
-    "--agent-unconfined is given: nothing keeps {} from running commands and writing files on this machine."
+    "--agent-unconfined is given: nothing keeps {title} from running commands and writing files on this "
+    "machine{why}."
 )
+CONFINED: Final = (
+    "{title} runs confined by {by}{although}: it writes {where}, to its own state and to temporary files of its own. "
+    "It reads what you may read, and its network is open."
+)
+WHERE: Final[Mapping[Sandbox, str]] = {
+    "read-only": "to no workspace",
+    "workspace-write": "to the workspace of a turn",
+}
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where turns run that can share a process: what is confined can write to the same folders for all its life."""
+
+    workdir: str
+    sandbox: Sandbox = "danger-full-access"
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """The command that starts the program, and the folder of the probe session."""
+    """The command that starts the program, the folder of the probe session, and what the process is confined by."""
 
     preset: Preset
     command: Command
     workdir: str
     unconfined: bool = False
+    """Whether the operator lets it act without asking."""
+    sandbox: Sandbox = "read-only"
+    """That of the settings, for the process that is started before the first turn."""
+    confinement: Confinement | None = None
+    no_confinement: str = ""
+    """Why there is none, if one was looked for."""
+    state_folders: tuple[str, ...] = ()
+    """What a confined process can write to beside the workspace."""
+
+    def place_of(self, workdir: str, sandbox: Sandbox) -> Place:
+        """Returns where a turn with this folder and sandbox runs."""
+        if self.confinement is None or sandbox == "danger-full-access":
+            return Place(self.workdir)
+        # Without a workspace to write to, one process serves all folders.
+        return Place(workdir if sandbox == "workspace-write" else self.workdir, sandbox)
+
+    def command_in(self, place: Place) -> Command:
+        """Returns the command that starts a process there. Raises `SpawnError` if the program cannot be found."""
+        command = msgspec.structs.replace(self.command, cwd=place.workdir)
+        if self.confinement is None or place.sandbox == "danger-full-access":
+            return command
+        workspace = (place.workdir,) if place.sandbox == "workspace-write" else ()
+        return self.confinement.around(command, (*workspace, *self.state_folders))
+
+    def program(self, declared: Declared) -> Program:
+        """Returns what the dialect has to know about the program that has declared this."""
+        return Program(self.preset, declared, self.unconfined, self.confinement is not None)
+
+    @property
+    def warning(self) -> str:
+        """What the operator must know of what confines the program; empty where nothing is unusual."""
+        title = self.preset.title
+        if self.confinement is not None and self.sandbox != "danger-full-access":
+            although = ", since --agent-unconfined lets it act unasked" if self.unconfined else ""
+            where = WHERE[self.sandbox]
+            return CONFINED.format(title=title, by=self.confinement.title, although=although, where=where)
+        if not self.unconfined:
+            return ""
+        why = f" ({self.no_confinement})" if self.no_confinement else ""
+        return UNCONFINED.format(title=title, why=why)
+
+
+class _Slot:
+    """The process for one place, and why none could be started."""
+
+    def __init__(self) -> None:
+        self.process: AcpProcess | None = None
+        self.starting = asyncio.Lock()
+        self.failure: Failure | None = None
+        """Why the last start failed, or that nobody is signed in; None if neither."""
+        self.failed_at = 0.0
 
 
 class AcpAgent:
-    """An `Agent` that keeps one ACP process running. A process that has ended, or has served many sessions, is
-    replaced at the next turn."""
+    """An `Agent` that keeps one ACP process running, or one for each place where it is confined. A process that has
+    ended, or has served many sessions, is replaced at the next turn."""
 
     members: Mapping[str, Agent] = {}
     off: Mapping[str, tuple[str, ...]] = {}
@@ -65,7 +136,7 @@ class AcpAgent:
 
     def __init__(self, launch: Launch, clock: Clock) -> None:
         self.name = launch.preset.name
-        self.warning = UNCONFINED.format(launch.preset.title) if launch.unconfined else ""
+        self.warning = launch.warning
         self.version = ""
         self.capabilities: frozenset[Capability] = CAPABILITIES
         self.limits = NewestLimits()
@@ -74,38 +145,42 @@ class AcpAgent:
         self._launch = launch
         self._clock = clock
         self._tool_server = ToolServer()
-        self._current: AcpProcess | None = None
+        self._place = launch.place_of(launch.workdir, launch.sandbox)
+        """That of turns for which the request names no folder and no sandbox."""
+        self._slots: dict[Place, _Slot] = {self._place: _Slot()}
+        """By place, the least recently used first."""
         self._leaving: set[AcpProcess] = set()
         """Processes that take no further sessions, and are ended when their last one is over."""
-        self._starting = asyncio.Lock()
         self._restarts = 0
-        self._failure: Failure | None = None
-        """Why the last start failed, or that nobody is signed in; None if neither."""
-        self._failed_at = 0.0
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def current(self) -> AcpProcess | None:
+        """The process that serves turns for which the request names no folder and no sandbox."""
+        return self._slots[self._place].process
 
     async def start(self) -> None:
         """Starts the program and reads what it offers. Raises `Fault` if it cannot be started. A missing sign-in
         fails turns, but not the start."""
-        await self._process()
+        await self._process(self._place)
 
     async def open(self, turn: Turn) -> AgentSession:
         """Returns a session that has not begun. Raises `Fault` if the program cannot be started."""
-        process = await self._process()
-        door = await self._open_door(turn)
-        if process.exit is not None or process in self._leaving:  # while the door was being opened
-            process = await self._process()
-        declared = process.connection.declared
-        assert declared is not None
-        program = Program(self._launch.preset, declared, self._launch.unconfined)
-        servers = () if door is None else (door.server_entry(http=declared.http_tools),)
-        channel = process.open_channel()
-        dialect = AcpTurn(channel, program, _new_id, servers=servers)
         if not turn.workdir:
             turn = msgspec.structs.replace(turn, workdir=self._launch.workdir)
         if turn.mode == "model":  # a plain model would act on nothing
             turn = msgspec.structs.replace(turn, sandbox="read-only")
+        place = self._launch.place_of(turn.workdir, turn.sandbox)
+        process = await self._process(place)
+        door = await self._open_door(turn)
+        if process.exit is not None or process in self._leaving:  # while the door was being opened
+            process = await self._process(place)
+        declared = process.connection.declared
+        assert declared is not None
+        servers = () if door is None else (door.server_entry(http=declared.http_tools),)
+        channel = process.open_channel()
+        dialect = AcpTurn(channel, self._launch.program(declared), _new_id, servers=servers)
         return AgentSession(turn, dialect, AcpTransport(process, channel, dialect, door))
 
     async def _open_door(self, turn: Turn) -> Door | None:
@@ -130,81 +205,109 @@ class AcpAgent:
         """Does nothing: ACP has no request for limits."""
 
     def processes(self) -> ProcessCounts:
-        processes = [*self._leaving, *([] if self._current is None else [self._current])]
+        processes = [*self._leaving, *self._running()]
         busy = sum(1 for process in processes if process.turns_running)
         return ProcessCounts(idle=len(processes) - busy, busy=busy, restarts=self._restarts)
 
     def trouble(self) -> Failure | None:
-        return self._failure
+        return self._slots[self._place].failure
 
     async def close(self) -> None:
         self._closed = True
-        async with self._starting:
-            processes = [*self._leaving, *([] if self._current is None else [self._current])]
-            await asyncio.gather(*(process.end() for process in processes))
+        for slot in list(self._slots.values()):
+            async with slot.starting:  # a start that is under way sees that it is too late
+                pass
+        await asyncio.gather(*(process.end() for process in (*self._leaving, *self._running())))
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._tool_server.close()
 
     def kill(self) -> None:
-        for process in (*self._leaving, self._current):
-            if process is not None:
-                process.kill()
+        for process in (*self._leaving, *self._running()):
+            process.kill()
 
-    # --- the process ----------------------------------------------------------------------------
+    # --- the processes --------------------------------------------------------------------------
 
-    async def _process(self) -> AcpProcess:
+    def _running(self) -> list[AcpProcess]:
+        return [slot.process for slot in self._slots.values() if slot.process is not None]
+
+    def _slot(self, place: Place) -> _Slot:
+        """Returns the slot of a place, which now is the most recently used one. Makes room for a new one."""
+        slot = self._slots.pop(place, None)
+        if slot is None:
+            slot = _Slot()
+            for other, unused in list(self._slots.items()):
+                if len(self._slots) < MAX_PROCESSES:
+                    break
+                if other != self._place and not unused.starting.locked():
+                    del self._slots[other]
+                    if unused.process is not None:
+                        self._retire(unused)
+        self._slots[place] = slot
+        return slot
+
+    async def _process(self, place: Place) -> AcpProcess:
         """Returns the process for the next session, and starts one if there is none. Raises `Fault` if that fails."""
-        async with self._starting:
-            if self._closed:
-                raise Fault(STOPPING)
-            current, now = self._current, self._clock.monotonic()
-            # Somebody may have signed in since: not every program looks again by itself.
-            again = self._failure is not None and now - self._failed_at >= RECHECK_SECONDS
-            if current is not None and _takes_sessions(current) and not again:
-                return current
-            if current is not None:
-                self._retire(current)
-            if self._failure is not None and current is None and now - self._failed_at < PAUSE_SECONDS:
-                raise Fault(self._failure)
-            self._current = await self._started()
-            return self._current
+        while True:
+            slot = self._slot(place)
+            async with slot.starting:
+                if self._closed:
+                    raise Fault(STOPPING)
+                if self._slots.get(place) is slot:  # else it had to make room while this turn waited
+                    return await self._process_in(slot, place)
 
-    async def _started(self) -> AcpProcess:
+    async def _process_in(self, slot: _Slot, place: Place) -> AcpProcess:
+        current, now = slot.process, self._clock.monotonic()
+        # Somebody may have signed in since: not every program looks again by itself.
+        again = slot.failure is not None and now - slot.failed_at >= RECHECK_SECONDS
+        if current is not None and _takes_sessions(current) and not again:
+            return current
+        if current is not None:
+            self._retire(slot)
+        if slot.failure is not None and current is None and now - slot.failed_at < PAUSE_SECONDS:
+            raise Fault(slot.failure)
+        slot.process = await self._started(slot, place)
+        return slot.process
+
+    async def _started(self, slot: _Slot, place: Place) -> AcpProcess:
         process = AcpProcess()
         try:
-            await process.start(self._launch.command, timeout_seconds=START_SECONDS)
-            await process.probe(self._launch.workdir, timeout_seconds=PROBE_SECONDS)
+            try:
+                command = self._launch.command_in(place)
+            except SpawnError as error:
+                raise spawn_fault(error) from error
+            await process.start(command, timeout_seconds=START_SECONDS)
+            await process.probe(place.workdir, timeout_seconds=PROBE_SECONDS)
         except Fault as fault:
             await process.end()
-            self._failure, self._failed_at = fault.failure, self._clock.monotonic()
+            slot.failure, slot.failed_at = fault.failure, self._clock.monotonic()
             log.warning("agent_start_failed", agent=self.name, reason=fault.failure.unquoted)
             raise
         except BaseException:
             process.kill()
             raise
         process.on_change = self._tidy
-        self._take_in(process)
+        self._take_in(slot, process)
         return process
 
-    def _take_in(self, process: AcpProcess) -> None:
+    def _take_in(self, slot: _Slot, process: AcpProcess) -> None:
         """Stores what the program declared and what its probe session offered."""
         declared, probe = process.connection.declared, process.connection.probe
         assert declared is not None
         assert probe is not None
         self.version = declared.version
-        self.capabilities = Program(self._launch.preset, declared, self._launch.unconfined).capabilities
+        self.capabilities = self._launch.program(declared).capabilities
         if probe.error is None:
-            self.offer, self._failure = offer_of(probe.result), None
+            self.offer, slot.failure = offer_of(probe.result), None
         else:
-            self._failure = failure_of_error(probe.error, self._launch.preset)
-            self._failed_at = self._clock.monotonic()
-            log.warning("agent_session_failed", agent=self.name, reason=self._failure.kind.value)
+            slot.failure = failure_of_error(probe.error, self._launch.preset)
+            slot.failed_at = self._clock.monotonic()
+            log.warning("agent_session_failed", agent=self.name, reason=slot.failure.kind.value)
 
-    def _retire(self, process: AcpProcess) -> None:
-        """Stops giving sessions to a process; it is ended when it has none."""
-        if process is self._current:
-            self._current = None
+    def _retire(self, slot: _Slot) -> None:
+        """Stops giving sessions to the process of a slot; it is ended when it has none."""
+        process, slot.process = slot.process, None
+        assert process is not None
         if process.exit is not None:
             self._restarts += 1
             return
@@ -214,9 +317,9 @@ class AcpAgent:
 
     def _tidy(self) -> None:
         """Ends processes that are no longer needed, and forgets those that have ended."""
-        current = self._current
-        if current is not None and not _takes_sessions(current):
-            self._retire(current)
+        for slot in list(self._slots.values()):
+            if slot.process is not None and not _takes_sessions(slot.process):
+                self._retire(slot)
         for process in list(self._leaving):
             if process.exit is not None:
                 self._leaving.discard(process)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from codex_proxy.agents.acp.agent import PROBE_SECONDS, START_SECONDS, Launch
 from codex_proxy.agents.acp.failures import failure_of_error
@@ -13,30 +13,48 @@ from codex_proxy.agents.acp.session_setup import offer_of
 from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.commands.checkup import Check, Fact
 from codex_proxy.core.faults import Fault
+from codex_proxy.process.child import SpawnError
 
 
-async def check_program(preset: Preset, launch_of: Callable[[], Launch]) -> list[Check]:
+async def check_program(preset: Preset, launch_of: Callable[[], Awaitable[Launch]]) -> list[Check]:
     """Starts the program, opens a session, and ends the program, without running a turn. Returns the checks.
     `launch_of` returns how it is started, or raises `NoAgentError`."""
     try:
-        launch = launch_of()
+        launch = await launch_of()
     except NoAgentError as error:
         return [Check(name="agent", status="failed", message=str(error), advice=str(error))]
     process = AcpProcess()
     try:
-        await process.start(launch.command, timeout_seconds=START_SECONDS)
+        place = launch.place_of(launch.workdir, launch.sandbox)
+        await process.start(launch.command_in(place), timeout_seconds=START_SECONDS)
         await process.probe(launch.workdir, timeout_seconds=PROBE_SECONDS)
+    except SpawnError as error:
+        return [_not_started(preset, str(error)), *_of_confinement(launch)]
     except Fault as fault:
-        advice = (
-            f"Install it: npm install -g {preset.package}" if preset.package else "Look at --agent-command."
-        )
-        return [Check(name="agent", status="failed", message=fault.failure.message, advice=advice)]
+        return [_not_started(preset, fault.failure.message), *_of_confinement(launch)]
     finally:
         await process.end()
     declared = process.connection.declared
     assert declared is not None
-    program = Program(launch.preset, declared, launch.unconfined)
-    return [_of_release(preset, declared), _of_session(program, process)]
+    session = _of_session(launch.program(declared), process)
+    return [_of_release(preset, declared), session, *_of_confinement(launch)]
+
+
+def _not_started(preset: Preset, message: str) -> Check:
+    advice = f"Install it: npm install -g {preset.package}" if preset.package else "Look at --agent-command."
+    return Check(name="agent", status="failed", message=message, advice=advice)
+
+
+def _of_confinement(launch: Launch) -> list[Check]:
+    """Returns the check of what confines the program; none where the settings ask for nothing."""
+    if not launch.warning:
+        return []
+    name = "none" if launch.confinement is None else launch.confinement.mechanism
+    facts: dict[str, Fact] = {"confinement": name, "sandbox": launch.sandbox}
+    if launch.confinement is not None and launch.sandbox != "danger-full-access":
+        return [Check(name="confinement", status="ok", message=launch.warning, facts=facts)]
+    advice = "Install Codex or bubblewrap, or leave out --agent-unconfined and --sandbox danger-full-access."
+    return [Check(name="confinement", status="warning", message=launch.warning, advice=advice, facts=facts)]
 
 
 def _of_release(preset: Preset, declared: Declared) -> Check:

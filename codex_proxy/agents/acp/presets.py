@@ -47,6 +47,8 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it runs commands in its own sandbox, which its modes select."""
     env: Mapping[str, str] = {}
     """Environment variables that it is started with."""
+    state_folders: tuple[str, ...] = ()
+    """The folders in the user's home that it keeps its state in: it can write to them where it is confined."""
     keys: tuple[str, ...] = ()
     """Names of environment variables with its settings and credentials, which are passed on to it."""
     sign_in: str = ""
@@ -84,6 +86,7 @@ GEMINI: Final = Preset(
         *("GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION", "GOOGLE_APPLICATION_CREDENTIALS"),
         *("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_GCA", "GEMINI_TELEMETRY_ENABLED"),
     ),
+    state_folders=(".gemini",),
     sign_in="Run `gemini` once and sign in, or set GEMINI_API_KEY.",
 )
 QWEN: Final = Preset(
@@ -98,6 +101,7 @@ QWEN: Final = Preset(
     asks=True,
     one_call_at_a_time=True,
     keys=("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "DASHSCOPE_API_KEY", "QWEN_MODEL"),
+    state_folders=(".qwen",),
     sign_in="Run `qwen` once and sign in, or set OPENAI_API_KEY (and OPENAI_BASE_URL, OPENAI_MODEL).",
 )
 OPENCODE: Final = Preset(
@@ -114,6 +118,9 @@ OPENCODE: Final = Preset(
         "OPENCODE_DISABLE_AUTOUPDATE": "1",
     },
     keys=("OPENCODE_CONFIG", "OPENCODE_CONFIG_DIR", "OPENCODE_API_KEY", "OPENCODE_DISABLE_MODELS_FETCH"),
+    state_folders=(
+        *(".local/share/opencode", ".local/state/opencode", ".config/opencode", ".cache/opencode"),
+    ),
     sign_in="Run `opencode auth login`.",
 )
 COPILOT: Final = Preset(
@@ -130,6 +137,7 @@ COPILOT: Final = Preset(
         *("GH_TOKEN", "GITHUB_TOKEN", "COPILOT_GITHUB_TOKEN", "COPILOT_MODEL", "COPILOT_OFFLINE"),
         *("COPILOT_PROVIDER_BASE_URL", "COPILOT_PROVIDER_API_KEY", "COPILOT_PROVIDER_TYPE"),
     ),
+    state_folders=(".copilot", ".cache/copilot"),
     sign_in="Run `copilot login`.",
     errors_as_text=True,
     lists_late=True,
@@ -147,6 +155,7 @@ CLAUDE_ACP: Final = Preset(
     # Without it the client's tools are behind a search; retries go on for minutes.
     env={"ENABLE_TOOL_SEARCH": "false", "CLAUDE_CODE_MAX_RETRIES": "2"},
     keys=_CLAUDE_KEYS,
+    state_folders=(".claude",),
     sign_in="Run `claude` once and sign in, or set ANTHROPIC_API_KEY.",
 )
 CODEX_ACP: Final = Preset(

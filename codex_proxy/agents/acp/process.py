@@ -49,8 +49,7 @@ class AcpProcess:
         try:
             self._child = await spawn(command, self)
         except SpawnError as error:
-            kind = FaultKind.UNAVAILABLE if error.temporary else FaultKind.SPAWN_FAILED
-            raise Fault(Failure(kind=kind, message=str(error))) from error
+            raise spawn_fault(error) from error
         self._child.write(self.connection.initialize())
         try:
             await self._until(lambda: self.connection.declared is not None, timeout_seconds)
@@ -240,6 +239,12 @@ class AcpTransport:
         if self._reader is not None:
             messages: Sequence[Any] = (message,)
             self._reader.received(messages, 0)
+
+
+def spawn_fault(error: SpawnError) -> Fault:
+    """Returns the fault of a program that cannot be started."""
+    kind = FaultKind.UNAVAILABLE if error.temporary else FaultKind.SPAWN_FAILED
+    return Fault(Failure(kind=kind, message=str(error)))
 
 
 def _ended(exit: Exit) -> Ended:

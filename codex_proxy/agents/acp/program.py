@@ -71,6 +71,8 @@ class Program(msgspec.Struct, frozen=True):
     declared: Declared = Declared()
     unconfined: bool = False
     """Whether the operator lets it run and write without asking, in the widest sandbox."""
+    confined: bool = False
+    """Whether this server confines its process to the sandbox of the turn."""
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -79,7 +81,7 @@ class Program(msgspec.Struct, frozen=True):
         has: dict[Capability, bool] = {
             "images": declared.images,
             "system_prompt": declared.system_prompt,
-            "sandbox": preset.sandboxed,
+            "sandbox": preset.sandboxed or self.confined,
             "parallel_calls": bool(preset.tested) and not preset.one_call_at_a_time,
         }
         lacks = {name for name, there in has.items() if not there}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -48,7 +50,73 @@ def launch_of(preset: Preset, context: AgentContext) -> Launch:
         preset = msgspec.structs.replace(preset, usage=settings.agent_usage)
     workdir = str(settings.workdir)
     command = Command(argv, _environment(preset, context), workdir, limits=context.child_limits)
-    return Launch(preset=preset, command=command, workdir=workdir, unconfined=settings.agent_unconfined)
+    return Launch(
+        preset=preset,
+        command=command,
+        workdir=workdir,
+        unconfined=settings.agent_unconfined,
+        sandbox=settings.sandbox,
+    )
+
+
+async def with_confinement(launch: Launch, context: AgentContext) -> Launch:
+    """Returns the launch with what confines its processes: a mechanism that works here, where the settings want one
+    and the program has no sandbox of its own. Makes the folders that it needs. Raises `NoAgentError` if the mechanism
+    that the operator has named does not work, or would let the program write to the server's own files."""
+    from codex_proxy.agents.codex.program import find_codex
+    from codex_proxy.agents.confinement import find_confinement
+
+    settings, preset = context.settings, launch.preset
+    wanted = settings.agent_confinement
+    if preset.sandboxed or (wanted == "auto" and not launch.unconfined):
+        return launch
+    if wanted == "none":
+        return msgspec.structs.replace(launch, no_confinement="--agent-confinement none")
+    path = context.environ.get("PATH", os.defpath)
+    codex = find_codex(settings.codex_bin, path)
+    try:
+        found = await find_confinement(wanted, context.state_dir / "confined", codex=codex, path=path)
+        folders = _state_folders(launch, context)
+    except OSError as error:
+        raise NoAgentError(
+            f"The folders of a confined agent cannot be used ({error}). Give others with PROXY_STATE_DIR or "
+            "PROXY_AGENT_STATE_FOLDERS."
+        ) from error
+    if found.confinement is None and wanted != "auto":
+        raise NoAgentError(
+            f"--agent-confinement {wanted} does not work here: {found.reasons[wanted]}. Leave it out to take the first "
+            "mechanism that works; `none` does without."
+        )
+    return msgspec.structs.replace(
+        launch,
+        confinement=found.confinement,
+        no_confinement=f"no mechanism that could works here: {found.why_none()}",
+        state_folders=folders,
+    )
+
+
+def _state_folders(launch: Launch, context: AgentContext) -> tuple[str, ...]:
+    """Returns the folders that the program keeps its state in, and makes those that its preset names. Raises
+    `NoAgentError` if one holds something of the server's, `OSError` if one cannot be made."""
+    from codex_proxy.core.safety import endangered
+    from codex_proxy.files.private import make_folder
+    from codex_proxy.protected_paths import protected_paths
+
+    home = launch.command.env.get("HOME", "")
+    own = [os.path.join(home, name) for name in launch.preset.state_folders if os.path.isdir(home)]
+    for folder in own:
+        make_folder(Path(folder))
+    named = context.settings.agent_state_folders.split(os.pathsep)
+    folders = (*own, *(os.path.abspath(os.path.expanduser(each)) for each in named if each))
+    protected = protected_paths(context.settings, context.environ)
+    for folder in folders:
+        found = endangered(os.path.realpath(folder), protected)
+        if found is not None:
+            raise NoAgentError(
+                f"A confined agent may not write to {folder}, where {found.what} is ({found.path}). Change "
+                "PROXY_AGENT_STATE_FOLDERS, or move one of the two."
+            )
+    return folders
 
 
 def _environment(preset: Preset, context: AgentContext) -> dict[str, str]:
@@ -86,12 +154,15 @@ def _spec(preset: Preset, summary: str) -> AgentSpec:
     async def make(context: AgentContext) -> Agent:
         from codex_proxy.agents.acp.agent import AcpAgent
 
-        return AcpAgent(launch_of(preset, context), context.clock)
+        return AcpAgent(await with_confinement(launch_of(preset, context), context), context.clock)
 
     async def check(context: AgentContext) -> list[Check]:
         from codex_proxy.agents.acp.checks import check_program
 
-        return await check_program(preset, lambda: launch_of(preset, context))
+        async def launch() -> Launch:
+            return await with_confinement(launch_of(preset, context), context)
+
+        return await check_program(preset, launch)
 
     return AgentSpec(
         name=preset.name,
@@ -102,7 +173,12 @@ def _spec(preset: Preset, summary: str) -> AgentSpec:
         capabilities=CAPABILITIES,
         family="ACP",
         confined=preset.sandboxed,
-        settings=frozenset({"agent_command", "agent_env", "agent_usage", "agent_unconfined", "child_env"}),
+        settings=frozenset(
+            {
+                *("agent_command", "agent_env", "agent_usage", "agent_unconfined"),
+                *("agent_confinement", "agent_state_folders", "child_env"),
+            }
+        ),
     )
 
 

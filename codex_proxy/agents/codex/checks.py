@@ -6,7 +6,6 @@ the server is not changed.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shlex
 import shutil
@@ -33,7 +32,7 @@ from codex_proxy.agents.spec import AgentContext
 from codex_proxy.commands.checkup import Check, Fact
 from codex_proxy.config import Settings
 from codex_proxy.core.faults import Fault
-from codex_proxy.process.child import Command, Exit, SpawnError, spawn
+from codex_proxy.process.child import Command, run_to_end
 from codex_proxy.process.launch import child_environment
 
 SANDBOX_SECONDS = 20.0
@@ -219,7 +218,7 @@ async def sandbox(program: str, settings: Settings, environ: Mapping[str, str], 
         return Check(name="sandbox", status="warning", message=message, advice=advice, facts=facts)
     env = child_environment(environ) | {"CODEX_HOME": folder}
     command = Command((program, "sandbox", "--", "true"), env, folder)
-    exit = await exit_of(command, SANDBOX_SECONDS)
+    exit = await run_to_end(command, SANDBOX_SECONDS)
     if exit is not None and exit.code == 0:
         by = "bubblewrap is installed" if bubblewrap else "without a bubblewrap of the system"
         return Check(name="sandbox", status="ok", message=f"Codex can confine commands ({by}).", facts=facts)
@@ -227,34 +226,3 @@ async def sandbox(program: str, settings: Settings, environ: Mapping[str, str], 
     why = said[0][:200] if said else "it did not end in time" if exit is None else f"exit status {exit.code}"
     message = f"Codex cannot confine commands here: {why}"
     return Check(name="sandbox", status="warning", message=message, advice=SANDBOX_ADVICE, facts=facts)
-
-
-class _End:
-    """Receives a child's output, ignores it, and waits for the child's end."""
-
-    def __init__(self) -> None:
-        self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
-
-    def received(self, chunk: bytes) -> None:
-        """Ignores the output."""
-
-    def ended(self, exit: Exit) -> None:
-        self.exit.set_result(exit)
-
-
-async def exit_of(command: Command, timeout_seconds: float) -> Exit | None:
-    """Runs a short command and returns its exit; None where it could not start or did not end in time. No process is
-    left."""
-    end = _End()
-    try:
-        child = await spawn(command, end)
-    except SpawnError:
-        return None
-    child.close_stdin()
-    try:
-        async with asyncio.timeout(timeout_seconds):
-            return await asyncio.shield(end.exit)
-    except TimeoutError:
-        return None
-    finally:
-        await child.end(grace=0)

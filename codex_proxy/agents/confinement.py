@@ -1,0 +1,232 @@
+"""Confines an agent's process that has no sandbox of its own: it can write to listed folders only, and read as before.
+
+Comes in: which mechanism is wanted, and folders. Goes out: a `Confinement`, found once by a probe that really tries to
+write elsewhere, and the commands that it is put around. The network stays open, since the agent has to reach its
+provider and the client's tools; session sockets (`/run/user`) are hidden where the mechanism can do that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal, TypeAlias, get_args
+
+import msgspec
+
+from codex_proxy.agents.codex.sandbox_config import toml_string
+from codex_proxy.files.private import create, make_folder
+from codex_proxy.process.child import Command, Exit, run_to_end
+from codex_proxy.process.launch import find_program
+
+Mechanism: TypeAlias = Literal["codex", "bubblewrap", "landlock"]
+Wanted: TypeAlias = Literal["auto", "codex", "bubblewrap", "landlock", "none"]
+MECHANISMS: Final[tuple[Mechanism, ...]] = get_args(Mechanism)
+"""In the order in which they are tried."""
+TITLES: Final[Mapping[Mechanism, str]] = {
+    "codex": "Codex's sandbox (codex sandbox)",
+    "bubblewrap": "bubblewrap",
+    "landlock": "Landlock",
+}
+
+LANDLOCK: Final = str(Path(__file__).parent.parent / "process" / "landlock.py")
+PROBE_SECONDS: Final = 20.0
+"""Seconds that a probe may take: usually 0.1 to 0.3."""
+CODEX_FOLDERS: Final = ("home", "tmp")
+SESSION_SOCKETS: Final = "/run/user"
+"""Through the sockets in it, programs outside of the sandbox (the session bus) do what they are asked."""
+MAX_REASON: Final = 160
+
+PROBE: Final = """
+import os, socket, sys
+inside, outside, port = sys.argv[1:]
+def works(make):
+    try:
+        make()
+    except OSError:
+        return False
+    return True
+elsewhere = [
+    lambda: open(os.path.join(outside, "new"), "w").close(),
+    lambda: open(os.path.join(outside, "kept"), "w").close(),
+    lambda: os.truncate(os.path.join(outside, "kept"), 0),
+    lambda: os.rename(os.path.join(outside, "kept"), os.path.join(inside, "taken")),
+    lambda: os.unlink(os.path.join(outside, "kept")),
+]
+if any([works(each) for each in elsewhere]):
+    sys.exit(3)
+if not works(lambda: open(os.path.join(inside, "new"), "w").close()):
+    sys.exit(4)
+if not works(lambda: socket.create_connection(("127.0.0.1", int(port)), 5).close()):
+    sys.exit(5)
+"""
+PROBE_WORDS: Final[Mapping[int, str]] = {
+    3: "what ran in it could write outside",
+    4: "what ran in it could write nowhere",
+    5: "what ran in it had no network",
+}
+"""What the exit codes of the probe mean."""
+
+
+class Confinement(msgspec.Struct, frozen=True, kw_only=True):
+    """A mechanism that works on this machine."""
+
+    mechanism: Mechanism
+    codex_folder: str
+    """The folder with the home and the temporary files of `codex sandbox` itself, which nothing confined can write."""
+    tmp: str
+    """The folder for temporary files of what is confined, in place of `/tmp`."""
+    program: str = ""
+    """The path of Codex or bubblewrap."""
+    sees_others: bool = False
+    """Whether what is confined by bubblewrap sees the processes outside, because a namespace for them cannot be had."""
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.mechanism]
+
+    def around(self, command: Command, writable: Iterable[str]) -> Command:
+        """Returns the command that runs `command` so that it can write to the paths of `writable` that exist, and to
+        its folder for temporary files, and nowhere else. Raises `SpawnError` if its program cannot be found."""
+        inner = (find_program(command), *command.argv[1:])
+        paths = tuple(dict.fromkeys(os.path.realpath(each) for each in (*writable, self.tmp)))
+        there = tuple(path for path in paths if os.path.exists(path))
+        env = {**command.env, "TMPDIR": self.tmp}
+        match self.mechanism:
+            case "codex":
+                argv = self._codex(inner, there, env)
+                home, tmp = (os.path.join(self.codex_folder, name) for name in CODEX_FOLDERS)
+                env = {**env, "CODEX_HOME": home, "TMPDIR": tmp}
+            case "bubblewrap":
+                argv = self._bubblewrap(inner, there, command.cwd)
+            case "landlock":
+                argv = (sys.executable, "-I", "-S", LANDLOCK, *there, "--", *inner)
+        return msgspec.structs.replace(command, argv=argv, env=env)
+
+    def _codex(
+        self, inner: Sequence[str], writable: Sequence[str], env: Mapping[str, str]
+    ) -> tuple[str, ...]:
+        """Codex has a home and a TMPDIR of its own, and adds to PATH; `env` restores them for the agent. The name of
+        the profile cannot be guessed, because Codex merges tables of other configuration files into one that it knows.
+        """
+        name = f"confined_{secrets.token_hex(8)}"
+        access = dict.fromkeys(writable, "write")
+        if os.path.isdir(SESSION_SOCKETS):
+            access[SESSION_SOCKETS] = "deny"
+        paths = ",".join(f"{toml_string(path)}={toml_string(what)}" for path, what in access.items())
+        profile = f'{{extends=":read-only",filesystem={{{paths}}},network={{enabled=true}}}}'
+        home = env.get("CODEX_HOME")
+        restored = ("-u", "CODEX_HOME") if home is None else (f"CODEX_HOME={home}",)
+        return (
+            *(self.program, "sandbox", "-c", f"permissions.{name}={profile}"),
+            *("-c", f"default_permissions={toml_string(name)}", "-P", name, "--"),
+            *("/usr/bin/env", *restored, f"PATH={env.get('PATH', os.defpath)}", f"TMPDIR={self.tmp}", *inner),
+        )
+
+    def _bubblewrap(self, inner: Sequence[str], writable: Sequence[str], cwd: str) -> tuple[str, ...]:
+        """The user namespace and the dropped capabilities hold root, too, who could otherwise mount anew."""
+        own = () if self.sees_others else ("--unshare-pid", "--proc", "/proc")
+        hidden = ("--tmpfs", SESSION_SOCKETS) if os.path.isdir(SESSION_SOCKETS) else ()
+        return (
+            *(self.program, "--unshare-user", "--unshare-ipc", "--cap-drop", "ALL", "--die-with-parent"),
+            *("--ro-bind", "/", "/", "--dev", "/dev", *own, *hidden),
+            *(part for path in writable for part in ("--bind", path, path)),
+            *("--chdir", cwd, "--", *inner),
+        )
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a search found: a mechanism that works, or why none does."""
+
+    confinement: Confinement | None
+    reasons: Mapping[Mechanism, str]
+    """Why those that were tried first do not work here."""
+
+    def why_none(self) -> str:
+        """Returns the reasons as a list in words: `codex: ...; bubblewrap: ...`."""
+        return "; ".join(f"{name}: {why}" for name, why in self.reasons.items())
+
+
+async def find_confinement(wanted: Wanted, folder: Path, *, codex: str | None, path: str) -> Found:
+    """Tries the wanted mechanism, or each in turn (`auto`), and returns the first that works. `folder` is made and
+    kept, for the home and the temporary files of what is confined; `codex` is Codex's program if there is one; `path`
+    is where bubblewrap is looked for. Raises `OSError` if the folder cannot be used."""
+    codex_folder, tmp = folder / "codex", folder / "tmp"
+    for each in (tmp, *(codex_folder / name for name in CODEX_FOLDERS)):
+        make_folder(each)
+    bubblewrap = shutil.which("bwrap", path=path)
+    programs: dict[Mechanism, str | None] = {"codex": codex, "bubblewrap": bubblewrap, "landlock": ""}
+    missing: dict[Mechanism, str] = {"codex": "no Codex was found", "bubblewrap": "there is no bwrap on PATH"}
+    reasons: dict[Mechanism, str] = {}
+    for mechanism in _tried(wanted):
+        program = programs[mechanism]
+        if program is None:
+            reasons[mechanism] = missing[mechanism]
+            continue
+        plain = Confinement(
+            mechanism=mechanism, codex_folder=str(codex_folder), tmp=str(tmp), program=program
+        )
+        for candidate in _forms(plain):
+            why = await _trouble(candidate, folder)
+            if not why:
+                return Found(candidate, reasons)
+            reasons.setdefault(mechanism, why)
+    return Found(None, reasons)
+
+
+def _tried(wanted: Wanted) -> Sequence[Mechanism]:
+    if wanted == "none":
+        return ()
+    return MECHANISMS if wanted == "auto" else (wanted,)
+
+
+def _forms(plain: Confinement) -> Iterator[Confinement]:
+    """Returns the forms of a mechanism, the stricter one first: in containers mounting /proc is often forbidden."""
+    yield plain
+    if plain.mechanism == "bubblewrap":
+        yield msgspec.structs.replace(plain, sees_others=True)
+
+
+async def _trouble(candidate: Confinement, folder: Path) -> str:
+    """Tries a mechanism with a program that writes where it may and where it may not. Returns why it cannot be used,
+    or an empty text."""
+    if sys.platform != "linux" and candidate.mechanism == "landlock":
+        return "only Linux has it"
+
+    def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    with tempfile.TemporaryDirectory(dir=folder, prefix="probe-") as place:
+        inside, outside = Path(place, "inside"), Path(place, "outside")
+        make_folder(inside)
+        make_folder(outside)
+        kept = create(outside / "kept")
+        os.write(kept, b"kept")
+        os.close(kept)
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        async with server:
+            port = str(server.sockets[0].getsockname()[1])
+            argv = (sys.executable, "-I", "-S", "-c", PROBE, str(inside), str(outside), port)
+            command = Command(argv, {"PATH": os.defpath}, str(inside))
+            exit = await run_to_end(candidate.around(command, [str(inside)]), PROBE_SECONDS)
+        why = _words(exit)
+        if not why and (os.listdir(outside) != ["kept"] or (outside / "kept").read_bytes() != b"kept"):
+            why = PROBE_WORDS[3]
+        return why
+
+
+def _words(exit: Exit | None) -> str:
+    """Returns what the end of a probe says against the mechanism; empty if nothing."""
+    if exit is None:
+        return "it did not start, or did not end in time"
+    if exit.code == 0:
+        return ""
+    said = exit.stderr_tail.strip().splitlines()
+    if said:
+        return said[-1][:MAX_REASON]
+    return PROBE_WORDS.get(exit.code or 0, f"exit status {exit.code}")

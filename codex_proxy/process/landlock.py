@@ -1,0 +1,98 @@
+"""Runs a program that can write to some folders only, by Landlock, a security module of Linux.
+
+    python -I -S landlock.py FOLDER... -- PROGRAM ARGUMENT...
+
+The program, and whatever it starts, can read and run what it could before, and use the network. It can make, change
+and remove files only under each FOLDER (or in it, where it is a file), and write to the usual devices. It can send
+signals to its own processes only, where the kernel supports that (Linux 6.12). Landlock does not limit changes of
+modes, owners and times of files, nor what a program behind a Unix socket does.
+
+The exit code is the program's, or 126 if this kernel cannot confine it, or 127 if it cannot be started; the reason is
+on stderr. It never runs the program unconfined.
+
+It imports nothing of the proxy: it is started by its path.
+"""
+
+import ctypes
+import os
+import struct
+import sys
+
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+"""Numbers of the system calls, the same on every architecture."""
+PR_SET_NO_NEW_PRIVS = 38
+VERSION_FLAG, PATH_BENEATH = 1, 1
+OLDEST = 3
+"""The first version of Landlock that also limits truncation (Linux 6.2)."""
+SCOPES_VERSION = 6
+SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS = 1, 2
+
+WRITE_FILE, TRUNCATE = 1 << 1, 1 << 14
+CHANGE_FOLDER = sum(1 << bit for bit in range(4, 14))
+"""Removing of files and folders, making of each kind of file, links, and moving between folders."""
+WRITE = WRITE_FILE | TRUNCATE | CHANGE_FOLDER
+
+DEVICES = (
+    *("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"),
+    *("/dev/tty", "/dev/ptmx", "/dev/pts"),
+)
+
+
+class NotConfinedError(Exception):
+    """This kernel cannot confine the program. The text says why."""
+
+
+def confine(writable: list[str]) -> None:
+    """Limits this process, and all that it will start, to writing to these paths. Raises `NotConfinedError`."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    version = libc.syscall(CREATE_RULESET, None, 0, VERSION_FLAG)
+    if version < OLDEST:
+        why = os.strerror(ctypes.get_errno()) if version < 0 else f"its version is {version}"
+        raise NotConfinedError(f"Landlock is not to be had here ({why})")
+    scopes = SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS if version >= SCOPES_VERSION else 0
+    # handled_access_fs, handled_access_net, scoped; older kernels take the first alone.
+    attributes = struct.pack("=QQQ", WRITE, 0, scopes) if scopes else struct.pack("=Q", WRITE)
+    ruleset = libc.syscall(CREATE_RULESET, attributes, len(attributes), 0)
+    _check(ruleset, "no ruleset can be made")
+    for path in (*writable, *DEVICES):
+        _allow(libc, ruleset, path)
+    _check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "new privileges cannot be refused")
+    _check(libc.syscall(RESTRICT_SELF, ruleset, 0), "the rules cannot be put into force")
+    os.close(ruleset)
+
+
+def _allow(libc: ctypes.CDLL, ruleset: int, path: str) -> None:
+    """Allows writing under a path. Does nothing if there is no such path."""
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    access = WRITE if os.path.isdir(path) else WRITE_FILE | TRUNCATE
+    rule = struct.pack("=Qi", access, descriptor)
+    _check(libc.syscall(ADD_RULE, ruleset, PATH_BENEATH, rule, 0), f"{path} cannot be allowed")
+    os.close(descriptor)
+
+
+def _check(result: int, what: str) -> None:
+    if result < 0:
+        raise NotConfinedError(f"{what} ({os.strerror(ctypes.get_errno())})")
+
+
+def main(arguments: list[str]) -> int:
+    """Confines this process and turns it into the program. Returns an exit code only if that fails."""
+    separator = arguments.index("--")
+    writable, command = arguments[1:separator], arguments[separator + 1 :]
+    try:
+        confine(writable)
+    except NotConfinedError as error:
+        sys.stderr.write(f"{error}\n")
+        return 126
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        sys.stderr.write(f"cannot run {command[0]}: {error.strerror}\n")
+        return 127
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

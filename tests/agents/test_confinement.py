@@ -1,0 +1,275 @@
+"""An agent without a sandbox of its own writes where its turn's sandbox lets it, by each mechanism that works here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from codex_proxy.agents import confinement
+from codex_proxy.agents.acp.agent import AcpAgent
+from codex_proxy.agents.acp.spec import ACP_SPEC
+from codex_proxy.agents.codex.program import find_codex
+from codex_proxy.agents.confinement import MECHANISMS, Confinement, Found, Mechanism, find_confinement
+from codex_proxy.agents.spec import AgentContext
+from codex_proxy.app import SystemClock, make_server
+from codex_proxy.commands.checkup import Check
+from codex_proxy.commands.serve import banner
+from codex_proxy.process.child import Command, Exit, run_to_end
+from tests.http.serving import ENVIRONMENT, Answer, Proxy, fake_proxy, settings_of, user
+from tests.waiting import PATIENCE, eventually
+
+PATH = os.environ.get("PATH", os.defpath)
+
+TRY = """
+import os, sys
+for path in sys.argv[1:]:
+    try:
+        open(path, "w").close()
+        print(path, "was written", file=sys.stderr)
+    except OSError:
+        print(path, "was refused", file=sys.stderr)
+    try:
+        os.makedirs(path + ".folder")
+    except OSError:
+        pass
+"""
+
+
+async def found_here(wanted: Any, folder: Path, path: str = PATH, codex: str | None = "") -> Found:
+    """What is found on this machine; `codex`: another program than the one that is found."""
+    return await find_confinement(
+        wanted, folder / "state", codex=find_codex(None, path) if codex == "" else codex, path=path
+    )
+
+
+@pytest.fixture(params=MECHANISMS)
+async def works(request: pytest.FixtureRequest, tmp_path: Path) -> Confinement:
+    """Each mechanism that works here; the others are skipped with the reason."""
+    mechanism: Mechanism = request.param
+    found = await found_here(mechanism, tmp_path)
+    if found.confinement is None:
+        pytest.skip(f"{mechanism} does not work here: {found.why_none()}")
+    return found.confinement
+
+
+async def tried(by: Confinement, folder: Path, writable: Sequence[Path], paths: Sequence[Path]) -> Exit:
+    """The end of a child that tries to write each path."""
+    argv = (sys.executable, "-c", TRY, *map(str, paths))
+    command = Command(argv, {"PATH": PATH, "CODEX_HOME": "/nonexistent"}, str(folder))
+    exit = await run_to_end(by.around(command, map(str, writable)), PATIENCE)
+    assert exit is not None
+    return exit
+
+
+async def test_a_child_writes_to_its_folders_and_nowhere_else(works: Confinement, tmp_path: Path) -> None:
+    workspace, outside = tmp_path / "work", tmp_path / "outside"
+    workspace.mkdir()
+    outside.mkdir()
+    link = workspace / "link"
+    link.symlink_to(outside)
+    allowed = [workspace / "file", Path(works.tmp, "file")]
+    refused = [
+        outside / "file",
+        link / "by_link",
+        workspace / ".." / "up",
+        Path(works.codex_folder, "home", "x"),
+    ]
+    refused.append(Path("/tmp", f"codex-proxy-confinement-{os.getpid()}"))
+    exit = await tried(works, workspace, [workspace], [*allowed, *refused])
+    assert exit.stderr_tail.count("was written") == len(allowed), exit.stderr_tail
+    assert [path.exists() for path in (*allowed, *refused)] == [True] * len(allowed) + [False] * len(refused)
+    assert not any(Path(f"{path}.folder").exists() for path in refused)
+
+
+async def test_a_child_of_a_read_only_turn_does_not_write_to_its_workspace(
+    works: Confinement, tmp_path: Path
+) -> None:
+    workspace = tmp_path / "work"
+    workspace.mkdir()
+    await tried(works, workspace, [], [workspace / "file"])
+    assert os.listdir(workspace) == []
+
+
+async def test_a_confined_child_sees_its_environment_as_it_was_given(
+    works: Confinement, tmp_path: Path
+) -> None:
+    show = "import json, os, sys; print(json.dumps([dict(os.environ), os.getcwd()]), file=sys.stderr)"
+    env = {"PATH": PATH, "CODEX_HOME": "/nonexistent", "OWN": "a b"}
+    command = Command((sys.executable, "-c", show), env, str(tmp_path))
+    exit = await run_to_end(works.around(command, ()), PATIENCE)
+    assert exit is not None
+    seen, folder = json.loads(exit.stderr_tail.splitlines()[-1])
+    assert {name: seen.get(name) for name in (*env, "TMPDIR")} == {**env, "TMPDIR": works.tmp}
+    assert folder == str(tmp_path)
+
+
+async def test_a_mechanism_that_lets_its_child_write_outside_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Confinement, "around", lambda _, command, __: command)
+    found = await found_here("auto", tmp_path)
+    assert found.confinement is None
+    assert found.reasons["landlock"] == confinement.PROBE_WORDS[3]
+
+
+async def test_a_program_that_is_no_sandbox_is_not_used_and_the_next_one_is_tried(tmp_path: Path) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("bwrap", "codex"):
+        program = folder / name
+        program.write_text("#!/bin/sh\necho 'no permission to make a namespace' >&2\nexit 1\n")
+        program.chmod(0o700)
+    found = await found_here("auto", tmp_path, f"{folder}:{os.defpath}", str(folder / "codex"))
+    assert found.reasons["codex"] == found.reasons["bubblewrap"] == "no permission to make a namespace"
+    assert found.confinement is None or found.confinement.mechanism == "landlock"
+
+
+async def test_where_none_is_found_each_says_why(tmp_path: Path) -> None:
+    found = await found_here("bubblewrap", tmp_path, str(tmp_path))
+    assert found.confinement is None
+    assert found.why_none() == "bubblewrap: there is no bwrap on PATH"
+    assert (await found_here("codex", tmp_path, codex=None)).why_none() == "codex: no Codex was found"
+
+
+# --- behind the whole server ----------------------------------------------------------------------
+
+BIN = os.path.dirname(shutil.which("bwrap") or "") or "/usr/bin"
+UNASKED = {"FAKE_CODEX_MISBEHAVE": "no_modes", "PATH": f"{BIN}:{ENVIRONMENT['PATH']}"}
+"""An agent that asks nobody."""
+
+
+async def written(proxy: Proxy, path: Path) -> bool:
+    """Whether a model wrote the file, by a tool of the agent that asks nobody."""
+    marker = f'[[fake:activity misbehave=no_modes,unasked path="{path}"]]'
+    answer: Answer = await proxy.ask(user(marker))
+    assert answer.status == 200, answer.text
+    return path.exists()
+
+
+def unasking(folder: Path, **settings: Any) -> Any:
+    own = {
+        "agent": "acp",
+        "agent_command": f"{sys.executable} -P -m fake_proto acp",
+        "agent_unconfined": True,
+    }
+    return fake_proxy(folder, UNASKED, **(own | settings))
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_a_model_that_tries_writes_nothing_outside_of_its_workspace(
+    mechanism: Mechanism, tmp_path: Path
+) -> None:
+    found = await found_here(mechanism, tmp_path, UNASKED["PATH"])
+    if found.confinement is None:
+        pytest.skip(f"{mechanism} does not work here: {found.why_none()}")
+    work = tmp_path / "work"
+    work.mkdir()
+    own: dict[str, Any] = {"agent_confinement": mechanism, "workdir": work, "state_dir": tmp_path / "proxy"}
+    async with unasking(tmp_path, sandbox="workspace-write", **own) as proxy:
+        assert not await written(proxy, tmp_path / "outside.txt")
+        assert await written(proxy, work / "inside.txt")
+    async with unasking(tmp_path, sandbox="read-only", **own) as proxy:
+        assert not await written(proxy, work / "read_only.txt")
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_nothing_that_a_confined_agent_has_started_is_left_after_the_server(
+    mechanism: Mechanism, tmp_path: Path
+) -> None:
+    found = await found_here(mechanism, tmp_path, UNASKED["PATH"])
+    if found.confinement is None:
+        pytest.skip(f"{mechanism} does not work here: {found.why_none()}")
+    before = set(psutil.Process().children(recursive=True))
+    async with unasking(tmp_path, agent_confinement=mechanism) as proxy:
+        await proxy.ask(user("[[fake:text misbehave=no_modes,grandchild]]"))
+        started = set(psutil.Process().children(recursive=True)) - before
+        assert any("sleep" in process.name() for process in started), "forked twice, in a session of its own"
+    await eventually(lambda: not any(process.is_running() for process in started))
+
+
+async def test_without_a_confinement_the_model_writes_and_the_operator_is_told(tmp_path: Path) -> None:
+    async with unasking(tmp_path, agent_confinement="none") as proxy:
+        assert await written(proxy, tmp_path / "outside.txt")
+        assert "nothing keeps" in banner(proxy.server)
+        assert "no sandbox" in banner(proxy.server)
+
+
+async def test_the_banner_and_health_name_what_confines_the_agent(tmp_path: Path) -> None:
+    found = await found_here("auto", tmp_path, UNASKED["PATH"])
+    if found.confinement is None:
+        pytest.skip(f"nothing works here: {found.why_none()}")
+    async with unasking(tmp_path) as proxy:
+        assert found.confinement.title in banner(proxy.server)
+        async with proxy.session.get(f"{proxy.url}/healthz") as reply:
+            assert found.confinement.title in (await reply.json())["warning"]
+
+
+async def test_doctor_names_what_confines_the_agent_and_warns_where_nothing_does(tmp_path: Path) -> None:
+    own: dict[str, Any] = {"agent": "acp", "agent_command": f"{sys.executable} -P -m fake_proto acp"}
+    own["agent_unconfined"] = True
+
+    async def found(**more: Any) -> Check:
+        context = AgentContext(
+            settings_of(tmp_path, **own, **more), {**ENVIRONMENT, **UNASKED}, SystemClock()
+        )
+        checks = {check.name: check for check in await ACP_SPEC.check(context)}
+        return checks["confinement"]
+
+    unconfined = await found(agent_confinement="none")
+    assert (unconfined.status, unconfined.facts["confinement"]) == ("warning", "none")
+    confined = await found()
+    here = (await found_here("auto", tmp_path, UNASKED["PATH"])).confinement
+    assert confined.facts["confinement"] == ("none" if here is None else here.mechanism)
+    assert confined.status == ("warning" if here is None else "ok")
+
+
+async def test_each_writable_folder_has_its_own_process_and_only_so_many_are_kept(tmp_path: Path) -> None:
+    if (await found_here("landlock", tmp_path)).confinement is None:
+        pytest.skip("Landlock does not work here")
+    folders = [tmp_path / f"work{number}" for number in range(6)]
+    for folder in folders:
+        folder.mkdir()
+    own: dict[str, Any] = {
+        "workdir": folders[0],
+        "workdir_roots": str(tmp_path),
+        "agent_confinement": "landlock",
+    }
+    own |= {"state_dir": tmp_path / "proxy"}
+    async with unasking(tmp_path, sandbox="workspace-write", **own) as proxy:
+        for folder in folders:
+            marker = f'[[fake:activity misbehave=no_modes,unasked path="{folders[0] / folder.name}"]]'
+            answer = await proxy.ask(user(marker), headers={"X-Codex-Workdir": str(folder)})
+            assert answer.status == 200, answer.text
+        assert os.listdir(folders[0]) == ["work0"], "only the turn whose workspace it is wrote there"
+        agent = proxy.server.agent
+        assert isinstance(agent, AcpAgent)
+        counts = agent.processes()
+        assert 1 < counts.idle + counts.busy <= 4
+
+
+async def test_a_server_does_not_start_with_a_mechanism_that_does_not_work(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, fake_dialect="acp", agent_confinement="bubblewrap")
+    with pytest.raises(
+        Exception, match="--agent-confinement bubblewrap does not work here: there is no bwrap"
+    ):
+        await make_server(settings, {**ENVIRONMENT, "PATH": str(tmp_path)})
+
+
+async def test_a_state_folder_that_holds_the_servers_own_files_is_refused(tmp_path: Path) -> None:
+    settings = settings_of(
+        tmp_path,
+        fake_dialect="acp",
+        agent_unconfined=True,
+        agent_state_folders=str(tmp_path),
+        state_dir=tmp_path / "s",
+    )
+    with pytest.raises(Exception, match="A confined agent may not write to"):
+        await make_server(settings, ENVIRONMENT)
