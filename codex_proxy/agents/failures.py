@@ -122,6 +122,7 @@ STATUSES: dict[int, FaultKind] = {
     429: K.AGENT_RATE_LIMITED,
     503: K.UNAVAILABLE,
     504: K.UPSTREAM_TIMEOUT,
+    529: K.UNAVAILABLE,  # Anthropic's
 }
 """Statuses that mean more than "4xx: the request is at fault, 5xx: the provider is"."""
 

@@ -283,6 +283,15 @@ def test_the_upstreams_wait_is_told_as_seconds_or_as_a_date() -> None:
         assert end.failure.retry_after == seconds
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("litellm_")])
+def test_a_status_in_the_place_of_a_code_is_told_as_no_code(name: str) -> None:
+    case = CASES[name]
+    end = played(asking(), messages_of(case, [case.body]))[-1]
+    assert isinstance(end, TurnEnded)
+    assert end.failure is not None
+    assert end.failure.code is None
+
+
 def test_secrets_and_addresses_are_cut_out_of_the_upstreams_words() -> None:
     words = "sk-secret at upstream.example, see https://elsewhere.example/x?key=1"
     refusals: list[list[Message]] = [

@@ -1,7 +1,8 @@
 """What servers of Chat Completions send, each in its own way, and what it means: tests/golden/upstreams/cases.json.
 
 The frames of the cases were written after the answers of real servers (Ollama, vLLM, SGLang, llama.cpp, Groq,
-OpenRouter, DeepSeek, Mistral, Azure, LiteLLM), those called `llamacpp_*` were recorded from llama.cpp's own.
+OpenRouter, DeepSeek, Mistral, Azure, LiteLLM), those called `llamacpp_*` and `litellm_*` were recorded from llama.cpp's
+own and from LiteLLM's proxy.
 """
 
 from __future__ import annotations

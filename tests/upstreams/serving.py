@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
+from codex_proxy.agents.openai_chat.whole_answers import whole_of
 from tests.http.serving import Proxy, fake_proxy
 from tests.upstreams.cases import CASES, Case, text
 
@@ -35,6 +37,8 @@ class Upstream:
         """The key that it wants."""
         self.listed = 0
         """How often it was asked for its models."""
+        self.tells_whole = False
+        """It answers in one piece where no stream is asked for, as real servers do; else everything is a stream."""
         self.held = asyncio.Event()
         """While it is clear an answer stops in its middle."""
         self.held.set()
@@ -55,6 +59,8 @@ class Upstream:
             return refused
         given = self.script.pop(0) if self.script else CASES.get(body["model"], text("Hello."))
         case = given if isinstance(given, Case) else Case(200, {}, [given.decode()], [], "stop")
+        if self.tells_whole and case.status == 200 and not body.get("stream"):
+            return web.json_response(_whole(case.body))
         response = web.StreamResponse(status=case.status, headers=case.headers)
         try:
             await response.prepare(request)
@@ -83,9 +89,14 @@ class Upstream:
         return web.json_response({"error": error}, status=401)
 
 
+def _whole(body: bytes) -> dict[str, Any]:
+    lines = [line.removeprefix(b"data: ") for line in body.splitlines() if line.startswith(b"data: {")]
+    return whole_of(map(json.loads, lines))
+
+
 @asynccontextmanager
-async def upstream(certificate: Path | None = None) -> AsyncIterator[Upstream]:
-    """A scripted upstream; over TLS where a file with its certificate and key is given."""
+async def upstream(certificate: Path | None = None, port: int = 0) -> AsyncIterator[Upstream]:
+    """A scripted upstream; over TLS where a file with its certificate and key is given. `port`: 0 for any."""
     served = Upstream()
     app = web.Application(client_max_size=64 << 20)
     app.router.add_post("/v1/chat/completions", served.chat)
@@ -97,7 +108,7 @@ async def upstream(certificate: Path | None = None) -> AsyncIterator[Upstream]:
     if certificate is not None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(certificate)
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=context).start()
     port = runner.addresses[0][1]
     served.url = f"{'http' if context is None else 'https'}://127.0.0.1:{port}/v1"
     try:

@@ -1,9 +1,9 @@
 """What an upstream's refusal or error means: its status, headers and body in, `Failure` out.
 
 The shapes are those of the servers there are: OpenAI's `{"error": {...}}`, Ollama's `{"error": "text"}`, FastAPI's
-`{"detail": ...}`, vLLM's `{"object": "error", ...}`, llama.cpp's number as code, a page of HTML. The client gets the
-upstream's own words, without addresses and keys; of a refused key it gets none of them, since some servers repeat the
-key there. Nothing here raises, whatever the body is.
+`{"detail": ...}`, vLLM's `{"object": "error", ...}`, llama.cpp's number as code, LiteLLM's number in a string and its
+errors as events of a stream, a page of HTML. The client gets the upstream's own words, without addresses and keys; of a
+refused key it gets none of them, since some servers repeat the key there. Nothing here raises, whatever the body is.
 """
 
 from __future__ import annotations
@@ -54,8 +54,11 @@ _CONTEXT = re.compile(
     re.IGNORECASE,
 )
 _MODEL = re.compile(
-    r"\bmodel\b.{0,200}?(?:does not exist|not found|not loaded|unknown|not supported)", re.IGNORECASE
+    r"\bmodel\b.{0,200}?(?:does not exist|not found|not loaded|unknown|not supported)|\binvalid[ _]model(?: name)?\b",
+    re.IGNORECASE,
 )
+_NO_KEY_OF_LITELLM: Final = "no_db_connection"
+"""What LiteLLM's proxy calls a key that is not its own, if it has no database with other keys; with the status 400."""
 _PARAM = re.compile(r"[A-Za-z0-9_.\[\]-]{1,100}")
 _REDIRECTED: Final = (
     "The model server answered with a redirection (HTTP {}), which is not followed: the operator has to give its "
@@ -84,16 +87,17 @@ class ErrorReader:
     def of_event(self, value: Any) -> Failure:
         """Returns the failure for an error inside an answer that has begun. `value`: the event's decoded JSON."""
         error = value.get("error", value) if isinstance(value, dict) else value
-        code = error.get("code") if isinstance(error, dict) else None
-        known = isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600
-        return self._of(value, code if known else None)
+        return self._of(value, _status_in(error))
 
     def _of(self, value: Any, status: int | None) -> Failure:
-        if status in (401, 403):
-            return CLIENTS_KEY_REFUSED if self._clients_key else KEY_REFUSED
         error = _error_in(value)
+        if status in (401, 403) or error.get("type") == _NO_KEY_OF_LITELLM:
+            return CLIENTS_KEY_REFUSED if self._clients_key else KEY_REFUSED
         words = self._without_secrets(cleaned(words_in(value)))
-        code = error.get("code") if isinstance(error.get("code"), str) else None
+        code = error.get("code")
+        code = (
+            code if isinstance(code, str) and not code.isdigit() else None
+        )  # a number is a status, and no code
         kind = error.get("type")
         found = failure_from_text(_as_text(words, code, kind), http_status=status)
         fault = _fault_of(found.kind, status, f"{code} {kind} {words}")
@@ -149,11 +153,21 @@ def _as_text(words: str, code: object, kind: object) -> str:
     return json.dumps({"error": error})
 
 
+def _status_in(error: Any) -> int | None:
+    """Returns the HTTP status that an error has as its code, as a number or in a string; None if it has none."""
+    code = error.get("code") if isinstance(error, dict) else None
+    if isinstance(code, str) and len(code) == 3 and code.isdecimal():
+        code = int(code)
+    known = isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600
+    return code if known else None
+
+
 def _value_of(body: bytes) -> Any:
-    """Returns the body's decoded JSON, or its text if it is not JSON."""
+    """Returns the body's decoded JSON, or that of its first event, or its text if it is neither."""
     text = body[:MAX_ERROR_BYTES].decode("utf-8", "replace")
+    first = text.removeprefix("data:").lstrip().partition("\n")[0] if text.startswith("data:") else text
     try:
-        return json.loads(text)
+        return json.loads(first)
     except (ValueError, RecursionError):
         return text
 
