@@ -40,7 +40,7 @@ from codex_proxy.http.app_keys import CLOCK
 from codex_proxy.http.middleware.request_context import NOTES, REPLY_HEADERS
 from codex_proxy.http.replies import log_unforeseen
 from codex_proxy.http.sse import EventStream, IdleTimer
-from codex_proxy.runs.event_log import Cursor
+from codex_proxy.runs.event_log import Cursor, Push
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunScheduler
 from codex_proxy.runs.server_calls import ToolRunner
@@ -146,8 +146,8 @@ class Source(Protocol):
         """Whether everything was taken and nothing will follow."""
         ...
 
-    def wait(self) -> Awaitable[None]:
-        """Returns when there is something to take, or nothing will follow. May be cancelled and called again."""
+    def wait(self, push: Push | None = None) -> Awaitable[None]:
+        """As `Reader.wait`."""
         ...
 
     def take(self) -> list[Event]:
@@ -175,8 +175,8 @@ class OneRun:
     def finished(self) -> bool:
         return self._cursor.finished
 
-    def wait(self) -> Awaitable[None]:
-        return self._cursor.wait()
+    def wait(self, push: Push | None = None) -> Awaitable[None]:
+        return self._cursor.wait(push)
 
     def take(self) -> list[Event]:
         return self._cursor.take()
@@ -202,7 +202,7 @@ class SampledRuns:
     def finished(self) -> bool:
         return self._samples.ended
 
-    async def wait(self) -> None:
+    async def wait(self, push: Push | None = None) -> None:
         for index, cursor in enumerate(self._cursors):
             if not cursor.finished and index not in self._waiting:
                 self._waiting[index] = asyncio.ensure_future(cursor.wait())
@@ -268,8 +268,12 @@ class Reader(Protocol):
         None."""
         ...
 
-    def wait(self) -> Awaitable[None]:
-        """Returns when there is something to take, or nothing will follow. May be cancelled and called again."""
+    def wait(self, push: Push | None = None) -> Awaitable[None]:
+        """Returns when there is something to take, or nothing will follow. May be cancelled and called again.
+
+        A reader may call `push` whenever there is something to take. The wait goes on while that returns True, and
+        raises what it raises.
+        """
         ...
 
     def take(self) -> bytes:
@@ -327,8 +331,8 @@ class LogReader:
     def refusal(self) -> Failure | None:
         return None if self._renderer.visible else self._renderer.failure
 
-    def wait(self) -> Awaitable[None]:
-        return self._source.wait()
+    def wait(self, push: Push | None = None) -> Awaitable[None]:
+        return self._source.wait(push)
 
     def take(self) -> bytes:
         events = self._source.take()
@@ -365,11 +369,23 @@ async def streamed(
     """Streams to the client. Raises the `Fault` of a turn that failed before its first byte.
 
     `keepalive`: seconds of silence until a `comment` is sent; 0 for never.
+
+    Once the stream has begun, bytes are written in the call that brings them, as long as the client takes them. The
+    beginning, a client that is slow, silence, failures and the end are for this coroutine.
     """
     silence = IdleTimer(keepalive)
+
+    def push() -> bool:
+        if not stream.writable:
+            return False
+        if data := reader.take():
+            stream.write_now(data)
+            silence.reset()
+        return True
+
     try:
         while not reader.finished:
-            data = reader.take() if await silence.wait_for(reader.wait()) else reader.open() + comment()
+            data = reader.take() if await silence.wait_for(reader.wait(push)) else reader.open() + comment()
             if not stream.begun and reader.refusal is not None:
                 raise Fault(reader.refusal)
             if data:

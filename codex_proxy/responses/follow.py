@@ -13,6 +13,7 @@ import msgspec
 from codex_proxy.core.faults import Failure, FaultKind, bad_request
 from codex_proxy.responses.background_responses import Live
 from codex_proxy.responses.service import ResponsesService
+from codex_proxy.runs.event_log import Push
 from codex_proxy.store.base import UNFINISHED, Frame, NotStored, Store, StoredResponse
 from codex_proxy.store.health import required_store, store_errors_as_faults
 from codex_proxy.surfaces.responses.profile import end_of_stream, new_events
@@ -81,8 +82,9 @@ class Follower:
         self._fetched: list[tuple[int, bytes]] | None = None
         self._deleted = False
 
-    async def wait(self) -> None:
-        """Returns when `take` has frames to return. May be cancelled and called again. Raises `Fault`."""
+    async def wait(self, push: Push | None = None) -> None:
+        """Returns when `take` has frames to return. May be cancelled and called again. Raises `Fault`. `push` is
+        not called: whether the next frames come from the store or from the buffer is decided between two waits."""
         if self._live is not None and not self._behind:
             await self._live.wait()
         else:

@@ -16,6 +16,7 @@ from codex_proxy.responses.prepare import PreparedResponse, may_shorten, prepare
 from codex_proxy.responses.running import Delivery, Observe, RunningResponse
 from codex_proxy.responses.saving import output_items, save_response
 from codex_proxy.responses.service import ResponsesService
+from codex_proxy.runs.event_log import Push
 from codex_proxy.runs.run import Run
 from codex_proxy.store.base import StoredItem, StoreError
 from codex_proxy.surfaces.base import json_bytes
@@ -62,6 +63,12 @@ class ForegroundResponse(RunningResponse):
     async def _start(self) -> Run:
         return await start_run(self._service, self._prepared)
 
+    def _push(self) -> bool:
+        assert self._cursor is not None, "a push is for what is in the log"
+        self._render_next(self._cursor)
+        self.buffer.append(self._renderer.take_frames())
+        return True
+
     async def _release(self, frames: Frames) -> None:
         self.buffer.append(frames)
 
@@ -102,6 +109,8 @@ class ResponseReader:
         self._response = response
         self._frames = response.buffer.reader()
         self._end = end_of_stream(service.profile)
+        self._begun = False
+        """Whether frames were taken."""
 
     @property
     def finished(self) -> bool:
@@ -111,13 +120,14 @@ class ResponseReader:
     def refusal(self) -> Failure | None:
         return self._response.refusal
 
-    def wait(self) -> Awaitable[None]:
-        return self._frames.wait()
+    def wait(self, push: Push | None = None) -> Awaitable[None]:
+        return self._frames.wait(push)
 
     def take(self) -> bytes:
         frames = self._frames.take()
+        self._begun = self._begun or bool(frames)
         data = b"".join([frame for _, frame in frames])
-        return data + self._end if data and self._frames.finished else data
+        return data + self._end if self._begun and self._frames.finished else data
 
     def take_frames(self) -> Frames:
         """Returns the new frames, one by one."""

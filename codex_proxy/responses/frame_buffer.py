@@ -6,9 +6,10 @@ there was no reader, is dropped; later readers find it in the store, where the r
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TypeAlias
+
+from codex_proxy.runs.event_log import Push, Wakeup
 
 Frames: TypeAlias = list[tuple[int, bytes]]
 """Frames of a stream, each with its sequence number."""
@@ -43,7 +44,7 @@ class FrameBuffer:
         self._on_drained = _nothing  # its owner holds this buffer: no cycle outlives the response
         readers, self._readers = self._readers, []
         for reader in readers:
-            reader.wake()
+            reader.wakeup.wake(last=True)
 
     def reader(self, max_bytes: int | None = None) -> FrameReader:
         """Returns a reader of the frames that are appended from now on. If more than `max_bytes` of them are not
@@ -76,21 +77,18 @@ class FrameReader:
         self._max_bytes = max_bytes
         self._batches: list[Frames] = []
         self._size = 0
-        self._waiter: asyncio.Future[None] | None = None
+        self.wakeup = Wakeup()
+        """Woken by the buffer with each batch, and by its end."""
 
     @property
     def has_frames(self) -> bool:
         return bool(self._batches)
 
-    async def wait(self) -> None:
-        """Returns when there is a frame to take, or when no frame will follow. May be cancelled and called again."""
-        if self._batches or self.overrun or self._buffer.ended:
-            return
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+    async def wait(self, push: Push | None = None) -> None:
+        """Returns when there is a frame to take that `push` did not take, or when no frame will follow. Raises what
+        `push` raises. May be cancelled and called again."""
+        if not (self._batches or self.overrun or self._buffer.ended):
+            await self.wakeup.wait(push)
 
     def take(self) -> Frames:
         """Returns the frames since the last call, without waiting."""
@@ -113,9 +111,4 @@ class FrameReader:
                 self._batches, self._size, self.overrun = [], 0, True
         if not self.overrun:
             self._batches.append(frames)
-        self.wake()
-
-    def wake(self) -> None:
-        """Ends the wait of `wait`. Called by the buffer."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self.wakeup.wake()

@@ -185,17 +185,26 @@ class RunningResponse(ABC):
             return None
 
     async def _render_log(self, cursor: Cursor) -> TurnEnded:
-        renderer = self._renderer
         while True:
-            await cursor.wait()
-            events = cursor.take(passed_on=not self._paced)
-            if self._observe is not None:
-                self._observe(events)
-            ended = events[-1] if isinstance(events[-1], TurnEnded) else None
-            renderer.feed(events if ended is None else events[:-1])
-            await self._release(renderer.take_frames())
+            await cursor.wait(self._push)
+            ended = self._render_next(cursor)
+            await self._release(self._renderer.take_frames())
             if ended is not None:
                 return ended
+
+    def _render_next(self, cursor: Cursor) -> TurnEnded | None:
+        """Renders what is new in the log. Returns the last event of the turn if it has come; that is not rendered."""
+        events = cursor.take(passed_on=not self._paced)
+        if self._observe is not None:
+            self._observe(events)
+        ended = events[-1] if isinstance(events[-1], TurnEnded) else None
+        self._renderer.feed(events if ended is None else events[:-1])
+        return ended
+
+    def _push(self) -> bool:
+        """Renders and releases what is new in the log at once (see `Wakeup`). Returns False where a release takes
+        time."""
+        return False
 
     def _pass_on(self) -> None:
         """Tells the log that the readers have taken all frames, so that the agent is not slowed down."""

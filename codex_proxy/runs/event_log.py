@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import TypeAlias
 
 import msgspec
 
@@ -21,6 +22,60 @@ LOW_WATER = 1 << 18
 CUT_WATER = 32 << 20
 """Bytes that a reader may be behind where the agent's process cannot be paused, because it serves other turns too.
 A turn whose reader is further behind is cut off."""
+
+
+Push: TypeAlias = Callable[[], bool]
+"""Takes what is new and passes it on at once, without waiting. Returns False, and takes nothing, where that would mean
+to wait."""
+
+
+class Wakeup:
+    """The wait of one reader for more to read.
+
+    A reader that waits may give a `Push`: it is called in the call that brings more, so that a delta costs no step of
+    the reader's task, nor of the coroutines that await it. What a push does not take, or breaks on, is left to the
+    task, and so is the end. So pushes happen only while the task waits: the two never write out of order.
+    """
+
+    def __init__(self) -> None:
+        self._waiter: asyncio.Future[None] | None = None
+        self._push: Push | None = None
+        self._broke: Exception | None = None
+        """What the push has raised."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The event loop, looked up at the first wait and kept, because looking it up costs a system call (until
+        Python 3.12)."""
+
+    async def wait(self, push: Push | None = None) -> None:
+        """Returns when there is something that `push` has not taken. Raises what `push` has raised. May be cancelled
+        and called again."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        self._waiter, self._push = self._loop.create_future(), push
+        try:
+            await self._waiter
+        finally:
+            self._waiter = self._push = None
+        broke, self._broke = self._broke, None
+        if broke is not None:
+            raise broke
+
+    def wake(self, *, last: bool = False) -> None:
+        """Tells the reader that there is more. `last`: nothing will follow. Never raises: whoever brings more has
+        nothing to do with what becomes of it."""
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            return
+        push, self._push = self._push, None  # so that what comes while it runs is not pushed before its bytes
+        if push is not None and not last:
+            try:
+                if push():
+                    self._push = push
+                    return
+            except Exception as error:  # noqa: BLE001 - raised by `wait`
+                self._broke = error
+        if not waiter.done():
+            waiter.set_result(None)
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -54,7 +109,7 @@ class EventLog:
         self.appended += size
         self.ended = self.ended or ended
         for cursor in self._cursors:
-            cursor.wake()
+            cursor.wakeup.wake(last=self.ended)
         self.report()
         if self.ended:
             self._on_backlog = None  # its owner holds this log: no cycle outlives the turn
@@ -119,11 +174,9 @@ class Cursor:
         self.position = position
         self.seen = seen
         self._taken = seen
+        self.wakeup = Wakeup()
+        """Woken by the log with each batch."""
         self._log = log
-        self._waiter: asyncio.Future[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        """The event loop, looked up at the first wait and kept, because looking it up costs a system call (until
-        Python 3.12)."""
 
     def take(self, *, passed_on: bool = True) -> list[Event]:
         """Returns the events since the last call, without waiting. With `passed_on=False` they still count as the
@@ -147,21 +200,11 @@ class Cursor:
             self.seen = self._taken
             self._log.report()
 
-    async def wait(self) -> None:
-        """Returns when there is something to take, or the log has ended."""
-        if self.position < self._log.end or self._log.ended:
-            return
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    async def wait(self, push: Push | None = None) -> None:
+        """Returns when there is something to take that `push` did not take, or the log has ended. Raises what `push`
+        raises."""
+        if self.position == self._log.end and not self._log.ended:
+            await self.wakeup.wait(push)
 
     @property
     def finished(self) -> bool:

@@ -13,6 +13,7 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import McpTools, Message
 from codex_proxy.http.exchange import LogReader, TurnTimings, streamed, whole
 from codex_proxy.http.sse import EventStream
+from codex_proxy.runs.event_log import Push
 from codex_proxy.surfaces.chat.render import ChatRenderer
 from tests.http.serving import Hands
 
@@ -33,7 +34,7 @@ class Given:
     def finished(self) -> bool:
         return not self._batches
 
-    async def wait(self) -> None:
+    async def wait(self, push: Push | None = None) -> None:
         """There is always something."""
 
     def take(self) -> list[Event]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from codex_proxy.core.events import Event, Notice
 from codex_proxy.runs.event_log import LOW_WATER, EventLog
 from tests.runs.virtual import settled, virtual
@@ -127,3 +129,105 @@ def test_what_a_reader_has_taken_for_somebody_else_is_its_backlog_until_it_is_pa
     assert told[-1] == log.backlog == LOW_WATER, "the second was not taken"
     reader.take()
     assert told[-1] == log.backlog == 0
+
+
+# --- pushes ---------------------------------------------------------------------------------------
+
+
+class Pushed:
+    """A reader that takes what is pushed as long as it is `able`."""
+
+    def __init__(self, log: EventLog) -> None:
+        self.cursor = log.cursor()
+        self.able = True
+        self.got: list[int] = []
+        self.waiting = asyncio.create_task(self.cursor.wait(self.push))
+
+    def push(self) -> bool:
+        if self.able:
+            self.got += numbers(self.cursor.take())
+        return self.able
+
+
+@virtual
+async def test_a_push_takes_what_is_appended_while_its_reader_goes_on_waiting() -> None:
+    log = EventLog()
+    reader = Pushed(log)
+    await settled()
+    log.append([note(1)], 10)
+    log.append([note(2)], 10)
+    assert reader.got == [1, 2]
+    assert log.backlog == 0
+    await settled()
+    assert not reader.waiting.done()
+    log.append([note(3)], 10, ended=True)
+    await reader.waiting
+    assert reader.got == [1, 2], "the end is not pushed"
+    assert numbers(reader.cursor.take()) == [3]
+
+
+@virtual
+async def test_what_a_push_leaves_is_backlog_and_ends_the_wait() -> None:
+    log = EventLog()
+    reader = Pushed(log)
+    await settled()
+    reader.able = False
+    log.append([note(1)], 10)
+    reader.able = True
+    log.append([note(2)], 10)  # its reader has not run yet, and is to see the first before this
+    assert reader.got == []
+    assert log.backlog == 20
+    await reader.waiting
+    assert numbers(reader.cursor.take()) == [1, 2]
+
+
+@virtual
+async def test_an_error_of_a_push_is_its_readers() -> None:
+    log = EventLog()
+    cursor, other = log.cursor(), Pushed(log)
+
+    def breaks() -> bool:
+        raise ValueError("it breaks")
+
+    waiting = asyncio.create_task(cursor.wait(breaks))
+    await settled()
+    log.append([note(1)], 10)
+    assert other.got == [1]
+    with pytest.raises(ValueError, match="it breaks"):
+        await waiting
+    assert numbers(cursor.take()) == [1]
+    other.waiting.cancel()
+
+
+@virtual
+async def test_what_is_appended_by_a_push_comes_after_it() -> None:
+    log = EventLog()
+    cursor = log.cursor()
+    written: list[int] = []
+
+    def push() -> bool:
+        got = numbers(cursor.take())
+        if got == [1]:
+            log.append([note(2)], 10)
+        written.extend(got)
+        return True
+
+    waiting = asyncio.create_task(cursor.wait(push))
+    await settled()
+    log.append([note(1)], 10)
+    assert written == [1]
+    await waiting
+    assert numbers(cursor.take()) == [2]
+
+
+@virtual
+async def test_nothing_is_pushed_to_a_reader_that_does_not_wait() -> None:
+    log = EventLog()
+    reader = Pushed(log)
+    await settled()
+    reader.waiting.cancel()
+    log.append([note(1)], 10)
+    await settled()
+    log.append([note(2)], 10)
+    assert reader.got == []
+    assert numbers(reader.cursor.take()) == [1, 2]

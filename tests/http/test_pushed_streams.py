@@ -1,0 +1,263 @@
+"""A stream whose bytes are written in the call that logs their events, with a log that is filled by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from codex_proxy.core.events import Event, ItemStarted, Stop, TextDelta, TurnEnded, TurnStarted
+from codex_proxy.core.items import Message
+from codex_proxy.http.exchange import LogReader, TurnTimings, streamed
+from codex_proxy.http.sse import EventStream
+from codex_proxy.runs.event_log import EventLog, Push
+from codex_proxy.surfaces.chat.render import ChatRenderer
+from tests.http.serving import Hands, frames_of
+from tests.waiting import PATIENCE, eventually
+
+BIG = "x" * 20_000
+
+
+class Streaming:
+    """A server that streams one log to whoever asks, and is the log's source."""
+
+    continued = False
+
+    def __init__(self) -> None:
+        self.log = EventLog()
+        self.renderer = ChatRenderer(id="chatcmpl-1", created=1, model="m", stream=True)
+        self.keepalive = 0.0
+        self.closed = asyncio.Event()
+        self.stream: EventStream | None = None
+        self.waits = 0
+        """How often the request's task has begun to wait."""
+        self.parked = False
+        """Whether the request's task waits."""
+        self._cursor = self.log.cursor()
+
+    @property
+    def finished(self) -> bool:
+        return self._cursor.finished
+
+    async def wait(self, push: Push | None = None) -> None:
+        self.waits += 1
+        self.parked = True
+        try:
+            await self._cursor.wait(push)
+        finally:
+            self.parked = False
+
+    def take(self) -> list[Event]:
+        return self._cursor.take()
+
+    def close(self) -> None:
+        self._cursor.detach()
+        self.closed.set()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        connection = request.transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # who does not read is noticed soon
+        self.stream = EventStream(request, {})
+        reader = LogReader(self, self.renderer, TurnTimings(Hands()))
+        return await streamed(reader, self.stream, keepalive=self.keepalive, comment=lambda: b": idle\n\n")
+
+    async def begin(self) -> None:
+        """Logs the first word, and returns when the request's task waits behind it."""
+        self.log.append([TurnStarted(), ItemStarted(Message("m")), TextDelta("m", "0 ")], 10)
+        await eventually(lambda: self.stream is not None and self.stream.begun and self.parked)
+
+    def say(self, text: str, size: int = 10) -> None:
+        self.log.append([TextDelta("m", text)], size)
+
+    def end(self) -> None:
+        self.log.append([TurnEnded(Stop.STOP, "provider")], 10, ended=True)
+
+
+@pytest.fixture
+def streaming() -> Streaming:
+    return Streaming()
+
+
+@pytest.fixture
+async def url(streaming: Streaming) -> AsyncIterator[str]:
+    app = web.Application()
+    app.router.add_get("/", streaming.handle)
+    async with TestServer(app, handler_cancellation=True) as server:
+        yield str(server.make_url("/"))
+
+
+class Answer:
+    """An answer that is read when it has begun, with the first word."""
+
+    def __init__(self, asking: asyncio.Task[aiohttp.ClientResponse]) -> None:
+        self._asking = asking
+
+    async def text(self) -> str:
+        return await (await self._asking).text()
+
+    async def until(self, said: bytes) -> bytes:
+        got, content = b"", (await self._asking).content
+        while said not in got:
+            got += await content.readany()
+            assert not content.at_eof(), got
+        return got
+
+    async def leave(self) -> None:
+        (await self._asking).close()
+
+
+@pytest.fixture
+async def answer(url: str) -> AsyncIterator[Answer]:
+    """The answer of a client that asks at once."""
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE)) as session:
+        asking = asyncio.create_task(session.get(url))
+        yield Answer(asking)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+
+def said_in(text: str) -> str:
+    chunks = [frame for frame in frames_of(text) if isinstance(frame, dict) and "choices" in frame]
+    return "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
+
+
+async def test_a_delta_is_written_without_a_step_of_the_requests_task(
+    streaming: Streaming, answer: Answer
+) -> None:
+    await streaming.begin()
+    await answer.until(b'"0 "')
+    waits = streaming.waits
+    for number in range(1, 6):
+        streaming.say(f"{number} ")
+        await answer.until(b'"%d "' % number)
+    assert streaming.waits == waits
+    streaming.end()
+    assert (await answer.text()).endswith("data: [DONE]\n\n")
+
+
+async def test_frames_keep_their_order_however_they_are_written(streaming: Streaming, answer: Answer) -> None:
+    await streaming.begin()
+    expected = "0 "
+    for number in range(1, 40):
+        if number % 3 == 0:
+            streaming._cursor.wakeup.wake(
+                last=True
+            )  # the task runs next, and writes what comes before it does
+        streaming.say(f"{number} ")
+        expected += f"{number} "
+        if number % 7 == 0:
+            await eventually(lambda: streaming.parked)
+    streaming.end()
+    assert said_in(await answer.text()) == expected
+
+
+async def test_what_a_slow_client_does_not_take_stays_in_the_log(streaming: Streaming, url: str) -> None:
+    loop = asyncio.get_running_loop()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        port = int(url.rstrip("/").rpartition(":")[2])
+        await loop.sock_connect(client, ("127.0.0.1", port))
+        await loop.sock_sendall(client, b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
+        await streaming.begin()
+        assert streaming.stream is not None
+        count = 100  # 2 MB: more than both ends hold
+        for number in range(1, count + 1):
+            streaming.say(f"<{number}>{BIG}", len(BIG))
+            await asyncio.sleep(0)
+        assert streaming.log.backlog > count * len(BIG) // 2
+        assert not streaming.stream.writable
+        writer = streaming.stream._writer
+        assert writer is not None
+        assert writer.transport is not None
+        assert writer.transport.get_write_buffer_size() < 10 * len(BIG), "the rest is in the log"
+        streaming.end()
+        got = bytearray()
+        while chunk := await asyncio.wait_for(loop.sock_recv(client, 1 << 16), PATIENCE):
+            got += chunk
+    body = bytes(got).partition(b"\r\n\r\n")[2].decode()
+    assert said_in(body) == "0 " + "".join(f"<{number}>{BIG}" for number in range(1, count + 1))
+    assert streaming.log.backlog == 0
+
+
+async def test_a_client_that_reads_again_is_pushed_to_again(streaming: Streaming, answer: Answer) -> None:
+    await streaming.begin()
+    assert streaming.stream is not None
+    for _ in range(100):
+        streaming.say(BIG, len(BIG))
+        await asyncio.sleep(0)
+        if not streaming.stream.writable:
+            break
+    streaming.say("last of them")
+    assert streaming.log.backlog > 0
+    await answer.until(b"last of them")
+    await eventually(lambda: streaming.parked and streaming.stream is not None and streaming.stream.writable)
+    waits = streaming.waits
+    streaming.say("pushed")
+    await answer.until(b"pushed")
+    assert streaming.waits == waits
+
+
+async def test_an_error_of_the_renderer_ends_the_stream_and_leaves_whoever_logs_alone(
+    streaming: Streaming, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await streaming.begin()
+    feed = streaming.renderer.feed
+
+    def breaks(events: list[Event]) -> bytes:
+        if any(isinstance(event, TextDelta) and event.text == "bad" for event in events):
+            raise ValueError("secret")
+        return feed(events)
+
+    monkeypatch.setattr(streaming.renderer, "feed", breaks)
+    streaming.say("good")
+    streaming.say("bad")  # does not raise
+    streaming.say("behind it")
+    frames = frames_of(await answer.text())
+    assert frames[-2]["error"]["code"] == "internal_error"
+    assert frames[-1] == "[DONE]"
+    assert [str(frames).count(each) for each in ("good", "behind it", "secret")] == [1, 0, 0]
+    assert streaming.closed.is_set()
+
+
+async def test_a_client_that_leaves_between_two_pushes_closes_the_source(
+    streaming: Streaming, answer: Answer
+) -> None:
+    await streaming.begin()
+    streaming.say("1 ")
+    await answer.until(b'"1 "')
+    await answer.leave()
+    await asyncio.wait_for(streaming.closed.wait(), PATIENCE)
+    streaming.say("2 ")  # nobody is there, and nothing happens
+    assert streaming.log.backlog == 0
+
+
+async def test_a_connection_that_is_gone_under_a_push_closes_the_source(
+    streaming: Streaming, answer: Answer
+) -> None:
+    await streaming.begin()
+    assert streaming.stream is not None
+    writer = streaming.stream._writer
+    assert writer is not None
+    assert writer.transport is not None
+    writer.transport.abort()
+    streaming.say("1 ")  # does not raise
+    await asyncio.wait_for(streaming.closed.wait(), PATIENCE)
+
+
+async def test_silence_behind_a_push_brings_comments(streaming: Streaming, answer: Answer) -> None:
+    streaming.keepalive = 0.02
+    await streaming.begin()
+    streaming.say("1 ")
+    await answer.until(b'"1 "')
+    await answer.until(b": idle")
+    streaming.say("2 ")
+    await answer.until(b'"2 "')
+    streaming.end()
+    assert (await answer.text()).endswith("data: [DONE]\n\n")
