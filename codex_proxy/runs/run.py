@@ -197,6 +197,8 @@ class Run:
         self.client = client
         """The owner of the turn: the name of the client's key."""
         self.attempt = attempt
+        self._decisive: frozenset[type[Event]] | None = None
+        """The kinds of events that the attempt has to see at present; None: all."""
         self._forwards = turn.forwarded is not None
         self.raw: list[bytes] = []
         """Raw items of this turn, in order: what the model has to see again."""
@@ -277,6 +279,7 @@ class Run:
             reused.session.answer(answered.ask_id, ToolReply(answered.output.parts))
 
     def _agent_begins(self) -> None:
+        self._decisive = self.attempt.decisive
         if self._watch.held:
             self._watch.go_on()
 
@@ -302,7 +305,12 @@ class Run:
             self._watch.alive(visible=True)
             self.log.append(events, size)  # no stage has anything to do with it
             return
-        self._take(self.attempt.feed(events), session, size)
+        if self._decisive is None or not self._decisive.isdisjoint(map(type, events)):
+            self._take(self.attempt.feed(events), session, size)
+        else:  # most batches are text alone
+            self._log_events(events, size)
+            if self._repair.ended:
+                self._leave()
 
     def tool_finished(self, ask_id: str, output: ToolOutput) -> None:
         """Takes the output of a call that this server has run."""
@@ -324,6 +332,7 @@ class Run:
         """Logs the events that the attempt let through; gives the agent its outputs, and starts the calls and
         checks.
         """
+        self._decisive = self.attempt.decisive
         self._log_events(result.events, size)
         if result.checks and not self._repair.ended:
             self._checking = True

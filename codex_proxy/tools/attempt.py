@@ -45,6 +45,11 @@ class Attempt:
         for the next request."""
         self._keeps_choice = keeps_choice
 
+    @property
+    def decisive(self) -> frozenset[type[Event]] | None:
+        """As `ToolPolicy.decisive`. An answer that is checked is to be given as a whole."""
+        return self.policy.decisive if self.check is None else None
+
     def feed(self, events: Sequence[Event]) -> PolicyResult:
         """Takes events of the agent."""
         return self._checked(self.policy.feed(events))

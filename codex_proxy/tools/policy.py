@@ -157,7 +157,7 @@ NEVER_HELD = frozenset(
 )
 """Events that pass while an answer is held back: questions wait for an answer, and usage counts in any case."""
 
-DECISIVE = frozenset({ToolCallRequested, TurnEnded, StepCompleted, Retrying, Notice})
+DECISIVE: frozenset[type[Event]] = frozenset({ToolCallRequested, TurnEnded, StepCompleted, Retrying, Notice})
 """Events that need a decision. All others pass, or are held."""
 
 NOT_HONOURED = Failure(
@@ -241,13 +241,21 @@ class ToolPolicy:
         self.ran_calls: set[str] = set()
         """The ids of all calls that this server ran."""
 
+    @property
+    def decisive(self) -> frozenset[type[Event]] | None:
+        """The kinds of events that need a decision now. Batches without any of them need not be given to `feed`, until
+        another method was called. None: all are to be given.
+        """
+        return None if self._judging or self._over or self._waits_for_call else DECISIVE
+
     def feed(self, events: Sequence[Event]) -> PolicyResult:
         """Takes the agent's events. The result has no calls until their step is complete."""
         if self._judging:
             self._later += events
             return PolicyResult([], [])
-        if not (self._over or self._waits_for_call) and DECISIVE.isdisjoint(map(type, events)):
-            return PolicyResult(list(events), [])  # most batches are text alone
+        decisive = self.decisive
+        if decisive is not None and decisive.isdisjoint(map(type, events)):
+            return PolicyResult(list(events), [])
         done = PolicyResult([], [])
         for place, event in enumerate(events):
             if self._over:

@@ -361,6 +361,21 @@ def test_any_batching_of_the_same_events_gives_the_same(
     assert outcome(ToolPolicy(asked, second_try=second), batches) == whole
 
 
+@given(TURNS, STORIES, st.lists(st.integers(0, 26)))
+def test_batches_without_a_decisive_event_may_go_by_it(
+    asked: Turn, story: list[Event], cuts: list[int]
+) -> None:
+    story = [*story, END]
+    places = sorted({0, len(story), *(cut % len(story) for cut in cuts)})
+    whole = ToolPolicy(asked).feed(story).events
+    policy, came = ToolPolicy(asked), list[Event]()
+    for start, end in pairwise(places):
+        decisive, batch = policy.decisive, story[start:end]
+        goes_by = decisive is not None and decisive.isdisjoint(map(type, batch))
+        came += batch if goes_by else policy.feed(batch).events
+    assert came == whole
+
+
 @given(TURNS, STORIES)
 def test_whatever_comes_the_rules_make_a_turn_of_it_that_ends_once(asked: Turn, story: list[Event]) -> None:
     done = ToolPolicy(asked).feed([*story, END])

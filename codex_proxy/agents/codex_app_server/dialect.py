@@ -146,6 +146,7 @@ class AppServerTurn:
     def receive(self, lines: Sequence[Message]) -> Step:
         events = self._events
         active = self._state is ACTIVE
+        text_alone = True
         for message in lines:
             if active and message.method == "item/agentMessage/delta":
                 params = message.params
@@ -153,6 +154,7 @@ class AppServerTurn:
                     self._reader.seen_messages.add(params.item_id)
                     events.append(TextDelta(params.item_id, params.delta))
                 continue
+            text_alone = False
             try:
                 self._handle_message(message)
             except UNREADABLE:
@@ -163,6 +165,8 @@ class AppServerTurn:
                 else:
                     events.append(Notice("unreadable_message", message.method or "answer"))
             active = self._state is ACTIVE
+        if text_alone:  # it changes nothing that a request or an end would follow from
+            return Step(self._take_events()) if events else NOTHING
         return self._take_step()
 
     def answer(self, ask_id: str, reply: Reply) -> Step:

@@ -83,6 +83,8 @@ class CodexProto:
         self._interrupted = False
         self._finish_reason: tuple[str, str] | None = None
         self._last_limits = b""
+        self._message_id: str | None = None
+        """The `_delta_target` after the last line that was more than a plain delta."""
 
     @property
     def finished(self) -> bool:
@@ -111,7 +113,7 @@ class CodexProto:
     def receive(self, lines: Sequence[bytes]) -> Step:
         """Returns the events of these lines. A line that is not an event becomes a `Notice`."""
         out: list[Event] = []
-        message_id: str | None = None
+        message_id = None if self._ended else self._message_id
         for raw in lines:
             # Most lines are deltas of the message that the line before belonged to: only their text is decoded.
             if message_id is not None and (text := plain_delta(raw)):
@@ -124,7 +126,7 @@ class CodexProto:
                 self._handle_line(line, out)
             elif raw.strip():
                 out.append(Notice("bad_line", f"{len(raw)} bytes that are not an event"))
-            message_id = self._delta_target
+            message_id = self._message_id = self._delta_target
         writes, self._pending_writes = self._pending_writes, b""
         return Step(out, writes) if out or writes else NOTHING
 
