@@ -89,12 +89,14 @@ class McpOrigin(msgspec.Struct, frozen=True):
 class ClientName(msgspec.Struct, frozen=True):
     """The client's name of a tool that is offered to the model under another name.
 
-    `search`: this is the tool by which the model finds the tools that the client has deferred (`tool_search`).
+    `call_type`: the type of the item by which the client is told of a call; empty for that of the tool's kind.
+    `tool_search_call` is that of the tool by which the model finds the tools that the client has deferred, and
+    `local_shell_call` that of a client's shell.
     """
 
     name: str
     namespace: str | None = None
-    search: bool = False
+    call_type: Literal["", "tool_search_call", "local_shell_call"] = ""
 
 
 class Tool(msgspec.Struct, frozen=True):

@@ -155,8 +155,8 @@ def _same(item: ItemDict, head: ItemHead) -> bool:
     order.
     """
     kind = item["type"]
-    if kind in ("function_call", "custom_tool_call", "tool_search_call"):
-        return head.kind == "call" and head.call_id == item["call_id"]
+    if kind in ("function_call", "custom_tool_call", "tool_search_call", "local_shell_call"):
+        return head.kind == "call" and head.call_id == item.get("call_id")
     if kind in ("mcp_call", "mcp_approval_request"):
         return head.kind == "call" and head.call_id == call_id_of(item["id"])
     if kind == "message":

@@ -269,6 +269,14 @@ class ShellCallItem(NativeItem):
     action: Annotated[dict[str, Any], AfterValidator(_is_a_command)]
 
 
+class ShellOutputItem(Item):
+    """The output of a call of the client's shell. `id` is that of the call where there is no `call_id`."""
+
+    type: Literal["local_shell_call_output"]
+    call_id: CallId | None = None
+    output: str
+
+
 class ActivityItem(Item):
     """An item that shows what the agent did, of this server's own type. Clients that asked for such items may send
     them back.
@@ -306,6 +314,7 @@ AnyItem: TypeAlias = Annotated[
     | Annotated[WebSearchCallItem, Tag("~web_search_call")]
     | Annotated[ImageCallItem, Tag("~image_call")]
     | Annotated[ShellCallItem, Tag("~shell_call")]
+    | Annotated[ShellOutputItem, Tag("~shell_output")]
     | Annotated[ActivityItem, Tag("~activity")],
     by_kind(
         "type",
@@ -329,6 +338,7 @@ AnyItem: TypeAlias = Annotated[
             "web_search_call": "~web_search_call",
             "image_generation_call": "~image_call",
             "local_shell_call": "~shell_call",
+            "local_shell_call_output": "~shell_output",
             "codex:activity": "~activity",
         },
         untyped=_untyped,

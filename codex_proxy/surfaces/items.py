@@ -38,6 +38,7 @@ PREFIXES: Final = {
     "web_search_call": "ws_",
     "image_generation_call": "ig_",
     "local_shell_call": "lsh_",
+    "local_shell_call_output": "lsho_",
     "codex:activity": "act_",
 }
 """The prefix of an item's id by the item's type; `item_` for other types."""
@@ -261,6 +262,19 @@ def _native_form(item: wire.NativeItem, place: str) -> ItemDict:
     return _kept({}, **item.model_dump())
 
 
+def _shell_output_form(item: wire.ShellOutputItem, place: str) -> ItemDict:
+    call_id = item.call_id or item.id
+    if not call_id:
+        param = f"{place}.call_id"
+        raise bad_request(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+    return {
+        "type": item.type,
+        "call_id": call_id,
+        "output": item.output,
+        "status": _status(item),
+    }
+
+
 def _activity_form(item: wire.ActivityItem, place: str) -> ItemDict:
     did = {"type": item.type, "kind": item.kind, "text": item.text, "output": item.output or ""}
     return _kept(did, id=item.id, status=item.status)
@@ -283,5 +297,6 @@ _FORMS: Final[dict[type, Callable[[Any, str], ItemDict]]] = {
     wire.WebSearchCallItem: _native_form,
     wire.ImageCallItem: _native_form,
     wire.ShellCallItem: _native_form,
+    wire.ShellOutputItem: _shell_output_form,
     wire.ActivityItem: _activity_form,
 }

@@ -273,6 +273,73 @@ async def test_a_tool_loop_of_responses_goes_on_from_what_is_stored(
     assert (await client.responses.retrieve(first.id)).output[0].type == "function_call"
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_the_clients_shell_is_a_function_to_the_upstream_and_comes_back_as_a_shell_call(
+    streamed: bool, client: AsyncOpenAI, server: Upstream
+) -> None:
+    command = {"command": ["bash", "-lc", "ls"], "timeout_ms": 5000}
+    shell: Any = {"type": "local_shell"}
+    for field in ("call_id", "id"):  # OpenAI's own types name the call in the one or the other
+        server.script = [stream(call("local_shell", json.dumps(command)), finish="tool_calls")]
+        if streamed:
+            events = [
+                each
+                async for each in await client.responses.create(
+                    model="small", input="List.", tools=[shell], stream=True
+                )
+            ]
+            assert not any("arguments" in each.type for each in events)
+            last: Any = events[-1]
+            first = last.response
+        else:
+            first = await client.responses.create(model="small", input="List.", tools=[shell])
+        (offered,) = server.asked[-1].body["tools"]
+        assert (offered["type"], offered["function"]["name"]) == ("function", "local_shell")
+        (made,) = first.output
+        assert made.type == "local_shell_call"
+        assert made.action.to_dict(exclude_none=True) == {"type": "exec", "env": {}, **command}
+        output: Any = {"type": "local_shell_call_output", field: made.call_id, "output": "made.txt"}
+        second = await client.responses.create(
+            model="small", input=[output], previous_response_id=first.id, tools=[shell]
+        )
+        assert second.output_text == "Hello."
+        asked = server.asked[-1].body["messages"]
+        assert asked[1]["tool_calls"][0]["function"]["name"] == "local_shell"
+        assert json.loads(asked[1]["tool_calls"][0]["function"]["arguments"]) == command
+        assert asked[2] == {"role": "tool", "tool_call_id": made.call_id, "content": "made.txt"}
+
+
+async def test_the_clients_shell_can_be_chosen_and_its_history_sent_whole(
+    proxy: Proxy, server: Upstream
+) -> None:
+    action: dict[str, Any] = {
+        "type": "exec",
+        "command": ["ls"],
+        "env": {},
+        "working_directory": None,
+        "timeout_ms": None,
+    }
+    called = {"type": "local_shell_call", "id": "lsh_1", "call_id": "call_a", "action": action}
+    items = [
+        {"role": "user", "content": "List."},
+        {**called, "status": "completed"},
+        {"type": "function_call_output", "call_id": "call_a", "output": "made.txt"},  # as Codex says it
+    ]
+    body = {"model": "small", "tools": [{"type": "local_shell"}], "tool_choice": {"type": "local_shell"}}
+    server.script = [stream(call("local_shell", "{}", "call_b"), finish="tool_calls")]
+    answer = await proxy.send("POST", "/v1/responses", {**body, "input": items})
+    assert answer.status == 200
+    assert answer.body["output"][0]["action"]["command"] == [], "what is no command is none"
+    asked = server.asked[0].body
+    assert asked["tool_choice"]["function"]["name"] == "local_shell"
+    assert [each["role"] for each in asked["messages"]] == ["user", "assistant", "tool"]
+    refused = await proxy.send("POST", "/v1/responses", {**body, "tools": [], "input": "List."})
+    assert (refused.status, refused.error["param"]) == (400, "tool_choice")
+    nameless = {"model": "small", "input": [{"type": "local_shell_call_output", "output": "x"}]}
+    refused = await proxy.send("POST", "/v1/responses", nameless)
+    assert (refused.status, refused.error["param"]) == (400, "input[0].call_id")
+
+
 async def test_a_call_that_breaks_a_strict_schema_is_hidden_and_asked_for_again(
     client: AsyncOpenAI, server: Upstream
 ) -> None:

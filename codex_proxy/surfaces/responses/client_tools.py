@@ -1,12 +1,13 @@
-"""The client's own tools of a Responses request: functions and custom tools, in namespaces and deferred ones too.
+"""The client's own tools of a Responses request: functions and custom tools, in namespaces and deferred ones too, its
+tool search and its shell.
 
 Comes in: validated tools, and the items of the input. Goes out: `Tool`s with names that models accept, and the
 client's name (`Tool.client_name`) where it differs. Raises `Fault` INVALID_REQUEST for tools that cannot be read.
 
 Agents know no namespaces, so a tool is offered as `NAMESPACE__NAME` and its call is returned with both. A deferred
 tool is offered once the output of a client's `tool_search` call has listed it; the tools of `additional_tools` items
-are offered at once. Sources: OpenAI's own types (`namespace`, `tool_search`), requests of Codex 0.163 and 0.169 as a
-client.
+are offered at once. A `local_shell` is offered as a function whose calls are returned as `local_shell_call`. Sources:
+OpenAI's own types (`namespace`, `tool_search`, `local_shell`), requests of Codex 0.163 and 0.169 as a client.
 """
 
 from __future__ import annotations
@@ -26,6 +27,22 @@ from codex_proxy.surfaces.request_options import grammar_words
 from codex_proxy.surfaces.responses import wire_tools as wire
 
 TOOL_SEARCH: Final = "tool_search"
+LOCAL_SHELL: Final = "local_shell"
+_SHELL_WORDS: Final = "Runs a command on the user's machine, and returns its output and exit code."
+_SHELL_PARAMETERS: Final = {
+    "type": "object",
+    "properties": {
+        "command": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": 'The program and its arguments, like ["bash", "-lc", "ls"].',
+        },
+        "working_directory": {"type": "string"},
+        "timeout_ms": {"type": "integer"},
+    },
+    "required": ["command"],
+    "additionalProperties": False,
+}
 _DEFAULT_NAMESPACE: Final = "functions"
 """The namespace of tools that have none. Codex writes it out in its lite requests."""
 _LISTS: Final = frozenset({"additional_tools", "tool_search_output"})
@@ -66,6 +83,10 @@ def client_tools(given: Sequence[wire.AnyTool], param: str = "tools") -> Iterato
                 yield GivenTool(_tool(inner, tool.name), f"{place}.tools[{number}].name", deferred)
         elif isinstance(tool, wire.ToolSearchTool) and tool.execution == "client":
             yield GivenTool(_search(tool), place, False)
+        elif isinstance(tool, wire.LocalShellTool):
+            called = ClientName(LOCAL_SHELL, call_type="local_shell_call")
+            shell = Tool(LOCAL_SHELL, _SHELL_WORDS, schema_json(_SHELL_PARAMETERS), client_name=called)
+            yield GivenTool(shell, place, False)
 
 
 def tools_in(items: Iterable[Mapping[str, Any]], field: str = "input") -> tuple[Tool, ...]:
@@ -91,18 +112,33 @@ def search_words(item: ItemDict) -> str:
 
 
 def as_function_item(item: ItemDict) -> ItemDict:
-    """Returns a client's tool search, or its output, as a function call or its output; other items unchanged.
+    """Returns a client's tool search or a call of its shell, or the output of one, as a function call or its output;
+    other items unchanged.
 
-    A search without a `call_id` was run by OpenAI's own servers and is returned unchanged.
+    One without a `call_id` was run by OpenAI's own servers, or belongs to such a call, and is returned unchanged.
     """
     if item.get("call_id") is None:
         return item
     if item["type"] == "tool_search_call":
-        arguments = json.dumps(item["arguments"], ensure_ascii=False, separators=(",", ":"))
-        return {**item, "type": "function_call", "name": TOOL_SEARCH, "arguments": arguments}
+        return {
+            **item,
+            "type": "function_call",
+            "name": TOOL_SEARCH,
+            "arguments": _compact(item["arguments"]),
+        }
+    if item["type"] == "local_shell_call":
+        given = item["action"].items()
+        action = {name: value for name, value in given if name != "type" and value not in (None, {})}
+        return {**item, "type": "function_call", "name": LOCAL_SHELL, "arguments": _compact(action)}
+    if item["type"] == "local_shell_call_output":
+        return {**item, "type": "function_call_output"}
     if item["type"] == "tool_search_output":
         return {**item, "type": "function_call_output", "output": search_words(item)}
     return item
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _tool(tool: wire.FunctionTool | wire.CustomTool, namespace: str | None) -> Tool:
@@ -119,5 +155,5 @@ def _tool(tool: wire.FunctionTool | wire.CustomTool, namespace: str | None) -> T
 
 def _search(tool: wire.ToolSearchTool) -> Tool:
     parameters = None if tool.parameters is None else schema_json(tool.parameters)
-    called = ClientName(TOOL_SEARCH, search=True)
+    called = ClientName(TOOL_SEARCH, call_type="tool_search_call")
     return Tool(TOOL_SEARCH, tool.description or "", parameters, client_name=called)

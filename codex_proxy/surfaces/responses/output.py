@@ -40,6 +40,9 @@ OUTPUT: Final[PartKey] = ("output", 0)
 LINE: Final[PartKey] = ("summary", 0)
 
 TOOL_SEARCH_CALL: Final = "tool_search_call"
+LOCAL_SHELL_CALL: Final = "local_shell_call"
+WHOLE_CALLS: Final = frozenset({TOOL_SEARCH_CALL, LOCAL_SHELL_CALL})
+"""The types of calls that have no events for their arguments."""
 ACTIVITY_TYPE: Final = "codex:activity"
 """The type of items that show what the agent did, for clients that ask for them."""
 
@@ -96,8 +99,8 @@ class OutputItem:
         """Whether the item has ended but its encrypted content has not arrived."""
         self.encrypted: str | None = None
         self.printed: list[str] = []
-        """The result of a call that this server runs, or the query of a tool search. It is shown when the item has
-        ended."""
+        """The result of a call that this server runs, or the arguments of one of `WHOLE_CALLS`. It is shown when the
+        item has ended."""
 
     @property
     def ours(self) -> bool:
@@ -167,11 +170,36 @@ def _call(output: OutputItem) -> dict[str, Any]:
 def _tool_search_call(output: OutputItem) -> dict[str, Any]:
     """Returns the fields of a tool search. Its arguments are an object, unlike the text of a function call."""
     assert isinstance(output.item, ToolCall)
+    return {
+        "call_id": raw_text(output.item.call_id),
+        "execution": "client",
+        "arguments": _arguments_of(output),
+    }
+
+
+def _local_shell_call(output: OutputItem) -> dict[str, Any]:
+    """Returns the fields of a call of the client's shell. What is no list of words becomes an empty one, which no
+    client runs."""
+    assert isinstance(output.item, ToolCall)
+    given = _arguments_of(output)
+    command = given.get("command")
+    is_words = isinstance(command, list) and all(isinstance(word, str) for word in command)
+    folder, limit = given.get("working_directory"), given.get("timeout_ms")
+    action: dict[str, Any] = {
+        "type": "exec",
+        "command": command if is_words else [],
+        "env": {},
+        "working_directory": folder if isinstance(folder, str) else None,
+        "timeout_ms": limit if isinstance(limit, int) and not isinstance(limit, bool) else None,
+    }
+    return {"call_id": raw_text(output.item.call_id), "action": action}
+
+
+def _arguments_of(output: OutputItem) -> dict[str, Any]:
     try:
-        arguments = msgspec.json.decode("".join(output.printed), type=dict[str, Any])
+        return msgspec.json.decode("".join(output.printed), type=dict[str, Any])
     except msgspec.DecodeError:
-        arguments = {}
-    return {"call_id": raw_text(output.item.call_id), "execution": "client", "arguments": arguments}
+        return {}
 
 
 def _activity(output: OutputItem) -> dict[str, Any]:
@@ -186,6 +214,7 @@ KINDS: Final[dict[str, Callable[[OutputItem], dict[str, Any]]]] = {
     "function_call": _call,
     "custom_tool_call": _call,
     TOOL_SEARCH_CALL: _tool_search_call,
+    LOCAL_SHELL_CALL: _local_shell_call,
     mcp_items.LIST: mcp_items.list_fields,
     mcp_items.CALL: mcp_items.call_fields,
     mcp_items.REQUEST: mcp_items.request_fields,
@@ -199,6 +228,7 @@ _PREFIXES: Final = {
     "function_call": "fc_",
     "custom_tool_call": "ctc_",
     TOOL_SEARCH_CALL: "tsc_",
+    LOCAL_SHELL_CALL: "lsh_",
     mcp_items.LIST: "mcpl_",
     ACTIVITY_TYPE: "act_",
 }
@@ -218,7 +248,7 @@ def output_item(
     by the names that the model was offered, where they differ.
     """
     called = client_names.get(item.name) if isinstance(item, ToolCall) else None
-    kind = TOOL_SEARCH_CALL if called is not None and called.search else _kind_of(item, activity)
+    kind = (called.call_type if called is not None else "") or _kind_of(item, activity)
     if kind is None:
         return None
     if isinstance(item, McpCall | McpApproval):

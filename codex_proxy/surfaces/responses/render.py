@@ -55,7 +55,7 @@ from codex_proxy.surfaces.responses.output import (
     OUTPUT,
     REFUSAL,
     TEXT,
-    TOOL_SEARCH_CALL,
+    WHOLE_CALLS,
     OutputItem,
     Part,
     PartKey,
@@ -296,7 +296,7 @@ class ResponsesRenderer:
         item = output.item
         if isinstance(item, ToolCall | McpCall):
             self._announce(output)
-            if output.kind != TOOL_SEARCH_CALL:
+            if output.kind not in WHOLE_CALLS:
                 self._new_part(output, ARGUMENTS)
         elif isinstance(item, McpApproval):
             # It has no events for its arguments, so they come with it; half of them nobody could judge.
@@ -355,7 +355,7 @@ class ResponsesRenderer:
         if output.waiting:
             output.kept += [(key, text) for text in texts]
             return
-        if output.kind == TOOL_SEARCH_CALL:
+        if output.kind in WHOLE_CALLS:
             output.printed += texts  # it has no events for its arguments
             return
         if output.index is None:

@@ -18,7 +18,7 @@ from codex_proxy.core.turn import NamedTools, ToolChoice
 from codex_proxy.surfaces.body import Wire
 from codex_proxy.surfaces.request_options import known_tool, refuse_duplicates
 from codex_proxy.surfaces.responses import wire_tools as wire
-from codex_proxy.surfaces.responses.client_tools import TOOL_SEARCH, client_tools, name_of
+from codex_proxy.surfaces.responses.client_tools import LOCAL_SHELL, TOOL_SEARCH, client_tools, name_of
 
 UNSUPPORTED: Final = "unsupported_tool"
 
@@ -222,6 +222,9 @@ class _Chooser:
         if isinstance(choice, wire.ChosenTool):
             named = name_of(choice.namespace, choice.name)
             name = known_tool(named, choice.type, self._tools, f"{place}.name")
+            return NamedTools((name,), required), (), False
+        if isinstance(choice, wire.ChosenLocalShell):
+            name = known_tool(LOCAL_SHELL, "function", self._tools, f"{place}.type")
             return NamedTools((name,), required), (), False
         if isinstance(choice, wire.ChosenMcp):
             if choice.server_label not in self._labels:

@@ -22,7 +22,6 @@ Hosted: TypeAlias = Literal[
     "computer",
     "computer_use",
     "computer_use_preview",
-    "local_shell",
     "shell",
     "apply_patch",
     "programmatic_tool_calling",
@@ -41,7 +40,6 @@ _HOSTED_TAGS: Final = {
     "computer": "~hosted",
     "computer_use": "~hosted",
     "computer_use_preview": "~hosted",
-    "local_shell": "~hosted",
     "shell": "~hosted",
     "apply_patch": "~hosted",
     "programmatic_tool_calling": "~hosted",
@@ -104,6 +102,12 @@ class ToolSearchTool(Wire):
     parameters: dict[str, Any] | None = None
 
 
+class LocalShellTool(Wire):
+    """The client's shell, for models that are trained to use one."""
+
+    type: Literal["local_shell"]
+
+
 class McpToolFilter(Wire):
     tool_names: list[str] | None = None
     read_only: bool | None = None
@@ -160,6 +164,7 @@ AnyTool: TypeAlias = Annotated[
     | Annotated[WebSearchTool, Tag("~web_search")]
     | Annotated[NamespaceTool, Tag("~namespace")]
     | Annotated[ToolSearchTool, Tag("~tool_search")]
+    | Annotated[LocalShellTool, Tag("~local_shell")]
     | Annotated[HostedTool, Tag("~hosted")],
     by_kind(
         "type",
@@ -169,6 +174,7 @@ AnyTool: TypeAlias = Annotated[
             "mcp": "~mcp",
             "namespace": "~namespace",
             "tool_search": "~tool_search",
+            "local_shell": "~local_shell",
             **_WEB_SEARCH_TAGS,
             **_HOSTED_TAGS,
         },
@@ -194,6 +200,10 @@ class ChosenWebSearch(Wire):
     type: WebSearch
 
 
+class ChosenLocalShell(Wire):
+    type: Literal["local_shell"]
+
+
 class ChosenHosted(Wire):
     type: Hosted
 
@@ -202,6 +212,7 @@ _CHOSEN_TAGS: Final = {
     "function": "~tool",
     "custom": "~tool",
     "mcp": "~mcp",
+    "local_shell": "~local_shell",
     **_WEB_SEARCH_TAGS,
     **_HOSTED_TAGS,
 }
@@ -210,6 +221,7 @@ Allowed: TypeAlias = Annotated[
     Annotated[ChosenTool, Tag("~tool")]
     | Annotated[ChosenMcp, Tag("~mcp")]
     | Annotated[ChosenWebSearch, Tag("~web_search")]
+    | Annotated[ChosenLocalShell, Tag("~local_shell")]
     | Annotated[ChosenHosted, Tag("~hosted")],
     by_kind("type", _CHOSEN_TAGS),
 ]
@@ -226,6 +238,7 @@ ToolChoice: TypeAlias = Annotated[
     | Annotated[ChosenTool, Tag("~tool")]
     | Annotated[ChosenMcp, Tag("~mcp")]
     | Annotated[ChosenWebSearch, Tag("~web_search")]
+    | Annotated[ChosenLocalShell, Tag("~local_shell")]
     | Annotated[ChosenHosted, Tag("~hosted")]
     | Annotated[ChosenAllowed, Tag("~allowed")],
     by_kind("type", {**_CHOSEN_TAGS, "allowed_tools": "~allowed"}, text="~word"),
