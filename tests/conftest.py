@@ -1,12 +1,14 @@
 """How the whole suite runs: fast tests first, and without those that only `--all` asks for.
 
 A test is marked ``exhaustive`` where it proves once more, at a price, what cheaper tests have shown: hundreds of
-kills, every way through a loop, every name. `scripts/test --all` and continuous integration run these too.
+kills, every way through a loop, every name. Of a parametrised test that is marked ``sampled(every=4)`` all cases but
+the first and each fourth behind it are. `scripts/test --all` and continuous integration run these too.
 """
 
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _place(item.path))
+    _leave_out_most_of_the_sampled(items)
     named = any("::" in argument for argument in config.args)
     if config.getoption("run_all") or named or config.getoption("markexpr"):
         return
@@ -69,6 +72,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+
+
+def _leave_out_most_of_the_sampled(items: list[pytest.Item]) -> None:
+    """Marks as exhaustive what is no part of the sample, in the order of the cases of each function."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        if mark := item.get_closest_marker("sampled"):
+            function = item.nodeid.partition("[")[0]
+            if seen[function] % mark.kwargs["every"]:
+                item.add_marker(pytest.mark.exhaustive)
+            seen[function] += 1
 
 
 def pytest_collection_finish() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.codex_schemas import NEWEST, schema_file, speaks
-from tests.waiting import PATIENCE
+from tests.forking import run_command
 
 CODEX = """#!/bin/sh
 case "$1" in
@@ -83,20 +83,7 @@ async def command(
     cwd: Path | None = None,
 ) -> Done:
     """`codex-proxy` with these arguments, in a process of its own, in the home of this user."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "codex_proxy", *arguments),
-        env=environment(home, more),
-        cwd=cwd or home,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+    done = await asyncio.to_thread(
+        run_command, arguments, env=environment(home, more), cwd=cwd or home, stdin=stdin
     )
-    try:
-        async with asyncio.timeout(PATIENCE):
-            out, err = await process.communicate(stdin)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode is not None
-    return Done(process.returncode, out.decode(), err.decode())
+    return Done(done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -192,7 +192,7 @@ async def test_size_and_number_are_bounded(proxy: Proxy, monkeypatch: pytest.Mon
 
 
 async def test_others_are_served_while_a_pdf_is_read(proxy: Proxy) -> None:
-    slow = asyncio.ensure_future(proxy.ask(chat(in_chat(pdfs.bombs()["a million texts"]))))
+    slow = asyncio.ensure_future(proxy.ask(chat(in_chat(pdfs.bomb("a million texts")))))
     await until(lambda: proxy.server.pdfs is not None and proxy.server.pdfs.workers)
     answer = await proxy.ask({"model": "codex-5", "messages": [{"role": "user", "content": "Hello."}]})
     assert (answer.status, slow.done()) == (200, False)
@@ -202,7 +202,7 @@ async def test_others_are_served_while_a_pdf_is_read(proxy: Proxy) -> None:
 
 async def test_a_server_that_stops_waits_for_no_pdf(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, store="off") as proxy:
-        slow = asyncio.ensure_future(proxy.ask(chat(in_chat(pdfs.bombs()["a million texts"]))))
+        slow = asyncio.ensure_future(proxy.ask(chat(in_chat(pdfs.bomb("a million texts")))))
         await until(lambda: proxy.server.pdfs is not None and proxy.server.pdfs.workers)
         await asyncio.wait_for(proxy.server.stop(), PATIENCE)
         assert (await slow).status == 503

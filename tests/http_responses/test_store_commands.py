@@ -5,29 +5,31 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import subprocess
-import sys
+from dataclasses import dataclass
 from pathlib import Path
 
+from tests.forking import run_command
 from tests.http_responses.asking import ask, said, serving
-from tests.waiting import PATIENCE
 
 
-def store_command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def store_command(folder: Path, *arguments: str) -> Done:
     environment = {
         "PATH": os.defpath,
         "HOME": str(folder),
         "PROXY_STATE_DIR": str(folder / "state"),
         "PROXY_STORE_MAX_AGE": "60",
     }
-    return subprocess.run(
-        (sys.executable, "-m", "codex_proxy", "store", *arguments),
-        env=environment,
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    done = run_command(("store", *arguments), env=environment, cwd=folder)
+    return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 async def test_stats_and_export_tell_what_a_server_has_stored(tmp_path: Path) -> None:

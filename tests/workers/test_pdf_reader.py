@@ -18,7 +18,6 @@ from tests.cpu_time import cpu_seconds
 from tests.waiting import eventually
 
 TEXT = "[page 1 of 1]\nHello."
-BOMBS = pdfs.bombs()
 
 
 @pytest.fixture
@@ -44,10 +43,10 @@ async def refused(reader: PdfReader, data: bytes) -> str:
     return failure.message
 
 
-@pytest.mark.parametrize("kind", BOMBS)
+@pytest.mark.parametrize("kind", pdfs.BOMBS)
 async def test_a_bomb_is_refused_and_the_next_file_is_read(reader: PdfReader, kind: str) -> None:
     longest = asyncio.ensure_future(_longest_stop())
-    message = await refused(reader, BOMBS[kind])
+    message = await refused(reader, pdfs.bomb(kind))
     longest.cancel()
     assert message.startswith("Invalid file: the PDF takes too much ")
     assert await longest < 0.1
@@ -104,10 +103,8 @@ async def test_what_is_kept_has_a_bound(reader: PdfReader, monkeypatch: pytest.M
 
 
 async def test_an_owner_with_many_leaves_room_for_another(reader: PdfReader) -> None:
-    greedy = [
-        asyncio.ensure_future(reader.read({b"%d" % n: Pdf(BOMBS["a million texts"], "x")}, "ann"))
-        for n in range(4)
-    ]
+    bomb = Pdf(pdfs.bomb("a million texts"), "x")
+    greedy = [asyncio.ensure_future(reader.read({b"%d" % n: bomb}, "ann")) for n in range(4)]
     await eventually(lambda: reader.workers)
     assert await read(reader, pdfs.pdf("Hello."), "bob") == TEXT
     assert not any(each.done() for each in greedy)
