@@ -329,6 +329,7 @@ TRIED = (
         "error",
         "json",
         "never",
+        "none",
         "sample",
         "codex-completions-api",
         "ignore",
