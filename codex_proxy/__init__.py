@@ -1,3 +1,5 @@
-"""A local coding agent as an OpenAI endpoint: see docs/architecture.md for the layers."""
+"""codex-proxy: local coding agents behind an OpenAI- and Anthropic-compatible HTTP API. docs/architecture.md
+describes the layers.
+"""
 
 __version__ = "0.1.0"

@@ -1,7 +1,7 @@
-"""The names that an agent in another package needs. Import them from here: they will not move.
+"""The names that an agent in another package needs. Import them from here, because they stay here.
 
 The values that a dialect reads and returns are in `codex_proxy.core.turn`, `codex_proxy.core.items`,
-`codex_proxy.core.events` and `codex_proxy.core.faults`. docs/adding-an-agent.md explains all of it.
+`codex_proxy.core.events` and `codex_proxy.core.faults`. docs/adding-an-agent.md is a guide.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The server: settings become a running application, and everything it started ends with it."""
+"""Builds the server from the settings, starts it, and stops it with everything that it has started."""
 
 from __future__ import annotations
 
@@ -73,19 +73,19 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 SILENT_SECONDS = 75.0
-"""How long a connection may be open without a (further) request on it, also with a part of one: longer than the
-minute after which reverse proxies give up a connection to us by themselves."""
+"""Seconds for which a connection may be open without a request, or with an incomplete one. Longer than the minute
+after which reverse proxies close idle connections themselves."""
 
 LINGER_SECONDS = 0.5
-"""How long connections stay open at least when the server stops, but no longer than it waits for turns: a request that
-is on its way is answered, and its client learns that the connection ends."""
+"""Seconds for which connections stay open when the server stops, so that requests on their way are answered. Not
+longer than the server waits for turns."""
 
 LAST_WORDS_SECONDS = 2.0
-"""How long answers that are over may take to reach their clients when the server stops."""
+"""Seconds in which finished answers must reach their clients when the server stops."""
 
 
 class SystemClock:
-    """The real time."""
+    """A `Clock` with the real time."""
 
     def monotonic(self) -> float:
         return time.monotonic()
@@ -95,23 +95,23 @@ class SystemClock:
 
 
 class RandomIds:
-    """Names nobody guesses."""
+    """An `IdSource` with random ids that cannot be guessed."""
 
     def new(self, prefix: str) -> str:
         return prefix + uuid.uuid4().hex
 
 
 class StartError(Exception):
-    """The server cannot start as it is configured. The text says what to change."""
+    """The settings do not allow a start. The text says what to change."""
 
 
 class Server:
-    """One server: `start`, then `run` until it is to stop. `stop` ends every process and connection of it."""
+    """One server. Call `start`, and at the end `stop`, which ends every process and connection."""
 
     def __init__(self, settings: Settings, agent: Agent) -> None:
         self.agent = agent
         self.named: Mapping[str, NamedAgent] = {each.name: each for each in named_agents(settings)}
-        """Every agent, the default one first; one that serves alone has no name."""
+        """Every agent by name, the default one first. If there is a single agent, its name is empty."""
         self.agent_spec = next(iter(self.named.values())).spec
         if all(each.spec.plain_only for each in self.named.values()):
             settings = settings.model_copy(update={"builtin_tools": "never"})
@@ -134,15 +134,15 @@ class Server:
         self.images = ImageFetcher(allowed) if allowed else None
         self.pdfs = PdfReader(self._owners) if can_read_pdfs() else None
         self.clients: Clients | None = None
-        """Who may come in, once the server has started."""
+        """The clients of the server; None before the start."""
         self.usage: UsageRecorder | None = None
         self.app: web.Application | None = None
-        """With all parts of the server, once it has started."""
+        """The application with all parts of the server; None before the start."""
         self.background = BackgroundResponses(settings.max_running_turns, self._owners)
         self.webhooks: WebhookSender | None = None
         self.server_tools: McpToolSource | None = None
         self.store_lifecycle: StoreLifecycle | None = None
-        """The open store, from the start on; None where there is to be none."""
+        """The open store; None before the start, and if the server has no store."""
         self.runner: Runner | None = None
         self.host = settings.host
         self.port = 0
@@ -240,7 +240,7 @@ class Server:
         return app
 
     def _named_for(self, model: str) -> NamedAgent:
-        """The agent that a model belongs to."""
+        """Returns the agent that has a model."""
         found = self.named.get(model.partition(SEPARATOR)[0])
         return next(iter(self.named.values())) if found is None else found
 
@@ -282,7 +282,9 @@ class Server:
         )
 
     async def stop(self) -> None:
-        """Takes no new turn, lets running ones end within the drain time, ends every child."""
+        """Takes no new turns, waits for running turns within the drain time, then ends every process and
+        connection.
+        """
         async with contextlib.AsyncExitStack() as last:
             # In reverse, and each whatever becomes of those before it.
             for part in (
@@ -313,12 +315,12 @@ class Server:
                         await self.runner.cleanup()
 
     def kill(self) -> None:
-        """Ends every child at once."""
+        """Kills every process of the agents at once."""
         self.agent.kill()
 
 
 def mcp_tools_of(settings: Settings, clock: SystemClock, checks: SchemaChecks) -> McpToolSource | None:
-    """The MCP servers whose tools are run here; None where the settings name none. Raises `StartError`."""
+    """Returns the MCP servers whose tools the server runs; None if the settings allow none. Raises `StartError`."""
     if settings.mcp_config is None and not settings.mcp_allowed_urls:
         return None
     # Imported here, since most servers have none.
@@ -333,7 +335,7 @@ def mcp_tools_of(settings: Settings, clock: SystemClock, checks: SchemaChecks) -
 def webhooks_of(
     settings: Settings, clock: SystemClock, lifecycle: StoreLifecycle | None
 ) -> WebhookSender | None:
-    """Returns the sender of webhooks; None where there is no target, or no store. Raises `StartError`."""
+    """Returns the sender of webhooks; None if there is no URL or no store. Raises `StartError`."""
     urls = split_list(settings.webhook_urls)
     if not urls:
         return None
@@ -350,19 +352,21 @@ def webhooks_of(
 
 
 def usage_of(clock: Clock, lifecycle: StoreLifecycle | None) -> UsageRecorder:
-    """Returns the recorder of usage, which writes into the store, or into RAM where there is none."""
+    """Returns the recorder of usage. It writes into the store, or into RAM if there is none."""
     if lifecycle is not None:
         return UsageRecorder(lifecycle.store, clock, durable=lifecycle.durable)
     return UsageRecorder(RamUsage(), clock, durable=False)
 
 
 def passes_keys_on(settings: Settings) -> bool:
-    """Whether the agent is to be given the keys of clients."""
+    """Whether agents are given the clients' API keys, to pass them on to their upstreams."""
     return settings.upstream_key is not None and settings.upstream_key.get_secret_value() == "client"
 
 
 def deadlines_of(named: NamedAgent) -> Deadlines:
-    """The time limits of a turn of this agent. One with limits of its own has only those of the server that are set."""
+    """Returns the time limits of a turn of this agent. If the agent has its own limits for silence, the server's
+    apply only where the operator has set them.
+    """
     settings = named.settings
 
     def seconds(name: str) -> float:
@@ -376,7 +380,7 @@ def deadlines_of(named: NamedAgent) -> Deadlines:
 
 
 def catalog_of(settings: Settings, agent: Agent, named: Mapping[str, NamedAgent]) -> ModelCatalog:
-    """The models of the agents as the APIs name them."""
+    """Returns the catalog of the agents' models, with the names that clients use."""
     first = next(iter(named.values()))
     aliases = list(settings.aliases)
     for name, each in named.items():
@@ -398,7 +402,7 @@ def catalog_of(settings: Settings, agent: Agent, named: Mapping[str, NamedAgent]
 
 
 def everybody_of(settings: Settings, catalog: ModelCatalog) -> Client:
-    """Returns what a client may do whose key has no limits."""
+    """Returns the rights of a client whose key has no limits."""
     workdir = str(settings.workdir)
     return Client(
         name=NOBODY,
@@ -443,7 +447,7 @@ def _protected(settings: Settings) -> tuple[Protected, ...]:
 
 
 def keyring_of(settings: Settings, clock: Clock) -> Keyring:
-    """The keys that these settings name. Raises `StartError`."""
+    """Returns the keys in the keys file and the settings. Raises `StartError`."""
     try:
         if settings.keys_file is not None and not settings.keys_path.exists():
             raise KeysError(f"there is no {settings.keys_path}; make a key with `codex-proxy keys add NAME`")
@@ -455,7 +459,7 @@ def keyring_of(settings: Settings, clock: Clock) -> Keyring:
 
 
 def trusted_proxies(settings: Settings) -> tuple[Network, ...]:
-    """The reverse proxies that may pass requests on. Raises `StartError`."""
+    """Returns the networks of reverse proxies that may forward requests. Raises `StartError`."""
     try:
         return tuple(
             ipaddress.ip_network(each, strict=False) for each in split_list(settings.trusted_proxies)
@@ -467,7 +471,7 @@ def trusted_proxies(settings: Settings) -> tuple[Network, ...]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address that we listen on can be reached from this machine only."""
+    """Whether an address on which the server listens can only be reached from this machine."""
     if host == "localhost":
         return True
     try:
@@ -477,7 +481,9 @@ def is_loopback(host: str) -> bool:
 
 
 def allowed_hosts(settings: Settings) -> frozenset[str]:
-    """Names a Host header may have. On loopback: only loopback's, so that no page can rebind its name to us."""
+    """Returns the names that a Host header may have. On loopback only the names of loopback, as a protection
+    against DNS rebinding.
+    """
     given = {name.lower() for name in split_list(settings.allowed_hosts)}
     if is_loopback(settings.host):
         return frozenset({"localhost", "127.0.0.1", "::1", settings.host.lower(), *given})
@@ -508,8 +514,9 @@ def check(settings: Settings, environ: Mapping[str, str] | None = None) -> None:
 
 
 def close_state_folder(folder: Path) -> None:
-    """Takes away others' permissions on the default state folder, where it was left open. A folder that the operator
-    named may have other uses: `codex-proxy doctor` speaks of its permissions."""
+    """Takes the rights of other users away from the default state folder. Another folder is not changed, since it
+    may have other uses; `codex-proxy doctor` reports its permissions.
+    """
     if folder != default_state_dir().absolute():
         return
     try:
@@ -522,7 +529,7 @@ def close_state_folder(folder: Path) -> None:
 
 
 async def make_server(settings: Settings, environ: Mapping[str, str] | None = None) -> Server:
-    """Makes a server, which is started later. Raises `StartError`, `NoAgentError` or `Fault`."""
+    """Returns a server that has not started yet. Raises `StartError`, `NoAgentError` or `Fault`."""
     environ = os.environ if environ is None else environ
     check(settings, environ)
     close_state_folder(settings.state_dir)
@@ -531,7 +538,9 @@ async def make_server(settings: Settings, environ: Mapping[str, str] | None = No
 
 
 async def wait_for_signal(server: Server) -> None:
-    """Returns at the first SIGINT or SIGTERM. A second one ends the process at once, children included."""
+    """Returns at the first SIGINT or SIGTERM. A second one ends the process at once, after killing the agents'
+    processes.
+    """
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""The command line: `codex-proxy serve`, and what helps to live with it."""
+"""The command line: `codex-proxy serve` and the other commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 def _say(text: str, *, err: bool = False, as_json: bool = False) -> None:
-    """Prints it. What a terminal would obey is escaped: names and paths in it may be anybody's words."""
+    """Prints a text. Control characters are escaped, since names and paths in it may come from anybody."""
     click.echo(escaped_json(text) if as_json else escaped_lines(text), err=err)
 
 
@@ -109,11 +109,11 @@ SETTING_OPTIONS = (
         help="Log prompts and answers too, to find a fault. Off by default: a log is read by many.",
     ),
 )
-"""The flags of settings, the same for every command that reads them."""
+"""The options that set settings. Every command that reads settings has them."""
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the flags of settings."""
+    """Adds `SETTING_OPTIONS` to a command."""
     for option in reversed(SETTING_OPTIONS):
         command = option(command)
     return command
@@ -142,7 +142,7 @@ def serve(config_file: Path | None, **flags: Any) -> None:
 
 
 def load_settings(flags: dict[str, Any], config_file: Path | None) -> Any:
-    """The settings in force. Raises `click.UsageError`, which names the one that is wrong."""
+    """Returns the settings. Raises `click.UsageError` that names an invalid one."""
     from pydantic import ValidationError
 
     from codex_proxy.config import load
@@ -273,7 +273,7 @@ def store_export(config_file: Path | None, output: Path, **flags: Any) -> None:
 
 
 def _of_store(work: Coroutine[Any, Any, Result]) -> Result:
-    """Runs it; a store that cannot be opened is told as a sentence."""
+    """Runs `work` on the store and returns its result. Exits with a message if the store cannot be opened."""
     from codex_proxy.store_lifecycle import StoreOpenError
 
     try:
@@ -401,7 +401,9 @@ def usage(
 
 
 def _server(base_url: str | None, key: str | None, config_file: Path | None) -> tuple[str, str | None]:
-    """Address and key of the server that is meant. The key of the settings is for no other than their own."""
+    """Returns the address and key of the server to connect to. The key of the settings is used only for the address
+    of the settings.
+    """
     settings = load_settings({}, config_file)
     if key is None and base_url is None and settings.api_key is not None:
         key = settings.api_key.get_secret_value()

@@ -1,6 +1,6 @@
-"""Every setting, its type and its default; read from flags, else the environment, else a TOML file.
+"""Every setting with its type and default. A value comes from a flag, else the environment, else a TOML file.
 
-The only module (with `cli` and `app`) that reads the environment.
+Only this module, `cli` and `app` read the environment.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def default_config_file() -> Path:
 
 
 class Settings(BaseSettings):
-    """All settings. A variable is the field's name in capitals behind `PROXY_`, unless named otherwise."""
+    """All settings. The environment variable of a setting is `PROXY_` and its name in capitals, unless it has
+    another one.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix="PROXY_", extra="ignore", populate_by_name=True, env_ignore_empty=True
@@ -422,12 +424,14 @@ class Settings(BaseSettings):
 
     @property
     def child_env_names(self) -> tuple[str, ...]:
-        """The variables that children may see beside the usual ones."""
+        """The names of further environment variables that child processes get."""
         return split_list(self.child_env)
 
     @property
     def of_server(self) -> Settings:
-        """The settings of the whole server, where these are those of one agent of several."""
+        """The settings of the whole server. Differs from this object only if this one has the settings of one of
+        several agents.
+        """
         return self._server or self
 
     @property
@@ -438,22 +442,22 @@ class Settings(BaseSettings):
 
     @property
     def config_file(self) -> Path:
-        """The file of settings that was read, or would have been if it were there."""
+        """The settings file that was read; if there was none, the path where it would have been."""
         return self._file or default_config_file()
 
     @property
     def store_file(self) -> Path:
-        """The file of the store."""
+        """The path of the store's file."""
         return (self.store_path or self.state_dir / "store.sqlite3").expanduser().absolute()
 
     @property
     def keys_path(self) -> Path:
-        """The file of keys, which need not be there."""
+        """The path of the keys file, which may not exist."""
         return (self.keys_file or self.state_dir / "keys.toml").expanduser().absolute()
 
     @property
     def wants_key(self) -> bool:
-        """Whether clients need a key, as far as can be seen from here."""
+        """Whether clients need a key: there is a key in the settings, or a keys file."""
         return self.api_key is not None or self.keys_path.exists()
 
     @property
@@ -479,7 +483,7 @@ _config_file: Path | None = None
 
 
 def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
-    """The settings in force. `flags` win over the environment, that wins over the file.
+    """Returns the settings. `flags` override the environment, which overrides the file.
 
     Raises `ValueError` (pydantic's, or a TOML error) that names the setting.
     """
@@ -498,7 +502,7 @@ def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
 
 
 def _check_names(file: Path) -> None:
-    """Whether a file can be read, and names settings that there are: one that is misspelt would change nothing.
+    """Checks that a settings file can be read and has only known names. A misspelt one would have no effect.
 
     Raises `ValueError` that names the file, and what is wrong in it.
     """
@@ -525,14 +529,14 @@ Source = Literal["flag", "variable", "file", "default"]
 
 
 class Origin(NamedTuple):
-    """Where a setting's value came from; `name` is the variable or the file, empty for flags and defaults."""
+    """Where a setting's value comes from. `name` is the variable or the file, empty for flags and defaults."""
 
     source: Source
     name: str = ""
 
 
 def variables_of(name: str) -> tuple[str, ...]:
-    """The variables of the environment that a setting is read from."""
+    """Returns the environment variables from which a setting is read."""
     alias = Settings.model_fields[name].validation_alias
     if isinstance(alias, AliasChoices):
         return tuple(str(choice) for choice in alias.choices if str(choice).isupper())
@@ -540,7 +544,9 @@ def variables_of(name: str) -> tuple[str, ...]:
 
 
 def origins(flags: Mapping[str, Any], config_file: Path | None) -> dict[str, Origin]:
-    """Returns where each setting comes from with these flags, by its name. The file has been read before."""
+    """Returns where each setting's value comes from, by the setting's name. The file must have been read with
+    `load` before.
+    """
     file = config_file or default_config_file()
     in_file = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
     given = {name.upper(): name for name, value in os.environ.items() if value}
@@ -560,5 +566,5 @@ def origins(flags: Mapping[str, Any], config_file: Path | None) -> dict[str, Ori
 
 
 def split_list(text: str, separator: str = ",") -> tuple[str, ...]:
-    """The non-empty parts of a setting that holds several values."""
+    """Returns the non-empty parts of a setting that is a list."""
     return tuple(part.strip() for part in text.split(separator) if part.strip())

@@ -1,7 +1,8 @@
-"""The tables of the settings file: `[upstreams.NAME]`, a model server by its own name, and `[agents.NAME]`.
+"""The tables `[upstreams.NAME]` and `[agents.NAME]` of the settings file: model servers and agents, each with a
+name.
 
-In: a table as TOML or JSON gives it. Out: values that are checked by themselves; what they say of each other, of keys
-and of programs is checked where the agents are made (`agents.named`). Raises pydantic's errors, which name the field.
+In: a table as TOML or JSON has it. Out: validated values. Whether they fit together, and to the keys and programs
+on this machine, is checked in `agents.named`. Raises pydantic's errors, which name the field.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _OURS: Final = frozenset(
         "x-codex-hops",
     )
 )
-"""Headers of a request that this server sets itself."""
+"""Request headers that this server sets itself, so that a table may not."""
 
 
 def _checked_name(name: str) -> str:
@@ -51,7 +52,7 @@ HeaderName = Annotated[str, AfterValidator(_checked_header)]
 
 
 class UpstreamTable(BaseModel):
-    """One `[upstreams.NAME]`: a model server, and how it is asked."""
+    """One `[upstreams.NAME]`: a model server, and how requests to it are made."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -104,7 +105,7 @@ class UpstreamTable(BaseModel):
 
 
 class AgentTable(BaseModel):
-    """One `[agents.NAME]`: an agent, with settings of its own beside those of the server."""
+    """One `[agents.NAME]`: an agent, and settings that differ from the server's."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -112,5 +113,5 @@ class AgentTable(BaseModel):
 
     @property
     def own_settings(self) -> dict[str, Any]:
-        """What the table has beside `agent`, as it was given."""
+        """The settings in the table, as they were written."""
         return dict(self.model_extra or {})

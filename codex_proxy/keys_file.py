@@ -1,5 +1,5 @@
-"""The keys file on disk: read, and read anew when it changes. What is in it is decided in `core.keys`; who changes it
-is `commands.keys`.
+"""Reads the keys file, and reads it again when it changes. `core.keys` parses its content, and `commands.keys`
+changes it.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from codex_proxy.core.keys import Key, KeysError, KeySet, parse_keys, with_defau
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 1.0
-"""How often a server looks whether the file is another one: a key that is taken away works for no longer."""
+"""Seconds between two checks whether the file has changed. A key that was removed works for no longer than this."""
 
 LARGEST = 1 << 20
-"""Bytes. A thousand keys take a third of it; it is read between two requests."""
+"""The most bytes of the file. A thousand keys take a third of that."""
 
 Stamp = tuple[int, int, int] | None
-"""What tells one state of the file from another; None where there is none."""
+"""Identifies a version of the file; None if there is no file."""
 UNREAD: Stamp = (-1, -1, -1)
-"""That of no state: the file is read again at the next look."""
+"""Equal to no version of the file, so that it is read again at the next check."""
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
-    """The keys of the file; none where there is none. Raises `KeysError`, which names the file."""
+    """Returns the keys in the file; none if it does not exist. Raises `KeysError`, which names the file."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
@@ -57,12 +57,12 @@ def open_to_others(path: Path) -> str:
 
 
 class Keyring:
-    """The keys in force: those of the file, as it is now, and the one that is a setting."""
+    """The valid keys: those of the file, and the one in the settings."""
 
     def __init__(self, path: Path, api_key: str | None, clock: Clock) -> None:
-        """Raises `KeysError` where the file is broken: there are no older keys to go on with."""
+        """Raises `KeysError` if the file cannot be read."""
         self.trouble: str | None = None
-        """Why the file is not in force as it is; None where it is."""
+        """Why the newest version of the file could not be read; None if it could."""
         self._path = path
         self._api_key = api_key
         self._clock = clock
@@ -71,7 +71,9 @@ class Keyring:
         self._keys = self._read()
 
     def current(self) -> KeySet:
-        """The keys, at most a second old. A file that is broken or gone leaves those in force that were read last."""
+        """Returns the valid keys, at most a second old. If the file cannot be read or was removed, the keys that
+        were read last stay valid.
+        """
         now = self._clock.monotonic()
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now

@@ -1,9 +1,9 @@
 """The logs: structlog to stderr, one event per line, never a prompt, an answer or a key.
 
-Of an exception the log has its kind and place, never its text. Text from outside stands in a field `said`, which is
+Of an exception only the type and place are logged, not the text. Texts from outside are in a field `said`, which is
 dropped here unless the operator wants content in the log. Messages of libraries and of the interpreter, which may
-quote anything, are treated in the same way. Characters that cannot be printed are escaped, because a path contains a
-client's words and the log is read in a terminal.
+quote anything, are treated in the same way. Characters that cannot be printed are escaped, because a path contains
+a client's words and the log is read in a terminal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ Event = MutableMapping[str, Any]
 
 
 def configure(level: str, format: str, *, content: bool = False) -> None:
-    """Sets structlog up for this process. `format`: `console` for people, `json` for machines."""
+    """Sets structlog up for this process. `format`: `console` for people, `json` for programs. `content`: texts
+    from outside are logged, too.
+    """
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -48,8 +50,7 @@ def configure(level: str, format: str, *, content: bool = False) -> None:
 
 
 def _with_traces(*, content: bool) -> Callable[[Any, str, Event], Event]:
-    """Returns a processor that replaces an exception by its kind and place, and where content is wanted adds its
-    text."""
+    """Returns a processor that replaces an exception by its type and place; with `content`, also its text."""
 
     def processor(_logger: Any, _method: str, event: Event) -> Event:
         given = event.pop("exc_info", None)
@@ -71,7 +72,7 @@ def _without_words(_logger: Any, _method: str, event: Event) -> Event:
 
 
 class _Rendered:
-    """A value that is ready to be written: the console's renderer takes the `repr` of what is no text."""
+    """A value whose `repr` is exactly the text to write, for the console's renderer."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -81,7 +82,7 @@ class _Rendered:
 
 
 def _escape_values(_logger: Any, _method: str, event: Event) -> Event:
-    """Writes values that hold something not printable as Python does, in quotes and with its escapes."""
+    """Replaces values with characters that cannot be printed by their Python representation."""
     for name, value in event.items():
         if name == "event":
             event[name] = escaped(str(value))
@@ -100,7 +101,7 @@ def _escape_json(_logger: Any, _method: str, line: str) -> str:
 
 
 def take_over() -> None:
-    """Lets this process's libraries, its warnings and exceptions that nobody catches be logged by the same rules."""
+    """Makes libraries, warnings and uncaught exceptions be logged by the same rules."""
     logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING, force=True)
     warnings.showwarning = _warned
     sys.unraisablehook = _not_raisable
@@ -108,7 +109,7 @@ def take_over() -> None:
 
 
 class _Libraries(logging.Handler):
-    """The loggers of libraries, asyncio's and aiohttp's among them."""
+    """Receives the log records of libraries, such as asyncio and aiohttp."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Logs a library's message. A message with arguments is a fixed template, which may be logged; any other may
@@ -132,7 +133,7 @@ def _warned(
 
 
 def _not_raisable(told: Any) -> None:
-    """Logs an exception that the interpreter could not raise, in a destructor or a callback."""
+    """Logs an exception that the interpreter could not raise because it happened in a destructor or callback."""
     log.error("not_raisable", exc_info=told.exc_value)
 
 

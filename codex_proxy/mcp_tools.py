@@ -1,6 +1,6 @@
-"""MCP servers as the HTTP layer wants them: the operator's and those of requests, behind one `ToolSource`.
+"""Implements `ToolSource` with MCP servers: those of the operator and those of requests.
 
-Part of the wiring, like `app`: it joins the MCP client to processes, runs and surfaces.
+It connects the MCP client with processes, runs and surfaces, so it may use every layer, as `app` does.
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ from codex_proxy.workers.schema_checks import SchemaChecks
 
 
 class McpConfigError(Exception):
-    """The operator's servers cannot be read. The text says what is wrong, and in which file."""
+    """The operator's file of MCP servers cannot be read. The text says what is wrong, and in which file."""
 
 
 def configured_servers(settings: Settings, environ: Mapping[str, str]) -> dict[str, Definition]:
-    """The servers of PROXY_MCP_CONFIG by name; none without it. Raises `McpConfigError`."""
+    """Returns the servers in the file of PROXY_MCP_CONFIG, by name; none if that is not set. Raises
+    `McpConfigError`.
+    """
     if settings.mcp_config is None:
         return {}
     file = settings.mcp_config.expanduser()
@@ -52,10 +54,11 @@ def configured_servers(settings: Settings, environ: Mapping[str, str]) -> dict[s
 
 
 class Programs:
-    """Starts servers that are programs, under the warden, with what every child may see and take.
+    """Starts MCP servers that are programs, under the warden, with the environment and limits of every child.
 
-    They start in the folder of the file that names them, from which relative paths lead on. Not in that for temporary
-    files: interpreters and package runners load what lies where they start, and there anybody may put something.
+    They start in the folder of the configuration file, so that relative paths in it work. A folder for temporary
+    files would be unsafe: interpreters load files from the folder in which they start, and everybody can write
+    there.
     """
 
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
@@ -81,7 +84,7 @@ log = structlog.get_logger(__name__)
 
 
 class McpToolSource:
-    """All MCP servers of this proxy. `close` it after the last turn."""
+    """All MCP servers of this proxy. Call `close` after the last turn."""
 
     def __init__(
         self,
@@ -100,12 +103,12 @@ class McpToolSource:
         self._checks = checks
 
     def check(self, asked: Sequence[McpOffer]) -> None:
-        """Raises `Fault` INVALID_REQUEST for a server that may not be named."""
+        """Raises `Fault` INVALID_REQUEST for a server that requests may not name."""
         for offer in asked:
             self._remote.check(_named(offer), f"{offer.param}.server_url")
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
-        """The tools for one turn. All servers are asked at once, each for a bounded time."""
+        """Returns the tools for one turn. All servers are asked at the same time, with a time limit each."""
         asked = request.offers
         has_operators = operators and bool(self._servers.labels)
         if not asked and not has_operators:
@@ -123,10 +126,10 @@ class McpToolSource:
         return ServerTools(tools, await self._fitting(own), lists, _Runner(self, owner, named))
 
     async def _fitting(self, tools: Sequence[Tool], whose: str | None = None) -> tuple[Tool, ...]:
-        """Returns the tools that the agent accepts. A tool whose schema is not valid is left out, because the agent
+        """Returns the tools that the agent accepts. A tool with an invalid schema is left out, because the agent
         would refuse the whole turn.
 
-        `whose` stands for the server's name in the log; None: its own name, which the operator has chosen.
+        `whose` is the server's name for the log; None: the name in the tool, which the operator has chosen.
         """
         wrong = await wrong_of(self._checks, [bytes(tool.parameters or b"") for tool in tools])
         for tool, what in zip(tools, wrong, strict=True):
@@ -140,7 +143,7 @@ class McpToolSource:
     async def _listed(
         self, offer: McpOffer, owner: str, known: Mapping[str, tuple[ListedTool, ...]]
     ) -> tuple[Sequence[Event], Sequence[Tool]]:
-        """Returns the tools of a server in the request, and the item that lists them for the client."""
+        """Returns the tools of a server that the request names, and the item that shows them to the client."""
         there = known.get(offer.server_label)
         if there is not None and _covers(there, offer):
             return [], _asked_for(offer, [tool for tool in there if allows(offer, tool)])
@@ -159,7 +162,7 @@ class McpToolSource:
         return [ItemStarted(McpTools(id, offer.server_label, wire)), ItemEnded(id)]
 
     async def call(self, server: NamedServer | str, owner: str, tool: str, arguments: str) -> McpResult:
-        """Runs a tool of a server: the request's own, or the operator's by its name."""
+        """Runs a tool. `server` is a server that the request names, or the name of one of the operator's."""
         began = time.monotonic()
         if isinstance(server, str):
             result = await self._servers.call(server, tool, arguments, self._within)
@@ -183,7 +186,7 @@ class McpToolSource:
 
 
 class _Runner:
-    """Runs the tools of one request. A server that the request names wins over the operator's of that name."""
+    """Runs the tools of one request. If the request and the operator name a server alike, the request's is used."""
 
     def __init__(self, source: McpToolSource, owner: str, named: Mapping[str, NamedServer]) -> None:
         self._source = source
@@ -198,13 +201,15 @@ class _Runner:
 
 
 def _text_of(result: McpResult) -> str:
-    """One text as it is, several as a JSON array of strings."""
+    """Returns a single text unchanged, and several texts as a JSON array of strings."""
     texts = [part.text for part in result.parts if isinstance(part, TextPart)]
     return texts[0] if len(texts) == 1 else result.text
 
 
 def _covers(known: Sequence[ListedTool], offer: McpOffer) -> bool:
-    """Whether a list that the client has already holds every tool that the request allows by name."""
+    """Whether the client's list of a server's tools has every tool that the request allows by name, so that the
+    server need not be asked.
+    """
     names = offer.allowed.names
     return names is None or {tool.name for tool in known}.issuperset(names)
 
@@ -225,19 +230,19 @@ def _listed_tool(tool: McpTool) -> ListedTool:
 
 
 def _offered(server_label: str, tool: ListedTool | McpTool, *, asks: bool = False) -> Tool:
-    """The tool as the model gets it. `asks`: the client decides on each call."""
+    """Returns the tool in the form that the model is offered. `asks`: the client must approve each call."""
     origin = McpOrigin(server_label, tool.name, asks)
     schema = msgspec.Raw(tool.input_schema)
     return Tool(offered_name(server_label, tool.name), tool.description, schema, mcp=origin)
 
 
 def _asked_for(offer: McpOffer, tools: Sequence[ListedTool]) -> list[Tool]:
-    """These tools of a server, as the request wants them."""
+    """Returns those of a server's tools that the request allows, in the form that the model is offered."""
     return [_offered(offer.server_label, tool, asks=needs_approval(offer, tool)) for tool in tools]
 
 
 async def wrong_of(checks: SchemaChecks, schemas: Sequence[bytes]) -> list[str | None]:
-    """Returns what is wrong with the schema of each tool (JSON); None for one that an agent accepts."""
+    """Returns what is wrong with each of these schemas of tools; None for one that an agent accepts."""
     verdicts = await checks.of_schemas(schemas)
     return [_wrong(schema, verdict) for schema, verdict in zip(schemas, verdicts, strict=True)]
 
@@ -267,7 +272,7 @@ def _wire(tool: ListedTool) -> dict[str, object]:
 def tool_source(
     settings: Settings, environ: Mapping[str, str], clock: Clock, ids: IdSource, checks: SchemaChecks
 ) -> McpToolSource:
-    """The servers that the settings name. Raises `McpConfigError`."""
+    """Returns the MCP servers that the settings name. Raises `McpConfigError`."""
     definitions = configured_servers(settings, environ)
     interval, limits = settings.mcp_tool_refresh_interval, McpLimits(list_seconds=settings.mcp_start_wait)
     try:

@@ -1,7 +1,7 @@
-"""The metrics of one server, in a registry of their own.
+"""The Prometheus metrics of one server, in a registry of their own.
 
-It reads the server's parts and changes none. Labels are bounded: routes are templates, errors are kinds of fault, and
-an unknown model is `other`. A request is counted once, when it is over.
+They read the server's parts and change none. The number of label values is bounded: routes are templates, errors
+are kinds of fault, and an unknown model is `other`. A request is counted once, at its end.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ FINISH_REASONS = frozenset(
     )
 )
 CHOICES = (1, 2, 3, 4, 5, 8, 16, 32, 128)
-"""Up to the largest n that can be allowed."""
+"""The buckets for the number of choices, up to the largest `n` that can be configured."""
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
-"""From what the proxy itself takes to the longest turn there is by default."""
+"""The buckets for durations, from the proxy's own share to the default limit of a turn."""
 
 
 class State(Collector):
-    """What is true at the moment of the question: streams, turns, children, the store."""
+    """Collects the present state: streams, turns, child processes, the store."""
 
     def __init__(
         self, manager: RunScheduler, slots: StreamSlots, stream_limit: int | None, store: Path | None
@@ -55,7 +55,7 @@ class State(Collector):
         self._store = store
 
     def collect(self) -> Iterable[Metric]:
-        """Every gauge, and the counter of children that ended by themselves."""
+        """Yields all gauges, and the counter of processes that ended unexpectedly."""
         manager, agent = self._manager, self._manager.agent
         yield _gauge("active_streams", "Streams that are open.", self._slots.active)
         limit = "Streams that may be open at once; 0 is any number."
@@ -110,7 +110,7 @@ class State(Collector):
 
 
 class Metrics:
-    """A `Meter`."""
+    """Implements `Meter` with Prometheus metrics."""
 
     def __init__(self, state: State, known_models: Callable[[str], str]) -> None:
         self._registry = CollectorRegistry()
@@ -181,7 +181,7 @@ class Metrics:
 
 
 def known_models(catalog: ModelCatalog) -> Callable[[str], str]:
-    """Returns a function that returns a model's listed name; `other` for an unknown one."""
+    """Returns a function that maps a model's name to its listed name, and an unknown one to `other`."""
     listed: dict[str, str] = {}
     models: tuple[AgentModel, ...] | None = None
 
@@ -207,12 +207,12 @@ def _size(file: Path) -> int:
 
 
 INTERVAL_SECONDS: Final = 0.05
-"""Between two looks."""
+"""Seconds between two measurements of the event loop's delay."""
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60)
 
 
 class LoopDelay:
-    """Counts by how much a timer of the loop comes too late."""
+    """Measures how late timers of the event loop fire."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._delays = Histogram(
@@ -230,7 +230,7 @@ class LoopDelay:
         self._timer: asyncio.TimerHandle | None = None
 
     async def watched(self, _: web.Application) -> AsyncIterator[None]:
-        """Looks for as long as the application runs: for its `cleanup_ctx`."""
+        """Measures as long as the application runs. For `cleanup_ctx`."""
         loop = asyncio.get_running_loop()
         self._arm(loop)
         yield

@@ -1,7 +1,7 @@
-"""What a sandbox that writes must not hold: where the server's own files are, and which folders may be written.
+"""The paths that commands in a writable sandbox must not be able to change, and the folders that they may write to.
 
-Part of the wiring: it reads the settings, the environment and the disk, and changes nothing. A command that can write
-to the code, to the state folder or to Codex's program decides what runs outside of its sandbox.
+It reads the settings, the environment and the disk, and changes nothing. A command that could change the server's
+code, its state folder or Codex's program would decide what runs outside of its sandbox.
 """
 
 from __future__ import annotations
@@ -25,20 +25,24 @@ if TYPE_CHECKING:
     from codex_proxy.agents.codex.sandbox_config import WorkspaceWrite
 
 MAX_LINKS = 40
-"""Links that are followed in one path, as many as Linux follows."""
+"""The most symbolic links that are followed in one path, as on Linux."""
 
 ADVICE = "Work in another folder (start the server there, or name one with --workdir), or leave the sandbox read-only."
 
 
 class WritableTmp(msgspec.Struct, frozen=True):
-    """Whether commands with the sandbox `workspace-write` may write to these two, beside their workspace."""
+    """Whether commands with the sandbox `workspace-write` may write to `/tmp` and to `$TMPDIR`, in addition to
+    their workspace.
+    """
 
     slash_tmp: bool = True
     tmpdir: bool = True
 
 
 def places_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Returns the target of a path, and every symbolic link on the way: whoever replaces a link replaces its target."""
+    """Returns the path with all links resolved, and every symbolic link on the way, since replacing a link replaces
+    its target.
+    """
     found: list[str] = []
     rest = Path(os.path.abspath(os.path.expanduser(path))).parts[::-1]
     waiting, here, links = list(rest[:-1]), rest[-1], 0
@@ -62,7 +66,9 @@ def places_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def protected_paths(settings: Settings, environ: Mapping[str, str]) -> tuple[Protected, ...]:
-    """Every place whose content decides what the server does, with its links; first the one to name in a message."""
+    """Returns every path whose content determines what the server does, links included. The path to name in a
+    message comes first.
+    """
     return tuple(
         dict.fromkeys(
             Protected(what, place, whole)
@@ -88,8 +94,9 @@ def _own_files(settings: Settings) -> Iterator[tuple[str, str | Path, bool]]:
 
 
 def _code() -> Iterator[tuple[str, str | Path, bool]]:
-    """Returns the paths of the code that Python runs and imports. Other files in a folder that only leads to code (a
-    checkout) are harmless."""
+    """Yields what it is, the path, and whether its whole content is protected, for the code that Python runs and
+    imports. A folder that only contains such a folder (a checkout) is not protected as a whole.
+    """
     for package in ("codex_proxy", "fake_proto"):
         spec = importlib.util.find_spec(package)
         for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
@@ -127,7 +134,7 @@ def _one_codex(settings: Settings, environ: Mapping[str, str]) -> Iterator[tuple
 
 
 def writable_tmp(environ: Mapping[str, str], protected: Iterable[Protected]) -> WritableTmp:
-    """Returns the temporary folders that commands may write to: those that contain nothing of ours."""
+    """Returns which temporary folders commands may write to: those that contain no protected path."""
     places = tuple(protected)
     tmpdir = environ.get("TMPDIR", "")
     return WritableTmp(
@@ -137,9 +144,10 @@ def writable_tmp(environ: Mapping[str, str], protected: Iterable[Protected]) -> 
 
 
 def workspace_write_policy(settings: Settings, environ: Mapping[str, str]) -> WorkspaceWrite:
-    """Returns the policy of the user's config.toml without temporary folders that contain something of ours. Those
-    are left out because commands seldom need them, and a server that is tried in /tmp should start. Raises
-    `ConfigError`."""
+    """Returns the policy of the user's config.toml, without temporary folders that contain protected paths. These
+    are left out instead of refused, because commands seldom need them, and a server in /tmp should start. Raises
+    `ConfigError`.
+    """
     policy = user_workspace_write(settings)
     protected = protected_paths(settings, environ)
     tmp = writable_tmp(environ, protected)
@@ -154,8 +162,9 @@ def workspace_write_policy(settings: Settings, environ: Mapping[str, str]) -> Wo
 
 
 def unreadable_paths(settings: Settings) -> tuple[str, ...]:
-    """Returns the paths that no command of a client with a key may read: the store, the keys, the settings, and the
-    sign-in."""
+    """Returns the paths that the commands of clients must not read: the store, the keys, the settings, and the
+    sign-in.
+    """
     store = settings.store_file
     homes = dict.fromkeys([settings.codex_home, *(each.codex_home for each in codex_settings(settings))])
     files = [settings.keys_path, settings.config_file, *(home / "auth.json" for home in homes)]
@@ -181,7 +190,7 @@ def user_workspace_write(settings: Settings) -> WorkspaceWrite:
 
 
 def write_conflict(settings: Settings, environ: Mapping[str, str]) -> str | None:
-    """Why no server may start with these settings, and what to do; None where it may."""
+    """Returns why a server must not start with these settings, and what to do; None if it may."""
     if settings.sandbox != "workspace-write" or settings.builtin_tools == "never":
         return None
     protected = protected_paths(settings, environ)
@@ -199,7 +208,7 @@ def write_conflict(settings: Settings, environ: Mapping[str, str]) -> str | None
 
 
 def _root_conflict(settings: Settings, protected: tuple[Protected, ...]) -> str | None:
-    """The same for the folders that the config.toml of one Codex names."""
+    """Returns the same for the writable folders in the config.toml of one Codex."""
     from codex_proxy.agents.codex.shadow_home import ConfigError
 
     try:

@@ -1,7 +1,8 @@
-"""What the server keeps: the store as it is configured, kept small while it is open, and where steps are remembered.
+"""Opens the store that the settings describe, keeps it within its limits while it is open, and chooses the step
+memory.
 
-In: settings and a clock. Out: a `StoreLifecycle`, or `StoreOpenError` with what to do. It is opened once and
-closed after the last turn has ended, since the end of a turn writes.
+In: settings and a clock. Out: a `StoreLifecycle`. Raises `StoreOpenError`, which says what to do. Close it after
+the last turn has ended, since the end of a turn writes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 MAX_BYTES_IN_RAM = 512 << 20
-"""What a store in RAM keeps at most, whatever PROXY_STORE_MAX_BYTES allows beyond that."""
+"""The most bytes of a store in RAM, even if PROXY_STORE_MAX_BYTES allows more."""
 
 
 class StoreOpenError(Exception):
@@ -35,13 +36,13 @@ class StoreOpenError(Exception):
 
 
 class StoreLifecycle:
-    """An open store and the task that keeps it small."""
+    """An open store, and the task that removes old objects from it."""
 
     def __init__(self, store: Store, hold: StoreHold | None, prune_seconds: float) -> None:
-        """`hold` None: the store is in RAM, which no other server shares."""
+        """`hold` is the lock on the store's file; None if the store is in RAM."""
         self.store = store
         self.durable = hold is not None
-        """What it keeps is there after the next start."""
+        """Whether stored objects are still there after a restart."""
         self._hold = hold
         self._pruning = asyncio.get_running_loop().create_task(self._prune(prune_seconds))
 
@@ -65,7 +66,7 @@ class StoreLifecycle:
                 log.debug("store_pruned", responses=pruned.responses, steps=pruned.steps, freed=freed)
 
     async def close(self) -> None:
-        """Ends the task, then the store; what was begun is on disk."""
+        """Ends the task, and closes the store when its writes are on disk."""
         self._pruning.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._pruning
@@ -79,7 +80,7 @@ class StoreLifecycle:
 
 
 def retention_of(settings: Settings) -> Retention:
-    """Returns how much is kept. A setting of 0 means no limit, except in RAM."""
+    """Returns the limits of what is kept. A setting of 0 means no limit, except in RAM."""
     max_bytes = settings.store_max_bytes or None
     if settings.store == "memory":
         max_bytes = min(max_bytes or MAX_BYTES_IN_RAM, MAX_BYTES_IN_RAM)
@@ -97,14 +98,16 @@ def _step_memory_settings(settings: Settings) -> StepMemorySettings:
 
 
 def step_memory_of(settings: Settings, clock: Clock, lifecycle: StoreLifecycle | None) -> StepMemory:
-    """Returns the memory of tool steps: the store, or RAM where there is none. Both obey PROXY_TOOL_MEMORY."""
+    """Returns the step memory: the store, or RAM if there is none. PROXY_TOOL_MEMORY applies to both."""
     if lifecycle is not None:
         return lifecycle.store
     return RamStepMemory(_step_memory_settings(settings), clock.epoch)
 
 
 async def open_store(settings: Settings, clock: Clock) -> Store:
-    """The store of these settings, whoever else has its file open; one in RAM is new. Raises `StoreOpenError`."""
+    """Opens the store of these settings without locking it for one server. A store in RAM is new. Raises
+    `StoreOpenError`.
+    """
     # Imported here, since a command line that only shows its help needs no database.
     from codex_proxy.store.sqlite.store import SqliteStore
 
@@ -123,7 +126,7 @@ async def open_store(settings: Settings, clock: Clock) -> Store:
 
 
 async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecycle | None:
-    """The open store, held by this server alone; None where the operator wants none. Raises `StoreOpenError`."""
+    """Opens the store and locks it for this server; None if the operator wants no store. Raises `StoreOpenError`."""
     if settings.store == "off":
         return None
     if settings.store == "memory":

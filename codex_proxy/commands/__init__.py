@@ -1,1 +1,3 @@
-"""What `codex-proxy` can do beside serving: doctor, connect, chat. Part of the wiring, like `cli` and `app`."""
+"""The commands of `codex-proxy` other than the server: doctor, connect, chat, keys, store, usage. Like `cli` and
+`app` they may use every layer.
+"""

@@ -1,6 +1,6 @@
-"""What `doctor` looks at beside the settings: the agent, the port, the folders, the keys and the MCP servers.
+"""The checks of `doctor`: the agent, the port, the folders, the keys and the MCP servers.
 
-Each check says what is there, and what to do about it. Nothing is made, and no MCP server is started or connected to.
+Each says what it found, and what to do about it. Nothing is created, and no MCP server is started or connected to.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from codex_proxy.protected_paths import write_conflict
 
 
 async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """Returns the checks of every agent that the settings name; those of one of several begin with its name."""
+    """Returns the checks of every agent in the settings. If there are several, the name of each check begins with
+    the agent's.
+    """
     try:
         agents = named_agents(settings)
     except NoAgentError as error:
@@ -51,7 +53,7 @@ async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[C
 
 
 async def _checks_of(named: NamedAgent, context: AgentContext) -> list[Check]:
-    """The checks of one agent. One that cannot be made is a check that failed."""
+    """Returns the checks of one agent. If they raise an error, returns a failed check."""
     spec, reference = named.spec, plugin_reference(named.settings)
     if named.name:
         try:
@@ -71,11 +73,11 @@ async def _checks_of(named: NamedAgent, context: AgentContext) -> list[Check]:
 
 
 ANSWER_SECONDS = 3.0
-"""How long whoever listens there may take: ours answers in a millisecond."""
+"""Seconds to wait for an answer of whatever listens on the port. This server answers in a millisecond."""
 
 
 async def port_check(settings: Settings) -> Check:
-    """Whether a server could listen there, or does so already."""
+    """Checks whether a server could listen on the configured port, or whether codex-proxy already does."""
     facts: dict[str, Fact] = {"host": settings.host, "port": settings.port, "ours": False}
     if settings.port == 0:
         return Check(name="port", status="ok", message="Any free one is taken (port 0).", facts=facts)
@@ -110,7 +112,7 @@ def _running(settings: Settings, health: dict[str, Any], facts: dict[str, Fact])
 
 
 async def health_of(server_url: str) -> dict[str, Any] | None:
-    """Returns the health report of the server at this address; None where there is none of ours."""
+    """Returns the health report of the codex-proxy at this address; None if there is none."""
     timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
     try:
         async with (
@@ -125,7 +127,7 @@ async def health_of(server_url: str) -> dict[str, Any] | None:
 
 
 def why_not(host: str, port: int) -> str | None:
-    """Why nobody could listen there now; None where one could."""
+    """Returns why a server cannot listen at this address now, as the system's error text; None if it can."""
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -147,7 +149,7 @@ SHOWN = 10  # names in a message
 
 
 def folder_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """The state folder, the keys in it, Codex's home, and the workspace."""
+    """Returns the checks of the state folder, the keys in it, Codex's home, and the workspace."""
     return [
         state_check(settings.state_dir),
         keys_check(settings),
@@ -157,7 +159,9 @@ def folder_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]
 
 
 def state_check(folder: Path) -> Check:
-    """It has to be ours to write, and nobody else's to read: it holds answers."""
+    """Checks the state folder. This user must be able to write to it and nobody else may read it, because it
+    contains answers.
+    """
     facts: dict[str, Fact] = {"path": str(folder), "exists": folder.exists()}
     if not folder.exists():
         above = next(each for each in folder.parents if each.exists())
@@ -181,7 +185,7 @@ def state_check(folder: Path) -> Check:
 
 
 def keys_check(settings: Settings) -> Check:
-    """The keys of clients: whole, and for nobody else to change or to read."""
+    """Checks the keys file: it must be valid, and nobody else may read or change it."""
     file = settings.keys_path
     facts: dict[str, Fact] = {"path": str(file), "exists": file.exists()}
     try:
@@ -209,7 +213,7 @@ def keys_check(settings: Settings) -> Check:
 
 
 def home_check(settings: Settings) -> Check:
-    """Codex's own home, and the sign-in in it, which nobody else should be able to read."""
+    """Checks Codex's home and the sign-in file in it, which nobody else should be able to read."""
     folder = settings.codex_home
     facts: dict[str, Fact] = {"path": str(folder), "exists": folder.is_dir()}
     if not runs_codex(settings):
@@ -234,7 +238,7 @@ def home_check(settings: Settings) -> Check:
 
 
 def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
-    """Returns the check of the folder that agent turns work in: readable, and writable where the sandbox allows it."""
+    """Checks the folder that agent turns work in: it must be readable, and writable if the sandbox allows writing."""
     folder = settings.workdir
     facts: dict[str, Fact] = {"path": str(folder), "sandbox": settings.sandbox}
     if is_plain_only(settings):
@@ -259,13 +263,14 @@ def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
 
 
 def mcp_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """One check, or none where the operator has no servers."""
+    """Returns the check of the operator's MCP servers; none if no servers are configured."""
     return [] if settings.mcp_config is None else [_servers_check(settings, environ)]
 
 
 def _servers_check(settings: Settings, environ: Mapping[str, str]) -> Check:
-    """Returns the check of the MCP servers. A file that cannot be read keeps the server from starting; a program that
-    is missing only costs its tools."""
+    """Checks the operator's MCP servers. A file that cannot be read prevents a start; a missing program only means
+    that its tools are missing.
+    """
     name = "mcp servers"
     facts: dict[str, Fact] = {"path": str(settings.mcp_config)}
     try:

@@ -1,6 +1,6 @@
-"""What `doctor` finds, as values: checks, settings with their origins, and what follows from them.
+"""The results of `doctor` as values: checks, settings with the sources of their values, and next steps.
 
-The JSON that `doctor --json` prints is made here; docs/operations.md describes it, and its keys stay.
+The JSON of `doctor --json` is made here. docs/operations.md describes it, and its keys do not change.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from codex_proxy import __version__
 
 SCHEMA = 1
-"""Counts up when a key of the JSON goes away or changes its meaning; a new key changes nothing."""
+"""The version of the JSON. It increases when a key is removed or changes its meaning, not when a key is added."""
 
 Status: TypeAlias = Literal["ok", "warning", "failed", "skipped"]
 Fact: TypeAlias = str | int | bool | None
@@ -32,14 +32,14 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting in force. A secret's value is masked."""
+    """A setting with its effective value. The value of a secret is masked."""
 
     name: str
     value: Fact
     source: str
-    """`flag`, `variable`, `file` or `default`."""
+    """Where the value comes from: `flag`, `variable`, `file` or `default`."""
     origin: str
-    """The variable or the file; empty for flags and defaults."""
+    """The name of the variable or the file; empty for flags and defaults."""
 
 
 class Checkup(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,9 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def next_steps(self) -> list[str]:
-        """Returns what to do, in order: first what prevents a start, then the warnings, else how to go on."""
+        """What the user should do, in order: first about failed checks, then about warnings; if there are none, how
+        to go on.
+        """
         steps = [
             check.advice
             for status in ("failed", "warning")

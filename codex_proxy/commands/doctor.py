@@ -1,6 +1,6 @@
-"""`codex-proxy doctor`: looks at everything a server needs, and says what is missing and what to do.
+"""`codex-proxy doctor`: checks everything that a server needs, and says what is missing and what to do.
 
-No turn is paid for. Every step is bounded, and every process that is started is ended before the answer.
+No turn is run. Every step has a time limit, and every process that is started is ended.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def how_to_go_on(port: Check) -> str:
 
 
 def said_of(error: Exception) -> str:
-    """Returns what is wrong with the settings, as one sentence that names the first one."""
+    """Returns the first error in the settings as one sentence."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -72,7 +72,7 @@ def said_of(error: Exception) -> str:
 
 
 def settings_check(settings: Settings, config_file: Path | None) -> Check:
-    """Checks whether a server would start with these settings, as far as they alone decide that."""
+    """Checks whether the values of these settings allow a server to start."""
     file = config_file or default_config_file()
     facts: dict[str, Fact] = {"file": str(file), "file_exists": file.is_file()}
     try:
@@ -89,7 +89,7 @@ def settings_check(settings: Settings, config_file: Path | None) -> Check:
 def settings_of(
     settings: Settings, flags: Mapping[str, Any], config_file: Path | None
 ) -> tuple[Setting, ...]:
-    """Returns every setting in force, and where its value came from."""
+    """Returns every setting with its effective value and where that comes from."""
     found = origins(flags, config_file)
     return tuple(
         Setting(
@@ -106,7 +106,7 @@ MASK: Final = "********"
 
 
 def shown(name: str, value: object) -> Fact:
-    """Returns a setting's value for people. Of a secret it says only that there is one."""
+    """Returns a setting's value as it is shown. A secret is masked."""
     if isinstance(value, SecretStr):
         return MASK
     if value is None or isinstance(value, bool | int):
@@ -119,7 +119,7 @@ def shown(name: str, value: object) -> Fact:
 
 
 def _host_of(url: str) -> str:
-    """Returns the host of an address. The rest is left out, because it may contain a key."""
+    """Returns the host of a URL. The rest may contain a key."""
     try:
         parts = urlsplit(url)
     except ValueError:

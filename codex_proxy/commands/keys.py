@@ -1,4 +1,4 @@
-"""`codex-proxy keys`: makes, lists and removes keys. A key itself is shown only once, to the person who makes it."""
+"""`codex-proxy keys`: creates, lists and removes keys. A key is shown only once, when it is created."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from codex_proxy.keys_file import open_to_others, read_keys
 PREFIX = "cpx_"
 """The prefix of keys, by which people and secret scanners recognise them."""
 CHANCE_BYTES = 32
-"""256 bits: what makes a plain hash of it enough (see `core.keys`)."""
+"""The random bytes in a key. With 256 bits a plain hash of the key is safe (see `core.keys`)."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add(settings: Settings, name: str, limits: Limits, *, replace: bool) -> tuple[str, str]:
-    """Makes a key. Returns the key and a text about it. Raises `KeysError`."""
+    """Creates a key. Returns the key, and a text about it for the user. Raises `KeysError`."""
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(f"'{DEFAULT_NAME}' is the name of the key in PROXY_API_KEY: take another name")
     secret = PREFIX + secrets.token_urlsafe(CHANCE_BYTES)
@@ -70,7 +70,7 @@ def add(settings: Settings, name: str, limits: Limits, *, replace: bool) -> tupl
 
 
 def remove(settings: Settings, name: str) -> str:
-    """Removes a key. Returns a text that says so. Raises `KeysError`."""
+    """Removes a key. Returns a text for the user. Raises `KeysError`."""
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(
             f"'{DEFAULT_NAME}' is the key in PROXY_API_KEY: unset that, and start the server anew"
@@ -134,9 +134,9 @@ HEAD = (
 
 
 def put_key(path: Path, key: Key, *, replace: bool) -> bool:
-    """Writes the key into the file, which is made if need be. True where it took another one's place.
+    """Writes the key into the file, which is created if it does not exist. Returns whether it replaced a key.
 
-    Raises `KeysError`: for a name that is taken, unless `replace`, and for what cannot be read or written.
+    Raises `KeysError` if the name is taken (unless `replace`), and if the file cannot be read or written.
     """
 
     def put(tables: tomlkit.items.Table) -> bool:
@@ -150,7 +150,7 @@ def put_key(path: Path, key: Key, *, replace: bool) -> bool:
 
 
 def remove_key(path: Path, name: str) -> None:
-    """Takes the key out of the file. Raises `KeysError` where it is not there, or the file cannot be changed."""
+    """Removes the key from the file. Raises `KeysError` if it is not there, or if the file cannot be changed."""
 
     def remove(tables: tomlkit.items.Table) -> bool:
         if name not in tables:
@@ -162,7 +162,9 @@ def remove_key(path: Path, name: str) -> None:
 
 
 def _change(path: Path, change: Callable[[tomlkit.items.Table], bool]) -> bool:
-    """Reads, changes and replaces the file, while nobody else does. Comments in it stay."""
+    """Reads the file, calls `change` with its table of keys, and replaces the file, while it is locked. Comments in
+    it stay. Returns what `change` returns.
+    """
     path = Path(os.path.realpath(path))
     try:
         make_folder(path.parent)

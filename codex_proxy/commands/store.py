@@ -1,7 +1,7 @@
-"""`codex-proxy store`: what is in the store, what is too old in it, and all of it as lines of JSON.
+"""`codex-proxy store`: shows statistics of the store, removes old objects, checks it, and exports it as JSON lines.
 
-In: settings. Out: text, or lines to a file. It opens the file beside a server that runs: both write, one after the
-other. Raises `StoreOpenError` with what to do.
+In: settings. Out: text, or lines to a file. It may run while a server uses the store: SQLite orders their writes.
+Raises `StoreOpenError`, which says what to do.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ async def show_stats(settings: Settings, *, as_json: bool) -> str:
 
 
 async def prune(settings: Settings) -> str:
-    """Removes what the settings no longer keep, and frees the disk space. Returns a text that says what was removed."""
+    """Removes what the settings do not keep, and gives free space back to the disk. Returns a text that says what
+    was removed.
+    """
     async with existing_store(settings) as store:
         gone = await store.prune()
         freed = await store.vacuum()
@@ -38,8 +40,9 @@ async def prune(settings: Settings) -> str:
 
 
 async def check(settings: Settings) -> str:
-    """Compares all stored objects with their checksums. Returns a text. Raises `StoreOpenError` that says what is
-    damaged."""
+    """Compares all stored objects with their checksums. Returns a text. Raises `StoreOpenError`, which lists
+    damaged objects.
+    """
     async with existing_store(settings) as store:
         found = await store.check()
     if found.damaged:
@@ -58,7 +61,9 @@ async def export(settings: Settings, write: Callable[[bytes], object]) -> int:
 
 
 async def export_to(settings: Settings, output: Path) -> int:
-    """Exports into a file, which appears when it is complete. Raises `StoreOpenError`, also for the file."""
+    """Exports into a file, which is replaced when the export is complete. Raises `StoreOpenError`, also if the file
+    cannot be written.
+    """
     try:
         with replacing(output) as file:
             return await export(settings, file.write)
@@ -68,7 +73,7 @@ async def export_to(settings: Settings, output: Path) -> int:
 
 @asynccontextmanager
 async def existing_store(settings: Settings) -> AsyncIterator[Store]:
-    """The store of these settings, which a server has made. Raises `StoreOpenError`."""
+    """Opens the store of these settings, which must exist. Raises `StoreOpenError`."""
     if settings.store == "memory":
         raise StoreOpenError("with PROXY_STORE=memory there is no file: the store is in the server's memory")
     if not settings.store_file.is_file():

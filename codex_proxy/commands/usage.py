@@ -1,7 +1,7 @@
-"""`codex-proxy usage`: what the turns of a key have cost, day by day, asked of the server that runs.
+"""`codex-proxy usage`: shows the tokens that the turns of a key have used, day by day.
 
-In: address and key of the server. Out: tables on the console, or the server's own JSON. For the operator also what the
-turns of every key have cost, read from the store.
+In: address and key of a running server. Out: tables on the console, or the server's JSON. With the option for all
+keys, the numbers are read from the store's file instead.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FIGURES = (
 
 
 async def of_all_keys(settings: Settings, days: int) -> list[dict[str, Any]]:
-    """The rows of every key, out of the store's file, beside a server that runs. Raises `StoreOpenError`."""
+    """Returns the usage of every key, a row per day and model, read from the store's file. Raises `StoreOpenError`."""
     if settings.store != "sqlite":
         raise StoreOpenError(
             f"with PROXY_STORE={settings.store} usage is kept by the server only: each key may ask it"
@@ -89,7 +89,7 @@ def run(base_url: str, key: str | None, *, days: int, as_json: bool) -> int:
 
 
 async def ask(server: Conversation, days: int) -> dict[str, Any]:
-    """Returns the usage of the last days, and the limits of the agent's account, from the server."""
+    """Asks the server for the usage of the last `days` days and the limits of the agent's account. Returns both."""
     usage = await server.read(f"/usage?bucket_width=1d&group_by=model&limit={days}")
     return {"usage": usage, "limits": await server.read("/usage/limits")}
 
@@ -114,7 +114,7 @@ def _table(*heads: str) -> Table:
 
 
 def _cell(said: str) -> Text:
-    """The server's words, a client's name for a model among them: neither markup nor what a terminal obeys."""
+    """Returns a text of the server for a table. Markup and control characters in it have no effect."""
     return Text(escaped(said))
 
 
@@ -123,7 +123,7 @@ def _print(table: Table, console: Console) -> None:
 
 
 def _figures(result: dict[str, Any]) -> list[str]:
-    """Returns the columns of a row. A tilde marks a number of tokens that contains an estimate."""
+    """Returns the columns of a row. A tilde marks a number of tokens that includes an estimate."""
     mark = "~" if result["estimated"] else ""
     turns, failed, *tokens = (int(result[name]) for name in _FIGURES)
     return [f"{turns:,}", f"{failed:,}", *(f"{mark}{count:,}" for count in tokens)]
@@ -143,7 +143,7 @@ def _show_limits(found: dict[str, Any], console: Console) -> None:
 
 
 def _day(seconds: int) -> str:
-    """Returns the date in UTC, by which the server sums usage. `seconds`: since 1970."""
+    """Returns the date of a time in UTC. `seconds`: since 1970."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d")
 
 

@@ -86,7 +86,7 @@ class Connection:
         return self._report.session_lost
 
     async def start(self) -> None:
-        """Connects and shakes hands. Raises `McpError` where that fails; the connection is closed then."""
+        """Connects, and does the handshake. If that fails, closes the connection and raises `McpError`."""
         self._task = asyncio.create_task(self._run(), name=f"mcp {self._label}")
         self._task.add_done_callback(_retrieve_exception)
         ready = asyncio.create_task(self._ready.wait())

@@ -23,15 +23,14 @@ from codex_proxy.mcp.interfaces import TransportReport
 from codex_proxy.mcp.values import McpFault, McpFaultKind, McpLimits
 
 CONNECT_SECONDS: Final = 10.0
-"""How long connecting or sending one message may take."""
+"""The most seconds that connecting, or sending one message, may take."""
 IDLE_SECONDS: Final = 300.0
-"""The longest silence in a stream. A tool call has its caller's own deadline."""
+"""The most seconds of silence in a stream. A tool call has a deadline of its own."""
 NOTIFICATION_SECONDS: Final = 5.0
-"""How long the (empty) answer to a notification may take. They are sent one by one, and calls wait behind
-them.
-"""
+"""The most seconds that the (empty) answer to a notification may take. Notifications are sent one by one, and calls
+wait for them."""
 MAX_ADDRESSES: Final = 4
-"""How many addresses of a host are tried: two IPv4 and two IPv6."""
+"""The most addresses of a host that are tried: two IPv4 and two IPv6."""
 _NOTIFICATION: Final = b'"method":"notifications/'
 
 
@@ -202,8 +201,8 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
 
 
 class _LimitedBody(httpx2.AsyncByteStream):
-    """A response body up to a size limit. None: no limit, for event streams, whose events are bounded one by
-    one.
+    """A response body with a size limit in bytes. A limit of None is for event streams, whose events are limited
+    one by one.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
-"""What the MCP client needs of its surroundings: a way to start a program, and a report of how a transport
-failed.
+"""The interfaces that the MCP client needs: a way to start a program, and a report of how a transport failed.
 
-`mcp_setup` implements `Spawn` by children of the process layer, which end with the proxy even if it is
-killed. This package starts no process itself.
+This package starts no process itself. `mcp_tools` implements `Spawn` with child processes that end with the proxy,
+even if it is killed.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ class ProcessListener(Protocol):
     """Receives a process's output. Its methods are called on the event loop, `ended` exactly once and last."""
 
     def received(self, chunk: bytes) -> None:
-        """A chunk of stdout has come."""
+        """Takes a chunk of stdout."""
 
     def ended(self, exit: ProcessExit) -> None:
-        """The process has ended, and all its output was received."""
+        """Called when the process has ended and all its output was received."""
 
 
 class Process(Protocol):
@@ -80,13 +79,13 @@ class Spawn(Protocol):
 
 
 class TransportReport:
-    """How a transport failed, beyond what the `mcp` package says itself."""
+    """The details of how a transport failed that the `mcp` package does not report."""
 
     def __init__(self) -> None:
         self.fault: McpFault | None = None
         self.refused_status: int | None = None
-        """The HTTP status with which the server refused the last message; None if it took it."""
+        """The HTTP status with which the server refused the last message; None if it accepted it."""
         self.session_lost = False
-        """The server no longer knows the session, and has not processed the last message."""
+        """Whether the server no longer knows the session, and so has not processed the last message."""
         self.ended = asyncio.Event()
         """Set when the server will send nothing more."""

@@ -22,9 +22,9 @@ from codex_proxy.mcp.servers import REFRESH_INTERVAL, McpServer
 from codex_proxy.mcp.values import McpFault, McpFaultKind, McpLimits, McpListing, McpResult, failed
 
 IDLE_SECONDS: Final = 60.0
-"""How long a session is kept after its last use: a client's next request usually comes within seconds."""
+"""Seconds for which a session is kept after its last use. A client's next request usually comes within seconds."""
 MAX_SESSIONS: Final = 64
-"""The most sessions of all owners together: each holds a connection open."""
+"""The most sessions of all owners together. Each needs an open connection."""
 
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _HEADER_VALUE: Final = re.compile(r"[\x20-\x7e\t]{0,16384}")
@@ -44,9 +44,8 @@ _FORBIDDEN_HEADERS: Final = frozenset(
         *("proxy-authorization", "proxy-connection"),
     }
 )
-"""Headers a request may not set: they would redirect it (`Host`), or belong to the connection or the
-protocol.
-"""
+"""Headers that a request may not set: they would redirect the message (`Host`), or belong to the connection or the
+protocol."""
 
 
 class NamedServer(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +65,7 @@ class NamedServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Session:
-    """A server of one owner, with the number of requests that use it."""
+    """A session with a server for one owner, and the number of requests that use it."""
 
     def __init__(self, mcp_server: McpServer) -> None:
         self.mcp_server = mcp_server
@@ -75,7 +74,7 @@ class _Session:
 
 
 class RequestServers:
-    """Sessions with the MCP servers that requests name. `close` it at the end."""
+    """Sessions with the MCP servers that requests name. Call `close` when the server stops."""
 
     def __init__(
         self,
@@ -178,9 +177,7 @@ class RequestServers:
     # --- sessions -------------------------------------------------------------------------------
 
     def _acquire(self, server: NamedServer, owner: str) -> _Session | McpFault:
-        """Returns the owner's session with this server, new if there is none, or the fault why there can be
-        none.
-        """
+        """Returns the owner's session with this server, which is created if there is none; a fault if it cannot be."""
         if self._closed:
             return self._fault(
                 McpFaultKind.CLOSED, server, "is not used any more: the proxy is shutting down."
@@ -215,7 +212,9 @@ class RequestServers:
             self._close_session(key)
 
     def _make_room(self) -> bool:
-        """Returns whether a session may be added; closes the least recently used idle session if need be."""
+        """Makes room for one more session, by closing the least recently used idle one if needed. Returns False if
+        all are in use.
+        """
         if len(self._sessions) < self._max_sessions:
             return True
         unused = next((key for key, session in self._sessions.items() if not session.users), None)
@@ -269,8 +268,8 @@ def _headers(server: NamedServer) -> dict[str, str]:
 
 
 def _digest(label: str, headers: dict[str, str]) -> bytes:
-    """Returns a hash of label and headers, so that other credentials mean another session.
+    """Returns a hash of label and headers, so that a request with other credentials gets another session.
 
-    It is hashed so that the dictionary's keys hold no credentials.
+    It is hashed so that the dictionary's keys contain no credentials.
     """
     return hashlib.sha256(msgspec.json.encode((label, sorted(headers.items())))).digest()

@@ -127,7 +127,7 @@ def _structured(content: object, result: _ResultBuilder, limits: McpLimits) -> b
 
 
 def _type_name(media_type: str | None) -> str:
-    """Returns the name of a type for a message, unless it is missing or unprintable."""
+    """Returns the name of a media type for a message. If it is missing or not printable, returns a general name."""
     return media_type if media_type and _PRINTABLE.fullmatch(media_type) else "of an unknown type"
 
 

@@ -1,8 +1,9 @@
-"""MCP servers as callers use them: connected when first needed, their tools cached, restarted after failures.
+"""MCP servers as the rest of the proxy uses them: connected when first needed, with a cache of their tools, and
+restarted after failures.
 
-Nothing here raises: a failure is a fault in the listing or in the result. Starting a server is not tied to
-the request that caused it: it continues when that request is gone, for the next one. Restarts after repeated
-failures are delayed: not at all, then 1, 2, 4 ... seconds, up to `limits.max_backoff_seconds`.
+Nothing here raises: a failure is a fault in the listing or in the result. The start of a server goes on when the
+request that caused it has ended, and later requests use it. Restarts after repeated failures are delayed: not at
+all, then 1, 2, 4 ... seconds, up to `limits.max_backoff_seconds`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ FIRST_DELAYED_FAILURE: Final = 2
 
 
 class McpServer:
-    """One MCP server. `close` it at the end."""
+    """One MCP server. Call `close` when it is no longer needed."""
 
     def __init__(
         self,
@@ -186,7 +187,7 @@ class McpServer:
         return connection
 
     def _started(self, starting: asyncio.Task[Connection]) -> None:
-        """Handles the end of a start: a failed one delays the next."""
+        """Handles the end of a start. If it failed, the next start is delayed."""
         self._starting = None
         error = None if starting.cancelled() else starting.exception()
         if isinstance(error, McpError):
@@ -248,7 +249,7 @@ class McpServer:
     # --- tools ----------------------------------------------------------------------------------
 
     def _tools_changed(self) -> None:
-        """Notes that the server announced a change: the next request fetches the tools again."""
+        """Handles the server's notification that its tools have changed: the next request fetches them again."""
         self._changed = True
 
     async def _refresh(self, connection: Connection) -> None:
@@ -296,7 +297,7 @@ class McpServer:
 
 
 class OperatorServers:
-    """The MCP servers of the operator's file (`config.parse_servers`). `close` it at the end."""
+    """The MCP servers of the operator's file (`config.parse_servers`). Call `close` when the server stops."""
 
     def __init__(
         self,

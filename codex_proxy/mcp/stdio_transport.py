@@ -22,9 +22,9 @@ from codex_proxy.mcp.interfaces import Process, ProcessExit, Spawn, StartError, 
 from codex_proxy.mcp.values import MIB, McpError, McpFault, McpFaultKind, McpLimits
 
 READ_AHEAD = MIB
-"""How many unread bytes are buffered; beyond, the pipe is not read and the server has to wait."""
+"""The most unread bytes of stdout that are buffered. Beyond that the pipe is not read, and the server has to wait."""
 MAX_DETAIL_CHARS = 2000
-"""How much of a server's stderr goes into a fault: its error message, and the last frames of a traceback."""
+"""The most characters of a server's stderr in a fault: its error message, and the last frames of a traceback."""
 
 
 @asynccontextmanager
@@ -76,7 +76,7 @@ async def stdio_transport(
 
 
 class _StdoutLines:
-    """Splits a process's stdout into lines, in bounded memory. Iterate over it; it ends with the process."""
+    """Splits a process's stdout into lines, in bounded memory. Iterating over it ends when the process has ended."""
 
     def __init__(self, limit: int) -> None:
         self.process: Process | None = None
@@ -96,7 +96,7 @@ class _StdoutLines:
         self._changed.set()
 
     def ended(self, exit: ProcessExit) -> None:
-        """Notes how the process ended (see `ProcessListener`)."""
+        """Stores how the process ended (see `ProcessListener`)."""
         self.exit = exit
         self._changed.set()
 

@@ -1,4 +1,4 @@
-"""What MCP servers give, as values: tools, results, faults, and the limits on all of them.
+"""The values of the MCP client: tools, results, faults, and limits.
 
 It uses neither OpenAI's wire formats nor the `mcp` package, which is imported only when a server is used.
 """
@@ -18,39 +18,36 @@ class McpLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits on what one server may cost: times in seconds, sizes in bytes."""
 
     start_seconds: float = 60.0
-    """From the start of a server until its tools are listed. A package runner downloads the server at its
-    first start.
-    """
+    """The most seconds from the start of a server until its tools are listed. A package runner downloads a server
+    at its first start."""
     list_seconds: float = 10.0
-    """How long a request waits for a server's tools. A slower server goes on starting, and until then offers
-    none.
-    """
+    """The most seconds that a request waits for a server's tools. A slower server goes on starting; until then it
+    has no tools."""
     refresh_seconds: float = 2.0
-    """How long a request waits for a newer list of tools before it uses the list that is known."""
+    """The most seconds that a request waits for a newer list of tools. After that it uses the known list."""
     stable_seconds: float = 30.0
-    """A server that ran so long did not fail because of its start: its restart is not delayed."""
+    """A server that ran for this many seconds is restarted without delay when it ends."""
     max_backoff_seconds: float = 60.0
-    """The longest delay between restarts: a repaired server is found within a minute."""
+    """The longest delay in seconds between two restarts."""
     close_seconds: float = 5.0
-    """How long ending one server may take, whatever its transport waits for."""
+    """The most seconds that ending one server may take."""
     message_bytes: int = 32 * MIB
-    """The size of one message from a server, which is held in memory whole."""
+    """The most bytes of one message from a server, which is held in memory as a whole."""
     unsent_bytes: int = 32 * MIB
-    """How much a server may leave unread on its stdin: beyond, it hangs."""
+    """The most bytes that a server may leave unread on its stdin. With more it is taken to hang."""
     text_bytes: int = MIB
-    """All texts of one result: about 250,000 tokens, which only the largest context windows hold."""
+    """The most bytes of all texts of one result: about 250,000 tokens, more than most context windows."""
     image_bytes: int = 20 * MIB
-    """All images of one result, as data URLs: what model providers accept."""
+    """The most bytes of all images of one result, as data URLs: the limit of model providers."""
     max_parts: int = 200
-    """The number of texts and images in one result: each is an item for the model, whatever its size."""
+    """The most texts and images in one result."""
     max_pages: int = 100
-    """The pages of a list of tools: bounds a list that never ends."""
+    """The most pages of a list of tools, in case it never ends."""
     max_tools: int = 1000
-    """The tools of one server: no model takes more in a request."""
+    """The most tools of one server that are used. No model takes more in a request."""
     schema_bytes: int = 4 * MIB
-    """The names, descriptions and schemas of one server's tools together: they go to the model with each
-    step.
-    """
+    """The most bytes of the names, descriptions and schemas of one server's tools together. The model gets them
+    with each step."""
 
 
 class McpTool(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,9 +59,7 @@ class McpTool(msgspec.Struct, frozen=True, kw_only=True):
     input_schema: bytes
     """The JSON Schema of its arguments, encoded."""
     annotations: bytes | None = None
-    """The server's hints about the tool as JSON (`readOnlyHint` ...). Who approves calls decides what they
-    are worth.
-    """
+    """The server's hints about the tool as JSON (`readOnlyHint` ...). They are not verified."""
 
 
 class McpFaultKind(StrEnum):
@@ -77,7 +72,7 @@ class McpFaultKind(StrEnum):
     UNAUTHORIZED = "unauthorized"
     """The server refused the credentials, or asks for some."""
     FORBIDDEN = "forbidden"
-    """The server's URL leads to an address that may not be connected to."""
+    """The server's URL leads to an address to which connections are not permitted."""
     DIED = "died"
     """The server or its connection ended."""
     TIMED_OUT = "timed_out"
@@ -124,19 +119,19 @@ class McpListing(msgspec.Struct, frozen=True):
 
 
 class McpResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a tool call. A call that failed has one too, so that the model can read why."""
+    """The result of a tool call. A failed call has a result, too, so that the model can read why."""
 
     text: str
     """The texts as a JSON array of strings (docs/contract.md#mcp-calls)."""
     parts: tuple[Part, ...]
     """What the model gets: texts, and images as data URLs, in the server's order."""
     structured: bytes | None = None
-    """The structured content as JSON, where the server gave some."""
+    """The structured content as JSON; None if the server sent none."""
     is_error: bool = False
     truncated: bool = False
     """Whether something was left out; the last part says what."""
     fault: McpFault | None = None
-    """Why the tool gave no answer; None where it answered, with an error or without."""
+    """Why there is no answer; None if the tool answered, successfully or with an error."""
 
 
 def text_array(parts: tuple[Part, ...]) -> str:

@@ -36,7 +36,7 @@ class State(Enum):
 
 
 class Change(Enum):
-    """What moves a child from one state to another."""
+    """An event that moves a child from one state to another."""
 
     END = "its owner asks it to end, or it has closed its stdout"
     KILL = "its owner has it killed, or the grace time is over"
@@ -146,7 +146,7 @@ class Child:
         self._listener = listener
         self._state = TABLE.start
         self._paused = False
-        """Whether the owner has paused the output; possible in any state."""
+        """Whether the owner has paused the output. This is possible in any state."""
         self._status: int | None = None
         self._stderr_tail = bytearray()
         self._ended: asyncio.Future[Exit] = loop.create_future()
@@ -236,7 +236,7 @@ class Child:
         self._finish_when_drained()
 
     def _change(self, change: Change) -> None:
-        """Moves to the state that the change leads to."""
+        """Moves to the state that the table gives for this change."""
         self._state = TABLE.after(self._state, change)
 
     def _start_ending(self, grace: float) -> None:
@@ -273,7 +273,7 @@ class Child:
         del self._stderr_tail[:-STDERR_TAIL_BYTES]
 
     def _watch_exit(self) -> None:
-        """Has the exit reported to `_exited`: by a pidfd, or by a thread where there is none."""
+        """Arranges that `_exited` is called at the exit: by a pidfd, or by a thread if the system has none."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except (AttributeError, OSError):  # not Linux, an old kernel, or no descriptor to be had
@@ -321,7 +321,7 @@ class Child:
             self._drain_timer = self._loop.call_later(DRAIN_SECONDS, self._drained)
 
     def _drained(self) -> None:
-        """Finishes when the time for the last output is over."""
+        """Finishes, because the time for reading the last output is over."""
         self._stdout.read_available(PIPE_BYTES)  # a busy loop may run this timer before it reads the pipe
         self._finish()
 

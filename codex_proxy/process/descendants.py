@@ -15,7 +15,8 @@ from pathlib import Path
 from codex_proxy.process.warden import child_pids
 
 START_TIME_FIELD = 19
-"""The index of the start time (in clock ticks since boot) in /proc/PID/stat, counted from behind the name."""
+"""The index of the start time (in clock ticks since boot) among the fields of /proc/PID/stat after the program's
+name."""
 RESIDENT_FIELD = 1
 """The index of the resident memory (in pages) in /proc/PID/statm."""
 

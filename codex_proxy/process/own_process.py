@@ -1,10 +1,11 @@
-"""What the proxy asks of the kernel for its own process, and the orphans that it inherits by that. Linux only.
+"""Settings of the proxy's own process in the kernel, and the orphaned processes that it gets by one of them. Linux
+only.
 
-- `make_undumpable`: the agent's commands run as the same user, who may read the environment and memory of any of his
-  processes; those of the proxy hold its clients' keys.
-- `adopt_orphans`: a warden kills what its child has started, but cannot if it is itself killed (SIGKILL, out of
-  memory). Then its child ends too (parent-death signal), and the rest become children of the proxy, where
-  `OrphanSweep` finds and kills them.
+- `make_undumpable`: the agent's commands run as the same user, who may read the environment and memory of the
+  user's other processes. Those of the proxy contain its clients' keys.
+- `adopt_orphans`: a warden kills the processes that its child has started, unless it is itself killed (SIGKILL, out
+  of memory). Then its child ends too (parent-death signal), and the other processes become children of the proxy,
+  where `OrphanSweep` finds and kills them.
 """
 
 from __future__ import annotations
@@ -21,17 +22,18 @@ from typing import Final
 from codex_proxy.process.warden import PR_SET_CHILD_SUBREAPER, child_pids_by_stat
 
 KILL_SECONDS: Final = 5.0
-"""How long orphans of orphans are looked for. A killed process is gone in milliseconds."""
+"""Seconds for which orphans are looked for again, since a killed orphan may leave further ones. A killed process
+ends within milliseconds."""
 KILL_ROUND_SECONDS: Final = 0.01
-"""The pause between two looks for orphans."""
+"""Seconds between two rounds of looking for orphans."""
 _OWN_PROGRAMS: Final = b"\0".join((os.fsencode(sys.executable), b"-I", b"-S", b""))
-"""The start of the command line of the proxy's own programs: the wardens and the schema workers."""
+"""The first bytes of the command line of the proxy's own programs: the wardens and the workers."""
 
 
 PR_SET_DUMPABLE: Final = 4
 
 _inherits_orphans = False
-"""Whether orphans become children of this process. If not, its children may be anybody's and are left alone."""
+"""Whether orphans become children of this process. If not, its children are never taken for orphans."""
 
 
 def make_undumpable() -> bool:
@@ -54,13 +56,15 @@ def adopt_orphans() -> bool:
 
 
 def kill_orphans_of(loop: asyncio.AbstractEventLoop, warden: int) -> None:
-    """Kills what a killed warden has left behind. `warden` is its process id."""
+    """Kills the processes that a killed warden has left. `warden` is its process id."""
     if _inherits_orphans:
         OrphanSweep(loop, warden).run()
 
 
 class OrphanSweep:
-    """Kills everything that one killed warden has left behind. `session` is the warden's process id."""
+    """Kills the processes that one killed warden has left. `session` is the warden's process id, which is also that
+    of the session.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, session: int) -> None:
         self._loop = loop
@@ -69,7 +73,7 @@ class OrphanSweep:
         self._killed: set[int] = set()
 
     def run(self) -> None:
-        """Kills the orphans of now, and repeats until none is left or the time is over."""
+        """Kills the present orphans. Repeats that until none is left, or `KILL_SECONDS` are over."""
         for pid in child_pids_by_stat(os.getpid()):
             if pid not in self._killed and self._is_orphan(pid):
                 self._killed.add(pid)

@@ -109,9 +109,9 @@ class PipeWriter:
         self._descriptor = descriptor
         self._buffer = bytearray()
         self._waiting_for_pipe = False
-        """The event loop will call `_send` when the pipe takes more."""
+        """Whether the event loop will call `_send` when the pipe can take more bytes."""
         self._write_scheduled = False
-        """The event loop will call `_write_gathered` in its next iteration."""
+        """Whether the event loop will call `_write_gathered` in its next iteration."""
         self._open = True
         self._close_when_sent = False
         os.set_blocking(descriptor, False)
@@ -152,7 +152,7 @@ class PipeWriter:
         os.close(self._descriptor)
 
     def _write_gathered(self) -> None:
-        """Writes what has gathered since the last iteration of the event loop."""
+        """Writes all data of the last iteration of the event loop."""
         self._write_scheduled = False
         if self._buffer and not self._waiting_for_pipe:
             self._send()

@@ -11,10 +11,10 @@ import aiohttp
 import msgspec
 
 CONNECT_SECONDS = 5.0
-"""The server is on this machine, as a rule: then it takes a millisecond."""
+"""The most seconds that connecting may take. The server is usually on this machine."""
 
 SILENCE_SECONDS = 900.0
-"""Longer than the longest silence of a turn that a server allows by default; after that the line is dead."""
+"""Seconds without a byte after which an answer is given up. Longer than a server lets a turn be silent by default."""
 
 
 class ChatError(Exception):
@@ -22,7 +22,7 @@ class ChatError(Exception):
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A piece of an answer. A thought may be a line of what the agent does: `[command] ls`."""
+    """A piece of an answer. A piece of reasoning may be a line about what the agent does: `[command] ls`."""
 
     kind: Literal["text", "thought"]
     text: str
@@ -48,7 +48,7 @@ class _Frame(msgspec.Struct, frozen=True):
 
 
 class Conversation:
-    """The messages so far, and the model that is asked next."""
+    """The messages of a conversation, and the model for the next one."""
 
     def __init__(self, base_url: str, model: str, key: str | None) -> None:
         self.base_url = base_url.rstrip("/")
@@ -63,8 +63,8 @@ class Conversation:
     async def ask(self, text: str) -> AsyncGenerator[Piece, None]:
         """Sends a message, and yields the answer piece by piece. Raises `ChatError`.
 
-        Closing the generator early ends the turn, because it closes the connection. The part of the answer that has
-        arrived is remembered; if nothing has arrived, neither is the question.
+        Closing the generator early ends the turn. The part of the answer that has arrived is kept in the
+        conversation; if nothing has arrived, the question is removed.
         """
         self._messages.append({"role": "user", "content": text})
         said: list[str] = []
@@ -86,7 +86,7 @@ class Conversation:
         return [str(entry["id"]) for entry in (await self.read("/models"))["data"]]
 
     async def read(self, path: str) -> Any:
-        """Returns the JSON that the server answers to a GET. Raises `ChatError`."""
+        """Sends a GET request, and returns the JSON of the answer. Raises `ChatError`."""
         async with self._request("GET", path) as reply:
             return await reply.json(content_type=None)
 
@@ -135,7 +135,7 @@ async def _pieces(reply: aiohttp.ClientResponse) -> AsyncIterator[Piece]:
 
 
 def _refusal(status: int, text: str) -> str:
-    """Returns the message of an error answer."""
+    """Returns the error message in an HTTP answer with this status and body."""
     try:
         error = json.loads(text)["error"]
         message, code = str(error["message"]), error.get("code")

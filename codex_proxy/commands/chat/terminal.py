@@ -1,6 +1,7 @@
-"""The terminal's side of a chat: what is typed, and how answers look. A pipe gets the plain text of one answer.
+"""The terminal side of `codex-proxy chat`: input, and the display of answers. In a pipe it prints the plain text of
+one answer.
 
-Ctrl-C ends the turn and not the program; at the prompt it empties the line.
+Ctrl-C ends the turn and not the program; at the prompt it clears the line.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ACTIVITY = re.compile(r"\[\w+\] ")
 
 
 class Screen:
-    """Pieces of an answer, each kind in its style, on a line of its own where the kind changes."""
+    """Prints the pieces of an answer, each kind in its own style. A new kind begins on a new line."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -53,7 +54,7 @@ class Screen:
         self._kind, self._at_line_start = "", True
 
     def _parts(self, text: str, thought: bool) -> Iterator[tuple[str, bool]]:
-        """The lines of a text, and of each whether it tells of something that the agent did."""
+        """Yields the lines of a text, each with whether it describes something that the agent did."""
         for line in text.splitlines(keepends=True):
             yield line, thought and self._at_line_start and ACTIVITY.match(line) is not None
             self._at_line_start = line.endswith("\n")
@@ -125,8 +126,9 @@ class Chat:
 
 
 def answer_once(conversation: Conversation, stdin: TextIO, console: Console, errors: Console) -> int:
-    """Answers a question from a pipe: all of stdin is the question, and stdout gets only the text of the answer.
-    Returns the exit status."""
+    """Answers one question from a pipe: stdin is the question, and stdout gets the text of the answer. Returns the
+    exit status.
+    """
     try:
         question = stdin.read().strip()
     except UnicodeDecodeError:
@@ -149,7 +151,7 @@ def answer_once(conversation: Conversation, stdin: TextIO, console: Console, err
 
 
 async def _print_text(conversation: Conversation, question: str, out: IO[str]) -> None:
-    """Prints the answer's text unchanged, for programs, and ends it with a newline."""
+    """Prints the text of the answer unchanged, followed by a newline."""
     last = "\n"
     async with contextlib.aclosing(conversation.ask(question)) as pieces:
         async for piece in pieces:

@@ -1,1 +1,1 @@
-"""`codex-proxy connect CLIENT`: what to put where, so that a client finds this server."""
+"""`codex-proxy connect CLIENT`: shows how to configure a client for this server, or does it."""

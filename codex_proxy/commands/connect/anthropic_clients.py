@@ -1,6 +1,7 @@
-"""The clients of Anthropic's API, as data. They want the address without `/v1`, and a key even where none is wanted.
+"""The clients of Anthropic's API, as data. They need the address without `/v1`, and a key even if the server
+requires none.
 
-Sources: the documentation of each, and Claude Code 2.1.330 as it was seen against this server.
+Sources: the documentation of each, and Claude Code 2.1.330 as it behaved with this server.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from codex_proxy.commands.connect.client import CONTEXT_TOKENS, Client, ConfigFile, Entry
 
 SLOTS = ("OPUS", "SONNET", "HAIKU", "FABLE")
-"""The kinds of models that Claude Code asks for by itself, each by a name that a variable sets."""
+"""The kinds of models that Claude Code itself asks for. An environment variable sets the model's name for each."""
 
 ENVIRONMENT = {
     "ANTHROPIC_BASE_URL": "{{root_url}}",
@@ -19,7 +20,7 @@ ENVIRONMENT = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "CLAUDE_CODE_ENABLE_GATEWAY_MODEL_DISCOVERY": "1",
 }
-"""What Claude Code reads at its start."""
+"""The environment variables that Claude Code reads when it starts."""
 
 PLAIN_MODEL = (
     "Claude Code is the agent here, so it gets the plain model: the suffix `:model` says so, also in its requests "

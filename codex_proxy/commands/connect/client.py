@@ -14,19 +14,19 @@ Format: TypeAlias = Literal["toml", "json", "yaml"]
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One value of a file. `path` leads to it; every other value of the file stays as it is."""
+    """One value in a settings file, found by `path`. Other values of the file are not changed."""
 
     path: tuple[str, ...]
     value: Any
     list_key: str = ""
-    """The value is an item of a list: it takes the place of the item with the same value under this key."""
+    """If set, the value is an item of a list: it replaces the item that has the same value for this key."""
     only_if_missing: bool = False
-    """Whether an existing value is kept: the client only needs the setting to be there."""
+    """Whether a value that is already in the file is kept."""
     only_with_key: bool = False
 
 
 class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a client's settings. `path` is empty where it can be anywhere."""
+    """A client's settings file. `path` is empty if the file has no fixed place."""
 
     path: str
     format: Format
@@ -43,9 +43,9 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     language: str = "text"
     """The language of `text`, for its code block in the documentation."""
     text: str = ""
-    """Code to copy, or steps to take; behind the file where there is one."""
+    """Code to copy, or steps to take, in addition to the file if there is one."""
     notes: tuple[str, ...] = ()
 
 
 CONTEXT_TOKENS = 272_000
-"""The input of Codex's current models; `GET /v1/models` tells each one's own."""
+"""The context window of Codex's current models, in tokens. `GET /v1/models` has that of each model."""

@@ -1,6 +1,7 @@
-"""What `codex-proxy connect` prints and writes, from the table.
+"""The texts and files of `codex-proxy connect`, made from the table of clients.
 
-Where it changes a file of another program, what changes is shown, the old file is kept, and the new one comes whole.
+When it changes a file of another program, it shows the difference, keeps a backup, and replaces the file in one
+step.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def write(file: Path, text: str) -> Path | None:
 
 
 def _kept(file: Path) -> Path:
-    """Copies the file to a new name beside it, and returns the copy's path."""
+    """Copies the file to a new name in the same folder, and returns the path of the copy."""
     number = 0
     while True:
         backup = file.with_name(f"{file.name}.bak{number or ''}")
@@ -66,7 +67,7 @@ KEY_TO_BE_GIVEN = "YOUR-KEY"
 
 
 class ConnectError(Exception):
-    """Nothing was done. The text says why, and what to do."""
+    """The command was refused, and nothing was changed. The text says why, and what to do."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,11 +79,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def root_url(self) -> str:
-        """The address that Anthropic's clients want: they add `/v1` themselves."""
+        """The address without `/v1`, for clients of Anthropic's API, which add it."""
         return self.base_url.rstrip("/").removesuffix("/v1")
 
     def filled(self, value: Any) -> Any:
-        """Returns a value of the table with our address, key and models in place of `{{...}}`."""
+        """Returns `value` with the server's address, key and models in place of `{{...}}`."""
         if isinstance(value, str):
             for name in ("base_url", "root_url", "model", "key"):
                 value = value.replace("{{" + name + "}}", getattr(self, name))

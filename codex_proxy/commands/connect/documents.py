@@ -1,6 +1,7 @@
-"""Settings files as text: values go in, and whatever else is there stays, comments and order included.
+"""Changes values in the text of a settings file. Everything else stays, comments and order included.
 
-In: a text, its format, and values. Out: the new text, or `DocumentError` where that cannot be done without a loss.
+In: a text, its format, and values. Out: the new text. Raises `DocumentError` if that is not possible without losing
+something.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from codex_proxy.commands.connect.client import Entry, Format
 
 
 class DocumentError(Exception):
-    """The text cannot be changed without harm. The message says why."""
+    """The text cannot be changed without losing something. The message says why."""
 
 
 def changed(text: str, format: Format, entries: Sequence[Entry]) -> str:
@@ -46,7 +47,7 @@ def changed(text: str, format: Format, entries: Sequence[Entry]) -> str:
 
 
 _HEAD = re.compile(r"(?:[ ]*(?:#[^\n]*)?\n)*---[ ]*(?:#[^\n]*)?\n")
-"""What stands above a YAML document, its mark included: the library would drop it."""
+"""Matches the lines before a YAML document and its `---` mark, which the library would drop."""
 
 
 def _comments(text: str) -> list[str]:
@@ -104,7 +105,7 @@ def _yaml(text: str) -> YAML:
 
 
 def _dash_offset(text: str) -> int:
-    """Returns how far the dashes of a list are indented below its name; 2 where the text has none."""
+    """Returns by how much the dashes of a list are indented relative to its name; 2 if the text has no list."""
     found = re.search(
         r"^( *)[^\s#-][^\n]*:[ ]*(?:#[^\n]*)?\n(?:[ ]*(?:#[^\n]*)?\n)*( *)- ", text, re.MULTILINE
     )

@@ -1,7 +1,7 @@
-"""The clients, as data: one entry each. Everything that is printed, written or documented of a client is here, or in
-`anthropic_clients` for those of Anthropic's API.
+"""The clients, as data. Everything that is printed, written or documented about a client is here, or in
+`anthropic_clients` for clients of Anthropic's API.
 
-Sources: each client's own documentation, and what was seen of it against this server.
+Sources: each client's own documentation, and its behaviour with this server.
 """
 
 from __future__ import annotations
