@@ -27,51 +27,56 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command
 
 START_SECONDS = 20.0
-"""How long a process may take to answer `initialize`: usually 70 ms, 0.5 s in a new home, more from a cold disk."""
+"""The most seconds that a process may take to answer `initialize`. It usually takes 70 ms; 0.5 s in a new home,
+more from a cold disk."""
 
 RECHECK_SECONDS = 10.0
-"""How often a new process is asked who is signed in. A sign-in in the system's keyring changes no file."""
+"""Seconds after which a new process is started to find out whether somebody has signed in, since a sign-in in the
+system's keyring changes no file."""
 
 LIMITS_SECONDS = 5.0
-"""How long the agent may take to report the limits of its account, for which it asks its provider."""
+"""The most seconds to wait for the agent to report the limits of its account, for which it asks its provider."""
 
 CLIENT_NAME = "codex_openai_proxy"
 
 
 class AppServerProcesses(msgspec.Struct, frozen=True):
-    """How to start the two kinds of process, and what is known of them before they run."""
+    """How the two kinds of process (for plain-model turns and for agent turns) are started, and facts about the
+    program.
+    """
 
     name: str
     version: str
     plain: Command
     agent: Command | None
-    """None where one kind of process serves both kinds of turn (the fake agent)."""
+    """The command of processes for agent turns. None if one kind of process serves both kinds of turn (the fake
+    agent)."""
     empty_folder: str
     models: tuple[AgentModel, ...]
     any_model: bool
     sign_in_file: str = ""
-    """The file that changes when somebody signs in."""
+    """The path of the file that changes when somebody signs in."""
     start_mark: str = ""
-    """A file that exists once this release has started with this state folder."""
+    """The path of a file that exists once this release has started with this state folder."""
     profiles: Profiles | None = None
-    """The permission profiles of agent processes; None where they have none (the fake agent)."""
+    """The permission profiles of agent processes; None for the fake agent, which has none."""
     can_confine: Callable[[], Awaitable[bool]] | None = None
     """Finds out whether commands can be kept from reading files on this machine. Takes 0.1 s and more."""
     contract: ContractCheck = ContractCheck()
-    """What the binary has, and lacks, of the protocol that we need."""
+    """Which parts of the protocol the binary lacks."""
     renew_check: Callable[[], Awaitable[None]] | None = None
     """Asks the binary again what it supports, for the next start of the server."""
 
 
 class _Start(msgspec.Struct, frozen=True):
-    """When a process was started, and the stamp of the sign-in file at that time."""
+    """When a process was started (`at`), and the stamp of the sign-in file at that time."""
 
     at: float
     stamp: tuple[int, int, int] | None
 
 
 def _stamp(file: str) -> tuple[int, int, int] | None:
-    """Returns a stamp that changes with the file's content; None where there is no such file."""
+    """Returns a value that changes when the file changes; None if it does not exist."""
     try:
         stat = os.stat(file)
     except OSError:
@@ -80,7 +85,9 @@ def _stamp(file: str) -> tuple[int, int, int] | None:
 
 
 class AppServerAgent:
-    """An `Agent`. `start` warms the pool of the default mode; the other pool starts when it is first needed."""
+    """An `Agent` with one or two pools of processes. `start` starts the pool of the default mode; the other one
+    starts with its first turn.
+    """
 
     members: Mapping[str, Agent] = {}
     warning = ""
@@ -142,8 +149,10 @@ class AppServerAgent:
         return AgentSession(turn, transport.dialect, transport)
 
     async def _permissions(self, turn: Turn) -> str | None:
-        """Returns the permission profile of a turn whose commands must not read protected paths. None where the turn
-        gets a plain sandbox mode; on a machine where Codex cannot limit reading, its sandbox runs no command at all."""
+        """Returns the permission profile for a turn whose commands must not read protected paths; None if it gets a
+        plain sandbox mode. (If Codex cannot limit reading on this machine, a profile would let no command run at
+        all.)
+        """
         profiles, can_confine = self._processes.profiles, self._processes.can_confine
         if turn.mode == "model" or not turn.confine_reads or profiles is None or can_confine is None:
             return None

@@ -48,7 +48,7 @@ def question_event(message: Message, ask_id: str) -> ApprovalRequested | InputRe
 
 
 class Questions:
-    """The agent's approval requests and questions without an answer."""
+    """The agent's approval requests and questions that have no answer yet."""
 
     def __init__(self) -> None:
         self._open: dict[str, int | str] = {}
@@ -72,17 +72,17 @@ class Questions:
 
 
 class PendingCalls:
-    """Calls of the client's tools without an output, by call id."""
+    """Calls of the client's tools that have no output yet, by call id."""
 
     def __init__(self) -> None:
         self._requests: dict[str, list[int | str]] = {}
-        """Ids of the agent's requests for outputs that are not there yet."""
+        """The ids of the agent's requests for outputs that have not come yet, by call id."""
         self._replies: dict[str, ToolReply] = {}
-        """Outputs that the agent has not requested yet."""
+        """The outputs that the agent has not requested yet, by call id."""
         self.waiting: set[str] = set()
         """The ids of calls whose outputs the client has not given yet."""
         self._bypassed = False
-        """Whether the agent has answered one of the calls itself: then it no longer waits for the client."""
+        """Whether the agent has answered one of the calls itself, so that it does not wait for the client."""
 
     @property
     def can_resume(self) -> bool:
@@ -90,11 +90,13 @@ class PendingCalls:
         return bool(self.waiting) and not self._bypassed
 
     def has_call(self, call_id: str) -> bool:
-        """Returns whether the call waits for its output, or has one that was not requested yet."""
+        """Returns whether the call waits for its output, or has an output that the agent has not requested yet."""
         return call_id in self.waiting or call_id in self._replies
 
     def add_request(self, call_id: str, id: int | str) -> bytes:
-        """Handles the agent's request for an output. Returns the answer; empty if the output is not there yet."""
+        """Handles the agent's request for an output. Returns the line that answers it; empty if there is no output
+        yet.
+        """
         reply = self._replies.pop(call_id, None)
         if reply is not None:
             return _answer(id, reply)
@@ -102,8 +104,8 @@ class PendingCalls:
         return b""
 
     def add_reply(self, call_id: str, reply: ToolReply) -> bytes:
-        """Handles the output of a call. Returns the answers to the requests for it; empty if it does not wait or was
-        not requested.
+        """Handles the output of a call. Returns the lines that answer the agent's requests for it; empty if there
+        are none.
         """
         if call_id not in self.waiting:
             return b""
@@ -115,7 +117,7 @@ class PendingCalls:
         return b"".join(_answer(id, reply) for id in requests)
 
     def agent_answered(self, call_id: str) -> None:
-        """Notes that the agent itself has given the model an output of this call."""
+        """Records that the agent itself has given the model an output of this call."""
         self._requests.pop(call_id, None)
         self._replies.pop(call_id, None)
         self._bypassed |= call_id in self.waiting

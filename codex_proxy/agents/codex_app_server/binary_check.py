@@ -1,9 +1,9 @@
-"""Finds out what the Codex binary on this machine supports, once, and keeps the answer in the state folder.
+"""Finds out which features the Codex binary on this machine supports, and stores the answer in the state folder.
 
 Asks the binary for the schema of its app-server, compares it with the contract, and tries which start switches it
 knows. The answer is for one binary (its path, size and time) and one version of the contract; later starts read it
-from the file. Once a day a start asks again in the background, because a script that starts another binary stays the
-same when that binary changes.
+from the file. Once a day a start asks again in the background: if the path is that of a script, the binary behind
+it may have changed.
 """
 
 from __future__ import annotations
@@ -28,25 +28,26 @@ from codex_proxy.files.private import make_folder, replacing
 log = structlog.get_logger(__name__)
 
 SCHEMA_FILE: Final = "codex_app_server_protocol.schemas.json"
-"""The file with the whole schema, among the many that the binary writes."""
+"""The name of the file that has the whole schema, among the many that the binary writes."""
 
 KEPT_SECONDS: Final = 86400.0
-"""How old an answer may be before a start asks again in the background."""
+"""The age in seconds after which a start asks the binary again in the background."""
 
 _NAMED: Final = re.compile(r"(?:configuration field|in) `([^`]+)`")
-"""The end of the binary's refusal of a switch: `unknown configuration field `x``, or for a wrong type `in `x``."""
+"""Finds the key in the binary's error about a switch: `unknown configuration field `x`` or, for a value of the
+wrong type, `in `x``."""
 
 
 class BinaryCheck(msgspec.Struct, frozen=True):
-    """What is known of a binary before it is driven."""
+    """Which parts of the protocol and which start switches a binary supports."""
 
     contract: ContractCheck = ContractCheck()
     unknown_switches: tuple[str, ...] = ()
-    """Keys of start switches that the binary does not know. With some of them it would not start."""
+    """The keys of start switches that the binary does not know. Some of them would prevent its start."""
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """An answer in the state folder, with the binary and the contract that it is for."""
+    """A stored `BinaryCheck`, with the identity of the binary and a digest of the contract that it is valid for."""
 
     binary: tuple[str, int, int]
     contract: str
@@ -54,15 +55,17 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 async def check_binary(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
-    """Returns the kept answer, or asks the binary and keeps its answer. Raises `Fault` where the binary cannot be
-    asked."""
+    """Returns the stored answer, or asks the binary and stores the answer. Raises `Fault` if the binary cannot be
+    run.
+    """
     kept = _read(program, state)
     return kept if kept is not None else await _ask_and_keep(program, state, environment)
 
 
 async def renew_check(program: str, state: str, environment: Mapping[str, str], now: float) -> None:
-    """Asks again where the kept answer is older than a day; `now` is the time in seconds since the epoch. A change is
-    logged and holds from the next start on. Raises nothing: the server goes on with what it knew."""
+    """Asks the binary again if the stored answer is older than a day; `now` is in seconds since 1970. A change is
+    logged and takes effect at the next start. Raises nothing.
+    """
     try:
         if now - _file(program, state).stat().st_mtime < KEPT_SECONDS:
             return
@@ -106,11 +109,11 @@ async def schema_of(program: str, folder: str, environment: Mapping[str, str]) -
 async def unknown_switches(
     command: tuple[str, ...], switches: Sequence[Switch], environment: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Returns the keys of the switches that the binary does not know, or that need another type of value.
-    `command` is one that ends by itself when it reads nothing on stdin.
+    """Returns the keys of the switches that the binary does not know, or that need another type of value. `command`
+    must be one that ends when stdin is empty.
 
-    The binary names one key at a time, so it is started until it accepts the rest. A refusal that names none of the
-    keys is about something else, and ends the search.
+    The binary names one key at a time, so it is started again until it accepts the rest. If its error names none of
+    the keys, the search ends.
     """
     left, unknown = list(switches), list[str]()
     while left:
@@ -142,7 +145,7 @@ async def _ask_and_keep(program: str, state: str, environment: Mapping[str, str]
 
 
 def _read(program: str, state: str) -> BinaryCheck | None:
-    """Returns the kept answer; None where there is none for this binary and this contract."""
+    """Returns the stored answer; None if there is none for this binary and this contract."""
     try:
         kept = msgspec.json.decode(_file(program, state).read_bytes(), type=_Kept)
     except (FileNotFoundError, msgspec.DecodeError):
@@ -157,7 +160,7 @@ def _file(program: str, state: str) -> Path:
 
 
 def _binary(program: str) -> tuple[str, int, int] | None:
-    """Returns the path, size and time of the binary; None where there is no such file, which a start will report."""
+    """Returns the path, size and time of the binary; None if the file does not exist."""
     try:
         stat = os.stat(program)
     except OSError:

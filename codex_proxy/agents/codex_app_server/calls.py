@@ -1,10 +1,10 @@
-"""The client's tools as the agent takes them, and their calls among the raw items of the current model call.
+"""The client's tools in the agent's form, and their calls among the raw items of the current model call.
 
 The agent accepts names that match `[A-Za-z0-9_-]{1,128}`, reserves the prefix `mcp__`, and silently leaves out some
 names (`IGNORED_NAMES`). It has no custom tools. Source: experiments with releases 0.163 and 0.169.
 
-Raw items are kept until the model call is over: a retry repeats all of them, and only the end shows that no further
-call follows.
+Raw items are kept until the model call has ended, because a retry repeats all of them, and only the end shows that
+no further call follows.
 """
 
 from __future__ import annotations
@@ -27,26 +27,25 @@ IGNORED_NAMES = frozenset({"exec_command", "shell_command", "functions"})
 """Names that the agent accepts, but leaves out of the model's request."""
 RESERVED_PREFIX = "mcp__"
 PREFIX = "client_"
-"""Put in front of a name that must be changed. A client's name that begins so is changed too, so that names stay
-unique.
-"""
+"""The prefix of a name that must be changed. A client's name with this prefix is changed, too, so that names stay
+unique."""
 
 MAX_CHARS = 64
-"""The longest changed name: the agent takes 128 characters, but providers only 64."""
+"""The most characters of a changed name. The agent takes 128, but providers only 64."""
 
 DIGEST_DIGITS = 16
-"""The digits of a digest in a changed name: 64 bits, so that no two names become the same by chance."""
+"""The number of digits of the digest in a changed name: 64 bits, so that two names do not become the same."""
 
 MAX_KEPT_CHARS = MAX_CHARS - len(PREFIX) - 1 - DIGEST_DIGITS
-"""How many characters of a name are kept before a digest."""
+"""The most characters of a name that are kept before a digest."""
 
 _ENDS_LIKE_A_DIGEST = re.compile(rf"_[0-9a-f]{{{DIGEST_DIGITS}}}\Z")
 
 
 def agent_name(name: str) -> str:
-    """Returns the name under which the agent is offered a tool; always the same one for the same name.
+    """Returns the name under which the agent is offered a tool. It depends only on the client's name.
 
-    A name that is only reserved is kept in full behind the prefix, unless it is too long or ends like a digest.
+    A name that is only reserved is kept as a whole after the prefix, unless it is too long or ends like a digest.
     """
     if not _must_rename(name):
         return name
@@ -132,11 +131,10 @@ class ModelItems:
         self._response_open = False
         """Whether a response of the model has begun and not ended."""
         self._agent_calls: set[str] = set()
-        """Calls that the agent answers itself before it requests the first of the client's outputs, and has
-        not yet.
-        """
+        """The ids of calls that the agent itself answers before it requests the first output of the client, and has
+        not answered yet."""
         self._outputs_from_client: set[str] = set()
-        """Calls whose outputs the client gave, so that its history has them already."""
+        """The ids of calls whose outputs the client gave. They are in the client's history already."""
 
     def add_item(self, item: msgspec.Raw) -> RawItemHead | None:
         """Keeps a raw item. Returns its head, or None if it is the agent's own context or an output. Raises
@@ -170,14 +168,14 @@ class ModelItems:
         return call_id
 
     def client_gave_outputs(self, call_ids: Iterable[str]) -> None:
-        """Notes that the client gave the outputs of these calls: the agent's copies of them are not reported
-        again.
+        """Records that the client gave the outputs of these calls, so that the agent's copies of them are not
+        reported again.
         """
         self._outputs_from_client.update(call_ids)
 
     def _add_call(self, head: RawItemHead, call: RawItemCall) -> None:
-        """Adds a call of a client's tool. A call that the agent cannot pass on is noticed, and answered by the agent
-        itself.
+        """Adds a call of a client's tool. If the agent cannot pass it on (an unknown tool, invalid arguments), it
+        answers the call itself, and a `Notice` is added.
         """
         if not self._names.is_offered(call.name):
             if self._plain:  # in agent mode it may be one of the agent's own tools
@@ -194,17 +192,17 @@ class ModelItems:
             )
 
     def _await_agent_output(self, call: RawItemCall) -> None:
-        """Makes the step wait for the agent's own output of a call, so that later turns can show it to the model.
+        """Makes the step wait for the agent's own output of a call, so that it is in the history of later turns.
 
-        Not for a call that comes after one of the client's, because some releases handle the calls one after the
+        This does not apply to a call after one of the client's, because some releases run calls one after the
         other.
         """
         if not self._calls:
             self._agent_calls.add(call.call_id)
 
     def output_requested(self, begun: Collection[str]) -> None:
-        """Handles the agent's request for a client's output: its own calls that it has not started yet come after
-        that.
+        """Handles the agent's request for a client's output. The agent's own calls that it has not started will run
+        only after that, so they are not waited for.
 
         `begun` are the ids of the items that it has started.
         """
@@ -215,11 +213,11 @@ class ModelItems:
         return any(call.call_id == call_id for call in self._calls)
 
     def add_requested_call(self, params: Params) -> bool:
-        """Adds a call that the agent requests the output of, but that no raw item had. Returns False if it is not a
-        client's tool.
+        """Adds a call whose output the agent requests although no raw item had the call. Returns False if it is not
+        a client's tool.
 
-        Some models do all their work in one tool, `exec`, which runs JavaScript; the client's tools are functions in
-        it.
+        Some models do all their work in one tool, `exec`, which runs JavaScript; the client's tools are functions
+        in it.
         """
         if not params.call_id or not self._names.is_offered(params.tool or ""):
             return False
@@ -231,16 +229,18 @@ class ModelItems:
 
     @property
     def must_request_now(self) -> bool:
-        """Whether calls wait for the client's outputs although no end of a response will come for them."""
+        """Whether the client's outputs must be requested without waiting for the end of a model's response, because
+        there will be none.
+        """
         return bool(self._calls) and not self._response_open and not self._agent_calls
 
     def end_response(self) -> bool:
-        """Notes the end of the response. Returns False if the agent must first answer calls of its own."""
+        """Handles the end of the model's response. Returns False if the agent must first answer calls of its own."""
         self._response_open = False
         return not (self._calls and self._agent_calls)
 
     def discard_for_retry(self) -> None:
-        """Drops what the model put out: the retry repeats it. Outputs stay."""
+        """Drops the items of the model, because the retry repeats them. Outputs are kept."""
         self._calls.clear()
         self._agent_calls.clear()
         self._response_open = False
@@ -249,7 +249,7 @@ class ModelItems:
         ]
 
     def take(self) -> tuple[list[Event], list[ToolCallRequested]]:
-        """Returns the raw items, and the calls that wait for the client's outputs, and forgets them."""
+        """Returns and removes the raw items, and the calls that wait for the client's outputs."""
         events, self._events = self._events, []
         calls, self._calls = self._calls, []
         self._agent_calls.clear()
@@ -259,7 +259,9 @@ class ModelItems:
     def _tool_call_request(
         self, call_id: str, name: str, text: str, item_id: str | None, *, as_function: bool
     ) -> ToolCallRequested:
-        """Makes the event of a call. `as_function`: a custom tool's input comes as a function's arguments."""
+        """Returns the event for a call. `as_function`: `text` is the JSON arguments of the function that represents
+        a custom tool.
+        """
         name = self._names.client_name(name)
         kind = self._tools[name].kind
         if kind == "custom" and as_function:

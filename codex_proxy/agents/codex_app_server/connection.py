@@ -1,8 +1,8 @@
-"""The JSON-RPC connection to one `codex app-server` process, without IO: which message belongs to which channel.
+"""The JSON-RPC connection to one `codex app-server` process, without IO: assigns each message to a channel.
 
-Many threads share a connection. Each session gets a *channel*: its request ids are `<channel>.<n>`, so that an answer
-names its channel, and the thread that it starts belongs to it, so that a notification is assigned by its thread id.
-Channel 0 is the connection's own, for `initialize` and for questions about the account.
+Many threads share a connection. Each session gets a *channel*: its request ids are `<channel>.<n>`, so that an
+answer names its channel, and the thread that it starts belongs to it, so that a notification is assigned by its
+thread id. Channel 0 belongs to the connection itself, for `initialize` and for requests about the account.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _ThreadStartResult(msgspec.Struct, frozen=True):
 
 
 class Received(msgspec.Struct, frozen=True):
-    """What a chunk of lines leads to: bytes to write, and messages by channel, in order."""
+    """The result of a chunk of lines: bytes to write, and messages by channel, in order."""
 
     writes: bytes
     messages_by_channel: list[tuple[int, list[Message]]]
@@ -62,7 +62,7 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class Connection:
-    """The state of one connection. It is opening at first, then `ready`, or failed with the reason in `fault`."""
+    """The state of one connection: opening at first, then `ready`; or failed, with the reason in `fault`."""
 
     def __init__(self, client_name: str, client_version: str) -> None:
         self._client = (client_name, client_version)
@@ -85,11 +85,13 @@ class Connection:
         return request(INITIALIZE, "initialize", initialize_params(*self._client))
 
     def account_request(self) -> bytes:
-        """Returns the request who is signed in. The answer updates `signed_in`."""
+        """Returns the line that asks who is signed in. The answer updates `signed_in`."""
         return request(ACCOUNT, "account/read", {})
 
     def limits_request(self) -> bytes:
-        """Returns the request for the account's limits. The agent asks its model provider, without a turn."""
+        """Returns the line that asks for the account's limits. The agent asks its model provider for them, without
+        a turn.
+        """
         return request(LIMITS, "account/rateLimits/read", None)
 
     # --- channels -------------------------------------------------------------------------------
@@ -101,7 +103,9 @@ class Connection:
         return self._last_channel
 
     def close_channel(self, channel: int) -> bytes:
-        """Closes a channel: messages for it are dropped from now on. Returns bytes that may be written now."""
+        """Closes a channel, whose messages are dropped from now on. Returns bytes of other channels that may be
+        written now.
+        """
         self._in_flight -= self._unanswered.pop(channel, 0)
         self._threads = {thread: each for thread, each in self._threads.items() if each != channel}
         self._held_writes = deque(each for each in self._held_writes if each[0] != channel)
@@ -113,8 +117,8 @@ class Connection:
         return len(self._unanswered)
 
     def send(self, channel: int, writes: bytes) -> bytes:
-        """Returns what of a channel's `writes` may be written now. Requests beyond `MAX_IN_FLIGHT` are held until
-        answers come.
+        """Returns those of a channel's `writes` that may be written now. Requests beyond `MAX_IN_FLIGHT` are held
+        until answers come.
         """
         requests = count_requests(writes)
         if requests and (self._held_writes or self._in_flight + requests > MAX_IN_FLIGHT):
@@ -170,7 +174,9 @@ class Connection:
         return Received(b"".join(writes), list(by_channel.items()), limits)
 
     def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:
-        """Returns a message's channel; None if the connection handles it itself, or it belongs to nobody."""
+        """Returns a message's channel; None if the connection handles it itself, or if no channel has it. Lines to
+        write are added to `writes`.
+        """
         if message.method is None:
             return self._channel_of_answer(message, writes)
         thread = message.params.thread_id
@@ -187,7 +193,9 @@ class Connection:
         return None
 
     def _channel_of_answer(self, message: Message, writes: list[bytes]) -> int | None:
-        """Returns the channel of an answer, and counts its request as answered."""
+        """Returns the channel of an answer, and counts its request as answered; None if no channel has it. Lines to
+        write are added to `writes`.
+        """
         head = message.id.partition(".")[0] if isinstance(message.id, str) else ""
         if not (head.isascii() and head.isdigit() and len(head) <= MAX_CHANNEL_DIGITS):
             return None

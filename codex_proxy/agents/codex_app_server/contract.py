@@ -1,13 +1,15 @@
-"""The contract: what the dialect needs of `codex app-server`, and its comparison with the schema of a binary.
+"""The contract: the messages and fields of `codex app-server` that this server needs, and their comparison with a
+binary's schema.
 
 Comes in: the JSON Schema that `codex app-server generate-json-schema --experimental` writes. Goes out: a
-`ContractCheck` with the messages, fields and values that are missing, and the feature that needs each. What names no
-feature is needed by every turn. So the binary decides whether it can be driven, and not the number of its release.
+`ContractCheck` with the messages, fields and values that are missing, and the feature that needs each. Those
+without a feature are needed by every turn. So a binary is judged by its schema, and not by the number of its
+release.
 
 A clause names fields by their path: `turn.id`; `input[].text` is a field of every element of an array, and
 `item<reasoning>.summary` a field of the variant whose `type` is `reasoning`. Its value is a JSON type, or in double
-quotes a value that an enumeration must have. A field is present when the schema allows that type or value in it. For
-messages that we send, the binary must also require no field that we do not send.
+quotes a value that an enumeration must have. A field is present when the schema allows that type or value in it.
+For messages that we send, the binary must also require no field that we do not send.
 
 Source: the schemas of releases 0.133 to 0.169, and the messages that the modules of this folder write and read.
 """
@@ -23,16 +25,17 @@ import msgspec
 from codex_proxy.agents.base import Capability
 
 Way = Literal["request", "answer", "notification", "question", "reply"]
-"""The kinds of message. `request`: the parameters of a request that we send; `answer`: its result; `notification`;
-`question`: the parameters of a request that the agent sends; `reply`: the result that we send."""
+"""The kinds of messages. `request`: the parameters of a request that we send; `answer`: its result; `notification`:
+the parameters of a notification of the agent; `question`: the parameters of a request that the agent sends;
+`reply`: the result that we send."""
 
 DEFINITIONS: Final[Mapping[str, str]] = {
     "rawResponseItem/completed": "RawResponseItemCompletedNotification",
     "rawResponse/completed": "RawResponseCompletedNotification",
     "account/read": "GetAccountResponse",
 }
-"""The definitions of messages that the schema does not lead to: notifications that its list lacks, and answers whose
-definition has another name than the request."""
+"""The definitions of messages that cannot be found by the schema's lists: notifications that are missing there, and
+answers whose definition is not named after the request."""
 
 
 class SchemaError(ValueError):
@@ -51,7 +54,7 @@ class ProtocolSchema:
         self._lists = {name: self._methods(name) for name in lists}
 
     def _methods(self, name: str) -> dict[str, Any]:
-        """Returns the messages of a list: the node of the parameters by method."""
+        """Returns the messages in a list of the schema: the node of the parameters, by method."""
         listed = self._pointed(f"#/definitions/{name}")
         variants = listed.get("oneOf") if isinstance(listed, dict) else None
         if not isinstance(variants, list):
@@ -64,14 +67,14 @@ class ProtocolSchema:
         return methods
 
     def _pointed(self, reference: str) -> Any:
-        """Returns the node that a reference names; None where there is none."""
+        """Returns the node that a reference names; None if it does not exist."""
         node: Any = self._document
         for part in reference.removeprefix("#/").split("/"):
             node = node.get(part) if isinstance(node, dict) else None
         return node
 
     def message(self, way: Way, method: str) -> Any:
-        """Returns the node of a message; None where there is no such message."""
+        """Returns the node of a message; None if the schema does not have it."""
         if way in ("request", "answer"):
             listed = self._lists["ClientRequest"].get(method)
         elif way == "notification":
@@ -103,7 +106,7 @@ class ProtocolSchema:
         return found
 
     def _inside(self, found: list[Any], part: Callable[[dict[str, Any]], Any]) -> list[Any]:
-        """Returns one part of every node that has it."""
+        """Returns the result of `part` for every node for which it is not None."""
         parts = (part(inner) for each in found for inner in self.nodes(each))
         return [each for each in parts if each is not None]
 
@@ -147,13 +150,12 @@ Feature = (
         "command_clean_up",
     ]
 )
-"""What can be off while everything else is served: a capability, or something that a request can do without.
+"""Something that a binary may lack while turns still work: a capability, or another feature.
 
-`parallel_calls`: several calls of the client's tools in one answer; without it one at a time. `effort`: the reasoning
-effort and summary that a request asks for. `reasoning`, `usage`, `activity`: the model's reasoning, the number of
-tokens (else an estimate), and what the agent does. `confined_reads`: commands cannot read our files.
-`command_clean_up`: commands that outlive their turn are ended.
-"""
+`parallel_calls`: several calls of the client's tools in one answer; without it one at a time. `effort`: the
+reasoning effort and summary that a request asks for. `reasoning`, `usage`, `activity`: the model's reasoning, the
+number of tokens (else an estimate), and what the agent does. `confined_reads`: commands cannot read the server's
+files. `command_clean_up`: commands that outlive their turn are ended."""
 
 
 class Clause(NamedTuple):
@@ -172,7 +174,7 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
         *("system_prompt", "sandbox", "exact_usage", "stop_reasons", "parallel_calls", "model_choice"),
     }
 )
-"""The capabilities with a binary that lacks nothing."""
+"""The capabilities of the agent with a binary that lacks nothing."""
 
 ANY: Final = "any"
 
@@ -319,13 +321,13 @@ CONTRACT: Final = (
         "activity",
     ),
 )
-"""Everything that is needed, in the order of a turn."""
+"""All clauses, in the order of a turn."""
 
 NEEDED_BY: Final[Mapping[Feature, tuple[Feature, ...]]] = {
     "client_tools": ("tool_replies", "parallel_calls"),
     "usage": ("exact_usage",),
 }
-"""Features that are also off when the one in the key is."""
+"""For a feature that is off, the other features that are off as well."""
 
 
 class Missing(msgspec.Struct, frozen=True):
@@ -333,7 +335,7 @@ class Missing(msgspec.Struct, frozen=True):
 
     name: str
     feature: Feature | None
-    """The feature that is off without it. None: no turn is possible without it."""
+    """The feature that is off because of it. None: no turn is possible."""
 
 
 class ContractCheck(msgspec.Struct, frozen=True):
@@ -348,7 +350,7 @@ class ContractCheck(msgspec.Struct, frozen=True):
 
     @property
     def refusal(self) -> str | None:
-        """Why the binary cannot be driven, as the end of a sentence; None where it can."""
+        """Why the binary cannot be used, as the end of a sentence; None if it can."""
         if not self.needed:
             return None
         return (
@@ -358,7 +360,7 @@ class ContractCheck(msgspec.Struct, frozen=True):
 
     @property
     def off(self) -> dict[str, tuple[str, ...]]:
-        """The features that are off, each with the names of what it lacks."""
+        """The features that are off, each with the names of what is missing for it."""
         off: dict[str, tuple[str, ...]] = {}
         for each in self.missing:
             if each.feature is None:
@@ -400,7 +402,7 @@ def _missing_of(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
 
 
 def _unsent(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
-    """Yields the fields that the binary requires in a message of ours and that we do not send."""
+    """Yields the fields that the binary requires in one of our messages and that we do not send."""
     if clause.way not in ("request", "reply") or clause.feature not in (None, "client_tools"):
         return
     message = schema.message(clause.way, clause.method)

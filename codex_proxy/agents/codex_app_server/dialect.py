@@ -1,4 +1,4 @@
-"""The dialect of `codex app-server`: turns over one thread, converted to and from its messages. Without IO.
+"""The dialect of `codex app-server`: the turns on one thread, converted to and from its messages. Without IO.
 
 A turn is `thread/start`, then `thread/inject_items` and `turn/start` in one write, then notifications until
 `turn/completed`. Calls of the client's tools are collected from the turn's raw items and reported when the model's
@@ -78,9 +78,10 @@ class AppServerTurn:
     """A `Dialect[Message]` on one channel. Its states are in `turn_states`."""
 
     def __init__(self, channel: int, *, parallel_calls: bool = True) -> None:
-        """`parallel_calls`: the agent reports the end of a model's response, so that its calls are reported together.
+        """`parallel_calls`: the agent reports the end of a model's response, so that its calls are reported
+        together.
 
-        Releases before 0.147 do not: their calls are reported one by one, as the agent requests the outputs.
+        Releases before 0.147 do not. Their calls are reported one by one, when the agent requests the outputs.
         """
         self._parallel_calls = parallel_calls
         self._state = TABLE.start
@@ -94,7 +95,7 @@ class AppServerTurn:
         """The model that serves the thread, as the agent reports it."""
         self._turn_id: str | None = None
         self._previous_turn_id: str | None = None
-        """The agent's turn before this one, of which late messages may come."""
+        """The id of the agent's turn before this one, of which messages may still arrive."""
         self._reader = ItemReader()
         self._events: list[Event] = self._reader.events
         """Events since the last step; the item reader appends to the same list."""
@@ -257,7 +258,7 @@ class AppServerTurn:
         self._state = TABLE.after(self._state, change)
 
     def _continue_closing(self) -> None:
-        """Takes the next step of ending the thread, unless an answer must come first."""
+        """Takes the next step towards closing the thread, unless an answer must come first."""
         if self._response_handlers:
             return
         if not self._thread_id:
@@ -279,7 +280,9 @@ class AppServerTurn:
         self._unsubscribe()
 
     def _end_commands(self) -> None:
-        """Ends commands that still run. The answer is not waited for, so that the thread can be resumed at once."""
+        """Requests the end of commands that still run. It does not wait for the answer, so that the thread can be
+        resumed at once.
+        """
         if self._thread_id:
             self._requests += 1
             params = {"threadId": self._thread_id}
@@ -335,7 +338,7 @@ class AppServerTurn:
             self._events.append(Notice("unknown_request", message.method or ""))
 
     def _is_expected_call(self, params: Params) -> bool:
-        """Returns whether the requested output belongs to a call of the client's tools."""
+        """Returns whether the output that the agent requests is that of a client's tool."""
         call_id = params.call_id or ""
         return (
             self._model_items.has_call(call_id)
@@ -344,7 +347,7 @@ class AppServerTurn:
         )
 
     def _thread_closed(self) -> None:
-        """Handles the agent's closing of the thread; after `thread/unsubscribe` it means nothing."""
+        """Handles the notification that the thread is closed. It is ignored after `thread/unsubscribe`."""
         if self._thread_id:
             self._thread_id = ""
             if self._state is ACTIVE:
@@ -427,7 +430,7 @@ class AppServerTurn:
 
 
 def _ignore_response(_: Message) -> None:
-    """Handles the answer to a request that may fail without harm."""
+    """Ignores the answer to a request whose failure has no consequences."""
 
 
 NOTIFICATIONS: dict[str, Callable[[AppServerTurn, Params], None]] = {

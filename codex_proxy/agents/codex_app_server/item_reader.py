@@ -35,7 +35,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
 
 class ThreadItem(msgspec.Struct, frozen=True, gc=False):
-    """An item of a thread: the fields that are read of any type."""
+    """An item of a thread. It has the fields of all types of items that are read."""
 
     type: str
     id: str = ""
@@ -117,9 +117,9 @@ class ItemReader:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.open_items: dict[str, type[items.Item]] = {}
-        """Items that were started and not completed, by id in that order, with their classes."""
+        """The types of the items that were started and not completed, by id, in that order."""
         self.seen_messages: set[str] = set()
-        """Ids of messages that had a text or a raw item. A message that never had is a refusal."""
+        """The ids of messages that had a text or a raw item. A message that had neither is a refusal."""
         self.ran_commands = False
         """Whether the agent has started a command in this turn."""
         self._plans = 0
@@ -127,7 +127,7 @@ class ItemReader:
         """The output of each running command so far."""
 
     def start_turn(self) -> None:
-        """Starts another turn: what the turn before left open is dropped."""
+        """Starts another turn. Items that were left open by the last turn are dropped."""
         self.open_items.clear()
         self.seen_messages.clear()
         self._outputs.clear()
@@ -146,7 +146,7 @@ class ItemReader:
         ]
 
     def flush_outputs(self) -> None:
-        """Adds the output so far of commands that still run: at the turn's end no more of it will come."""
+        """Adds the output of commands that still run at the end of the turn."""
         self.events += [OutputDelta(id, "".join(pieces)) for id, pieces in self._outputs.items()]
         self._outputs.clear()
 

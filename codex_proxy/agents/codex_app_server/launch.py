@@ -1,15 +1,15 @@
 """The arguments with which `codex app-server` and its threads are started.
 
-Comes in: what the operator and the provider want. Goes out: the argument vector, and the parameters of `initialize`
-and `thread/start`. No IO.
+Comes in: settings of the operator and of the provider. Goes out: the argument vector, and the parameters of
+`initialize` and `thread/start`. No IO.
 
 There are two kinds of process. A *plain-model* process runs in a shadow home and only passes requests to the model:
 the client is the agent. An *agent* process runs in the user's own home as the user has configured it; its switches
-only turn off what no server wants (side connections, endless retries, idle threads that are kept in memory).
+only turn off what no server needs (side connections, endless retries, idle threads that are kept in memory).
 
-All switches (`agents.codex.switches`) are arguments of the process: the `config` of a thread comes too
-late for the network, and 0.163 ignores it for the model catalog. A process ends at once where an argument is invalid.
-Source: experiments with releases 0.133 to 0.169, and the tests with the real binary.
+All switches (`agents.codex.switches`) are arguments of the process: the `config` of a thread comes too late for the
+network, and 0.163 ignores it for the model catalog. A process ends at once if an argument is invalid. Source:
+experiments with releases 0.133 to 0.169, and the tests with the real binary.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -51,7 +51,7 @@ OPT_OUT_NOTIFICATIONS: Final = (
     "skills/changed",
     "app/list/updated",
 )
-"""Notifications that are not used. Codex does not write them then, which saves reading them."""
+"""Notifications that this server does not use. Codex is asked not to send them."""
 
 
 def app_server_argv(
@@ -67,12 +67,12 @@ def app_server_argv(
 ) -> tuple[str, ...]:
     """Returns the argument vector of an app-server.
 
-    `catalog_path` is the file with `plain_catalog`. A plain process needs it (`ValueError` without), because the
-    bundled models would put the client's tools behind JavaScript. `provider` gives a custom provider no retries,
-    since a retry would stream text again that the client already has, and keeps its keys from the agent's shells;
-    `hidden` are further variables that the shells do not get. `extra` are further `(key, TOML value)` pairs, which
-    come last and win. `unknown` are keys of switches that the binary does not know, some of which would end it at
-    once. `version` is its release, because some switches are only for the faults of earlier ones.
+    `catalog_path` is the path of the catalog from `plain_catalog`. A plain process needs it (`ValueError` without),
+    because the bundled models would put the client's tools behind JavaScript. `provider` turns off the retries of a
+    custom provider, since a retry would stream text again that the client already has, and keeps its keys from the
+    agent's shells; `hidden` are further variables that the shells do not get. `extra` are further `(key, TOML
+    value)` pairs, which override the others. `unknown` are keys of switches that the binary does not know, some of
+    which would end it at once. `version` is its release, because some switches are only for earlier ones.
     """
     if plain and catalog_path is None:
         raise ValueError("a plain-model process needs the patched model catalog")

@@ -59,14 +59,14 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Address(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The thread and turn that parameters belong to."""
+    """The thread and turn that a message belongs to."""
 
     thread_id: str | None = None
     turn_id: str | None = None
 
 
 class _AddressedMessage(msgspec.Struct, frozen=True, gc=False):
-    """A line whose parameters have unexpected types: only what they belong to is read."""
+    """A line whose parameters have unexpected types. Only its thread and turn are read."""
 
     id: int | str | None = None
     method: str | None = None
@@ -74,7 +74,7 @@ class _AddressedMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Envelope(msgspec.Struct, frozen=True, gc=False):
-    """A line of whose parameters nothing can be read."""
+    """A line whose parameters cannot be read at all."""
 
     id: int | str | None = None
     method: str | None = None
@@ -97,8 +97,8 @@ _LOOSE_DECODERS: tuple[msgspec.json.Decoder[Any], ...] = (
 def decode(line: bytes) -> Message | None:
     """Decodes one line; None if it is not JSON-RPC.
 
-    If parameters have unexpected types, the message keeps its id, method and thread (its request must still be
-    refused, its turn must still end). An unreadable answer becomes an error.
+    If parameters have unexpected types, the message keeps its id, method and thread, because a request must still
+    be refused and a turn must still end. An unreadable answer becomes an error.
     """
     try:
         return decode_expected(line)

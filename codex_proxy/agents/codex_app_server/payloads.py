@@ -1,4 +1,6 @@
-"""The objects inside the agent's messages (answers, errors, token counts, raw items), and what they mean."""
+"""The objects inside the agent's messages (answers, errors, token counts, raw items), and their conversion to usage
+and failures.
+"""
 
 from __future__ import annotations
 
@@ -177,17 +179,17 @@ def command_text(value: msgspec.Raw) -> str:
 
 
 CLIENT_ERROR_TEXTS = ("not a valid response item", "image URLs are not supported")
-"""Texts in errors that only another request can avoid."""
+"""Texts in errors that are the request's fault."""
 
 BAD_TOOL_TEXT = "dynamic tool "
-"""How an error about a tool's schema begins. (A tool's name was made valid before.)"""
+"""The first words of an error about a tool's schema."""
 
 OVERLOADED, INPUT_TOO_LARGE = -32001, -32602
 
 
 def failure_of_error(what: str, error: RpcError) -> Failure:
-    """Returns the failure for an error that answered one of our requests. `what` is what was requested, a verb
-    phrase.
+    """Returns the failure for an error that answered one of our requests. `what` is a verb phrase for what was
+    requested.
     """
     failure = failure_from_text(error.message)
     if error.message.startswith(BAD_TOOL_TEXT):
@@ -212,8 +214,8 @@ def failure_of_error(what: str, error: RpcError) -> Failure:
 
 
 def failed_end(error: TurnError | None) -> TurnEnded:
-    """Returns the end of a turn that failed. Some errors only say that the provider cut the answer: a stop, not a
-    failure.
+    """Returns the end of a turn that failed. Some errors only say that the provider cut the answer off; these are
+    not failures.
     """
     if error is None:
         return TurnEnded(Stop.FAILED)
@@ -227,7 +229,7 @@ def failed_end(error: TurnError | None) -> TurnEnded:
 
 
 def turn_end(turn: TurnPayload) -> TurnEnded:
-    """Returns the end of a turn for the agent's notification of it."""
+    """Returns the end of a turn, from the agent's notification about it."""
     if turn.status == "completed":
         return TurnEnded(Stop.STOP)
     return TurnEnded(Stop.INTERRUPTED) if turn.status == "interrupted" else failed_end(turn.error)

@@ -27,7 +27,7 @@ class State(Enum):
 
 
 class ProcessInfo(msgspec.Struct, frozen=True):
-    """What the decisions need to know of a process. Ages are in seconds since its start, memory is in bytes."""
+    """The facts about a process on which decisions depend. Ages are in seconds since its start, memory is in bytes."""
 
     key: int
     state: State
@@ -61,13 +61,13 @@ class PoolLimits(msgspec.Struct, frozen=True):
 
 
 class Use(msgspec.Struct, frozen=True):
-    """Give the turn to this process."""
+    """Serve the turn with this process."""
 
     key: int
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Keep the turn until something changes."""
+    """Let the turn wait until something changes."""
 
 
 class Refuse(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ class Refuse(msgspec.Struct, frozen=True):
 
 
 class Maintenance(msgspec.Struct, frozen=True):
-    """What the pool does with its processes. Those to retire are idle, those to drain are busy."""
+    """What the pool has to do with its processes. Those in `retire` are idle, those in `drain` are busy."""
 
     start: bool
     drain: tuple[int, ...]
@@ -85,10 +85,10 @@ class Maintenance(msgspec.Struct, frozen=True):
 
 
 def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int) -> Use | Wait | Refuse:
-    """Decides where a turn goes, either a new one or the first of those that wait.
+    """Decides which process serves a turn: a new turn, or the first of those that wait.
 
-    `waiting` is the number of the other turns that wait. The least busy process with room is used, a worn one only
-    where there is no other. The pool counts the turn before it asks for the next one.
+    `waiting` is the number of other turns that wait. The least busy process with room is used, a worn one only if
+    there is no other. The pool must count the turn before it calls this for the next one.
     """
     free = [s for s in processes if s.state is State.READY and s.turns_running < limits.max_turns_running]
     if free:
@@ -192,10 +192,12 @@ class RestartBackoff(msgspec.Struct, frozen=True):
 
     @property
     def looping(self) -> bool:
-        """Whether so many failed in a row that a turn would most likely fail too."""
+        """Whether so many processes have failed in a row that a turn would most likely fail, too."""
         return self.failures >= LOOP_FAILURES
 
 
 def is_stable(lived_seconds: float) -> bool:
-    """Returns whether a process that was ready for so many seconds no longer fails by its own fault."""
+    """Returns whether a process that was ready for this many seconds is taken to work, so that a later failure is
+    not counted with earlier ones.
+    """
     return lived_seconds >= STABLE_SECONDS

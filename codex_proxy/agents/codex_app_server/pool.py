@@ -38,17 +38,17 @@ BROKEN_START = Failure(
 KEEPS_ENDING_TEXT = "The agent's process keeps ending by itself. It is started again after a pause. It ended"
 
 MAINTENANCE_SECONDS = 30.0
-"""How often the pool is maintained when nothing else happens."""
+"""Seconds between two maintenances of the pool if nothing else causes one."""
 
 MEMORY_SECONDS = 30.0
 """The least time between two measurements of memory, which read files of the system."""
 
 ORPHAN_SECONDS = 1.0
-"""How long after a turn orphans are looked for, and the least time between two such checks."""
+"""Seconds after a turn until its orphaned processes are looked for, and at least between two such checks."""
 
 
 class PoolEntry:
-    """A process of the pool with the pool's notes on it."""
+    """A process of the pool, and what the pool knows of it."""
 
     def __init__(self, key: int, process: AppServerProcess, started_at: float) -> None:
         self.key = key
@@ -63,13 +63,15 @@ class PoolEntry:
         """Whether a task is already ending it."""
 
     def drain(self) -> None:
-        """Gives it no further turns, also none on idle channels."""
+        """Gives it no further turns, and ends its idle channels."""
         self.state = State.DRAINING
         self.process.end_idle_channels()
 
 
 class Pool:
-    """Processes for turns. `start_process` starts one that `new_process` made, or raises `Fault`."""
+    """A pool of processes for turns. `new_process` makes a process, and `start_process` starts it or raises
+    `Fault`.
+    """
 
     def __init__(
         self,
@@ -89,27 +91,25 @@ class Pool:
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._last_turn_end = -ORPHAN_SECONDS
-        """When the last turn did, on the loop's clock."""
+        """When the last turn ended, in seconds of the event loop's clock."""
         self._memory_measured_at = clock.monotonic()
         self._backoff = RestartBackoff()
         self._last_crash: Failure | None = None
-        """How the last process ended that was not asked to."""
+        """How the last process ended that the pool had not asked to end."""
         self.last_failure: Failure | None = None
-        """Why the newest start failed; None once one succeeded."""
+        """Why the last start failed; None if it succeeded."""
         self.restarts = 0
-        """Processes that ended without being asked to."""
+        """The number of processes that ended although the pool had not asked them to."""
 
     # --- for runs -------------------------------------------------------------------------------
 
     async def warm(self) -> None:
-        """Starts the processes that are kept warm and waits for the first. Raises `Fault` where it fails."""
+        """Starts the processes that are kept ready, and waits for the first one. Raises `Fault` if it fails."""
         transport = await self.acquire()
         await self.release(transport, finished=True)
 
     async def acquire(self) -> ThreadTransport:
-        """Returns a transport on the least busy process, waiting for one if need be. Raises `Fault` if there
-        is none.
-        """
+        """Returns a transport on the least busy process; waits for one if needed. Raises `Fault` if there is none."""
         if self._closed:
             raise Fault(STOPPING)
         decision = assign(self._process_infos(), self._limits, len(self._waiting))
@@ -144,7 +144,7 @@ class Pool:
         return [each.process for each in self._entries.values() if each.state is not State.STARTING]
 
     def readiness_failure(self) -> Failure | None:
-        """Returns why a turn would fail now; None if it would not, as far as is known."""
+        """Returns the failure that a turn would end with now; None if none is known."""
         if self.last_failure is not None:
             return self.last_failure
         now = self._clock.monotonic()

@@ -1,6 +1,6 @@
 """One `codex app-server` process and the channels on it: passes its messages to the reader of each channel.
 
-What a message means is up to the dialect, and which process a turn gets is up to the pool.
+The dialect interprets the messages; the pool decides which process serves a turn.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class AppServerProcess:
         self.on_limits: Callable[[bytes], None] | None = None
         """Called with the account's limits as JSON when they are reported."""
         self.unhealthy = False
-        """Whether it broke its protocol or did not finish a turn: it gets no further turns."""
+        """Whether the process gets no further turns, because it violated the protocol or did not finish a turn."""
         self.completed_turn = False
-        """Whether a turn on it has ended properly."""
+        """Whether a turn on the process has ended without a failure of the process."""
         self.ended_during_turn = False
         """Whether the process ended while a turn was running on it."""
         self._child: Child | None = None
@@ -47,14 +47,14 @@ class AppServerProcess:
         self._readers: dict[int, TransportReader] = {}
         self._idle_channels: set[int] = set()
         self._silent_channels: set[int] = set()
-        """Channels on which nothing has come since they were opened or resumed."""
+        """The channels for which no message has come since they were opened or resumed."""
         self._greeted: asyncio.Event = asyncio.Event()
         self._channel_starts: dict[int, float] = {}
         """When each channel in use was opened or resumed, in seconds since boot."""
         self._had_parallel_turns = False
         """Whether turns have overlapped since the process last had none."""
         self._agent_pids: frozenset[int] = frozenset()
-        """The warden's children before the first turn: the agent itself."""
+        """The process ids of the warden's children before the first turn, which are the agent itself."""
         self._agent_processes: dict[int, float] = {}
         """The agent and any wrapper it was started through: pid to start time."""
 
@@ -96,9 +96,7 @@ class AppServerProcess:
 
     @property
     def exit_suffix(self) -> str:
-        """Returns ' (exit code 3).' or ' (signal 9).', to put behind a sentence. The stderr text belongs to single
-        turns.
-        """
+        """How the process ended, such as ` (exit code 3).` or ` (signal 9).`, for the end of a sentence."""
         return "." if self.exit is None else f"{exit_of(_exit_of(self.exit))}."
 
     @property
@@ -128,8 +126,8 @@ class AppServerProcess:
         return ThreadTransport(self, channel)
 
     def _note_turn_start(self) -> None:
-        """Forgets earlier stderr text if this turn is alone: it is reported only to a turn that had the process to
-        itself.
+        """Forgets earlier stderr text if this is the only turn. The text is reported only to a turn that had the
+        process to itself.
         """
         self._had_parallel_turns = self.turns_running > 0
         if not self._had_parallel_turns and self._child is not None:
@@ -137,7 +135,9 @@ class AppServerProcess:
 
     @property
     def has_orphans(self) -> bool:
-        """Whether a process that an ended turn has started still runs: it is older than every turn."""
+        """Whether a process still runs that was started by a turn that has ended: it is older than every turn that
+        runs.
+        """
         if self._child is None or not self.alive:
             return False
         oldest_turn = min(self._channel_starts.values(), default=math.inf)
@@ -156,7 +156,7 @@ class AppServerProcess:
         self._write(self.connection.send(channel, writes))
 
     def set_idle(self, channel: int, idle: bool) -> None:
-        """Marks a channel as idle, or as in use again. A process with idle channels only may be ended."""
+        """Marks a channel as idle, or as in use again. A process that has only idle channels may be ended."""
         if channel not in self._readers:
             return
         if idle:
@@ -171,12 +171,12 @@ class AppServerProcess:
         self._changed()
 
     def end_idle_channels(self) -> None:
-        """Ends the idle channels: the process takes no further turn."""
+        """Ends the idle channels, because the process takes no further turns."""
         for channel in list(self._idle_channels):
             self._readers[channel].ended(RENEWED)
 
     def end_silent_channels(self) -> None:
-        """Ends the channels on which nothing has come: the process may never answer again."""
+        """Ends the channels for which no message has come, because the process may never answer."""
         for channel in list(self._silent_channels):
             if channel in self._readers:
                 self._readers[channel].ended(RENEWED)
@@ -262,7 +262,7 @@ class ThreadTransport:
         self.dialect = AppServerTurn(channel, parallel_calls=process.parallel_calls)
         self.process = process
         self.has_begun = False
-        """Whether a turn has begun on it."""
+        """Whether a turn has begun on this transport."""
 
     def attach(self, reader: TransportReader) -> None:
         self.has_begun = True

@@ -1,4 +1,4 @@
-"""Prepares everything that app-server processes need: asks the binary, reads the user's config.toml, fills the state
+"""Prepares the start of app-server processes: asks the binary, reads the user's config.toml, and fills the state
 folder.
 
 The binary is asked for its release, its protocol and its models. The state folder gets the shadow home and the
@@ -54,9 +54,9 @@ class CodexSetup(msgspec.Struct, frozen=True):
     profiles: Profiles
     """The permission profiles of agent processes."""
     empty_folder: str
-    """The working folder of plain-model turns. It is empty, so that no file of it reaches the model."""
+    """The working folder of plain-model turns. It is empty, so that no file can reach the model."""
     start_mark: str = ""
-    """A file that exists once this release has started with this state folder."""
+    """The path of a file that exists once this release has started with this state folder."""
     check: BinaryCheck = BinaryCheck()
     """What the binary supports."""
     notices: tuple[str, ...] = ()
@@ -73,17 +73,20 @@ class CodexPlaces(msgspec.Struct, frozen=True):
     state: str
     workdir: str
     policy: WorkspaceWrite = WorkspaceWrite()
-    """What the sandbox `workspace-write` allows besides the workspace."""
+    """What the sandbox `workspace-write` allows in addition to the workspace."""
     unreadable: tuple[str, ...] = ()
     """The paths that commands of sandboxed turns may not read."""
     profile: str = "codex_proxy"
-    """How the names of the permission profiles begin. No project's configuration knows it."""
+    """The prefix of the names of the permission profiles. A project's own configuration must not be able to guess
+    it."""
 
 
 async def prepare_app_server(
     places: CodexPlaces, environment: Mapping[str, str], child_env: tuple[str, ...], lite: bool | None
 ) -> CodexSetup:
-    """Asks the binary, reads the user's home, and fills the state folder. Raises `Fault`."""
+    """Asks the binary, reads the user's home, and fills the state folder. Raises `Fault`. `environment` is the
+    server's; children get the usual variables of it and those named in `child_env`. `lite`: see `plain_catalog`.
+    """
     base = child_environment(environment, extra=child_env)
     version = await find_version(places.program, base)
     try:
@@ -150,7 +153,9 @@ def _lay_out(
 
 
 async def can_confine(program: str, profiles: Profiles, environment: Mapping[str, str], state: str) -> bool:
-    """Whether Codex can keep commands from reading files here. That takes bubblewrap and user namespaces, or macOS."""
+    """Whether Codex can prevent commands from reading files on this machine. It needs bubblewrap and user
+    namespaces, or macOS.
+    """
     name = str(profiles.of("read-only"))
     switches = [part for key, value in profiles.pairs() for part in ("-c", f"{key}={value}")]
     try:

@@ -101,10 +101,10 @@ def _places(context: AgentContext) -> CodexPlaces:
 
 
 def lite_form(settings: Settings) -> bool | None:
-    """Returns whether requests of plain models have the lite form; None: as the model's entry says.
+    """Returns whether plain-model requests use the lite form; None: as the model's entry says.
 
-    The lite form always says `parallel_tool_calls: false`, so an operator who wants parallel calls gets the other one,
-    unless the setting for the form says otherwise.
+    The lite form always has `parallel_tool_calls: false`. So if the operator wants parallel calls, the usual form
+    is used, unless the setting for the form says otherwise.
     """
     if settings.codex_lite is None and settings.enable_parallel_tool_calls:
         return False
@@ -112,7 +112,7 @@ def lite_form(settings: Settings) -> bool | None:
 
 
 def agent_model(model: CatalogModel, tier: str) -> AgentModel:
-    """Returns the model as we publish it. `tier` is the service tier in the user's settings."""
+    """Returns the model for the agent's list. `tier` is the service tier in the user's settings."""
     from codex_proxy.core.account import AgentModel
 
     tiers = ("flex", *model.service_tiers)  # which Codex passes on for every model

@@ -1,8 +1,7 @@
 """The parameters of `thread/start`, `thread/inject_items` and `turn/start`, from a `Turn`.
 
 The agent would drop system messages silently, refuse a whole batch for one empty message, and replace images of low
-detail by a text; the conversion avoids that. Source: experiments with releases 0.163 and 0.169 (the recording
-`inject_history`).
+detail by a text; the conversion avoids that. Source: experiments with releases 0.163 and 0.169.
 """
 
 from __future__ import annotations
@@ -29,20 +28,21 @@ from codex_proxy.core.items import (
 from codex_proxy.core.turn import Turn
 
 MAX_TURN_INPUT = 1_000_000
-"""The most characters of text in `turn/start.input`. The agent refuses more than 1,048,576, but injects any size."""
+"""The most characters of text that are sent in `turn/start.input`. The agent refuses more than 1,048,576, but
+injected items may have any size."""
 
 ID_PREFIXES = {"message": "msg_", "function_call": "fc_", "function_call_output": "fco_"}
-"""How ids of items begin, by type."""
+"""The prefix of an item's id that the provider requires, by type."""
 MAX_ID_CHARS = 64
-"""The longest id that the model provider accepts. It also refuses an id with another type's prefix."""
+"""The most characters of an id that the model provider accepts."""
 
 
 def history_items(history: Sequence[HistoryItem], *, first: int = 0) -> list[Any]:
     """Converts a history to Responses items, in order. Empty messages are left out, since the agent refuses them.
 
-    An item without an id gets one made of its content and its position, where `first` is the position of the first
-    item in the conversation. The agent's own ids would differ each time, which would defeat the provider's prompt
-    cache.
+    An item without an id gets one that is computed from its content and its position in the conversation; `first`
+    is the position of the first item. Ids made by the agent would differ each time, so the provider could not use
+    its prompt cache.
     """
     out: list[Any] = []
     for index, each in enumerate(history, first):
@@ -115,9 +115,9 @@ def split_input(
 ) -> tuple[list[Any], list[dict[str, Any]]]:
     """Splits a history into the items to inject and the input of `turn/start`.
 
-    `history` is all of the turn's, or the part that the thread has not seen. In model mode everything is injected and
-    the input is empty, so that the model sees exactly the client's items. In agent mode the last user message is the
-    input.
+    `history` is all of the turn's, or the part that the thread has not seen. In model mode everything is injected
+    and the input is empty, so that the model sees exactly the client's items. In agent mode the last user message
+    is the input.
     """
     if turn.mode == "agent" and history:
         last = history[-1]
@@ -153,7 +153,7 @@ def thread_params(turn: Turn) -> dict[str, Any]:
 
 
 def turn_settings(turn: Turn) -> dict[str, Any]:
-    """Returns the parameters of `turn/start` besides thread and input, as far as the client gave them."""
+    """Returns the other parameters of `turn/start` (effort and so on) for settings that the turn has."""
     optional = {
         "effort": turn.effort,
         "summary": turn.summary,

@@ -8,7 +8,7 @@ from codex_proxy.core.states import StateTable
 
 
 class State(Enum):
-    """How far a turn and its thread are. In all states but ACTIVE the client has been given the end of its turn."""
+    """The state of a turn and its thread. In all states but ACTIVE the client's turn has ended."""
 
     ACTIVE = "the agent is starting the turn, works on it, or waits for outputs of its calls"
     ABANDONED = "the client's turn has ended, while the agent may still work on it"
@@ -20,7 +20,7 @@ class State(Enum):
 
 
 class Change(Enum):
-    """What moves a turn from one state to another."""
+    """An event that moves a turn from one state to another."""
 
     ENDED_WELL = "the agent has completed its turn"
     ENDED_BADLY = "the agent's turn has ended in any other way, or its thread cannot be resumed"
