@@ -1,4 +1,6 @@
-"""`codex-proxy serve`: runs a server to its end, and tells a person where it serves, who answers, and what to try."""
+"""`codex-proxy serve`: runs a server until it is stopped, and prints a banner with its address, its agents, and a
+first request.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.responses.wire import ResponseRequest
 
 COLLECT_AFTER = 20_000
-"""Objects, a few MB of them, that may be there more than at the collector's last look. Python comes with 700."""
+"""The garbage collector's first threshold: how many more objects there must be than at its last run. Python's
+default is 700."""
 
 REQUEST_MODELS = (ChatRequest, ResponseRequest, MessagesRequest)
 BUILD_AFTER = 0.5
@@ -58,8 +61,9 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None]) -> int:
 
 
 async def _build_request_models() -> None:
-    """Builds the validators of requests once the server serves: each takes some 40 ms, which would delay the start
-    or the first request."""
+    """Builds the validators of requests after the start. Each takes some 40 ms, which would otherwise delay the
+    start or the first request.
+    """
     await asyncio.sleep(BUILD_AFTER)
     for model in REQUEST_MODELS:
         model.model_rebuild()
@@ -67,11 +71,11 @@ async def _build_request_models() -> None:
 
 
 def tune_gc() -> None:
-    """Switches the garbage collector on, which `codex-proxy serve` starts without: it looks less often than by
-    default, and not at what was there before the first request.
+    """Switches the garbage collector on, which `codex-proxy serve` starts without. It runs less often than by
+    default, and ignores the objects that exist already.
 
-    What a turn leaves is freed by counting references (`tests/http/test_memory.py` holds it to that); each look at
-    thousands of streams takes milliseconds, in which none of them moves.
+    The objects of a turn are freed by reference counting (`tests/http/test_memory.py` checks that). With thousands
+    of streams each run of the collector would stop all of them for milliseconds.
     """
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)
@@ -79,7 +83,7 @@ def tune_gc() -> None:
 
 
 def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]:
-    """What the banner says of one agent."""
+    """Returns the lines of the banner about one agent."""
     lines = [f"  agent      {agent.name} {agent.version}"]
     if spec.plain_only:
         lines.append(f"  models     {len(agent.models()) or 'any name'} (plain models: nothing runs here)")
@@ -101,7 +105,7 @@ def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]
 
 
 def banner(server: Any) -> str:
-    """Returns the text that a person sees when the server has started."""
+    """Returns the text that is printed when the server has started."""
     host = f"[{server.host}]" if ":" in server.host else server.host
     base = f"http://{host}:{server.port}/v1"
     settings = server.settings
