@@ -42,20 +42,20 @@ FIELDS = FieldNames(
     output_schema="response_format.json_schema.schema",
 )
 FUNCTIONS_FIELDS = msgspec.structs.replace(FIELDS, tool_schema="functions[{}].parameters")
-"""The field names of requests with `functions`, the older form of `tools`."""
+"""The names of fields in requests that use `functions`, the older form of `tools`."""
 
 
 class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's settings of Chat Completions."""
+    """The operator's settings for Chat Completions."""
 
     choices: Literal["broadcast", "sample"]
     """How several choices are made: `broadcast` repeats the answer of one turn, `sample` runs a turn for each."""
     profile: ChatProfile
-    """The server whose form of stream chunks is used."""
+    """The form of stream chunks: OpenAI's, or that of another server."""
     stream_metrics: bool
     """Whether the usage chunk of a stream has measured times."""
     keepalive: float
-    """Seconds of silence after which a stream gets a comment; 0 for never."""
+    """Seconds of silence after which a comment is sent in a stream; 0 for never."""
 
 
 AnyRenderer: TypeAlias = ChatRenderer | ForwardedAnswer
@@ -108,8 +108,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
 
 
 def _passing(request: web.Request, model: str) -> Passing | None:
-    """Returns which parts of a request for this model may be sent to the agent unchanged; None where the agent cannot
-    forward."""
+    """Returns what the agent of this model may be sent unchanged; None if it cannot forward requests."""
     admission = request.app[ADMISSION]
     able = serving(request.app[RUNS].agent, model).capabilities
     if "forwarding" not in able:
@@ -144,7 +143,7 @@ async def _start(request: web.Request, parsed: ParsedChat, turn: Turn) -> Source
 
 
 def _runs(request: web.Request, parsed: ParsedChat) -> int:
-    """Returns the number of turns to run for one request: one per choice where choices are sampled, else 1."""
+    """Returns the number of turns to run for a request: one per choice if choices are sampled, else 1."""
     sampled = request.app[CHAT_OPTIONS].choices == "sample" and parsed.turn.forwarded is None
     return parsed.choices if sampled else 1
 
@@ -203,7 +202,7 @@ def _no_keepalive(request: web.Request) -> bool:
 
 
 def _ending(renderer: AnyRenderer, timings: TurnTimings) -> dict[str, object]:
-    """The fields of the log line of an answer: how it ended, and its tokens."""
+    """Returns the fields of the log line about an answer: how it ended, and its tokens."""
     notes: dict[str, object] = {"first_ms": timings.first_ms}
     if renderer.failure is not None:
         notes["error"] = renderer.failure.kind.value

@@ -1,10 +1,11 @@
-"""Answers an HTTP request with what a reader returns: as a whole, or as a stream that ends when its client leaves.
+"""Answers an HTTP request with what a `Reader` returns: as a whole, or as a stream that ends when its client
+leaves.
 
-A `Source` returns the events of one answer: those of one run, or of several runs that are choices of one answer. It
-is closed when its client has left, which ends the unfinished turns. A `Reader` returns the bytes of an answer.
+A `Source` returns the events of one answer: those of one run, or of several runs that are choices of one answer.
+Closing it, because its client has left, ends the unfinished turns. A `Reader` returns the bytes of an answer.
 
-`TurnTimings` records when the events of a turn came and how many there were: for the log, the metrics in a usage
-chunk, and the server's metrics. Source: docs/contract.md#streams.
+`TurnTimings` measures when the events of a turn arrive: for the log, the metrics in a usage chunk, and the server's
+metrics. Source: docs/contract.md#streams.
 """
 
 from __future__ import annotations
@@ -49,16 +50,18 @@ from codex_proxy.surfaces.samples import Samples
 
 DELTAS = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta)
 SHOWN = VISIBLE - {TurnEnded}
-"""The events that a client can be shown something of."""
+"""The types of events that a client can see something of."""
 
 
 def _shows(event: Event) -> bool:
-    """Whether the answer begins with this event. Lists of tools do not begin it: they wait for the first word."""
+    """Whether this event can be the first visible one of an answer. Lists of MCP tools do not count, because they
+    are sent with the first output.
+    """
     return type(event) in SHOWN and not (isinstance(event, ItemStarted) and isinstance(event.item, McpTools))
 
 
 class EventCounts:
-    """Counts of one request's events: its deltas, and the tokens that were reported last."""
+    """The number of deltas of one request, and the tokens that were reported last."""
 
     __slots__ = ("deltas", "usage")
 
@@ -67,7 +70,7 @@ class EventCounts:
         self.usage: Usage | None = None
 
     def count(self, events: Sequence[Event]) -> None:
-        """Counts a batch, without a step of Python for each of its deltas."""
+        """Counts a batch of events."""
         if len(events) == 1 and isinstance(events[0], ForwardedBytes):
             self.deltas += events[0].deltas
             return
@@ -80,11 +83,11 @@ class EventCounts:
 
 
 EVENT_COUNTS: ContextVar[EventCounts | None] = ContextVar("event_counts", default=None)
-"""The counts of the request that is being handled; None where metrics are off."""
+"""The counts of the request that is being handled; None if metrics are off."""
 
 
 class TurnTimings:
-    """Measures a turn from the arrival of its request, which is when this object is made."""
+    """Measures the times of a turn, beginning when this object is created."""
 
     def __init__(self, clock: Clock, told: Callable[[ServedBy], None] | None = None) -> None:
         """`told` is called with the upstream that answers, as soon as that is known."""
@@ -109,12 +112,13 @@ class TurnTimings:
 
     @property
     def first_ms(self) -> float | None:
-        """Milliseconds until there was something to show; None where there was nothing yet."""
+        """Milliseconds until the first visible event; None if there was none yet."""
         return None if self._first is None else round((self._first - self._began) * 1000, 1)
 
     def stream_metrics(self, tokens: int) -> StreamMetrics:
-        """Returns the metrics of a stream that ends now. The rate is left out where no time has passed, as for an
-        answer that came in one piece."""
+        """Returns the metrics of a stream with `tokens` that ends now. The rate is left out if no time has passed
+        since the first event.
+        """
         if self._first is None:
             return StreamMetrics()
         passed = self._clock.monotonic() - self._first
@@ -122,8 +126,9 @@ class TurnTimings:
 
 
 def timings_of(request: web.Request) -> TurnTimings:
-    """Returns new timings of the request's turn. Where there are several upstreams, the one that answers is put into
-    the reply headers and the log line."""
+    """Returns timings for the request's turn. If there are several upstreams, the name of the one that answers is
+    added to the reply headers and the log line.
+    """
 
     def served_by(event: ServedBy) -> None:
         request[REPLY_HEADERS]["x-codex-upstream"] = event.upstream
@@ -134,7 +139,7 @@ def timings_of(request: web.Request) -> TurnTimings:
 
 
 class Source(Protocol):
-    """Events of one answer, read once."""
+    """The events of one answer, for a single reader."""
 
     @property
     def continued(self) -> bool:
@@ -143,7 +148,7 @@ class Source(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Whether everything was taken and nothing will follow."""
+        """Whether all events were taken and none will follow."""
         ...
 
     def wait(self, push: Push | None = None) -> Awaitable[None]:
@@ -151,7 +156,7 @@ class Source(Protocol):
         ...
 
     def take(self) -> list[Event]:
-        """Returns the new events, without waiting."""
+        """Returns the events since the last call, without waiting."""
         ...
 
     def close(self) -> None:
@@ -187,7 +192,9 @@ class OneRun:
 
 
 class SampledRuns:
-    """The logs of several runs, as one answer with a choice for each. One that fails ends its siblings."""
+    """The events of several runs, combined into one answer with a choice for each run. If one fails, the others are
+    ended.
+    """
 
     def __init__(self, runs: list[Run]) -> None:
         self._runs = runs
@@ -233,15 +240,16 @@ async def start(
     runner: ToolRunner | None = None,
     remembers: bool = True,
 ) -> OneRun:
-    """Starts one turn of this owner. `runner` runs the server's tools; `remembers`: what the model has to see again
-    may be kept. Raises the `Fault` of a turn that cannot begin."""
+    """Starts one turn. `runner` runs the server's tools; `remembers`: the turn may be written to the step memory.
+    Raises the `Fault` of a turn that cannot begin.
+    """
     return OneRun(await manager.start(turn, owner, runner=runner, remembers=remembers))
 
 
 async def start_samples(
     manager: RunScheduler, turn: Turn, count: int, owner: str, *, runner: ToolRunner | None = None
 ) -> SampledRuns:
-    """Starts the same turn `count` times. Where one cannot start, all are ended and its `Fault` is raised."""
+    """Starts the same turn `count` times. If one cannot start, the others are ended and its `Fault` is raised."""
     starting = [asyncio.ensure_future(manager.start(turn, owner, runner=runner)) for _ in range(count)]
     try:
         return SampledRuns(await asyncio.gather(*starting))
@@ -255,17 +263,18 @@ async def start_samples(
 
 
 class Reader(Protocol):
-    """Reads one answer that is being made, for one HTTP exchange."""
+    """Reads one answer while it is made, for one HTTP request."""
 
     @property
     def finished(self) -> bool:
-        """Whether everything was taken and nothing will follow."""
+        """Whether all bytes were taken and none will follow."""
         ...
 
     @property
     def refusal(self) -> Failure | None:
-        """The failure of an answer that failed before anything was shown, which can still be an HTTP status; else
-        None."""
+        """The failure of an answer that failed before anything visible; else None. It can still be answered with an
+        HTTP status.
+        """
         ...
 
     def wait(self, push: Push | None = None) -> Awaitable[None]:
@@ -277,25 +286,26 @@ class Reader(Protocol):
         ...
 
     def take(self) -> bytes:
-        """Returns what is new as bytes of the stream; empty where the answer is given whole."""
+        """Returns the bytes since the last call; always empty if the answer is not streamed."""
         ...
 
     def open(self) -> bytes:
-        """Returns the first bytes of the stream, if they were not taken yet: they go out with the first keepalive."""
+        """Returns the first bytes of the stream, unless they were taken already. They are sent with the first
+        keepalive.
+        """
         ...
 
     def break_off(self, failure: Failure) -> bytes:
-        """Returns the last bytes of a stream that cannot go on; empty where the answer ends by itself."""
+        """Returns the last bytes of a stream that ends with this failure; empty if the answer adds them itself."""
         ...
 
     def close(self) -> None:
-        """Stops reading, because the client has left. Ends the turn, if it has not ended and only this client reads
-        it."""
+        """Stops reading, because the client has left. Ends the turn, unless other clients may read it."""
         ...
 
 
 class WholeReader(Reader, Protocol):
-    """Reads an answer that may be given whole."""
+    """Reads an answer that may also be returned as a whole."""
 
     def result(self) -> bytes:
         """Returns the whole answer. Raises the `Fault` of a failed turn."""
@@ -316,7 +326,7 @@ class Renderer(Protocol):
 
 
 class LogReader:
-    """Reads the log of a turn straight into a renderer, for an answer of which nothing is kept."""
+    """Reads the log of a turn and renders it, for an answer that is not stored."""
 
     def __init__(self, source: Source, renderer: Renderer, timings: TurnTimings) -> None:
         self._source = source
@@ -353,7 +363,7 @@ class LogReader:
 
 
 async def whole(reader: WholeReader, headers: Mapping[str, str]) -> web.Response:
-    """Reads to the end and returns the answer as one response. Raises the `Fault` of a failed turn."""
+    """Waits for the end of the answer and returns it as one HTTP response. Raises the `Fault` of a failed turn."""
     try:
         while not reader.finished:
             await reader.wait()
@@ -366,7 +376,7 @@ async def whole(reader: WholeReader, headers: Mapping[str, str]) -> web.Response
 async def streamed(
     reader: Reader, stream: EventStream, *, keepalive: float, comment: Callable[[], bytes]
 ) -> web.StreamResponse:
-    """Streams to the client. Raises the `Fault` of a turn that failed before its first byte.
+    """Sends the answer to the client as a stream. Raises the `Fault` of a turn that failed before its first byte.
 
     `keepalive`: seconds of silence until a `comment` is sent; 0 for never.
 

@@ -18,27 +18,27 @@ HEADERS = {
 }
 
 STALL_SECONDS = 120.0
-"""How long a client may leave unread what is sent to it: longer than any hiccup of a network, and little enough that a
-stuck client does not hold memory for an hour."""
+"""Seconds after which a client that does not read is disconnected. Longer than an interruption of a network, and
+short enough that the client does not hold memory for an hour."""
 
 CHECK_SECONDS = 10.0
-"""Between two checks whether a stream's write has taken too long."""
+"""Seconds between two checks whether writing to a stream takes too long."""
 
 USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
-"""The socket option that bounds how long sent data stays unread. Linux has it; macOS has none."""
+"""The socket option that limits how long sent data may stay unacknowledged. Linux has it; macOS does not."""
 
 
 async def limit_stall(request: web.Request, response: web.StreamResponse) -> None:
-    """Has the system close the connection of a client that does not read, whatever it is sent. For
-    `on_response_prepare`."""
+    """Sets the socket option that closes the connection of a client that does not read. For `on_response_prepare`."""
     connection = request.get_extra_info("socket")
     if USER_TIMEOUT is not None and connection is not None:
         connection.setsockopt(socket.IPPROTO_TCP, USER_TIMEOUT, int(STALL_SECONDS * 1000))
 
 
 class EventStream:
-    """Writes events to one client. The headers go out with the first write, so that until then a fault can still be a
-    plain status. A write that takes longer than `STALL_SECONDS` ends the connection, on every system."""
+    """Writes events to one client. The headers are sent with the first write, so that before that a fault can still
+    be answered with an HTTP status. A write that takes longer than `STALL_SECONDS` ends the connection.
+    """
 
     def __init__(self, request: web.Request, headers: Mapping[str, str]) -> None:
         self.response = web.StreamResponse(headers={**HEADERS, **headers})
@@ -76,7 +76,7 @@ class EventStream:
         return self._timer is not None
 
     async def write(self, data: bytes) -> None:
-        """Writes some bytes. Raises `ConnectionError` where the client is gone."""
+        """Writes some bytes. Raises `ConnectionError` if the client has left."""
         if self._timer is None:
             self._timer = self._loop.call_later(CHECK_SECONDS, self._check)
             writer = await self.response.prepare(self._request)
@@ -89,14 +89,14 @@ class EventStream:
         self._writing_since = None
 
     async def close(self) -> web.StreamResponse:
-        """Ends the response, and returns it."""
+        """Ends the response and returns it."""
         self._writing_since = self._loop.time()
         await self.response.write_eof()
         self.stop()
         return self.response
 
     def stop(self) -> None:
-        """Stops the timer. To be called at the end, however the stream ended."""
+        """Stops the timer. Must be called at the end of the stream, also after an error."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -113,8 +113,8 @@ class IdleTimer:
     """Interrupts a wait when `seconds` (0: never) have passed since the last `reset`. Events that were received but
     not passed on to the client do not reset it.
 
-    It has one timer for all waits, because one per wait would cost a stream of short waits more than everything else
-    in a wait. Only the task that made it may wait with it, and calls `stop` at the end.
+    It has one timer for all waits, because a timer for each would cost a stream with many short waits too much. It
+    must be used by the task that created it, which must call `stop` at the end.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -129,11 +129,13 @@ class IdleTimer:
         self._timer = self._loop.call_later(seconds, self._check) if seconds else None
 
     def reset(self) -> None:
-        """Starts the time anew, because something was sent."""
+        """Starts the time again. Called when something was sent."""
         self._silent_since = self._loop.time()
 
     async def wait_for(self, event: Awaitable[None]) -> bool:
-        """Waits for `event`. False where it did not come in time: it is cancelled then, and the count begins anew."""
+        """Waits for `event` and returns True. If the time is over before, cancels `event`, starts the time again,
+        and returns False.
+        """
         self._waiting = True
         cancelling = self._task.cancelling()
         try:
