@@ -1,6 +1,6 @@
-"""What a one-shot program gets, and what its output means: the prompt on stdin, text on stdout, an exit status.
+"""The dialect of a one-shot program: the prompt goes to stdin, text comes from stdout, and an exit status is the end.
 
-Sans-IO: every method takes what happened and returns a `Step`, what is to be logged and written.
+It does no IO: every method returns a `Step`, with events for the log and bytes to write.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_OUTPUT = Failure(
 
 
 class OneShotTurn:
-    """One turn of a one-shot program, which is one child. A `Dialect` that reads chunks of bytes."""
+    """A `Dialect` for one turn of a one-shot program, which is one child process. It reads chunks of bytes."""
 
     def __init__(self) -> None:
         # A character may be cut in two by the end of a chunk.
@@ -34,36 +34,36 @@ class OneShotTurn:
 
     @property
     def finished(self) -> bool:
-        """The turn is over when the program is."""
+        """Whether the turn has ended, which it does when the program ends."""
         return self._ended
 
     @property
     def can_resume(self) -> bool:
-        """Never: the program serves one turn."""
+        """Always False: the program serves one turn."""
         return False
 
     def begin(self, turn: Turn) -> Step:
-        """Writes the prompt and closes stdin, which is how the program knows that the prompt is whole."""
+        """Writes the prompt and closes stdin, so that the program knows that the prompt is complete."""
         return Step([TurnStarted(model=turn.model)], prompt_of(turn).encode(), close_stdin=True)
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
-        """Nothing: it is never called, since no turn rests."""
+        """Does nothing: it is never called, because `can_resume` is False."""
         return NOTHING
 
     def receive(self, lines: Sequence[bytes]) -> Step:
-        """What the program printed is the answer, as it comes."""
+        """Returns what the program has printed as text of the answer."""
         return Step(self._text(self._decoder.decode(b"".join(lines))))
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
-        """Nothing: the program asks nothing."""
+        """Does nothing: the program requests nothing."""
         return NOTHING
 
     def interrupt(self) -> Step:
-        """Nothing to write: stdin is closed. The child is ended by the server, with all that it has started."""
+        """Does nothing: stdin is closed, and the server ends the child with every process that it has started."""
         return NOTHING
 
     def eof(self, ended: Ended) -> Step:
-        """The program is gone: its exit status says whether the answer is whole."""
+        """Ends the turn. The exit status of the program says whether the answer is complete."""
         if self._ended:
             return NOTHING
         events = self._text(self._decoder.decode(b"", final=True))
@@ -83,7 +83,7 @@ class OneShotTurn:
 
 
 def prompt_of(turn: Turn) -> str:
-    """What the program is given: one message as it is, a conversation with the name of who said it before each part."""
+    """Returns the prompt: one message unchanged, or a conversation as text with the speaker before each message."""
     if len(turn.history) == 1 and isinstance(turn.history[0], HistoryMessage):
         return _text_of(turn.history[0].parts)
     return "\n\n".join(_labelled(item) for item in turn.history)
@@ -100,5 +100,5 @@ def _labelled(item: HistoryItem) -> str:
 
 
 def _text_of(parts: Sequence[object]) -> str:
-    """The text of a message. Images do not get here: the agent declares none, so they are refused."""
+    """Returns the text of a message. It has no images: they are refused, since the agent lacks that capability."""
     return "\n".join(part.text for part in parts if isinstance(part, TextPart))

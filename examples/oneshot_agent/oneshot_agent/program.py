@@ -1,4 +1,4 @@
-"""The program that is run where no other is named: reads a prompt from stdin to its end, and prints an answer."""
+"""The program that is run by default: reads a prompt from stdin until that ends, and prints an answer."""
 
 import sys
 

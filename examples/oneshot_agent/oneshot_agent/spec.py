@@ -1,4 +1,4 @@
-"""The agent as codex-proxy knows it: `codex-proxy serve --agent-plugin oneshot_agent.spec:SPEC`."""
+"""The spec of the agent, for `codex-proxy serve --agent-plugin oneshot_agent.spec:SPEC`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from codex_proxy.agent_plugin import (
 from .dialect import OneShotTurn
 
 VARIABLE = "ONESHOT_PROGRAM"
-"""The program with its arguments, as a shell has them. A setting of this package: a variable of the server's."""
+"""The environment variable of the server that names the program and its arguments, in the syntax of a shell."""
 
 DEFAULT = (sys.executable, "-P", str(Path(__file__).with_name("program.py")))
 
 
 def command_of(context: AgentContext, workdir: str = "") -> Command:
-    """What is started for a turn, in the folder that the turn works in. Raises `NoAgentError`."""
+    """Returns the command for a turn that works in `workdir`. Raises `NoAgentError`."""
     try:
         argv = tuple(shlex.split(context.environ.get(VARIABLE, ""))) or DEFAULT
     except ValueError as error:
@@ -38,7 +38,7 @@ def command_of(context: AgentContext, workdir: str = "") -> Command:
 
 
 async def make(context: AgentContext) -> Agent:
-    """The agent. Raises `NoAgentError` where there is no such program."""
+    """Returns the agent. Raises `NoAgentError` if the program does not exist."""
     try:
         program = find_program(command_of(context))
     except SpawnError as error:
@@ -58,7 +58,7 @@ async def make(context: AgentContext) -> Agent:
 
 
 async def check(context: AgentContext) -> list[Check]:
-    """What `codex-proxy doctor` shows."""
+    """Returns the checks for `codex-proxy doctor`."""
     try:
         program = find_program(command_of(context))
     except (SpawnError, NoAgentError) as error:
