@@ -92,7 +92,7 @@ def _number(told: Mapping[str, Any], *names: str) -> float | None:
 
 
 class NewestLimits:
-    """The newest limits by their ids. Not for use by several threads."""
+    """The newest limits of an account, by their ids. Not thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[str, AccountLimits] = {}
@@ -115,7 +115,7 @@ class NewestLimits:
         return tuple(self._known.values()), _now() - self._told_at
 
     def due(self, every: float) -> bool:
-        """Whether to ask the agent now, because nothing was reported or asked for `every` seconds."""
+        """Whether to ask the agent now: limits were neither reported nor asked for in the last `every` seconds."""
         now = _now()
         last = self._told_at if self._known else None
         if any(at is not None and now - at < every for at in (last, self._asked_at)):

@@ -15,7 +15,7 @@ from codex_proxy.core.faults import Failure
 from codex_proxy.core.turn import Turn
 
 SEPARATOR: Final = "/"
-"""Between the name of one agent of several and its own name of the model: `NAME/MODEL`."""
+"""Separates the agent's name from the model's in `NAME/MODEL`, if the server has several agents."""
 
 
 class ProcessCounts(msgspec.Struct, frozen=True):
@@ -47,8 +47,9 @@ class Agent(Protocol):
 
     @property
     def warning(self) -> str:
-        """What the operator must know all the time, because the agent serves less than they may expect: one or two
-        sentences for the banner, the log and /healthz. Empty where there is nothing."""
+        """One or two sentences for the banner, the log and /healthz if the agent does less than the operator may
+        expect; else empty.
+        """
         ...
 
     @property
@@ -58,8 +59,9 @@ class Agent(Protocol):
 
     @property
     def members(self) -> Mapping[str, Agent]:
-        """The agents that this one holds, by name, the default one first; empty for a single agent. For what one
-        model can do, use the agent that `serving` returns: the properties here cover all of them together."""
+        """The agents that this object combines, by name, the default one first; empty for a single agent. The other
+        properties are about all of them together; `serving` returns the agent of one model.
+        """
         ...
 
     @property
@@ -68,12 +70,13 @@ class Agent(Protocol):
         ...
 
     async def start(self) -> None:
-        """Finds the agent's program and its models, and starts the processes that are kept warm. Raises `Fault` where
-        the agent cannot work."""
+        """Finds the agent's program and its models, and starts the processes that it keeps ready. Raises `Fault` if
+        the agent cannot work.
+        """
         ...
 
     async def open(self, turn: Turn) -> AgentSession:
-        """Returns a session for the turn, which has not begun yet. Raises `Fault` where none can be had."""
+        """Returns a session for the turn, which has yet to be begun. Raises `Fault` if there can be none."""
         ...
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
@@ -86,8 +89,7 @@ class Agent(Protocol):
         ...
 
     async def ask_limits(self) -> None:
-        """Asks the agent for its account's limits; returns when `limits` holds the answer, or when there will be
-        none."""
+        """Asks the agent for its account's limits. Returns when `limits` has the answer, or when none will come."""
         ...
 
     def processes(self) -> ProcessCounts:
@@ -95,8 +97,9 @@ class Agent(Protocol):
         ...
 
     def trouble(self) -> Failure | None:
-        """Returns the fault with which a turn would fail now, as far as is known without trying; None where none is
-        known."""
+        """Returns the failure that a turn would end with now, as far as is known without running one; None if none
+        is known.
+        """
         ...
 
     async def close(self) -> None:
@@ -114,8 +117,9 @@ class UpstreamState(Protocol):
 
     @property
     def breaker_state(self) -> Literal["closed", "open", "half-open"] | None:
-        """The state of its breaker: while that is open, after several failures in a row, no attempt is made. None if
-        the agent is no upstream."""
+        """The state of the circuit breaker: while it is open, after several failures in a row, no attempts are
+        made. None if the agent is not an upstream.
+        """
         ...
 
     @property
@@ -125,8 +129,9 @@ class UpstreamState(Protocol):
 
 
 def serving(agent: Agent, model: str) -> Agent:
-    """The agent that takes turns for a model: of several the one that the model's name begins with, or the first where
-    it begins with none; otherwise the agent itself."""
+    """Returns the agent that runs turns for a model. If there are several, it is the one that the model's name
+    begins with, or the first one if it begins with no agent's name.
+    """
     if not agent.members:
         return agent
     found = agent.members.get(model.partition(SEPARATOR)[0])
@@ -134,5 +139,5 @@ def serving(agent: Agent, model: str) -> Agent:
 
 
 def each_of(agent: Agent) -> tuple[Agent, ...]:
-    """The agents that it holds, or itself."""
+    """Returns the members of an agent, or the agent itself if it has none."""
     return tuple(agent.members.values()) or (agent,)

@@ -1,8 +1,8 @@
-"""Which upstream is asked next, and when, after an attempt that failed before its answer began.
+"""Decides which upstream is asked next, and when, after an attempt has failed.
 
-In: the upstreams that may be asked, one after the other, and the failure of each attempt. Out: the next attempt, or
-None. Pure: chance is an argument. What the client has seen anything of is never asked for again; who uses this knows
-when that is.
+In: the upstreams that may be asked, in order, and the failure of each attempt. Out: the next attempt, or None.
+Pure: randomness is an argument. The caller must not make another attempt once a part of the answer was sent to the
+client.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 K = FaultKind
 
 FIRST_WAIT: Final = 0.5
-"""Seconds before the first further attempt; twice as long before each after it."""
+"""Seconds before the first repetition of an attempt. Doubled for each one after it."""
 MAX_WAIT: Final = 8.0
 
 RETRIED: Final = frozenset(
@@ -26,44 +26,46 @@ RETRIED: Final = frozenset(
         K.AGENT_RATE_LIMITED,
     }
 )
-"""Failures after which the same upstream may answer at once."""
+"""Failures after which the same upstream is asked again, because it may answer the next time."""
 ANOTHERS: Final = RETRIED | {
     *(K.UPSTREAM_TIMEOUT, K.UPSTREAM_UNAUTHORIZED, K.USAGE_LIMIT_REACHED, K.INSUFFICIENT_QUOTA),
     *(K.CONCURRENCY_EXCEEDED, K.AGENT_MISCONFIGURED, K.AGENT_NOT_AUTHENTICATED),
 }
-"""Failures after which another upstream may answer."""
+"""Failures after which another upstream is asked."""
 BLAMED: Final = frozenset(
     {
         *(K.UPSTREAM_UNREACHABLE, K.UPSTREAM_DISCONNECTED, K.UPSTREAM_ERROR, K.UNAVAILABLE),
         K.UPSTREAM_TIMEOUT,
     }
 )
-"""Failures that a breaker counts: the upstream does not work. A limit or a wrong key is an answer."""
+"""Failures that count for the circuit breaker, because the upstream does not work. A usage limit or an invalid key
+does not count."""
 
 
 class Target(msgspec.Struct, frozen=True):
-    """An upstream and its own name of the model that it is asked for."""
+    """An upstream, and its own name for the model."""
 
     name: str
     model: str
     retries: int = 0
     longest: float = 30.0
-    """Seconds that it may ask to wait; a longer wait is not waited for."""
+    """The longest `Retry-After` of the upstream, in seconds, that is waited for."""
 
 
 class NextAttempt(msgspec.Struct, frozen=True):
-    """The target of the next attempt, and the seconds until it is made."""
+    """The target of the next attempt, and the seconds to wait before it."""
 
     target: Target
     wait: float = 0.0
 
 
 class AttemptPlan:
-    """The attempts of one turn."""
+    """Plans the attempts of one turn."""
 
     def __init__(self, targets: Sequence[Target], chance: Callable[[], float]) -> None:
-        """`targets`: the first is asked first; there is at least one. `chance`: a number from 0 to 1, by which waits
-        differ, so that clients that failed together do not come back together."""
+        """`targets` are asked in this order; there is at least one. `chance` returns a random number from 0 to 1,
+        which varies the waits, so that clients that failed together do not retry together.
+        """
         self.target, *self._others = targets
         self.attempts = 1
         """The number of attempts made, including the current one."""
@@ -76,8 +78,9 @@ class AttemptPlan:
         return not self._others
 
     def after(self, failure: Failure, *, refused_here: bool = False) -> NextAttempt | None:
-        """Returns the attempt after one that failed; None if there is none. `refused_here`: this server made no
-        attempt, so that a further one here would be refused as well."""
+        """Returns the next attempt after one has failed with `failure`; None if there is none. `refused_here`: this
+        server itself refused the attempt, without asking the upstream, so the same upstream is not tried again.
+        """
         wait = None if refused_here else self._wait_here(failure)
         if wait is not None:
             self._retried += 1
@@ -91,7 +94,7 @@ class AttemptPlan:
         return NextAttempt(self.target)
 
     def _wait_here(self, failure: Failure) -> float | None:
-        """Returns the seconds until the same upstream is asked again; None if it is not."""
+        """Returns the seconds to wait before asking the same upstream again; None if it is not asked again."""
         if failure.kind not in RETRIED or self._retried >= self.target.retries:
             return None
         if failure.kind is K.AGENT_RATE_LIMITED and self._others:

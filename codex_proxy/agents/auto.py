@@ -1,7 +1,7 @@
-"""The agent `auto`: looks for Codex and chooses the agent that speaks a protocol of that release.
+"""The agent `auto`: finds Codex, and uses the agent for a protocol that the installed release has.
 
-The app-server comes first, then `codex proto`. Where a release has neither as this version needs it, `codex exec`
-serves, with less, and the operator is warned of it.
+`codex app-server` is preferred, then `codex proto`. If a release has neither in a form that this server can use,
+`codex exec` is used. It can do less, so the operator is warned.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 async def _make(context: AgentContext) -> Agent:
-    """Makes the agent for the release of Codex that is installed."""
+    """Returns the agent for the installed release of Codex."""
     from codex_proxy.agents.codex.catalog import CatalogError
     from codex_proxy.agents.codex.program import find_version
     from codex_proxy.agents.codex_app_server.binary_check import check_binary

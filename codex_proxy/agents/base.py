@@ -1,4 +1,4 @@
-"""The interface of a dialect, and the names of what an agent can do."""
+"""The interface of a dialect (the protocol of one agent), and the names of agents' capabilities."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from codex_proxy.core.turn import Turn
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What a dialect returns for each call: events to log, and bytes to write to the child."""
+    """What a dialect returns from each call: events for the log, and bytes to write to the child."""
 
     events: list[Event] = []
     writes: bytes = b""
     close_stdin: bool = False
-    """The child's stdin is closed after `writes`. For programs that read their prompt to the end of stdin and serve
-    one turn; a child that serves several turns never returns it."""
+    """Whether to close the child's stdin after `writes`. For programs that read their prompt until stdin ends and
+    serve one turn."""
 
 
 NOTHING = Step()
@@ -33,7 +33,7 @@ class ToolReply(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """The answer to an `ApprovalRequested` or `InputRequested`: no, unless the operator said otherwise."""
+    """The answer to an `ApprovalRequested` or `InputRequested`. It is a refusal unless `approved` is set."""
 
     approve: bool = False
 
@@ -62,11 +62,13 @@ class Dialect(Protocol[L_contra]):
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to read or write, so that the child or its thread can be released."""
+        """Whether there is nothing left to read or write for the turn, so that the child or its thread can be
+        released.
+        """
         ...
 
     def begin(self, turn: Turn) -> Step:
-        """Starts the turn. Called once, before everything else."""
+        """Starts the turn. Called once, before all other methods."""
         ...
 
     @property
@@ -80,7 +82,7 @@ class Dialect(Protocol[L_contra]):
         ...
 
     def receive(self, lines: Sequence[L_contra]) -> Step:
-        """Reads what the child printed, in its order."""
+        """Reads what the child printed, in order."""
         ...
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
@@ -92,7 +94,7 @@ class Dialect(Protocol[L_contra]):
         ...
 
     def eof(self, ended: Ended) -> Step:
-        """Ends the turn, if it has not ended, because the child has."""
+        """Ends the turn, if it has not ended, because the child has ended."""
         ...
 
 
@@ -117,11 +119,11 @@ Capability = Literal[
     "parallel_calls",
     "model_choice",
 ]
-"""`tool_replies`: the turn continues when the outputs of its calls are given, so that the server can run tools in
-it. `max_tokens`: the agent keeps the limit itself, by its model's own count. `forwarding`: its server speaks Chat
-Completions, and takes what such a request has beside what a `Turn` tells.
+"""What an agent can do. `tool_replies`: the turn continues when it is given the outputs of its calls, so the server
+can run tools in it. `max_tokens`: the agent applies the limit itself. `forwarding`: the agent's server speaks Chat
+Completions, and can be sent a request's fields that a `Turn` does not have.
 
-The others are declared for readers. `system_prompt`: the developer's instructions are the system prompt, and no part of
-what the user says. `sandbox`: what the agent runs is kept in the turn's sandbox. `exact_usage`: the tokens are the
-provider's count. `stop_reasons`: the agent tells when an answer was cut or filtered. `parallel_calls`: the calls of one
-step come together. `model_choice`: the model that the turn names answers."""
+The others are declared for documentation. `system_prompt`: the developer's instructions are sent as the system
+prompt, not as text of the user. `sandbox`: the agent's commands run in the turn's sandbox. `exact_usage`: the
+tokens are counted by the provider. `stop_reasons`: the agent reports why an answer was cut off. `parallel_calls`:
+the calls of one step are reported together. `model_choice`: the turn's model is used."""

@@ -1,9 +1,9 @@
-"""A circuit breaker: decides when an upstream that keeps failing is left alone, and when it is tried again.
+"""A circuit breaker: decides when an upstream that keeps failing is no longer asked, and when it is asked again.
 
-In: the outcome of each attempt, and the time. Out: whether the next one may be made. Pure.
+In: the outcome of each attempt, and the time. Out: whether the next attempt may be made. Pure.
 
-After `failures` failures in a row it is open: no attempt is made for `seconds`. Then it is half open: one attempt is
-made, and decides. Each success closes it.
+After `failures` failures in a row the breaker is open: no attempt is made for `seconds`. Then it is half open: a
+single attempt is made. If that fails, the breaker opens again; any success closes it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ class Breaker:
     """The breaker of one upstream. Times are in seconds of a monotonic clock."""
 
     def __init__(self, failures: int, seconds: float) -> None:
-        """`failures`: 0 for a breaker that never opens."""
+        """`failures` is the number of failures in a row that opens the breaker (0: never); `seconds` is how long it
+        stays open.
+        """
         self._most = failures
         self._seconds = seconds
         self._failures = 0
@@ -36,8 +38,9 @@ class Breaker:
         return 0.0 if self._opened_at is None else max(0.0, self._opened_at + self._seconds - now)
 
     def admits(self, now: float) -> bool:
-        """Returns whether an attempt may be made. The half-open state admits one, whose outcome the caller must
-        report."""
+        """Returns whether an attempt may be made. In the half-open state only one may; the caller must report its
+        outcome.
+        """
         if self._opened_at is None:
             return True
         if self._probing or self.seconds_left(now) > 0:
@@ -46,15 +49,15 @@ class Breaker:
         return True
 
     def succeeded(self) -> None:
-        """Notes that an attempt got an answer."""
+        """Records that an attempt got an answer."""
         self._failures, self._opened_at, self._probing = 0, None, False
 
     def failed(self, now: float) -> None:
-        """Notes that an attempt failed through the upstream's fault."""
+        """Records that an attempt failed because the upstream does not work."""
         self._failures += 1
         if self._probing or (self._most and self._failures >= self._most):
             self._opened_at, self._probing = now, False
 
     def gave_up(self) -> None:
-        """Notes that an attempt ended without showing whether the upstream works, because its client left."""
+        """Records that an attempt ended before it was known whether the upstream works."""
         self._probing = False

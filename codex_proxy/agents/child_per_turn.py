@@ -24,12 +24,12 @@ from codex_proxy.process.launch import find_program
 
 
 class ChildTransport:
-    """A `Transport` over the stdin and stdout of one child, which is ended when its turn is released."""
+    """A `Transport` over the stdin and stdout of one child. The child is ended when its turn is released."""
 
     exclusive = True
 
     def __init__(self, framer: LineFramer | Chunks | None = None) -> None:
-        """`framer` cuts stdout into the pieces that the dialect reads: lines by default."""
+        """`framer` cuts stdout into the pieces that the dialect reads; by default into lines."""
         self._child: Child | None = None
         self._reader: TransportReader | None = None
         self._framer = framer or LineFramer()
@@ -97,32 +97,33 @@ class ChildTransport:
 
 
 class ChildSpec(msgspec.Struct, frozen=True):
-    """What to start for a turn, and the dialect that reads it."""
+    """Describes an agent with a child per turn: what to start, the dialect that reads its output, and the agent's
+    properties.
+    """
 
     name: str
     version: str
     command: Callable[[Turn], Command]
     dialect: Callable[[], Dialect[bytes]]
-    """Makes a new dialect for each turn. `reads` says in which pieces it gets what the child prints."""
+    """Returns a new dialect for a turn. It is given the child's output in the pieces that `reads` says."""
     capabilities: frozenset[Capability]
     models: tuple[AgentModel, ...]
     any_model: bool
-    """Any model name is accepted, not only those in `models`."""
+    """Whether any model name is accepted, not only those in `models`."""
     off: Mapping[str, tuple[str, ...]] = {}
     """Capabilities that this release of the program lacks, each with the names of what is missing in its protocol."""
     warning: str = ""
-    """As in `Agent`."""
+    """See `Agent.warning`."""
     reads: Literal["lines", "chunks"] = "lines"
-    """`lines`: whole lines without line ends. `chunks`: bytes as they arrive, for plain text that is shown as it
-    grows."""
+    """`lines`: whole lines without line ends. `chunks`: bytes as they arrive, for programs that print plain text."""
 
 
 ANY_TURN = Turn(model="", history=())
-"""A turn without content, to ask what a child would be started with."""
+"""A turn without content, to find out which command a turn would start."""
 
 
 class ChildPerTurnAgent:
-    """An `Agent` that keeps no process between turns."""
+    """An `Agent` that starts a child for each turn and ends it with the turn."""
 
     members: Mapping[str, Agent] = {}
 
@@ -138,7 +139,7 @@ class ChildPerTurnAgent:
         self.limits = NewestLimits()
 
     async def start(self) -> None:
-        """Does nothing: no process is started before its turn."""
+        """Does nothing, because processes are started only for turns."""
 
     async def open(self, turn: Turn) -> AgentSession:
         return await self.start_child(turn, self._spec.command(turn))
@@ -175,7 +176,7 @@ class ChildPerTurnAgent:
         return ProcessCounts(busy=len(self._transports))
 
     def trouble(self) -> Failure | None:
-        """Returns the fault of a program or a folder that is missing; None where both are there."""
+        """Returns the fault if the agent's program or folder is missing; None if both exist."""
         try:
             find_program(self._spec.command(ANY_TURN))
         except SpawnError as error:

@@ -1,7 +1,6 @@
-"""Custom tools in the form of functions, for agents and servers that have functions alone.
+"""Converts custom tools to functions and back, for agents and servers that have functions only.
 
-A custom tool, whose input is free text, becomes a function with one string `input`; its calls are turned back. It is
-small, but the dialects of five agents stand on it.
+A custom tool, whose input is free text, becomes a function with one string `input`. Five dialects use this module.
 """
 
 from __future__ import annotations
@@ -19,21 +18,22 @@ INPUT_SCHEMA: Final[Mapping[str, Any]] = {
     "required": ["input"],
     "additionalProperties": False,
 }
-"""The parameters of a function that stands for a custom tool."""
+"""The parameters of the function that represents a custom tool."""
 NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
-"""The parameters of a function for which the client gives none."""
+"""The parameters of a function without any in the request."""
 
 
 def function_parameters(tool: Tool) -> Any:
-    """Returns the JSON Schema of a tool's arguments, as JSON or as a mapping that encodes to it."""
+    """Returns the JSON Schema of a tool's arguments, either as JSON or as a mapping."""
     if tool.kind == "custom":
         return INPUT_SCHEMA
     return NO_PARAMETERS if tool.parameters is None else tool.parameters
 
 
 def custom_input(arguments: str) -> str:
-    """Returns the input of a custom tool, from the JSON arguments of the function that stands for it; the arguments
-    themselves if they are anything else."""
+    """Returns the input of a custom tool from the JSON arguments of the function that represents it. If they do not
+    have the expected form, returns them unchanged.
+    """
     try:
         value = msgspec.json.decode(arguments, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,8 +1,9 @@
-"""A session with an upstream that may be asked again, or another one instead of it, until its answer begins.
+"""A session with an upstream that repeats a failed attempt, at the same upstream or another one, until an answer
+begins.
 
-What an attempt says before that is held back. Its failure is then either the turn's, or the next attempt takes its
-place: another dialect and another transport in the same session. Once anything of an answer was passed on, no further
-attempt is made, since nothing that a client has read can be unsaid.
+The events of an attempt are held back until its answer begins. If it fails before that, the next attempt replaces
+it, with another dialect and transport in the same session; if there is none, the turn fails. Once a part of an
+answer was passed on, no further attempt is made, since the client has read that part.
 """
 
 from __future__ import annotations
@@ -34,19 +35,20 @@ from codex_proxy.core.turn import without_content
 log = structlog.get_logger(__name__)
 
 HELD: Final = frozenset({TurnStarted, Notice, RawItem, AccountLimitsReported})
-"""Events that are no part of an answer: behind them another attempt may still be made."""
+"""Types of events that are not part of an answer. After them another attempt may still be made."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """An attempt that has not begun."""
+    """An attempt that has not begun: the upstream, and a session with it."""
 
     member: Member
     session: AgentSession
-    """As the upstream's agent has opened it: its dialect and its transport are used, and it is given back as it is."""
+    """The session that the upstream's agent has opened. Its dialect and transport are used; the session itself is
+    never begun."""
 
 
 class FailoverSession(AgentSession):
-    """A session of one or more attempts. `release_last` gives back what it has."""
+    """A session of one or more attempts. End it with `release_last`."""
 
     def __init__(
         self,
@@ -54,8 +56,10 @@ class FailoverSession(AgentSession):
         count: Callable[[], int],
         next_attempt: Callable[[Failure], Awaitable[Attempt | None]],
     ) -> None:
-        """`count`: how many attempts there were. `next_attempt` opens the one after a failure, when it is time; None
-        where there is none. Raises the `Fault` of the last one that could not be opened."""
+        """`first` is the first attempt. `count` returns the number of attempts so far. `next_attempt` waits for the
+        right time after a failure and opens the next attempt, or returns None if there is none; it raises `Fault`
+        if the last one could not be opened.
+        """
         super().__init__(first.session.turn, first.session._dialect, first.session.transport)
         self.origin = OriginMarks(first.member.name)
         self._attempt: Attempt | None = first
@@ -63,9 +67,9 @@ class FailoverSession(AgentSession):
         self._next_attempt: Callable[[Failure], Awaitable[Attempt | None]] | None = next_attempt
         self._held: list[Event] = []
         self._answering = False
-        """Whether part of an answer was passed on, so that this attempt is the last."""
+        """Whether a part of the answer was passed on, so that no further attempt is made."""
         self._told = False
-        """Whether the outcome of the current attempt was reported."""
+        """Whether the outcome of the current attempt was reported to its upstream."""
         self._going_on: asyncio.Task[None] | None = None
         self._releases: set[asyncio.Task[None]] = set()
 
@@ -78,7 +82,7 @@ class FailoverSession(AgentSession):
         super().close()
 
     async def release_last(self, *, finished: bool) -> None:
-        """Gives back the attempt under way, and returns when those before it are given back, too."""
+        """Releases the current attempt. Returns when earlier attempts are released, too."""
         if self._going_on is not None:
             self._going_on.cancel()
             await asyncio.gather(self._going_on, return_exceptions=True)
@@ -119,7 +123,7 @@ class FailoverSession(AgentSession):
             self.listener.session_received(self, [], size)  # a sign of life
 
     def _pass_on(self, size: int) -> None:
-        """Passes the held events on: this attempt gives the turn's answer or failure, and no other one is made."""
+        """Passes the held events on. From now on no further attempt is made."""
         self._answering = True
         self._next_attempt = None  # it has the whole turn
         self._tell_outcome(None, answered=True)
@@ -132,7 +136,7 @@ class FailoverSession(AgentSession):
             self.listener.session_received(self, events, size)
 
     async def _go_on(self, failure: Failure) -> None:
-        """Makes the next attempt, or passes the failure of this one on."""
+        """Begins the next attempt; if there is none, passes the failure of the current one on."""
         assert self._next_attempt is not None
         try:
             following = await self._next_attempt(failure)
@@ -170,12 +174,12 @@ class FailoverSession(AgentSession):
             self._attempt.member.told("answered" if answered else "left")
 
     def is_current(self, attempt: Attempt) -> bool:
-        """Whether this attempt is under way, and has not failed."""
+        """Whether this attempt is the current one, and has not failed."""
         return attempt is self._attempt and self._going_on is None
 
 
 class _AttemptReader:
-    """A `TransportReader` for one attempt. It ignores everything after the attempt has failed."""
+    """A `TransportReader` for one attempt. It ignores what comes after the attempt has failed."""
 
     def __init__(self, session: FailoverSession, attempt: Attempt) -> None:
         self._session = session

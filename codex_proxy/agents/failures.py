@@ -1,10 +1,10 @@
 """Turns an agent's error text into a `Failure`.
 
-Comes in: the text, and the kind, HTTP status and details where the dialect has them. Codex reports most errors as
+Comes in: the text and, if the dialect has them, the kind, HTTP status and details. Codex reports most errors as
 English sentences. The tables below come from real binaries (proto 0.42, exec and app-server 0.169) against a model
-provider that failed on purpose. They are asked in this order: the provider's error code, kinds that are certain,
-texts that are certain, the HTTP status, vague texts, vague kinds. Addresses of the provider, keys and request ids are
-removed before a person sees the text. Nothing raises, whatever the text is.
+provider that failed on purpose. They are looked up in this order: the provider's error code, kinds that are
+certain, texts that are certain, the HTTP status, vague texts, vague kinds. Addresses of the provider, keys and
+request ids are removed from the text. Nothing raises, whatever the text is.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from codex_proxy.core.faults import Failure, FaultKind
 K = FaultKind
 
 MAX_READ = 65_536
-"""How many characters of an error text are read."""
+"""The most characters of an error text that are read."""
 MAX_MESSAGE = 600
-"""How many characters of a message a person is shown."""
+"""The most characters of an error text in a message for the client."""
 
 MAX_LINE = 300
-"""How many characters of a line of stderr are put into a message."""
+"""The most characters of a line of stderr in a message."""
 
 CODES: dict[str, FaultKind] = {
     "context_length_exceeded": K.CONTEXT_LENGTH_EXCEEDED,
@@ -40,7 +40,7 @@ CODES: dict[str, FaultKind] = {
     "invalid_api_key": K.UPSTREAM_UNAUTHORIZED,
     "server_error": K.UPSTREAM_ERROR,
 }
-"""By the provider's `code` or, where that is null, `type`, from the JSON body in the text."""
+"""The kind of fault by the provider's error `code` (or `type` if that is null), from the JSON body in the text."""
 
 CLEAR_KINDS: dict[str, FaultKind] = {
     "contextWindowExceeded": K.CONTEXT_LENGTH_EXCEEDED,
@@ -48,7 +48,7 @@ CLEAR_KINDS: dict[str, FaultKind] = {
     "rateLimitExceeded": K.AGENT_RATE_LIMITED,
     "serverOverloaded": K.UNAVAILABLE,
 }
-"""By values of `codexErrorInfo` that are certain, whatever the text says."""
+"""The kind of fault by those values of `codexErrorInfo` that are certain, whatever the text says."""
 
 VAGUE_KINDS: dict[str, FaultKind] = {
     "usageLimitExceeded": K.USAGE_LIMIT_REACHED,
@@ -62,7 +62,8 @@ VAGUE_KINDS: dict[str, FaultKind] = {
     # What the provider refuses with a 400 comes as `other`, its message (or whole body) being the text.
     "other": K.REJECTED_BY_PROVIDER,
 }
-"""By values of `codexErrorInfo` that count only where neither the text nor the status decides."""
+"""The kind of fault by those values of `codexErrorInfo` that are used only if neither the text nor the status
+decides."""
 
 Texts = tuple[tuple[re.Pattern[str], FaultKind, str | None], ...]
 
@@ -92,7 +93,7 @@ CLEAR_TEXTS = _texts(
         None,
     ),
 )
-"""By texts that name the fault, whatever the HTTP status is. The first match counts."""
+"""The kind of fault by texts that are certain, whatever the HTTP status is. The first match is used."""
 
 VAGUE_TEXTS = _texts(
     (r"timeout|timed out", K.UPSTREAM_TIMEOUT, None),
@@ -109,7 +110,7 @@ VAGUE_TEXTS = _texts(
     (r"agent loop died|fatal error", K.AGENT_CRASHED, None),
     (r"incomplete response returned", K.UPSTREAM_ERROR, None),
 )
-"""By texts that count only where no HTTP status decides."""
+"""The kind of fault by texts that are used only if no HTTP status decides."""
 
 STATUSES: dict[int, FaultKind] = {
     401: K.UPSTREAM_UNAUTHORIZED,
@@ -124,7 +125,8 @@ STATUSES: dict[int, FaultKind] = {
     504: K.UPSTREAM_TIMEOUT,
     529: K.UNAVAILABLE,  # Anthropic's
 }
-"""Statuses that mean more than "4xx: the request is at fault, 5xx: the provider is"."""
+"""The kind of fault by those HTTP statuses to which the general rule (4xx: the request is at fault; 5xx: the
+provider) does not apply."""
 
 MESSAGES: dict[FaultKind, str] = {
     K.AGENT_NOT_AUTHENTICATED: "The agent is not signed in at its model provider (run `codex login`)",
@@ -144,7 +146,7 @@ MESSAGES: dict[FaultKind, str] = {
     K.UPSTREAM_UNREACHABLE: "The model provider cannot be reached",
     K.USAGE_LIMIT_REACHED: "The usage limit of the agent's account is reached",
 }
-"""The message where the agent's text holds nothing that a person can read."""
+"""The message for each kind of fault, if the agent's text has nothing readable."""
 
 EXPLAINED = frozenset(
     {
@@ -158,7 +160,8 @@ EXPLAINED = frozenset(
         K.UPSTREAM_UNREACHABLE,
     }
 )
-"""Faults whose texts say too little alone (`internal`, `forbidden`): the text of `MESSAGES` is put in front of them."""
+"""Kinds of faults whose texts alone (`internal`, `forbidden`) say too little. The text of `MESSAGES` is put before
+them."""
 
 _STOPS = {"max_output_tokens": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
 _INCOMPLETE = re.compile(r"Incomplete response returned, reason: (\w+)")
@@ -196,8 +199,9 @@ _CUTS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def stop_from_text(text: str) -> str | None:
-    """Returns `length` or `content_filter` where the error only says that the answer was cut off for that reason;
-    else None."""
+    """Returns `length` or `content_filter` if the error only says that the answer was cut off for that reason; else
+    None.
+    """
     found = _INCOMPLETE.search(text[:MAX_READ])
     return _STOPS.get(found.group(1)) if found else None
 
@@ -257,7 +261,9 @@ def _matching(rows: Texts, text: str) -> tuple[FaultKind, str | None] | None:
 
 
 def _heart_of(text: str, details: str) -> str:
-    """Returns the provider's own text if Codex has put it inside or beside a sentence about a retry; else `text`."""
+    """Returns the provider's own text, if Codex reports it within or together with a sentence about a retry; else
+    `text`.
+    """
     note = _RECONNECTING.match(text)
     if note:
         wrapped = text[note.end() :].strip()
@@ -266,7 +272,7 @@ def _heart_of(text: str, details: str) -> str:
 
 
 def _body_in(text: str) -> dict[str, object]:
-    """Returns the provider's error object where the text contains its JSON body; else an empty dict."""
+    """Returns the provider's error object if the text contains its JSON body; else an empty dict."""
     start = text.find("{")
     if start < 0:
         return {}
@@ -283,8 +289,9 @@ def _body_in(text: str) -> dict[str, object]:
 
 
 def _readable(said: str, body: dict[str, object]) -> str:
-    """Returns the part for a person: the message in the provider's body, else the text without the words that Codex
-    adds."""
+    """Returns the readable part of an error: the message in the provider's body, or the text without Codex's own
+    words. Empty if neither is readable.
+    """
     for name in ("message", "detail"):
         message = body.get(name)
         if isinstance(message, str) and message.strip():
@@ -330,7 +337,7 @@ def _unit(name: str) -> float | None:
 
 
 def failure_from_exit(ended: Ended) -> Failure:
-    """Returns the failure of a turn whose child ended before the turn did. Exit code 0 is a failure too."""
+    """Returns the failure of a turn whose child ended before the turn did. This is a failure even with exit code 0."""
     line = last_words(ended.stderr_tail)
     told = failure_from_text(line).kind if line else K.AGENT_CRASHED
     kind = told if told in (K.AGENT_NOT_AUTHENTICATED, K.AGENT_MISCONFIGURED) else K.AGENT_CRASHED
@@ -353,7 +360,9 @@ def exit_of(ended: Ended) -> str:
 
 
 def last_words(stderr: str) -> str:
-    """Returns the last useful line of stderr: one with `Error:` where there is one, and never a line of a log."""
+    """Returns the last useful line of stderr: the last one with `Error:`, if there is one. Lines of a log are
+    ignored.
+    """
     lines = [line for raw in stderr[-MAX_READ:].splitlines() if (line := cleaned(raw, MAX_LINE))]
     loud = [line for line in lines if not _QUIET_LOG.match(line)]
     errors = [line for line in loud if line.startswith("Error")]

@@ -1,4 +1,6 @@
-"""The agent `fake`: a program of this project that makes its answers up, the same every time, in either dialect."""
+"""The agent `fake`: a program of this project with deterministic answers, driven by the dialect `codex proto` or
+app-server.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ PROTO_CAPABILITIES: Final[frozenset[Capability]] = frozenset(
         *("system_prompt", "exact_usage", "stop_reasons", "parallel_calls", "model_choice"),
     }
 )
-"""In the dialect proto: there a turn ends with its calls, as the transcripts want it."""
+"""The capabilities with the dialect of `codex proto`, in which a turn ends when it has calls."""
 APP_SERVER_CAPABILITIES: Final[frozenset[Capability]] = PROTO_CAPABILITIES | {
     *("tool_replies", "web_search", "verbosity", "service_tier")
 }

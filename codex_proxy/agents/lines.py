@@ -10,9 +10,9 @@ MAX_LINE_BYTES = 64 * 1024 * 1024
 
 
 class LineTooLong(Exception):  # noqa: N818  (it says what happened, as the rest of the vocabulary does)
-    """A line is longer than allowed, so the rest of the stream cannot be read.
+    """A line exceeds the maximum length, so that the rest of the stream cannot be read.
 
-    `limit` is the maximum in bytes; `before` holds the whole lines that came before it in the same chunk.
+    `limit` is the maximum in bytes; `before` has the whole lines before it in the same chunk.
     """
 
     def __init__(self, limit: int, before: list[bytes]) -> None:
@@ -60,7 +60,7 @@ class LineFramer:
         return _clean(lines)
 
     def close(self) -> bytes | None:
-        """Returns the unfinished last line, or None where there is none, and forgets it."""
+        """Returns the unfinished last line and forgets it; None if there is none."""
         rest = _clean([b"".join(self._parts)])
         self._parts.clear()
         self._size = 0

@@ -1,7 +1,8 @@
-"""One of several agents in one server: it is made when the server starts, and may fail at that without the others.
+"""One of several agents of a server. It is made when the server starts; if that fails, the other agents are not
+affected.
 
-An agent that could not be made or started is tried again by the first turn for it after a while. Of an upstream, the
-turns at once are bounded here, and a breaker leaves it alone while it fails.
+An agent that could not start is tried again by a turn for it, after some time. If the agent is an upstream, this
+module also limits its concurrent turns and has its circuit breaker.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ from codex_proxy.core.turn import Turn
 log = structlog.get_logger(__name__)
 
 AGAIN_SECONDS: Final = 30.0
-"""Seconds until an agent that could not start is tried again, by a turn for it."""
+"""Seconds after which a turn tries again to start an agent that could not start."""
 
 Outcome: TypeAlias = Literal["answered", "failed", "left"]
-"""The outcome of an attempt: the upstream answered, it failed, or the client left before either."""
+"""The outcome of an attempt: the upstream answered, it failed, or the client left before that."""
 
 
 class RefusedHereError(Fault):
-    """This server has not asked the upstream: its agent is not started, its breaker is open, or it has enough
-    turns."""
+    """This server refused an attempt without asking the upstream: its agent has not started, its breaker is open,
+    or too many turns are running.
+    """
 
 
 class UpstreamRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,17 +46,18 @@ class UpstreamRules(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = 0
     retry_wait: float = 30.0
     fallback: tuple[tuple[str, str], ...] = ()
-    """Names of upstreams, and the model there; an empty one is the same model, or the default one."""
+    """The upstreams to ask next, each with the name of its model. An empty name is the same model; if the upstream
+    does not have it, its default model."""
     concurrency: int = 0
-    """Turns at once; 0 for any number."""
+    """The most turns at the same time; 0 for no limit."""
     queue_wait: float = 30.0
-    """Seconds that a turn waits for one of those to end."""
+    """The most seconds that a turn waits for another one to end, if the limit of `concurrency` is reached."""
     breaker_failures: int = 0
     breaker_seconds: float = 10.0
 
 
 class Member:
-    """An `Agent` by the name that the operator gave it. `make` makes the agent itself; it may raise a `Fault`."""
+    """An `Agent` with the name that the operator gave it. `make` creates the actual agent; it may raise `Fault`."""
 
     members: Mapping[str, Agent] = {}
 
@@ -67,7 +70,7 @@ class Member:
         capabilities: frozenset[Capability] = frozenset(),
         rules: UpstreamRules | None = None,
     ) -> None:
-        """`capabilities`: those of the agent, for as long as there is none. `rules`: where it is an upstream."""
+        """`capabilities` are used until the agent has been made. `rules` are given if it is an upstream."""
         self.name = name
         self.rules = rules
         self.breaker = Breaker(
@@ -88,7 +91,7 @@ class Member:
 
     @property
     def is_there(self) -> bool:
-        """Whether the agent was made and has started."""
+        """Whether the agent has started."""
         return self._agent is not None
 
     # --- what it is -----------------------------------------------------------------------------
@@ -115,12 +118,14 @@ class Member:
 
     @property
     def any_model(self) -> bool:
-        """True also while there is no agent: its models are not unknown, they are not there."""
+        """Whether any model name is accepted. True as long as the agent has not started, because its models are not
+        known then.
+        """
         return self._agent is None or self._agent.any_model
 
     @property
     def breaker_state(self) -> BreakerState | None:
-        """The current state of its breaker; None if it is not an upstream."""
+        """The current state of the circuit breaker; None if the agent is not an upstream."""
         return None if self.rules is None else self.breaker.state(self._clock.monotonic())
 
     def models(self) -> tuple[AgentModel, ...]:
@@ -143,8 +148,7 @@ class Member:
     # --- from its start to its end --------------------------------------------------------------
 
     async def start(self) -> None:
-        """Makes and starts the agent. Never raises `Fault`: if the agent cannot start, the failure is logged, and
-        `trouble` returns it."""
+        """Makes and starts the agent. Raises no `Fault`: a failure is logged, and `trouble` returns it."""
         async with self._starting:
             if self._agent is not None:
                 return
@@ -177,10 +181,10 @@ class Member:
     # --- turns ----------------------------------------------------------------------------------
 
     async def open(self, turn: Turn, *, may_wait: bool = True) -> AgentSession:
-        """Opens a session for a turn whose model has the agent's own name. `may_wait`: waits for a free slot if the
-        agent has enough turns.
+        """Opens a session for a turn, whose model must have the agent's own name. `may_wait`: waits for another
+        turn to end if too many are running.
 
-        Raises `RefusedHereError` if the agent is not asked, and any other `Fault` of the agent.
+        Raises `RefusedHereError` if the agent is not asked, and any `Fault` of the agent.
         """
         agent = await self._started()
         if not self.breaker.admits(self._clock.monotonic()):
@@ -204,7 +208,9 @@ class Member:
             self._give_slot_back()
 
     def told(self, outcome: Outcome, failure: Failure | None = None) -> None:
-        """Records how an attempt ended, in the counts and in the breaker. `failure`: why, if it has failed."""
+        """Records the outcome of an attempt for the metrics and for the breaker. `failure`: the reason, if it has
+        failed.
+        """
         self.attempts[outcome] += 1
         if outcome == "left":
             self.breaker.gave_up()

@@ -1,8 +1,8 @@
-"""The agents that one server has, by name: the one of `--agent`, or those of the tables of the settings file.
+"""The agents of a server by name: the one of `--agent`, or those in the tables of the settings file.
 
-Part of the wiring. An upstream is the agent of its wire, with the settings of its table. What is wrong in the tables
-themselves keeps the server from starting; what is wrong with one agent (a key, a program, a sign-in) is that agent's
-trouble alone.
+It may use every layer. An upstream is an agent `openai-chat` or `openai-responses` with the settings of its table.
+An error in the tables prevents the server's start; a problem of one agent (a key, a program, a sign-in) affects
+only that agent.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from codex_proxy.agents.several import SeveralAgents
 
 WIRES: Final = {"chat": "openai-chat", "responses": "openai-responses"}
-"""The agent of each wire."""
+"""The agent that speaks each API of upstreams."""
 CODEX: Final = "codex"
-"""What the agent `auto` is called among others."""
+"""The name of the agent `auto` if it is one of several."""
 
 
 class NamedAgent(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,18 +37,18 @@ class NamedAgent(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """The agent's name; empty if it is the only one."""
     settings: Settings
-    """The server's settings, overridden by the agent's own."""
+    """The server's settings, with those that the agent's table overrides."""
     spec: AgentSpec
     upstream: UpstreamTable | None = None
 
     @property
     def default_model(self) -> str:
-        """The model that the operator has named as its default; empty where there is none."""
+        """The model that the operator has set as the agent's default; empty if none is set."""
         return self.settings.codex_model or ""
 
 
 def named_agents(settings: Settings) -> tuple[NamedAgent, ...]:
-    """Every agent, the default one first. Raises `NoAgentError` for tables that mean nothing."""
+    """Returns every agent of the settings, the default one first. Raises `NoAgentError` for tables with an error."""
     if not (settings.agents or settings.upstreams):
         return (NamedAgent(name="", settings=settings, spec=registry.chosen_spec(settings)),)
     twice = settings.agents.keys() & settings.upstreams.keys()
@@ -74,29 +74,31 @@ def named_agents(settings: Settings) -> tuple[NamedAgent, ...]:
 
 
 def runs_codex(settings: Settings) -> bool:
-    """Whether an agent runs Codex. False for a plugin that cannot be used, since no server starts with it."""
+    """Whether any agent runs Codex. False if a plugin cannot be used, since the server does not start then."""
     return any(each.spec.uses_codex for each in _known(settings))
 
 
 def is_plain_only(settings: Settings) -> bool:
-    """Whether no agent has a folder, commands or a sandbox. False for a plugin that cannot be used."""
+    """Whether no agent has a folder, commands or a sandbox. False if a plugin cannot be used."""
     known = _known(settings)
     return bool(known) and all(each.spec.plain_only for each in known)
 
 
 def codex_settings(settings: Settings) -> tuple[Settings, ...]:
-    """The settings of each agent that runs Codex. None for a plugin that cannot be used."""
+    """Returns the settings of each agent that runs Codex; none if a plugin cannot be used."""
     return tuple(each.settings for each in _known(settings) if each.spec.uses_codex)
 
 
 def plugin_references(settings: Settings) -> tuple[str, ...]:
-    """The `module:attribute` of every plugin whose agent serves."""
+    """Returns the reference (`module:attribute`) of every plugin whose agent is used."""
     found = (registry.plugin_reference(each.settings) for each in _known(settings))
     return tuple(reference for reference in found if reference is not None)
 
 
 def _known(settings: Settings) -> tuple[NamedAgent, ...]:
-    """Every agent of the server, also where the settings are those of one of them."""
+    """Returns every agent of the server, also if `settings` are those of one of them; none if the agents cannot be
+    determined.
+    """
     try:
         return named_agents(settings.of_server)
     except NoAgentError:
@@ -104,7 +106,7 @@ def _known(settings: Settings) -> tuple[NamedAgent, ...]:
 
 
 def _alone(settings: Settings, **more: Any) -> Settings:
-    """The settings of a server that had this agent alone."""
+    """Returns settings in which this agent is the only one, with `more` values replaced."""
     own = settings.model_copy(update={"agents": {}, "upstreams": {}, **more})
     own._server = settings
     return own
@@ -184,7 +186,9 @@ def context_of(named: NamedAgent, environ: Mapping[str, str], context: AgentCont
 def _key_of(
     name: str, table: UpstreamTable, preset: Preset | None, environ: Mapping[str, str]
 ) -> SecretStr | None:
-    """The key of the variable that the table names, or the preset; None where a file has it, or none is needed."""
+    """Returns the value of the environment variable that the table or the preset names as that of the key; None if
+    the key is in a file, or if there is none.
+    """
     if table.key_file is not None:
         if table.key_env is not None:
             raise NoAgentError(f"[upstreams.{name}]: the key is given twice: leave key_env or key_file out.")
@@ -202,8 +206,9 @@ def _key_of(
 
 
 async def make_agent(context: AgentContext) -> Agent:
-    """Makes the agent that the settings ask for, or several where they have tables of them. It is not started yet.
-    Raises `NoAgentError`, or `Fault` where it cannot be used."""
+    """Returns the agent of the settings, or several as one, not yet started. Raises `NoAgentError`, or `Fault` if
+    it cannot be used.
+    """
     settings = context.settings
     if settings.agents or settings.upstreams:
         return await make_several(context)
@@ -214,7 +219,9 @@ async def make_agent(context: AgentContext) -> Agent:
 
 
 async def make_several(context: AgentContext) -> SeveralAgents:
-    """The agents of the tables as one, ready to be started. Raises `NoAgentError` for tables that mean nothing."""
+    """Returns the agents of the tables as one agent, not yet started. Raises `NoAgentError` for tables with an
+    error.
+    """
     from codex_proxy.agents.member import Member, UpstreamRules
     from codex_proxy.agents.several import SeveralAgents
 

@@ -1,9 +1,9 @@
-"""Marks what only the agent that made it can read, so that of several agents no other one is given it.
+"""Marks encrypted content with the name of the agent that made it, so that it is not sent to another agent.
 
-Reasoning and summaries that a provider has encrypted come back with later requests: from the memory of steps, from the
-store, from clients. Each carries the name of its agent in front of the encrypted text, which every client returns as it
-is. On the way to an agent its own are unmarked, and those of others, or of nobody known, are left out: a provider
-refuses what it cannot decrypt, and need not be shown what another one has written.
+Reasoning and summaries that a provider has encrypted come back with later requests: from the step memory, from the
+store, from clients. The agent's name is put before the encrypted text, which clients send back unchanged. When a
+history goes to an agent, the mark is removed from its own items. Items of other or unknown agents are left out: a
+provider refuses what it cannot decrypt.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class OriginMarks:
-    """The marks of one agent. `name`: its name, in which there is no `:`."""
+    """Adds and removes the marks of one agent. `name` is the agent's name, which contains no `:`."""
 
     def __init__(self, name: str) -> None:
         self._mark = f"{name}:"
@@ -43,7 +43,9 @@ class OriginMarks:
         ]
 
     def own(self, history: Sequence[HistoryItem]) -> tuple[HistoryItem, ...]:
-        """Returns the history with this agent's raw items unmarked, and without raw items of other agents."""
+        """Returns the history with the marks of this agent's raw items removed, and without raw items of other
+        agents.
+        """
         kept = (self._unmarked(item) if isinstance(item, RawHistoryItem) else item for item in history)
         return tuple(item for item in kept if item is not None)
 
@@ -61,7 +63,7 @@ class OriginMarks:
 
 
 def _encrypted(raw: bytes) -> str | None:
-    """The encrypted text of a raw item; None where it has none."""
+    """Returns the encrypted text of a raw item; None if it has none."""
     try:
         head = msgspec.json.decode(raw, type=_Head)
     except (msgspec.DecodeError, UnicodeDecodeError):

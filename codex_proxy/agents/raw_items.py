@@ -1,6 +1,7 @@
-"""Items of the Responses API as a model put them out (`RawHistoryItem`), for agents that take no such items.
+"""Converts raw items of the Responses API (`RawHistoryItem`) to other history items, for agents that do not accept
+raw items.
 
-In: an item's JSON. Out: the same as history, without what only the API's own models understand (reasoning).
+In: an item's JSON. Out: history items, without what only models of that API understand (reasoning).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _ROLES: Final[Mapping[Any, Role]] = {
 
 
 def items_of(raw: bytes) -> list[HistoryItem]:
-    """Converts an item. Empty for one that says nothing outside the Responses API."""
+    """Converts one item. Returns an empty list for a type that has no other form."""
     item = json.loads(raw)
     match item.get("type", "message"):
         case "message":

@@ -1,11 +1,11 @@
 """The registry of agents: the built-in ones by name, and the choice of the agent that serves.
 
-An agent is one line here. A line is read like an entry point: `name: "module:attribute"`, where the attribute is an
-`AgentSpec`. A module is imported only when its agent is used, so that a start pays for one agent.
+Each agent is one line here, in the form of an entry point: `name: "module:attribute"`, where the attribute is an
+`AgentSpec`. A module is imported only when its agent is used.
 
-The operator names plugins: with `--agent-plugin module:SPEC`, or with `--agent NAME` where an installed package has
-the entry point NAME in the group `codex_proxy.agents`. An installed package that nobody names is not imported, and
-none can take the name of a built-in agent.
+The operator chooses a plugin with `--agent-plugin module:SPEC`, or with `--agent NAME` if an installed package has
+the entry point NAME in the group `codex_proxy.agents`. Packages that are not chosen are not imported, and no
+package can take the name of a built-in agent.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
 }
 
 DEFAULT: Final = "auto"
-"""The agent of the plugin where one is named; else the one of `DEFAULT_SPEC`."""
+"""The default of `--agent`. It means the plugin's agent if there is a plugin, else the agent of `DEFAULT_SPEC`."""
 DEFAULT_SPEC: Final = "codex_proxy.agents.auto:AUTO"
 
 GROUP: Final = "codex_proxy.agents"
@@ -59,13 +59,14 @@ def specs() -> tuple[AgentSpec, ...]:
 
 
 def agent_able_to(capability: str) -> str | None:
-    """Returns the name of the first built-in agent with the capability, to recommend in an error; None where there is
-    none."""
+    """Returns the name of the first built-in agent with the capability, for the advice in an error; None if there
+    is none.
+    """
     return next((spec.name for spec in specs() if capability in spec.capabilities), None)
 
 
 def check_name(agent: str, plugin: str | None) -> None:
-    """Whether `--agent` can mean something, as far as that is known without importing a plugin. Raises `ValueError`."""
+    """Raises `ValueError` if `--agent` names no agent that could exist. Does not import plugins."""
     if agent not in names() and plugin is None and agent not in _entry_points():
         known = ", ".join((*names(), *sorted(_entry_points())))
         raise ValueError(
@@ -168,7 +169,7 @@ async def make_plugin_agent(spec: AgentSpec, reference: str, context: AgentConte
 
 
 def code_of(reference: str) -> tuple[str, ...]:
-    """Returns the folders of the plugin's top package, or its file, without importing it."""
+    """Returns the folders of the plugin's top-level package, or the path of its file, without importing it."""
     top = reference.partition(":")[0].partition(".")[0]
     try:
         found = importlib.util.find_spec(top)

@@ -1,8 +1,8 @@
-"""A session with an agent: a dialect, and the transport that carries its bytes to and from a child.
+"""A session with an agent: a dialect, and the transport for its bytes.
 
-`Agent.open` returns one for a turn. It can serve several turns of one thread, one after the other. It performs the
-steps of the dialect, and keeps the transport until the agent has finished with the turn. Its listener receives the
-events.
+`Agent.open` returns a session for a turn; it can serve several turns of one thread, one after the other. It writes
+what the dialect returns, and passes the dialect's events to its listener. It keeps the transport until the agent
+has finished with the turn.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from codex_proxy.core.turn import Turn, without_content
 log = structlog.get_logger(__name__)
 
 FINISH_SECONDS = 5.0
-"""How long an agent may take to end a turn that is over. It takes milliseconds unless the agent hangs."""
+"""The most seconds to wait for an agent to stop its turn. It takes milliseconds unless the agent hangs."""
 
 
 class TransportReader(Protocol):
-    """What a transport calls, synchronously on the event loop. `AgentSession` implements it."""
+    """Receives the output of a transport, synchronously on the event loop. `AgentSession` implements it."""
 
     def received(self, messages: Sequence[Any], size: int) -> None:
         """Takes what the child printed, in the pieces that the dialect reads; `size` is their length in bytes."""
         ...
 
     def ended(self, ended: Ended) -> None:
-        """Is called once, when the child has ended."""
+        """Called once, when the child has ended."""
         ...
 
     def fail(self, failure: Failure) -> None:
-        """Is called when the output of the child can no longer be read, for example after a line that is too long."""
+        """Called when the child's output can no longer be read, for example because a line is too long."""
         ...
 
 
 class Transport(Protocol):
-    """Carries the bytes of one session to and from a child, which may serve other sessions too."""
+    """Sends and receives the bytes of one session. Its child may serve other sessions, too."""
 
     @property
     def exclusive(self) -> bool:
-        """Whether the child serves this session only, so that it may be made to wait and may be ended with the turn."""
+        """Whether the child serves only this session, so that it may be paused, and ended with the turn."""
         ...
 
     def attach(self, reader: TransportReader) -> None:
@@ -58,8 +58,9 @@ class Transport(Protocol):
     def send(self, writes: bytes) -> None: ...
 
     def close_stdin(self) -> None:
-        """Closes the child's stdin after everything sent. Raises `RuntimeError` where the child serves other sessions
-        too."""
+        """Closes the child's stdin after all that was sent. Raises `RuntimeError` if the child serves other
+        sessions, too.
+        """
         ...
 
     def pause_reading(self) -> None: ...
@@ -67,46 +68,50 @@ class Transport(Protocol):
     def resume_reading(self) -> None: ...
 
     def set_idle(self, idle: bool) -> None:
-        """Says whether the session is only kept for a later turn, so that its process counts as idle."""
+        """Sets whether the session is only kept for a later turn, so that its process counts as idle."""
         ...
 
     async def release(self, *, finished: bool) -> None:
-        """Gives the child back. Where not `finished`, the agent may still be working on the turn, and this part of
-        the child is not used again."""
+        """Gives the child back. If not `finished`, the agent may still be working on the turn, so this thread of
+        the child is not used again.
+        """
         ...
 
 
 class SessionListener(Protocol):
-    """Receives what happens in a session, synchronously on the event loop."""
+    """Receives the events of a session, synchronously on the event loop."""
 
     def session_received(self, session: AgentSession, events: list[Event], size: int) -> None:
-        """Takes the events that the dialect made of `size` bytes."""
+        """Takes the events that the dialect returned for `size` bytes of output."""
         ...
 
     def session_failed(self, session: AgentSession, failure: Failure) -> None:
-        """Is called when the output of the child can no longer be read."""
+        """Called when the child's output can no longer be read."""
         ...
 
     def session_broke(self, session: AgentSession) -> None:
-        """Is called after an error in this server's own code, which is logged. The state of the agent is unknown
-        then."""
+        """Called after an exception in this server's own code, which was logged. The state of the agent is unknown
+        then.
+        """
         ...
 
 
 class AgentSession:
-    """A session between `Agent.open` and `Agent.release`: claimed by its owner, begun, perhaps resumed, then closed."""
+    """A session from `Agent.open` to `Agent.release`. Its owner calls `claim`, `begin`, perhaps `resume`, and
+    `close`.
+    """
 
     def __init__(self, turn: Turn, dialect: Dialect[Any], transport: Transport) -> None:
-        """`turn` is what the agent is asked, after everything that the server changes in a request."""
+        """`turn` is the turn as the agent is given it, with the changes that the server makes."""
         self.transport = transport
         self.listener: SessionListener | None = None
         self.gone = False
-        """The child has ended."""
+        """Whether the child has ended."""
         self.turn = turn
         """The turn that the session was opened for. After `begin` it holds the settings alone, so that a kept session
         does not keep a client's texts."""
         self.origin: OriginMarks | None = None
-        """Of an agent that is one of several: marks what only it can read."""
+        """Marks encrypted content of this agent, if the server has several; else None."""
         self._dialect = dialect
         self._scheduler: Scheduler | None = None
         self._released: Callable[[AgentSession, bool], None] | None = None
@@ -122,8 +127,9 @@ class AgentSession:
         scheduler: Scheduler,
         released: Callable[[AgentSession, bool], None],
     ) -> None:
-        """Makes the caller the owner of the session, who must `close` it. `released(session, finished)` is called
-        once, when `Agent.release` is due."""
+        """Makes the caller the owner of the session, who must call `close`. `released(session, finished)` is called
+        once, when the owner has to call `Agent.release`.
+        """
         self.listener, self._scheduler, self._released = listener, scheduler, released
 
     def begin(self) -> None:
@@ -133,8 +139,9 @@ class AgentSession:
         self._do(self._dialect.begin, turn)
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> None:
-        """Starts another turn on the same thread, or gives the outputs that it waits for. `new_items` are the items
-        that the thread has not seen."""
+        """Starts another turn on the same thread, or continues the turn with the outputs that it waits for.
+        `new_items` are the items that the thread has not seen.
+        """
         if self.origin is not None:
             turn, new_items = (
                 msgspec.structs.replace(turn, model=self.turn.model),
@@ -147,7 +154,7 @@ class AgentSession:
 
     @property
     def exclusive(self) -> bool:
-        """Whether the child serves this session only."""
+        """Whether the child serves only this session."""
         return self.transport.exclusive
 
     @property
@@ -166,11 +173,13 @@ class AgentSession:
         self._release_when_finished()
 
     def set_idle(self, idle: bool) -> None:
-        """Says whether the session is only kept for a later turn."""
+        """Sets whether the session is only kept for a later turn."""
         self.transport.set_idle(idle)
 
     def pause_reading(self) -> bool:
-        """Makes the child wait. Returns False where it serves other sessions too, and so cannot be made to."""
+        """Stops reading the child's output, so that the child has to wait. Returns False if that is impossible
+        because it serves other sessions, too.
+        """
         if self.transport.exclusive and not self._paused and not self._closing:
             self._paused = True
             self.transport.pause_reading()
@@ -198,8 +207,9 @@ class AgentSession:
     # --- both ways ------------------------------------------------------------------------------
 
     def _do(self, act: Callable[..., Step], *given: Any, size: int = 0) -> None:
-        """Performs one step. An error in our code ends this session and leaves the other turns on the same child
-        alone."""
+        """Calls a method of the dialect and writes what it returns. An exception ends this session, and does not
+        affect other sessions on the same child.
+        """
         try:
             step = act(*given)
             if step.writes:

@@ -1,8 +1,8 @@
-"""Several agents in one server: an `Agent` that holds others by name, and gives each turn to the one of its model.
+"""Combines several agents of a server into one `Agent`, which gives each turn to the agent of its model.
 
-A model's name here is `NAME/MODEL`; the agent itself sees MODEL alone. What only one agent can read is marked with its
-name, and is given to no other. A turn for an upstream may take several attempts, at other upstreams too, until its
-answer begins.
+The name of a model is `NAME/MODEL` here; the agent itself sees only MODEL. Content that only one agent can decrypt
+is marked with its name. A turn for an upstream may take several attempts, also at other upstreams, until its answer
+begins.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Listed = tuple[tuple[AgentModel, ...], ...]
 
 
 class SeveralAgents:
-    """An `Agent` of at least one member; the first is the default."""
+    """An `Agent` with one or more members; the first member is the default."""
 
     name = "several"
     version = __version__
@@ -46,7 +46,9 @@ class SeveralAgents:
         defaults: Mapping[str, str] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`chance`: a number from 0 to 1; `defaults`: the default models that the operator has named, by member."""
+        """`chance` returns a random number from 0 to 1. `defaults`: the default models that the operator has set,
+        by member.
+        """
         self.limits = NewestLimits()
         """Empty: each member has its own."""
         self._members = dict(members)
@@ -57,21 +59,22 @@ class SeveralAgents:
         self._listed: Listed = ()
         self._models: tuple[AgentModel, ...] = ()
         self._givers: WeakKeyDictionary[AgentSession, Member] = WeakKeyDictionary()
-        """The member that opened each session of a single member."""
+        """The member that opened each session that is not a `FailoverSession`."""
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What some of the members can do. Ask `serving` what one can."""
+        """The capabilities of all members together. Use `serving` to get those of one member."""
         return frozenset().union(*(member.capabilities for member in self._members.values()))
 
     @property
     def any_model(self) -> bool:
-        """False: a name without a member's is one of those that are listed."""
+        """Always False: a name that does not begin with a member's name must be in the list of models."""
         return False
 
     async def start(self) -> None:
-        """Starts all members at the same time. Raises `Fault` only if none can start; `trouble` of a member says why
-        that one cannot."""
+        """Starts all members at the same time. Raises `Fault` only if no member could start; `trouble` of a member
+        says why it could not.
+        """
         await asyncio.gather(*(member.start() for member in self._members.values()))
         troubles = {name: member.trouble() for name, member in self._members.items() if not member.is_there}
         if len(troubles) == len(self._members):
@@ -80,7 +83,9 @@ class SeveralAgents:
             raise Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))
 
     async def open(self, turn: Turn) -> AgentSession:
-        """A session with the agent of the turn's model; for an upstream the first attempt that can be opened."""
+        """Opens a session with the member that has the turn's model. For an upstream it is a session with the first
+        attempt that could be opened.
+        """
         name, model = self._split(turn.model)
         member = self._members[name]
         if member.rules is None:
@@ -104,8 +109,8 @@ class SeveralAgents:
     async def _open_next(
         self, turn: Turn, plan: AttemptPlan, following: NextAttempt | None, failure: Failure | None
     ) -> Attempt | None:
-        """Opens the attempt `following` or, if that fails, the first later one that can be opened. Returns None if
-        there is none.
+        """Opens the attempt `following`; if that fails, the first later one that can be opened. Returns None if
+        there is none. `failure` is that of the attempt before, None if this is the first.
 
         Raises the `Fault` of the last attempt that could not be opened.
         """
@@ -128,7 +133,7 @@ class SeveralAgents:
         return None
 
     def _targets(self, name: str, model: str) -> list[Target]:
-        """The upstreams that may be asked, with their own names of the model."""
+        """Returns the upstreams that may be asked, in order, each with its own name for the model."""
         targets = []
         rules = self._members[name].rules
         chain = ((name, model), *(rules.fallback if rules is not None else ()))
@@ -146,7 +151,7 @@ class SeveralAgents:
         return targets
 
     def _same_model(self, name: str, model: str) -> str:
-        """The model by its name at another upstream; its default one, where that has none of this name."""
+        """Returns the name of the model if the other upstream `name` has it; else that upstream's default model."""
         member = self._members[name]
         if member.any_model or any(each.id == model for each in member.models()):
             return model
@@ -205,8 +210,9 @@ class SeveralAgents:
             member.kill()
 
     def _split(self, model: str) -> tuple[str, str]:
-        """Splits `NAME/MODEL` into the member's name and its own name of the model, which is empty for its default. A
-        name without a member's goes to the first member."""
+        """Splits `NAME/MODEL` into the member's name and its own name for the model, which is empty for its
+        default. A name that begins with no member's belongs to the first member.
+        """
         name, _, own = model.partition(SEPARATOR)
         if name not in self._members:
             name, own = next(iter(self._members)), model

@@ -1,4 +1,4 @@
-"""What an agent declares about itself, whether it is built in or comes from another package."""
+"""The declaration of an agent (`AgentSpec`), whether it is built in or comes from another package."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ if TYPE_CHECKING:
 
 
 class NoAgentError(Exception):
-    """No agent can serve. The text says what to do."""
+    """There is no agent to serve turns. The text says what to do."""
 
 
 class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the table of one upstream says beyond the settings that there are for a single one."""
+    """The options in the table of one upstream for which there is no general setting."""
 
     headers: Mapping[str, str] = {}
-    """Sent with every request."""
+    """Headers that are sent with every request."""
     models: tuple[str, ...] = ()
-    """Its models: names, and patterns with `*`. Empty: those that it lists."""
+    """The models to offer: names, and patterns with `*`. Empty: those that the upstream lists."""
     cannot: frozenset[Capability] = frozenset()
     refuses: frozenset[str] = frozenset()
-    """Optional fields that it answers with an error."""
+    """Optional request fields that the upstream answers with an error. They are not sent."""
     health_interval: float | None = None
-    """Seconds between two looks at its list of models; None: as usual."""
+    """Seconds between two requests for the upstream's list of models; None for the default."""
 
 
 class AgentContext(msgspec.Struct, frozen=True):
-    """What an agent is made from: the settings, the server's environment and its clock."""
+    """Everything that an agent is made from: the settings, the server's environment and its clock."""
 
     settings: Settings
     environ: Mapping[str, str]
     """The server's environment variables. An agent from another package reads its settings from here."""
     clock: Clock
     name: str = ""
-    """What the agent is called among several of one server; empty where it serves alone."""
+    """The agent's name if the server has several agents; else empty."""
     upstream: UpstreamOptions = UpstreamOptions()
-    """Of an agent that is an upstream."""
+    """The options of an agent that is an upstream."""
 
     @property
     def state_dir(self) -> Path:
-        """The folder for what the agent keeps: of several agents each has its own."""
+        """The folder for the agent's own files. If the server has several agents, each has its own folder."""
         folder = self.settings.state_dir
         return folder / "agents" / self.name if self.name else folder
 
     @property
     def child_limits(self) -> ChildLimits:
-        """The limits on memory, files and processes that the settings put on each child."""
+        """The limits that the settings put on each child process."""
         return child_limits(self.settings)
 
     def child_environment(self, *names: str) -> dict[str, str]:
@@ -66,46 +66,49 @@ class AgentContext(msgspec.Struct, frozen=True):
 
 
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One agent: its name, what it can do, and how it is made and checked.
+    """Declares an agent: its name, what it can do, and how it is made and checked.
 
-    The module of a spec is imported when its agent is chosen, or when all agents are listed. `make` and `check`
-    import what only they need.
+    The module of a spec is imported when its agent is chosen, or when all agents are listed. So imports that only
+    `make` and `check` need are inside of these.
     """
 
     name: str
-    """Its name for `--agent`, in answers and in the log."""
+    """The agent's name: for `--agent`, in answers and in the log."""
     summary: str
-    """What it is, in a few words for a table."""
+    """A few words about the agent, for a table."""
     processes: str
-    """Which processes it starts, in a few words for a table."""
+    """A few words about the processes that it starts, for a table."""
     make: Callable[[AgentContext], Awaitable[Agent]]
-    """Makes the agent, which is started later. Raises `NoAgentError` or `Fault`, with a text that says what to do."""
+    """Returns the agent, not yet started. Raises `NoAgentError` or `Fault`, whose text says what to do."""
     check: Callable[[AgentContext], Awaitable[list[Check]]]
-    """Returns the checks of `doctor`: whether a turn would work, found out without running one. Leaves no process."""
+    """Returns the checks of `doctor`. They find out without running a turn whether one would work, and leave no
+    process."""
     capabilities: frozenset[Capability] = frozenset()
-    """What it can do. A request that needs more is refused."""
+    """What the agent can do. A request that needs another capability is refused."""
     variants: Mapping[str, frozenset[Capability]] = {}
-    """Where a setting changes what it can do: the capabilities of each case, by its name, for the tables."""
+    """If a setting changes the agent's capabilities: the capabilities of each case, by its name, for the tables in
+    the documentation."""
     settings: frozenset[str] = frozenset()
-    """The settings of the server that its table of the settings file (`[agents.NAME]`) may have for itself."""
+    """The settings that the agent's table `[agents.NAME]` in the settings file may contain."""
     family: str = ""
-    """What agents that are driven in the same way and can do the same are called together: they share a column in
-    tables."""
+    """The common name of agents that have the same capabilities. They share a column in the tables of the
+    documentation."""
     made_up: bool = False
-    """Its answers come from no model. The server warns of that when it starts."""
+    """Whether the answers do not come from a model. If so, the server warns when it starts."""
     confined: bool = False
-    """The commands that it runs are kept in the sandbox of the settings. Else the server warns when it starts."""
+    """Whether the agent's commands run in the sandbox of the settings. If not, the server warns when it starts."""
     plain_only: bool = False
-    """It is only ever a plain model: it has no folder, commands or sandbox, and no request can ask for agent mode."""
+    """Whether the agent only serves a plain model: it has no folder, commands or sandbox, and requests cannot ask
+    for agent mode."""
     bounds_silence: bool = False
-    """It has its own time limits for silence, before the first word and after; the server's hold only where the
-    operator has set them."""
+    """Whether the agent limits by itself how long a model may be silent. If so, the server's limits apply only if
+    the operator has set them."""
     uses_codex: bool = False
-    """It runs Codex: Codex's home, program and config.toml are protected and read."""
+    """Whether the agent runs Codex. If so, Codex's home, program and config.toml are read and protected."""
 
 
 def child_limits(settings: Settings) -> ChildLimits:
-    """Returns the limits that the settings put on each child."""
+    """Returns the limits that the settings put on each child process."""
     return ChildLimits(
         open_files=settings.child_open_files,
         address_space=settings.child_address_space,

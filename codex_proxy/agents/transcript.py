@@ -1,7 +1,8 @@
-"""A conversation as one text, for an agent that takes one prompt: every message with the name of who said it.
+"""Writes a conversation as one text, for an agent that accepts a single prompt: every message with the name of its
+speaker.
 
-What roles mean is lost: the model reads them as words. Images are numbered in the text and given beside it, in that
-order. Raw items (encrypted reasoning) have no text and are left out. Pure.
+The roles are lost: the model reads them as text. Images are numbered in the text and returned in that order. Raw
+items (encrypted reasoning) have no text and are left out. Pure.
 """
 
 from __future__ import annotations
@@ -25,9 +26,8 @@ _ROLES = {"developer": "system", "user": "user", "assistant": "assistant"}
 
 
 def prompt_of(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
-    """The prompt for a history, and its images: a single message of the user as it is, anything else flattened.
-
-    So is a single message without any text, since agents refuse an empty prompt.
+    """Returns the prompt for a history, and its images. A single message of the user with text is not changed;
+    anything else is flattened.
     """
     first = history[0] if len(history) == 1 else None
     if isinstance(first, HistoryMessage) and first.role == "user":
@@ -38,7 +38,7 @@ def prompt_of(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
 
 
 def flattened(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
-    """The history as one text with numbers in place of images, and the images in that order."""
+    """Returns the history as one text with numbers in place of images, and the images in that order."""
     images: list[ImagePart] = []
     blocks = [PREAMBLE]
     blocks += [_block(item, images) for item in history if not isinstance(item, RawHistoryItem)]
@@ -46,7 +46,7 @@ def flattened(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
 
 
 def _block(item: HistoryMessage | HistoryCall | HistoryOutput, images: list[ImagePart]) -> str:
-    """One item as labelled text; appends its images to `images`."""
+    """Returns one item as text with a label. Appends its images to `images`."""
     if isinstance(item, HistoryMessage):
         return f"[{_ROLES[item.role]}]\n{_numbered(item.parts, images)}"
     if isinstance(item, HistoryCall):
@@ -55,7 +55,7 @@ def _block(item: HistoryMessage | HistoryCall | HistoryOutput, images: list[Imag
 
 
 def _numbered(parts: Iterable[Part], images: list[ImagePart]) -> str:
-    """The text of the parts, with `[image N]` for each image, which is appended to `images`."""
+    """Returns the text of the parts, with `[image N]` in place of each image, which is appended to `images`."""
     words = []
     for part in parts:
         if isinstance(part, TextPart):

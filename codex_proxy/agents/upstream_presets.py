@@ -1,8 +1,8 @@
-"""What is known of the model servers that many people have: where they are, which variable has their key, and what
-they cannot do. Values; each from the server's own documentation, and from what it was seen to answer.
+"""Presets for common model servers: their URL, the environment variable of their key, and what they cannot do. From
+each server's documentation, and from tests with it.
 
-An operator's table overrides each of it. What a server cannot do is refused before it is asked, or said to it in
-another way; what it merely ignores is not listed.
+An operator's table overrides every value. A preset lists what a server answers with an error; that is refused
+before the server is asked, or sent in another way. What a server ignores is not listed.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ PresetName: TypeAlias = Literal[
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of model server."""
+    """The preset of one kind of model server."""
 
     url: str
     key_env: str = ""
-    """The variable that has its key by custom; empty where it takes none."""
+    """The environment variable that usually has its key; empty if it needs none."""
     needs_key: bool = False
-    """It answers nobody without a key."""
+    """Whether it refuses requests without a key."""
     cannot: frozenset[Capability] = frozenset()
-    """What it lacks of what a server of Chat Completions can do."""
+    """The capabilities that it does not have, of those of a server of Chat Completions."""
     refuses: frozenset[str] = frozenset()
-    """Optional fields that it answers with an error, as `openai_chat.body` calls them."""
+    """Optional request fields that it answers with an error, by the names that `openai_chat.body` uses."""
 
 
 PRESETS: Final[Mapping[PresetName, Preset]] = {

@@ -1,2 +1,3 @@
-"""What all agents that run Codex share: finding the binary, its release, its home, its model catalog and its
-sandbox."""
+"""The parts that all agents that run Codex share: finding the binary, its release, its home, its model catalog and
+its sandbox.
+"""

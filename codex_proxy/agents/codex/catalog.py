@@ -1,17 +1,17 @@
-"""The models that the installed Codex knows: the list that we publish, and a patched catalog for plain-model turns.
+"""The models that the installed Codex knows: the list for clients, and a patched catalog for plain-model turns.
 
-Comes in: the JSON that `codex debug models --bundled` prints. Goes out: `published_models`, what a client may know of
-each model, and `plain_catalog`, the text of a file for Codex's setting `model_catalog_json`. No file is read or
+Comes in: the JSON that `codex debug models --bundled` prints. Goes out: `published_models`, what a client may know
+of each model, and `plain_catalog`, the text of a file for Codex's setting `model_catalog_json`. No file is read or
 written.
 
 The catalog is patched because the bundled entries put a client's tools behind a JavaScript tool (`code_mode_only`),
-add tools of the agent, cut tool outputs, and let Codex summarise a long history without telling the client. No switch
-turns these off; only a model's own entry does. The file is given with `-c model_catalog_json` when a process starts:
-0.163 ignores it per thread.
+add tools of the agent, cut tool outputs, and let Codex summarise a long history without telling the client. No
+switch turns these off; only a model's own entry does. The file is given with `-c model_catalog_json` when a process
+starts: 0.163 ignores it per thread.
 
-Raises `CatalogError` (a `ValueError`) that names the entry and the field. A field that is to be patched and is
-missing is an error too, because a field that was renamed would leave the patch without effect. Fields that earlier
-releases never had may be missing.
+Raises `CatalogError` (a `ValueError`) that names the entry and the field. A missing field that should be patched is
+an error, too, because the patch would have no effect if the field was renamed. Fields that earlier releases never
+had may be missing.
 """
 
 from collections.abc import Iterable
@@ -20,8 +20,8 @@ from typing import Any, Final
 import msgspec
 
 NO_LIMIT: Final = 1_000_000_000
-"""In tokens: more than any history, so that Codex cuts and summarises nothing. The model server still has its own
-limit."""
+"""A limit in tokens that is larger than any history, so that Codex cuts and summarises nothing. The model server
+still applies its own limit."""
 
 PLAIN_PATCH: Final[dict[str, Any]] = {
     "tool_mode": "direct",  # client tools are function calls, not JavaScript inside a V8 tool
@@ -59,7 +59,7 @@ _OPTIONAL: Final[dict[str, tuple[type, ...]]] = {
     "supports_reasoning_effort_updates": (bool,),
     "use_responses_lite": (bool,),
 }
-"""Fields that releases before 0.144, or before 0.156, do not have: there is nothing to turn off in those."""
+"""Fields that may be missing, because releases before 0.144 or 0.156 do not have them."""
 
 
 class CatalogError(ValueError):
@@ -67,7 +67,7 @@ class CatalogError(ValueError):
 
 
 class CatalogModel(msgspec.Struct, frozen=True):
-    """A model as Codex describes it, before our patches."""
+    """A model as Codex's catalog describes it, without our patches."""
 
     slug: str
     display_name: str
@@ -77,7 +77,7 @@ class CatalogModel(msgspec.Struct, frozen=True):
     default_effort: str | None
     visibility: str
     service_tiers: tuple[str, ...] = ()
-    """The service tiers that can be asked for, without the default one."""
+    """The service tiers of the model other than the default one."""
     native: bytes = b""
     """The whole entry as JSON, for Codex as a client."""
 

@@ -36,7 +36,7 @@ from codex_proxy.process.child import Command, run_to_end
 from codex_proxy.process.launch import child_environment
 
 SANDBOX_SECONDS = 20.0
-"""How long Codex may take to run `true` in its sandbox. It usually takes 0.1 s."""
+"""The most seconds that Codex may take to run `true` in its sandbox. It usually takes 0.1 s."""
 
 SANDBOX_ADVICE = (
     "Install bubblewrap (Debian and Ubuntu: `apt install bubblewrap`) or allow user namespaces; until then the agent's "
@@ -73,7 +73,7 @@ async def codex_checks(context: AgentContext, agent: Literal["auto"] | Dialect) 
 
 
 def version_check(version: Version) -> Check:
-    """Which release it is, and how it went with the tests of this version of the proxy."""
+    """Returns the check of the release: which it is, and how many tests failed with it."""
     failed, newest = TESTED_RELEASES.get(version), str(NEWEST_TESTED)
     facts: dict[str, Fact] = {
         "version": str(version),
@@ -142,7 +142,7 @@ def _is_script(path: str) -> bool:
 async def deeper_checks(
     program: str, dialect: Dialect, settings: Settings, environ: Mapping[str, str]
 ) -> list[Check]:
-    """Returns the checks of sign-in and sandbox, for a program that can be driven."""
+    """Returns the checks of sign-in and sandbox, for a program that this server can drive."""
     config = settings.codex_home / "config.toml"
     try:
         provider = provider_of(config)
@@ -200,7 +200,7 @@ async def sign_in(
 
 
 def login_command(program: str, settings: Settings, environ: Mapping[str, str]) -> str:
-    """Returns the command with which a person signs in to the home that the server uses."""
+    """Returns the command with which the user signs in to the Codex home that the server uses."""
     on_path = shutil.which("codex", path=environ.get("PATH", os.defpath)) is not None
     home = ""
     if "codex_home" in settings.model_fields_set and not environ.get("CODEX_HOME"):

@@ -1,9 +1,10 @@
-"""Locks on files of Codex, for all servers that share a state folder: who starts first, and whose a folder is.
+"""Locks on Codex's files, for all servers that share a state folder.
 
-A new release lays out its database at its first start, and fails where two processes do so at once: they take turns
-(`alone_the_first_time`) until a file says that the release has started there. A home for one question to the binary
-(`private_home`) is removed afterwards, also after a kill: by the next start. Its user holds a lock on the folder, which
-the system takes back with the process; so a folder whose lock is free was left behind, however young it is.
+- A new release creates its database at its first start, and fails if two processes do so at once. So they start one
+  after the other (`alone_the_first_time`), until a file records that the release has started there.
+- A temporary home for a question to the binary (`private_home`) is removed after use. Its user holds a lock on the
+  folder, which the system releases when the process ends. If the process was killed, the next start finds the
+  folder without a lock and removes it.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 POLL_SECONDS = 0.02
-"""A lock on a file cannot be awaited. A start takes 70 ms and more."""
+"""Seconds between two attempts to take a lock, since a lock on a file cannot be awaited. A start takes at least 70
+ms."""
 
 
 @asynccontextmanager
 async def alone_the_first_time(mark: str, within: float) -> AsyncIterator[None]:
-    """The body runs alone as long as the file `mark` is missing; it is made when the body succeeds.
+    """Runs the body of the `with` without others, if the file `mark` does not exist; the file is created when the
+    body succeeds.
 
-    Waits for its turn for `within` seconds at most, and then goes on all the same: whoever holds the lock that
-    long is stuck, and a failed start says more than a failed lock. An empty `mark` means no turns at all.
+    Waits for others for at most `within` seconds, and then runs the body anyway, because the other process must be
+    stuck. With an empty `mark` it never waits.
     """
     if not mark or _exists(mark):
         yield
@@ -61,7 +64,7 @@ PREFIX = "home-"
 
 @contextmanager
 def private_home(state: str) -> Iterator[str]:
-    """A new, empty folder in the state folder, which is gone behind the block."""
+    """Creates a new, empty folder in the state folder, and removes it at the end of the `with`."""
     folder, lock = _new_home(state)
     try:
         yield folder
@@ -71,7 +74,7 @@ def private_home(state: str) -> Iterator[str]:
 
 
 def remove_left_homes(state: str) -> None:
-    """Removes the folders of those who were killed."""
+    """Removes the folders of `private_home` that killed processes have left."""
     for folder in Path(state).glob(f"{PREFIX}*"):
         lock = _lock(str(folder))
         if lock is not None:
@@ -90,7 +93,9 @@ def _new_home(state: str) -> tuple[str, int]:
 
 
 def _lock(folder: str) -> int | None:
-    """A descriptor that holds the folder's lock; None where somebody else does, or there is no such folder."""
+    """Locks the folder and returns the descriptor that holds the lock; None if another process holds it or the
+    folder does not exist.
+    """
     try:
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

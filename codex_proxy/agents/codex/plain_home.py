@@ -1,7 +1,9 @@
-"""What plain-model processes run with, laid out in our state folder: a home, a patched catalog, an empty folder.
+"""Creates the files for plain-model processes in the state folder: a Codex home, a patched catalog, and an empty
+folder.
 
-The home has the user's sign-in and provider and nothing else of theirs (`shadow_home` plans it). The catalog is that of
-the binary, asked once for each release and patched (`catalog`). Nothing is written to the user's own home.
+The home has the user's sign-in and provider and nothing else of the user's (planned by `shadow_home`). The catalog
+is the binary's, patched (by `catalog`); the binary is asked for it once for each release. Nothing is written to the
+user's own home.
 """
 
 from __future__ import annotations
@@ -21,15 +23,16 @@ from codex_proxy.files.private import make_folder, replacing
 
 
 def make_empty_folder(state: str) -> Path:
-    """The working folder of plain-model turns: nothing is in it that could reach the model."""
+    """Creates the working folder of plain-model turns. It is empty, so that nothing in it can reach the model."""
     empty = Path(state) / "empty"
     make_folder(empty)
     return empty
 
 
 def user_config(codex_home: str) -> tuple[str, ShadowHome]:
-    """Returns the text of the user's config.toml, empty where there is none, and the shadow home that is planned from
-    it. Raises `Fault`."""
+    """Returns the text of the user's config.toml (empty if there is none) and the shadow home that is planned from
+    it. Raises `Fault`.
+    """
     config = Path(codex_home) / "config.toml"
     try:
         text = config.read_text("utf-8") if config.exists() else ""
@@ -39,7 +42,7 @@ def user_config(codex_home: str) -> tuple[str, ShadowHome]:
 
 
 def make_shadow_home(state: str, codex_home: str, shadow: ShadowHome) -> Path:
-    """Makes the home of plain-model turns and returns its path."""
+    """Creates the home for plain-model turns and returns its path."""
     name = hashlib.sha256(os.fsencode(os.path.realpath(codex_home))).hexdigest()[:16]
     home = Path(state) / "homes" / name
     make_folder(home)
@@ -54,12 +57,14 @@ def _bundled_file(state: str, version: Version) -> Path:
 
 
 async def bundled_catalog(program: str, state: str, version: Version, base: Mapping[str, str]) -> bytes:
-    """Returns the catalog of the binary: the one that it printed before, else the binary is asked. Raises `Fault`."""
+    """Returns the catalog of the binary. It is read from the state folder, or from the binary if that has no
+    catalog of this release. Raises `Fault`.
+    """
     return _kept_catalog(state, version) or await _ask_for_catalog(program, state, base)
 
 
 def _kept_catalog(state: str, version: Version) -> bytes:
-    """Returns the catalog that this release printed before; empty where it has not been asked yet."""
+    """Returns the catalog of this release in the state folder; empty if there is none."""
     make_folder(Path(state) / "catalogs")
     file = _bundled_file(state, version)
     try:
@@ -79,8 +84,9 @@ async def _ask_for_catalog(program: str, state: str, base: Mapping[str, str]) ->
 def write_catalog(
     state: str, version: Version, lite: bool | None, config: str, bundled: bytes
 ) -> tuple[Path, tuple[CatalogModel, ...]]:
-    """Writes the patched catalog. Returns its file, and the models of the bundled catalog. Raises `Fault`, from a
-    `CatalogError`, for a catalog that cannot be used."""
+    """Writes the patched catalog. Returns the path of the file, and the models of the bundled catalog. Raises
+    `Fault` for a catalog that cannot be patched.
+    """
     bundled_file = _bundled_file(state, version)
     try:
         models = published_models(bundled)
@@ -98,7 +104,7 @@ def write_catalog(
 
 
 def _write(file: Path, content: bytes) -> None:
-    """Replaces a file in one step, and only where its content differs, because another server may be reading it."""
+    """Replaces a file in one step, unless its content is the same already. Another server may be reading it."""
     if file.exists() and file.read_bytes() == content:
         return
     with replacing(file) as new:

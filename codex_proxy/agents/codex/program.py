@@ -1,8 +1,8 @@
-"""The Codex binary: finds it, knows its releases, and runs short-lived commands of it, such as `codex --version`.
+"""The Codex binary: finds it, knows its releases, and runs short commands such as `codex --version`.
 
-It is the one that the operator names, the one on PATH, or the one of the extra `[codex]`. npm's package puts a Node
-program on PATH, which starts the native binary. It costs 30 ms and 43 MiB for each child, and leaves the binary running
-when it is killed, so the native binary beside it is used instead.
+The binary is the one that the operator names, the one on PATH, or the one of the extra `[codex]`. npm's package
+puts a Node program on PATH, which starts the native binary. That costs 30 ms and 43 MiB for each child, and leaves
+the binary running when it is killed, so the native binary is used instead.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def find_codex(named: str | None, search_path: str) -> str | None:
-    """Returns the program to start; None where there is none. `named` is returned unchecked: a start reports its
-    fault."""
+    """Returns the program to start; None if there is none. `named` is returned without a check; starting it reports
+    an error.
+    """
     if named:
         program = os.path.expanduser(named)
         if os.sep not in program:
@@ -68,7 +69,9 @@ def bundled_codex() -> str | None:
 
 
 def native_of(program: str) -> str:
-    """Returns the native binary behind a Node wrapper; the program itself where it is no wrapper, or none is found."""
+    """Returns the native binary for a Node wrapper; `program` itself if it is not a wrapper, or if no native binary
+    is found.
+    """
     path = Path(os.path.realpath(program))
     if not path.is_file() or not _is_node_program(path):
         return program
@@ -96,7 +99,7 @@ def _is_node_program(path: Path) -> bool:
 
 
 class Version(NamedTuple):
-    """A release of Codex; pre-release suffixes are not told apart."""
+    """A release of Codex, without a pre-release suffix."""
 
     major: int
     minor: int
@@ -110,9 +113,10 @@ _VERSION = re.compile(r"(?:^codex-cli |^[^/\n]*/)(\d+)\.(\d+)\.(\d+)", re.MULTIL
 
 
 def version_from(text: str) -> Version | None:
-    """The release named by ``codex --version`` (``codex-cli 0.163.0``) or a ``userAgent`` (``name/0.163.0``).
+    """Returns the release in the output of ``codex --version`` (``codex-cli 0.163.0``) or in a ``userAgent``
+    (``name/0.163.0``).
 
-    Other lines before it (warnings of Codex) do no harm; no version at all gives ``None``.
+    Other lines before it (warnings of Codex) are ignored. Returns None if there is no version.
     """
     found = _VERSION.search(text)
     return Version(*(int(part) for part in found.groups())) if found else None
@@ -121,19 +125,20 @@ def version_from(text: str) -> Version | None:
 TESTED_RELEASES: Final[Mapping[Version, int]] = {
     Version(*(int(part) for part in release.split("."))): failed for release, failed in TESTED.items()
 }
-"""The releases that this version of the proxy was tested with, and how many tests each of them failed."""
+"""The releases that were tested with this version of the proxy, and how many tests failed with each."""
 
 NEWEST_TESTED: Final = max(TESTED_RELEASES)
-"""The newest of them; docs/agents.md lists them all. A newer one is driven, too, if it speaks what is needed: that is
-asked of the program, never of its number."""
+"""The newest tested release; docs/agents.md lists all. A newer one is used, too, if its app-server's schema has
+what is needed."""
 
 
 ASK_SECONDS = 20.0
-"""How long the binary may take to print its version or its models: usually 0.1 s, some seconds from a cold disk."""
+"""The most seconds that the binary may take to print its version or its models. It usually takes 0.1 s; some
+seconds from a cold disk."""
 
 
 ANSWER_BYTES = 64 << 20
-"""How much of the output is kept. A catalog of models has 0.2 MB."""
+"""The most bytes of output that are kept. A catalog of models has 0.2 MB."""
 
 NOT_SIGNED_IN = Failure(
     kind=FaultKind.AGENT_NOT_AUTHENTICATED,
@@ -142,7 +147,7 @@ NOT_SIGNED_IN = Failure(
 
 
 async def find_version(program: str, environment: Mapping[str, str]) -> Version:
-    """Returns the release that `codex --version` prints. Raises `Fault` where it prints none."""
+    """Returns the release that `codex --version` prints. Raises `Fault` if it prints none."""
     text = await output_of((program, "--version"), dict(environment))
     version = version_from(text.decode(errors="replace"))
     if version is None:
@@ -166,7 +171,9 @@ class _Output:
 
 
 async def output_of(command: tuple[str, ...], environment: dict[str, str]) -> bytes:
-    """Runs a short command and returns what it prints. Raises `Fault` where it fails or hangs. No process is left."""
+    """Runs a short command and returns what it prints. Raises `Fault` if it fails or does not end. Leaves no
+    process.
+    """
     output = _Output()
     try:
         child = await spawn(Command(command, environment, os.getcwd()), output)

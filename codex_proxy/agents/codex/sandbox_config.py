@@ -76,7 +76,7 @@ class Profiles(msgspec.Struct, frozen=True):
     policy: WorkspaceWrite = WorkspaceWrite()
 
     def of(self, sandbox: Sandbox) -> str | None:
-        """Returns the profile's name for a sandbox; None for the sandbox that limits nothing."""
+        """Returns the profile's name for a sandbox; None for `danger-full-access`, which needs none."""
         if sandbox == "danger-full-access":
             return None
         return f"{self.name}_{'read' if sandbox == 'read-only' else 'write'}"
@@ -104,7 +104,7 @@ class Profiles(msgspec.Struct, frozen=True):
 
 
 def denied_paths(paths: Sequence[str]) -> tuple[str, ...]:
-    """Returns the paths to deny, without those inside another one."""
+    """Returns the paths without those that lie in another one of them."""
     kept: list[str] = []
     for path in sorted(set(paths)):
         if not any(path.startswith(folder.rstrip("/") + "/") for folder in kept):

@@ -34,12 +34,12 @@ PROVIDER_KEYS: Final = (
     "forced_chatgpt_workspace_id",
     "service_tier",  # what the user pays for, not what the model reads
 )
-"""The top-level keys that decide where requests go and who pays. No other key is taken over."""
+"""The top-level keys of config.toml that determine where requests go and who pays. Only these are copied."""
 
 LINKED_FILES: Final = ("auth.json",)
-"""Files that are linked and not copied: the first renewal of the tokens would sign out a copy. Codex writes through
-the link. The link may lead to nothing where nobody is signed in yet; signing out in the shadow home removes only the
-link."""
+"""Files that are linked and not copied, because a renewal of the tokens in one copy would invalidate the other.
+Codex writes through the link. If nobody is signed in yet, the link's target does not exist. Signing out in the
+shadow home removes only the link."""
 
 
 class ConfigError(ValueError):
@@ -61,13 +61,14 @@ class ProviderConfig(msgspec.Struct, frozen=True):
     service_tier: str = "default"
     """The service tier in the user's settings, in OpenAI's spelling."""
     keyring: bool = False
-    """The sign-in may be in the system's keyring, so that no file tells whether there is one."""
+    """Whether the sign-in may be in the system's keyring. If so, no file shows whether somebody is signed in."""
 
 
 class ShadowHome(msgspec.Struct, frozen=True):
-    """The files to make: `config_toml` as config.toml, and a link for each of `links` to the user's home.
+    """The files to create: a config.toml with `config_toml`, and a link for each of `links` to the file in the
+    user's home.
 
-    `notices` are sentences for the operator about what could not be taken over.
+    `notices` are sentences for the operator about settings that could not be copied.
     """
 
     config_toml: str
@@ -91,7 +92,9 @@ def plan_shadow_home(config_toml: str) -> ShadowHome:
 
 
 def provider_config(config_toml: str) -> ProviderConfig:
-    """Returns only the provider, for processes that run in the user's own home. Raises `ConfigError`."""
+    """Returns the provider in the user's config.toml, for processes that run in the user's own home. Raises
+    `ConfigError`.
+    """
     return _provider(parse_config(config_toml))
 
 
@@ -136,7 +139,9 @@ def _env_names(provider: dict[str, Any], identity: str) -> tuple[str, ...]:
 
 
 def table_of(parent: dict[str, Any], key: str, prefix: str = "") -> dict[str, Any]:
-    """Returns a table of a config.toml, an empty one where it is missing. Raises `ConfigError` where it is no table."""
+    """Returns a table of a config.toml, an empty one if it is missing. Raises `ConfigError` if it is not a table.
+    `prefix` is put before the key in messages.
+    """
     value = parent.get(key, {})
     if not isinstance(value, dict):
         raise ConfigError(f"config.toml: {prefix}{key} is not a table")
@@ -144,14 +149,17 @@ def table_of(parent: dict[str, Any], key: str, prefix: str = "") -> dict[str, An
 
 
 def strings_of(values: Any, where: str) -> tuple[str, ...]:
-    """Returns a list of strings of a config.toml. Raises `ConfigError` where it is anything else."""
+    """Returns `values` as strings. Raises `ConfigError`, which names the key `where`, if it is not a list of
+    strings.
+    """
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise ConfigError(f"config.toml: {where} is not made of strings")
     return tuple(values)
 
 
 def shell_exclude(provider: ProviderConfig, hidden: Iterable[str]) -> tuple[str, ...]:
-    """Returns the variables that the agent's shells do not get: the user's list, the provider's keys, and `hidden`.
-    Empty where there is nothing to add to the user's list."""
+    """Returns the names of variables that the agent's shells must not get: those in the user's list, the provider's
+    keys, and `hidden`. Empty if the user's list need not be changed.
+    """
     ours = (*provider.env_names, *hidden)
     return tuple(dict.fromkeys((*provider.shell_exclude, *ours))) if ours else ()

@@ -1,4 +1,6 @@
-"""What the specs of the agents that run Codex share: finding its program, its protocol, and its model provider."""
+"""The parts that the specs of all agents that run Codex share: finding its program, its protocol, and its model
+provider.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ Dialect = Literal["codex-app-server", "codex-proto", "codex-exec"]
 """The agents that run Codex, one for each of its protocols."""
 
 CODEX_SETTINGS = frozenset({"codex_bin", "codex_home", "codex_model", "codex_lite", "child_env"})
-"""What each Codex of several may have for itself."""
+"""The settings that each Codex may have for itself, if the server has several agents."""
 
 NO_CODEX = (
     "No Codex was found. Install it (`npm install -g @openai/codex`, or the extra `codex-openai-proxy[codex]`), "
@@ -57,15 +59,16 @@ def codex_program(context: AgentContext) -> str:
 
 
 class Protocol(msgspec.Struct, frozen=True):
-    """The protocol by which a Codex is driven, or the reason why it cannot be."""
+    """The protocol that is used with an installed Codex, or why none can be used."""
 
     agent: Dialect
     check: BinaryCheck | None = None
-    """What its app-server supports, where that is the protocol."""
+    """What its app-server supports, if that protocol is used; else None."""
     fault: str = ""
-    """Why the Codex cannot be driven, and what to do; empty where it can."""
+    """Why Codex cannot be used, and what to do; empty if it can."""
     warning: str = ""
-    """Why it is driven with less than its app-server would give, where nobody asked for that."""
+    """Why a protocol with fewer capabilities than the app-server's is used, if the operator has not asked for it;
+    else empty."""
 
 
 async def protocol_of(
@@ -75,8 +78,9 @@ async def protocol_of(
     check: Callable[[], Awaitable[BinaryCheck]],
     environment: Mapping[str, str],
 ) -> Protocol:
-    """Returns the protocol of the agent that is named, else the first that the program speaks. `check` asks the
-    program what its app-server supports."""
+    """Returns the protocol of the agent that the operator has named; for `auto`, the first one that the program
+    supports. `check` asks the program what its app-server supports.
+    """
     if agent == "codex-proto":
         spoken = await speaks_proto(program, environment)
         return Protocol(agent, fault="" if spoken else NO_PROTO.format(version=version))
@@ -99,7 +103,7 @@ async def protocol_of(
 
 
 async def speaks_proto(program: str, environment: Mapping[str, str]) -> bool:
-    """Whether the program has the command `codex proto`. A program without it takes the word for a prompt."""
+    """Whether the program has the command `codex proto`. A program without it would take the word as a prompt."""
     from codex_proxy.agents.codex.program import output_of
 
     try:
@@ -109,7 +113,7 @@ async def speaks_proto(program: str, environment: Mapping[str, str]) -> bool:
 
 
 async def lacks_for_exec(program: str, environment: Mapping[str, str]) -> str:
-    """Returns the options that `codex exec` would need and its help does not list; empty where it lists them all."""
+    """Returns the needed options that are missing from the help of `codex exec`; empty if none is missing."""
     from codex_proxy.agents.codex.program import output_of
     from codex_proxy.agents.codex_exec.launch import missing_options
 
@@ -121,7 +125,9 @@ async def lacks_for_exec(program: str, environment: Mapping[str, str]) -> str:
 
 
 def provider_of(config: Path) -> ProviderConfig:
-    """Reads the model provider from the user's config.toml. Raises `ValueError` with what is wrong in the file."""
+    """Reads the model provider from the user's config.toml. Raises `ValueError` that says what is wrong in the
+    file.
+    """
     from codex_proxy.agents.codex.shadow_home import ConfigError, provider_config
 
     try:

@@ -1,7 +1,8 @@
-"""The ``-c`` switches with which every Codex process is started, each with its reason. Pure.
+"""The ``-c`` switches with which Codex processes are started, each with its reason. Pure.
 
-Two sets: what no server wants of Codex (side connections, endless retries), and what a plain-model turn switches off
-besides. And what depends on the user's provider: its retries, and the variables that the agent's shells do not see.
+There are two sets: what no server needs of Codex (side connections, endless retries), and what plain-model turns
+additionally switch off. Further switches depend on the user's provider: its retries, and the variables that the
+agent's shells must not see.
 """
 
 from collections.abc import Iterable
@@ -12,8 +13,9 @@ from codex_proxy.agents.codex.sandbox_config import toml_string
 from codex_proxy.agents.codex.shadow_home import ProviderConfig, shell_exclude
 
 SAFE_SNAPSHOTS_SINCE: Final = Version(0, 158, 0)
-"""Before this release a command runs in a snapshot of a login shell, which has the variables again that commands must
-not have, the provider's key among them. Seen on 0.133 to 0.157.1; snapshots are turned off for those."""
+"""The first release whose shell snapshots are safe. In earlier ones a command runs in a snapshot of a login shell,
+which has variables that commands must not have, such as the provider's key (tested with 0.133 to 0.157.1).
+Snapshots are switched off for those."""
 
 
 class Switch(NamedTuple):
@@ -61,8 +63,9 @@ PLAIN_SWITCHES: Final = (
 
 
 def provider_pairs(provider: ProviderConfig) -> list[tuple[str, str]]:
-    """Returns the switches that turn off the retries of a provider that the user defined: a retry streams text again
-    that the client has."""
+    """Returns the switches that turn off the retries of a provider that the user defined. A retry would stream text
+    again that the client already has.
+    """
     # Codex splits the key at every dot, also inside quotes, and then ends at start for want of a provider of
     # the first half's name. So an id with a dot keeps its own counts.
     if not provider.custom or {".", "="} & set(provider.id):
@@ -87,5 +90,7 @@ def shell_pairs(provider: ProviderConfig, hidden: Iterable[str], version: Versio
 
 
 def arguments_of(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Returns the arguments for pairs of a key and its TOML value. Of a key that comes twice, the last value wins."""
+    """Returns the command-line arguments for these pairs of a key and a TOML value. If a key occurs twice, Codex
+    uses the last value.
+    """
     return tuple(part for key, value in pairs for part in ("-c", f"{key}={value}"))

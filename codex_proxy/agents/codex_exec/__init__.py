@@ -1,1 +1,1 @@
-"""The agent `codex-exec`: Codex, by `codex exec --json`, the interface that OpenAI documents for scripts."""
+"""The agent `codex-exec`: runs each turn with `codex exec --json`, the interface that OpenAI documents for scripts."""

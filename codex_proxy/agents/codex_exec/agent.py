@@ -1,7 +1,7 @@
-"""The agent `codex-exec`: a child for each turn, and the files that its arguments name.
+"""The agent `codex-exec`: a child process for each turn, and files for its images and schema.
 
-Images and a schema reach `codex exec` as files. Those of a turn are in a folder of its own in the state folder, which
-is gone with the turn; what a killed server has left is removed by the next start.
+`codex exec` takes images and a schema as files. Those of a turn are in a folder of its own within the state folder,
+which is removed with the turn. Folders that a killed server has left are removed at the next start.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TOO_LONG = Failure(
 
 
 class TurnFiles(msgspec.Struct, frozen=True):
-    """The paths of what a turn needs as files."""
+    """The paths of the files that a turn's arguments name."""
 
     images: tuple[str, ...] = ()
     schema: str | None = None
@@ -59,9 +59,10 @@ class CodexExecAgent(ChildPerTurnAgent):
         profiles: Profiles,
         can_confine: Callable[[], Awaitable[bool]],
     ) -> None:
-        """`command` starts a turn with its files; `spec.command` without any. `not_signed_in` says that no turn can
-        work for want of a sign-in. `profiles` are for turns that are kept from reading, where `can_confine` says that
-        Codex can do that here."""
+        """`command` returns the command for a turn and its files. `not_signed_in` returns the failure of every turn
+        if nobody is signed in. `profiles` are used for turns whose commands must not read the server's data, if
+        `can_confine` says that Codex can enforce that on this machine.
+        """
         super().__init__(spec)
         self._profiles = profiles
         self._can_confine = can_confine
@@ -90,8 +91,9 @@ class CodexExecAgent(ChildPerTurnAgent):
         return session
 
     async def _profile(self, turn: Turn) -> str | None:
-        """Returns the permission profile of a turn that is kept from reading; None where it gets its plain sandbox,
-        because no confined command would run here."""
+        """Returns the permission profile for a turn whose commands must not read the server's data. None if Codex
+        cannot enforce that here; the turn then gets its plain sandbox.
+        """
         self._confines = self._confines or await self._can_confine()
         return self._profiles.of(turn.sandbox) if self._confines else None
 
@@ -113,7 +115,7 @@ class CodexExecAgent(ChildPerTurnAgent):
 
 
 def _write_files(folder: Path, images: list[ImagePart], turn: Turn) -> TurnFiles:
-    """Writes the images and the schema of a turn. Admission has made data URLs of all images."""
+    """Writes the images and the schema of a turn. The images must be data URLs."""
     paths = []
     for number, image in enumerate(images, 1):
         head, _, data = image.url.partition(",")

@@ -1,7 +1,8 @@
-"""The dialect of `codex exec --json`: converts one turn's lines to events, and the turn to the prompt on stdin.
+"""The dialect of `codex exec --json`: converts a turn's output lines to events, and the turn to the prompt on
+stdin.
 
-Each line tells of a whole item: there are no pieces of a text, no questions, and nothing is written behind the prompt.
-A table maps each type of line, and each type of item, to its handler; unknown ones are ignored, since later releases
+Each line describes a whole item: there are no deltas and no requests, and nothing is written after the prompt. A
+table maps each type of line, and each type of item, to its handler; unknown types are ignored, since later releases
 have more. Source: recordings of releases 0.163 and 0.169 (`tests/golden/recordings/exec`).
 """
 
@@ -47,7 +48,8 @@ MAX_CHARS: Final = 300
 """The longest description of an activity, in characters: a command can be a whole script."""
 
 TURN_END_EVENTS: Final = frozenset({"turn.completed", "turn.failed"})
-"""Lines that are handled even if a field is damaged: otherwise a turn that was reported would be told as a crash."""
+"""Types of lines that are handled even if a field is damaged. Otherwise a turn that has ended would be reported as
+a crash."""
 
 RECONNECTING: Final = "Reconnecting..."
 """The prefix of an error line about a model call that is being retried."""
@@ -67,14 +69,14 @@ class CodexExec:
         self._error_text: str | None = None
         self._count = 0
         self._open: dict[str, str] = {}
-        """Running activities: our id of each, by the child's id."""
+        """The activities that are running: the id of each item, by the child's id."""
         self._done: set[str] = set()
         """The child's ids of items that have ended."""
         self._plan = ""
 
     @property
     def finished(self) -> bool:
-        """Whether the turn has ended: the child has nothing more to do and may be ended."""
+        """Whether the turn has ended, so that the child may be ended."""
         return self._ended
 
     @property
@@ -83,7 +85,7 @@ class CodexExec:
         return False
 
     def begin(self, turn: Turn) -> Step:
-        """Writes the prompt and closes stdin, by which the child knows that it is whole."""
+        """Returns the prompt to write, after which stdin is closed."""
         self._model = turn.model
         prompt, _ = prompt_of(turn.history)
         return Step([], prompt.encode(errors="replace"), close_stdin=True)
@@ -113,11 +115,11 @@ class CodexExec:
         return Step(out) if out else NOTHING
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
-        """Does nothing: the child asks nothing."""
+        """Does nothing: `codex exec` requests nothing."""
         return NOTHING
 
     def interrupt(self) -> Step:
-        """Notes that the turn is to stop. Nothing can be written to the child, which is ended with its group."""
+        """Records that the turn was interrupted. There is nothing to write; the child is ended instead."""
         self._interrupted = True
         return NOTHING
 
@@ -160,7 +162,7 @@ class CodexExec:
             self._add_plan(line.item, out)
 
     def _item_completed(self, line: Line, out: list[Event]) -> None:
-        """Handles a complete item. One that is repeated is ignored."""
+        """Handles a complete item. An item that is reported twice is ignored the second time."""
         item = line.item
         if item is None or item.id in self._done:
             return
@@ -172,7 +174,7 @@ class CodexExec:
         handler(self, item, out)
 
     def _error(self, line: Line, out: list[Event]) -> None:
-        """Adds a retry, or stores the error that will fail the turn: the first one is the cause."""
+        """Adds a retry; or stores the first error of the turn, which is the cause of its failure."""
         text = line.message or ""
         if text.startswith(RECONNECTING):
             out.append(Retrying(failure_from_text(text).message, status_in(text)))
@@ -242,7 +244,7 @@ class CodexExec:
         return f"{prefix}{self._count - 1}"
 
     def _end_by_error(self, text: str) -> TurnEnded:
-        """Ends the turn by an error. One that says that the answer was cut there is not a failure."""
+        """Ends the turn with an error. If the error only says that the answer was cut off, it is not a failure."""
         stop = stop_from_text(text)
         if stop is not None:
             return self._end(TurnEnded(stop, "error"))
@@ -260,13 +262,13 @@ def _files(item: Item) -> str:
 
 
 def _one_line(text: str) -> str:
-    """All words of the text, joined by single spaces, up to `MAX_CHARS`."""
+    """Returns the words of the text joined by single spaces, at most `MAX_CHARS` characters."""
     text = " ".join(text[: MAX_CHARS * 4].split())
     return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
 
 
 def _telling(ended: Ended) -> Ended:
-    """Returns the end without those stderr lines that only say that stdin is being read."""
+    """Returns `ended` without those lines of stderr that only say that stdin is being read."""
     lines = [line for line in ended.stderr_tail.splitlines() if not line.startswith(READING_PROMPT)]
     return msgspec.structs.replace(ended, stderr_tail="\n".join(lines))
 
@@ -280,7 +282,7 @@ ACTIVITIES: Final[Mapping[str, tuple[ActivityKind, Callable[[Item], str]]]] = {
     "mcp_tool_call": ("mcp_call", lambda item: f"{item.server or ''}.{item.tool or ''}"),
     "web_search": ("web_search", lambda item: item.query or ""),
 }
-"""Items of the agent's own doing: the kind of activity, and what describes it."""
+"""The types of items that are activities of the agent: the kind of each, and the function that describes it."""
 
 ITEMS: Final[Mapping[str, ItemHandler]] = {
     "agent_message": CodexExec._message,
@@ -289,7 +291,7 @@ ITEMS: Final[Mapping[str, ItemHandler]] = {
     "error": CodexExec._warning,
     **dict.fromkeys(ACTIVITIES, CodexExec._activity),
 }
-"""What to do with each type of item when it is whole."""
+"""The handler for each type of item, when the item is complete."""
 
 LINES: Final[Mapping[str, LineHandler]] = {
     "thread.started": CodexExec._thread_started,
@@ -301,4 +303,4 @@ LINES: Final[Mapping[str, LineHandler]] = {
     "turn.completed": CodexExec._turn_completed,
     "turn.failed": CodexExec._turn_failed,
 }
-"""What to do with each type of line."""
+"""The handler for each type of line."""

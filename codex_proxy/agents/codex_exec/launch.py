@@ -1,6 +1,7 @@
-"""How a `codex exec` process is started, as values: what its help must list, and the arguments of a turn.
+"""The command line of `codex exec`: the options that a release must have, and the arguments for a turn.
 
-In: the text of ``codex exec --help``, a turn, the paths of its files. Out: what is missing, the argument vector. Pure.
+In: the text of ``codex exec --help``; a turn and the paths of its files. Out: the missing options; the argument
+vector. Pure.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ NEEDED_OPTIONS: Final = (
     "--image",
     "--output-schema",
 )
-"""Without one of these a release is not driven by `codex exec`. 0.42 has no `--ephemeral`, and its `--json` prints
-other lines."""
+"""The options that a release needs to be used through `codex exec`. 0.42 has no `--ephemeral`, and its `--json`
+prints other lines."""
 
 MAX_PROMPT: Final = 1_048_576
 """The maximum length of a prompt in characters, by the binary's own limit."""
@@ -45,11 +46,11 @@ def exec_argv(
     images: Sequence[str] = (),
     schema: str | None = None,
 ) -> tuple[str, ...]:
-    """Returns the argument vector of a turn. `pairs` are keys and TOML values of ``-c``; `images` and `schema` are
-    paths.
+    """Returns the argument vector for a turn. `pairs` are keys and TOML values for ``-c``; `images` and `schema`
+    are paths.
 
-    A turn of a plain model may not write, also where it has to be run as one of the agent. A turn with `permissions`
-    has that permission profile instead of a sandbox; `pairs` define it.
+    A plain-model turn runs read-only. A turn with `permissions` uses that permission profile, which `pairs` must
+    define, instead of a sandbox.
     """
     argv = [program, "exec"]
     for path in images:
@@ -67,7 +68,9 @@ def exec_argv(
 
 
 def _wishes(turn: Turn) -> list[tuple[str, str]]:
-    """Returns the request's settings as pairs of a config.toml key and a TOML value. They override the user's own."""
+    """Returns the turn's settings (effort and so on) as config.toml keys and TOML values. They override the user's
+    own.
+    """
     values = {
         "model_reasoning_effort": turn.effort,
         "model_reasoning_summary": turn.summary,

@@ -1,7 +1,7 @@
-"""What `codex exec` processes are started with, in the user's home and in the one of plain-model turns.
+"""Prepares the start of `codex exec` processes, in the user's home and in the home for plain-model turns.
 
-Reads the user's config.toml, asks the binary for its models, and lays out what plain-model turns need in our state
-folder. It writes nothing to the user's own home.
+Reads the user's config.toml, asks the binary for its models, and creates the files for plain-model turns in the
+state folder. It writes nothing to the user's own home.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from codex_proxy.process.launch import child_environment, credential_names
 log = structlog.get_logger(__name__)
 
 NO_BASE_PROMPT = ("instructions", '""')
-"""Takes Codex's own prompt away: of an app-server a field of `thread/start` does so."""
+"""The ``-c`` switch that removes Codex's own prompt. (With an app-server a field of `thread/start` does so.)"""
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """What a kind of turn is started with: keys and TOML values of ``-c``, the environment, and the folder; None: the
-    one that the turn names."""
+    """How the processes of one mode are started: keys and TOML values for ``-c``, the environment, and the working
+    folder (None: the turn's).
+    """
 
     pairs: tuple[tuple[str, str], ...]
     env: dict[str, str]
@@ -44,17 +45,20 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class ExecSetup(msgspec.Struct, frozen=True):
-    """How the turns of both modes are started."""
+    """How the processes of both modes are started, and the models."""
 
     provider: ProviderConfig
     agent: Launch
     plain: Launch | None
-    """None: the binary's model catalog cannot be patched, so that there are no plain-model turns."""
+    """How plain-model turns are started. None if there are none, because the binary's model catalog cannot be
+    patched."""
     models: tuple[CatalogModel, ...] = ()
 
 
 class ExecPlaces(msgspec.Struct, frozen=True):
-    """The binary, its release, the user's home of it, our state folder, and what its sandbox may write."""
+    """The path of the binary and its release, the user's Codex home, the state folder, and the sandbox's policy for
+    writing.
+    """
 
     program: str
     version: Version
@@ -70,10 +74,10 @@ async def prepare_exec(
     lite: bool | None,
     unknown: Collection[str],
 ) -> ExecSetup:
-    """Looks at the user's home, and lays out the state folder. Raises `Fault` or `OSError`.
+    """Reads the user's home, and creates the files in the state folder. Raises `Fault` or `OSError`.
 
-    `environment` is that of the server, of which children see what they may and `child_env`. `lite` is as in
-    `plain_catalog`; `unknown` are keys of switches that the binary does not know.
+    `environment` is the server's; children get the usual variables of it and those named in `child_env`. `lite`:
+    see `plain_catalog`. `unknown` are keys of switches that the binary does not know.
     """
     text, shadow = user_config(places.codex_home)
     env = child_environment(
@@ -100,7 +104,9 @@ async def prepare_exec(
 
 
 def _in_own_home(env: Mapping[str, str], codex_home: str) -> dict[str, str]:
-    """The environment with the user's home. One that is missing is not named: then Codex makes its default one."""
+    """Returns the environment with CODEX_HOME set to the user's home. If the home does not exist, it is not set, so
+    that Codex creates its default one.
+    """
     return {**env, "CODEX_HOME": codex_home} if os.path.isdir(codex_home) else dict(env)
 
 
@@ -124,7 +130,7 @@ def _plain(
     catalog: Path,
     env: Mapping[str, str],
 ) -> Launch:
-    """How a plain-model turn is started: no prompt, tools and files but the client's."""
+    """Returns how plain-model turns are started: without a prompt, tools or files other than the client's."""
     home = make_shadow_home(places.state, places.codex_home, shadow)
     pairs = [
         *common,

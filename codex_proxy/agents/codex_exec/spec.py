@@ -27,14 +27,15 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
 )
 
 SIGN_IN_VARIABLES: Final = ("CODEX_API_KEY", "CODEX_ACCESS_TOKEN")
-"""With one of these set Codex needs no other sign-in."""
+"""Environment variables that Codex uses as its sign-in."""
 
 
 async def make_exec(context: AgentContext, warning: str = "") -> Agent:
-    """Makes the agent, after asking the program for its version, options and models and reading the user's config.toml.
+    """Returns the agent, after asking the program for its version, options and models, and reading the user's
+    config.toml.
 
-    `warning`: what the operator must know, where another agent was expected to serve. Raises `NoAgentError` if there is
-    no Codex, and `Fault` if it cannot be used.
+    `warning`: a text for the operator if another protocol was expected. Raises `NoAgentError` if there is no Codex,
+    and `Fault` if it cannot be used.
     """
     from codex_proxy.agents.child_per_turn import ChildSpec
     from codex_proxy.agents.codex.sandbox_config import Profiles
@@ -85,7 +86,7 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
 
 
 async def _prepared(context: AgentContext, program: str) -> tuple[Version, ExecSetup]:
-    """The release, and what its processes are started with. Raises `Fault`."""
+    """Returns the release, and how its processes are started. Raises `Fault`."""
     from codex_proxy.agents.codex.home_locks import private_home, remove_left_homes
     from codex_proxy.agents.codex.program import find_version, misconfigured
     from codex_proxy.agents.codex.shadow_home import ConfigError
@@ -118,9 +119,11 @@ async def _prepared(context: AgentContext, program: str) -> tuple[Version, ExecS
 
 
 def missing_sign_in(settings: Settings, provider: ProviderConfig, env: Mapping[str, str]) -> Failure | None:
-    """The failure of every turn where nobody is signed in, as far as files tell: Codex itself would try for 13 s.
+    """Returns the failure of every turn if there is no sign-in on disk; else None. (Without this check Codex would
+    try for 13 s.)
 
-    A provider of the user's own has its keys in the environment, and a keyring cannot be looked into.
+    A provider that the user has defined gets its keys from the environment, and a keyring cannot be read, so None
+    is returned for these.
     """
     from codex_proxy.agents.codex.program import NOT_SIGNED_IN
     from codex_proxy.agents.codex.shadow_home import DEFAULT_PROVIDER

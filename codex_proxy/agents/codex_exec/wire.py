@@ -35,7 +35,7 @@ class Todo(msgspec.Struct, gc=False):
 
 
 class Item(msgspec.Struct, gc=False):
-    """Something that the model or the agent did: all fields that are read of any type of item."""
+    """Something that the model or the agent did. It has the fields of all types of items that are read."""
 
     id: str = ""
     type: str = ""

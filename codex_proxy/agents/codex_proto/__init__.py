@@ -1,1 +1,1 @@
-"""The agent `codex-proto`: older releases of Codex, driven by the JSON lines of `codex proto`."""
+"""The agent `codex-proto`: drives older releases of Codex by the JSON lines of `codex proto`."""

@@ -184,4 +184,4 @@ ACTIVITY_EVENTS: dict[str, ActivityEvent] = {
     "plan_update": _plan_update,
     "view_image_tool_call": _image_viewed,
 }
-"""What to do for each event about an activity."""
+"""The handler for each type of event about an activity."""

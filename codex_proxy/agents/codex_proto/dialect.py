@@ -1,8 +1,9 @@
-"""The dialect of `codex proto`: converts one turn's lines to events, and what to tell the child to lines.
+"""The dialect of `codex proto`: converts one turn's output lines to events, and the turn and answers to lines for
+stdin.
 
 A table maps each event's name to its handler; unknown events are ignored, since later releases have more. Source:
-recordings of release 0.42 (`tests/golden/recordings/proto`), and the fake agent's extensions for what the real one
-does not have: calls of the client's tools, choices, finish reasons.
+recordings of release 0.42 (`tests/golden/recordings/proto`), and the fake agent's extensions: calls of the client's
+tools, choices, finish reasons.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ TURN_END_EVENTS = frozenset({"task_complete", "turn_aborted", "error"})
 
 
 class CodexProto:
-    """One turn of a `codex proto` process. `extended`: the child is the fake agent, which takes more fields."""
+    """One turn of a `codex proto` process. `extended`: the child is the fake agent, which accepts more fields."""
 
     def __init__(self, *, extended: bool = False) -> None:
         self._extended = extended
@@ -88,7 +89,7 @@ class CodexProto:
 
     @property
     def finished(self) -> bool:
-        """Whether the turn has ended: the child has nothing more to do and may be ended."""
+        """Whether the turn has ended, so that the child may be ended."""
         return self._ended
 
     @property
@@ -101,7 +102,7 @@ class CodexProto:
         return NOTHING
 
     def begin(self, turn: Turn) -> Step:
-        """Returns the turn's lines, or none yet if the turn must wait for the name of the child's model."""
+        """Returns the turn's lines; none yet if the turn must wait until the child reports its model's name."""
         self._turn = turn
         self._activities.workdir = turn.workdir
         self._calls = Calls(earlier_calls=sum(isinstance(item, HistoryCall) for item in turn.history))
@@ -182,7 +183,9 @@ class CodexProto:
 
     @property
     def _delta_target(self) -> str | None:
-        """The id of the message to which a plain delta only adds text; None if a delta would do more than that."""
+        """The id of the open message to which a text delta can be added without opening or closing an item; else
+        None.
+        """
         if self._ended or self._reasoning or not self._step_has_output:
             return None
         return self._messages.without_choice if self._spellings.get(DELTA) == DELTA else None
@@ -231,7 +234,7 @@ class CodexProto:
         self._each_call(self._calls.add_piece, msg, out)
 
     def _each_call(self, add: Callable[..., None], msg: Msg, out: list[Event]) -> None:
-        """Passes each call of the event on to `add`."""
+        """Calls `add` with each call in the event."""
         choice = self._choice_of_calls(msg)
         for position, call in enumerate(msg.tool_calls or ()):
             key = (choice, position if call.index is None else call.index)
@@ -240,9 +243,10 @@ class CodexProto:
             add(key, call.id, function.name, function.arguments or "", kind, out)
 
     def _choice_of_calls(self, msg: Msg) -> int | None:
-        """Returns the choice that calls belong to.
+        """Returns the index of the choice that calls belong to; None for no particular choice.
 
-        The child writes a choice with every call; 0 means no particular choice, unless its messages had choices, too.
+        The child writes a choice with every call. 0 means no particular choice, unless its messages had choices,
+        too.
         """
         return msg.choice_index if msg.choice_index or self._messages.by_choice else None
 
@@ -318,7 +322,9 @@ class CodexProto:
         self._step_has_output = False
 
     def _error_reported(self, msg: Msg, out: list[Event]) -> None:
-        """Keeps the first error, which is the cause. It fails the turn; `task_complete` follows."""
+        """Stores the first error of the turn, which is the cause of its failure. `task_complete` follows and ends
+        the turn.
+        """
         if self._error_text is None:
             self._error_text = msg.message or ""
 
@@ -349,13 +355,13 @@ class CodexProto:
         self._calls.end_all(out)
 
     def _end(self, stop: str, trigger: str, failure: Failure | None = None) -> Event:
-        """Ends the turn and returns the event; `trigger` is the event of the child's that ended it."""
+        """Returns the event that ends the turn. `trigger` is the name of the child's event that ended it."""
         self._ended = True
         return TurnEnded(stop, trigger, failure)
 
     def _end_by_error(self, text: str) -> Event:
-        """Ends the turn by an error of the child's. An error that says that the answer was cut there is not a
-        failure.
+        """Returns the event that ends the turn with an error of the child. If the error only says that the answer
+        was cut off, it is not a failure.
         """
         stop = stop_from_text(text)
         if stop is not None:
@@ -417,7 +423,7 @@ HANDLERS: dict[str, Handler] = {
     "turn_aborted": CodexProto._turn_aborted,
     **{name: _activity_handler(handle) for name, handle in ACTIVITY_EVENTS.items()},
 }
-"""The handler of each event. Events without one (`shutdown_complete`, `turn_diff` ...) are not needed."""
+"""The handler of each type of event. Events without one (`shutdown_complete`, `turn_diff` ...) are ignored."""
 
 
 ROUTES = {spelling: (name, HANDLERS[name]) for spelling, name in spellings(HANDLERS).items()}

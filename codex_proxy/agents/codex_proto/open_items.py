@@ -1,7 +1,7 @@
-"""What the model is putting out at the moment: messages, reasoning, and calls of the client's tools.
+"""The items that the model is writing at the moment: messages, reasoning, and calls of the client's tools.
 
-`codex proto` gives messages and reasoning no ids, so they get ids of the proxy's (`m0`, `r0`; calls are `c0`). The
-methods append events to the list `out`.
+`codex proto` gives messages and reasoning no ids, so they get ids here (`m0`, `r0`; calls are `c0`). The methods
+append events to the list `out`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Messages:
         out.append(TextDelta(self._ids.get(choice) or self._start(choice, out), text))
 
     def finish_with(self, choice: int | None, text: str, out: list[Event]) -> None:
-        """Adds what is missing of the full text, then closes the message."""
+        """Adds the part of the full text that the deltas did not have, then closes the message."""
         item = self._ids.get(choice) or self._start(choice, out)
         del self._ids[choice]
         out.append(FullText(item, text))
@@ -66,7 +66,7 @@ class Messages:
         out += (RefusalDelta(item, text), ItemEnded(item))
 
     def end_all(self, out: list[Event]) -> None:
-        """Closes all open messages as they are."""
+        """Closes all open messages with the text that they have."""
         out.extend(map(ItemEnded, self._ids.values()))
         self._ids.clear()
 
@@ -86,8 +86,8 @@ class Messages:
 class ReasoningItems:
     """The open reasoning item.
 
-    The deltas of all parts come first, then the full text of each part. A section break comes before each part, also
-    before the first. After a full text, anything but another full text opens a new item.
+    The child writes the deltas of all parts first, then the full text of each part. A section break comes before
+    each part, the first included. After a full text, anything but another full text opens a new item.
     """
 
     __slots__ = ("_count", "_full_texts", "_item", "_part", "_parts_with_deltas", "_raw_deltas")
@@ -105,7 +105,7 @@ class ReasoningItems:
         return bool(self._item)
 
     def section_break(self, out: list[Event]) -> None:
-        """Starts the next part of the open item; before its first delta that is still part 0."""
+        """Starts the next part of the open item. A break before the first delta of the item does not count."""
         if self._has_full_text():
             self.end(out)
         elif self._part in self._parts_with_deltas:
@@ -126,7 +126,7 @@ class ReasoningItems:
     def add_full_text(self, text: str, kind: ReasoningKind, out: list[Event]) -> None:
         """Adds the full text of the next part.
 
-        It is left out where the deltas came in other parts than the full texts, so that nothing is repeated.
+        It is left out if the parts of the deltas differ from those of the full texts, so that no text is repeated.
         """
         self._start(out)
         part = self._full_texts[kind]
@@ -186,13 +186,15 @@ _STOPS: dict[CallKind | None, Stop] = {
     "legacy": Stop.FUNCTION_CALL,
 }
 LEGACY = "function_call"
-"""The index of the single call of Chat's old `function_call`, which has no id and comes once per choice."""
+"""The index of the call in Chat's old `function_call`, which has no id and occurs once per choice."""
 
 
 class Calls:
-    """The open calls of the client's tools, by choice and index. Their ids may come at once, late or never.
+    """The open calls of the client's tools, by choice and index. The child's ids of calls may come at once, later
+    or never.
 
-    A call without an id is numbered, `earlier_calls` of the conversation included, so that no id occurs twice in it.
+    A call without an id gets a number as its id. `earlier_calls` of the conversation are counted, so that no id
+    occurs twice in it.
     """
 
     __slots__ = ("_count", "_done", "_earlier_calls", "_open", "last_kind")
@@ -207,7 +209,7 @@ class Calls:
 
     @property
     def stop(self) -> Stop:
-        """The stop reason of a turn whose end does not name one."""
+        """The stop reason for a turn whose end does not name one."""
         return _STOPS[self.last_kind]
 
     def add_piece(
@@ -246,7 +248,9 @@ class Calls:
         kind: CallKind,
         out: list[Event],
     ) -> None:
-        """Adds what is missing of the full arguments, then closes the call. A complete call is not repeated."""
+        """Adds the part of the full arguments that the deltas did not have, then closes the call. Ignored for a
+        complete call.
+        """
         if self._is_done(key, call_id):
             return
         key = self._key_of(key, call_id)
@@ -289,7 +293,7 @@ class Calls:
             out.append(ArgumentsDelta(call.item_id, call.buffered_arguments))
 
     def _end(self, key: _Key, out: list[Event]) -> None:
-        """Closes a call; one that never had a name is only noticed."""
+        """Closes a call. A call that never had a name becomes a `Notice`."""
         call = self._open.pop(key)
         if not call.item_id:
             out.append(Notice("nameless_call"))

@@ -26,10 +26,11 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
 )
 
 NO_VIEW_IMAGE: Mapping[str, object] = {"tools.view_image": False}
-"""Switches off the tool that reads images from the disk: it would be sent to the model with each call."""
+"""The override that switches off Codex's tool for reading images from the disk, which the model would otherwise be
+offered."""
 
 RETRY_COUNTS = ("request_max_retries", "stream_max_retries")
-"""The settings of a model provider that say how often Codex repeats a request to it."""
+"""The settings of a model provider for how often Codex repeats a request to it."""
 
 
 def proto_argv(

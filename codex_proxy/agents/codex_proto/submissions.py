@@ -1,6 +1,6 @@
-"""The lines that are written to `codex proto`: a `Turn` as operations.
+"""Converts a `Turn` to the lines that are written to `codex proto`.
 
-Release 0.42 takes one user message: no history, no system role, no tools of the client. Any other history goes in as
+Release 0.42 takes one user message: no history, no system role, no tools of the client. A longer history is sent as
 one transcript with labelled messages, so that the model reads the roles as text. The fake agent (`extended`) also
 takes the history as Responses items, the tools and the number of choices, in fields that the real one would ignore.
 """
@@ -52,18 +52,19 @@ def is_flattened(turn: Turn) -> bool:
 
 
 def needs_model(turn: Turn) -> bool:
-    """Returns whether the turn can only be written once the child has reported its model.
+    """Returns whether the turn can only be written when the child has reported its model.
 
-    A schema needs the operation `user_turn`, which needs a model's name, and the turn has none.
+    This is so for a turn with a schema but without a model, because the operation for a schema requires a model's
+    name.
     """
     return turn.output_schema is not None and not turn.model
 
 
 def turn_lines(turn: Turn, submission_id: str, model: str, *, extended: bool) -> bytes:
-    """Returns the lines that start the turn. The turn's events will carry `submission_id`.
+    """Returns the lines that start the turn. The turn's events will have `submission_id`.
 
-    With an empty `model` the child's default model is used, and the settings go into a line of their own before the
-    input.
+    If `model` is empty, the child's default model is used, and the settings are sent in a line of their own before
+    the input.
     """
     settings: dict[str, Any] = {
         "cwd": turn.workdir or ".",

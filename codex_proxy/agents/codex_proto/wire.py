@@ -15,7 +15,7 @@ import msgspec
 from codex_proxy.core.events import Usage
 
 PREFIX = "codex/event/"
-"""What older releases write before an event's name."""
+"""The prefix of an event's name in older releases."""
 
 ALIASES = {
     "agent_message_content_delta": "agent_message_delta",
@@ -24,7 +24,7 @@ ALIASES = {
     "turn_started": "task_started",
     "turn_complete": "task_complete",
 }
-"""Other releases' names of events, and the name used here. Some releases write an event under both names."""
+"""Names of events in other releases, and the name used here. Some releases write an event twice, under both names."""
 
 
 class TokenUsage(msgspec.Struct, gc=False):
@@ -155,7 +155,7 @@ class _DeltaLine(msgspec.Struct, gc=False):
 
 
 class Line(msgspec.Struct, gc=False):
-    """A decoded line. `id` is None in spellings without one.
+    """A decoded line. `id` is None in releases that write none.
 
     `flat`: type and fields are at the top level. `damaged`: a field has an unexpected type; then `msg` has only its
     type.
