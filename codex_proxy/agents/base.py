@@ -33,7 +33,7 @@ class ToolReply(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """The answer to an `ApprovalRequested` or `InputRequested`. It is a refusal unless `approved` is set."""
+    """The answer to an `ApprovalRequested` or `InputRequested`. It is a refusal unless `approve` is set."""
 
     approve: bool = False
 

@@ -1,4 +1,4 @@
-"""An agent that speaks ACP: one process that is kept warm, with a session for each turn or conversation."""
+"""The agents that speak ACP: one process is kept running, and each turn or conversation gets a session on it."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ from codex_proxy.process.child import Command, SpawnError
 log = structlog.get_logger(__name__)
 
 START_SECONDS: Final = 60.0
-"""Seconds that a program may take to answer `initialize`: usually 0.3 to 2.5 s, ten times as long on a busy machine."""
+"""The most seconds that a program may take to answer `initialize`. It usually takes 0.3 to 2.5 s, ten times as long
+on a busy machine."""
 PROBE_SECONDS: Final = 60.0
-"""Seconds that it may take to open the probe session."""
+"""The most seconds that it may take to open the probe session, which shows its models."""
 MAX_SESSIONS: Final = 200
-"""Sessions per process before it is replaced: not every agent frees sessions that are over."""
+"""The most sessions of a process before it is replaced, since not every agent frees sessions that have ended."""
 PAUSE_SECONDS: Final = 5.0
-"""Seconds after a failed start in which turns fail at once for the same reason."""
+"""Seconds after a failed start during which turns fail at once, for the same reason."""
 
 RECHECK_SECONDS: Final = 10.0
-"""Seconds after which a process that found no sign-in is replaced, to check again."""
+"""Seconds after which a process that found no sign-in is replaced by one that checks again."""
 
 MAX_PROCESSES: Final = 4
 """Processes of confined agents that are kept at once; each folder that turns may write to has its own."""
@@ -141,7 +142,7 @@ class AcpAgent:
         self.capabilities: frozenset[Capability] = CAPABILITIES
         self.limits = NewestLimits()
         self.offer = Offer()
-        """What the probe session of the newest process offered."""
+        """The modes, models and options that the probe session of the newest process offered."""
         self._launch = launch
         self._clock = clock
         self._tool_server = ToolServer()

@@ -1,7 +1,7 @@
 """Describes the client's tools for the MCP server, and finds the tool that an agent's report of a call is about.
 
 Agents put the server's name before the tool's, each in its own way, and many shorten or refuse long and unusual
-names; a tool with such a name is offered under a plain one. Source: recordings of six agents.
+names; a tool with such a name is offered under a generated one. Source: recordings of six agents.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SERVER: Final = "client"
 PLAIN_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 """Names that every agent passes on unchanged, prefix included, to providers that allow 64 characters."""
 RENAMED: Final = "tool_"
-"""The prefix of replacement names. A client's name with this prefix is replaced too."""
+"""The prefix of generated names. A client's name with this prefix is replaced, too."""
 
 ACTING_KINDS: Final = frozenset({"execute", "edit", "delete", "move"})
 """Kinds of calls that are never calls of a client tool, except in Codex's adapter, which uses them for every MCP
@@ -34,7 +34,7 @@ READS: Final = {"readOnlyHint": True, "destructiveHint": False, "openWorldHint":
 
 
 def agent_name(name: str) -> str:
-    """Returns the name under which a tool is offered; always the same for the same tool name."""
+    """Returns the name under which a tool is offered. It depends only on the client's name of the tool."""
     if PLAIN_NAME.fullmatch(name) and not name.startswith(RENAMED):
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
@@ -114,13 +114,16 @@ class ClientTools:
         return given if isinstance(given, str) else arguments
 
     def is_called_by(self, call: Update) -> bool:
-        """Returns whether a reported call is a call of one of these tools, which then is its own item. Titles may
-        contain the model's words, but a report grants no permission."""
+        """Returns whether a reported call is a call of one of these tools. The client then gets the call itself,
+        not an activity. The report's title is used, too, although the model may have written it, because a report
+        grants no permission.
+        """
         return self._named(call) is not None
 
     def may_be_allowed(self, call: Update) -> bool:
-        """Returns whether a request for permission is about a call of one of these tools. Only the tool name given by
-        the agent itself and the call's kind count, never words that the model can choose."""
+        """Returns whether a request for permission is about a call of one of these tools. Only the tool name that
+        the agent itself reports and the call's kind are used, never text that the model may have written.
+        """
         return call.kind not in ACTING_KINDS and self._named(call, titles=False) is not None
 
     def _named(self, call: Update, *, titles: bool = True) -> Tool | None:

@@ -29,7 +29,7 @@ CLOSE_ID: Final = request_id(0, 3)
 
 
 class Received(msgspec.Struct, frozen=True):
-    """What follows from received lines: bytes to write to the agent, and messages with their channels, in order."""
+    """The result of received lines: bytes to write to the agent, and messages with their channels, in order."""
 
     writes: bytes
     messages_by_channel: list[tuple[int, list[Message]]]
@@ -70,7 +70,7 @@ class Connection:
     # --- channels -------------------------------------------------------------------------------
 
     def open_channel(self) -> int:
-        """Opens a channel and returns its number. Numbers are never used again."""
+        """Opens a channel and returns its number. Numbers are not reused."""
         self._last_channel += 1
         self._open.add(self._last_channel)
         return self._last_channel

@@ -1,9 +1,9 @@
 """The dialect of ACP: the turns on one session of an agent, converted to and from its messages. Without IO.
 
-A turn is `session/new`, requests that set the mode and the model, and `session/prompt`, whose answer is the end. Calls
-of the client's tools come from the session's tool server, and are answered there: the agent's turn goes on with the
-outputs of a later request. A session whose turn ended well takes another prompt; one that was cancelled is never used
-again.
+A turn is `session/new`, requests that set the mode and the model, and `session/prompt`, whose answer is the end of
+the turn. Calls of the client's tools arrive at the session's tool server and are answered there: the agent's turn
+goes on with the outputs of a later request. A session whose turn has succeeded takes another prompt; one whose turn
+was cancelled is not used again.
 """
 
 from __future__ import annotations
@@ -98,8 +98,9 @@ class AcpTurn:
         *,
         servers: Sequence[dict[str, Any]] = (),
     ) -> None:
-        """`new_id`: a prefix in, a new name out. `servers`: the session's MCP servers, as `session/new` takes them;
-        with one the first prompt waits for `ToolsListed`."""
+        """`new_id` returns a new id with the given prefix. `servers` are the session's MCP servers for
+        `session/new`; if there is one, the first prompt waits for `ToolsListed`.
+        """
         self.flattened = False
         """Whether the history was sent as one text."""
         self._channel = channel
@@ -114,8 +115,8 @@ class AcpTurn:
         self._session = ""
         self._model = ""
         self._setup: deque[tuple[Request, Callable[[RpcError], Failure]]] = deque()
-        """Requests still to be made before the first prompt, each with a function from its error to the turn's
-        failure."""
+        """The requests that still have to be made before the first prompt, each with a function that converts its
+        error to the turn's failure."""
         self._prompt: list[dict[str, Any]] = []
         """The first prompt, until it is sent."""
         self._tools = ClientTools()
@@ -128,16 +129,16 @@ class AcpTurn:
         self._new_calls: list[ToolCalled] = []
         """Calls of the client's tools that have not been passed on to the client yet."""
         self._settled = False
-        """Whether no further call has arrived within a time limit, although the agent has not reported all of them."""
+        """Whether the time to wait for further calls is over, although the agent has not reported all calls that
+        were made."""
         self._waiting: dict[str, str] = {}
-        """Calls whose outputs the client was asked for: the tool server's key of each, by call id."""
+        """The calls whose outputs the client was asked for: the tool server's key of each, by call id."""
         self._permissions: dict[str, tuple[int | str, Any]] = {}
-        """Unanswered requests for permission: the request id and the options of each, by the name that this server
-        gave it."""
+        """Unanswered requests for permission: the request id and the options of each, by an id of this server."""
         self._rejected = False
         """Whether a request for permission was rejected in this turn. Some agents end the turn then."""
         self._broken = False
-        """Whether the agent has stopped waiting for a call, so that its turn has continued without the client."""
+        """Whether the agent has stopped waiting for the output of a call and continued the turn without it."""
 
     # --- the dialect ----------------------------------------------------------------------------
 
@@ -302,7 +303,7 @@ class AcpTurn:
         return unknown_model(self._turn.model, self._program.preset)
 
     def _go_on_opening(self) -> None:
-        """Sends the next setup request; sends the prompt if none is left and the tools are listed."""
+        """Sends the next setup request. If none is left, and the agent has listed the tools, sends the prompt."""
         if self._setup:
             (method, params), on_refusal = self._setup.popleft()
             self._request(method, params, lambda message: self._set_up(message, on_refusal))
@@ -434,8 +435,9 @@ class AcpTurn:
             self._go_on_opening()
 
     def _are_all_called(self) -> bool:
-        """Returns whether the calls at the tool server match those that the agent has reported: then neither a
-        further call nor text from before the calls can arrive."""
+        """Returns whether the calls at the tool server match those that the agent has reported. If so, no further
+        call, and no text that belongs before the calls, can arrive.
+        """
         called, reported = len(self._new_calls), self._reader.open_client_calls
         return called <= reported if self._program.preset.one_call_at_a_time else called == reported
 
@@ -468,7 +470,7 @@ class AcpTurn:
                 self._ask_client()
 
     def _dropped(self, key: str) -> None:
-        """Handles a call that the agent has stopped waiting for: its turn continues without the output."""
+        """Handles a call whose output the agent no longer waits for. The turn continues without it."""
         self._new_calls = [call for call in self._new_calls if call.key != key]
         if key in self._waiting.values():
             self._broken = True
@@ -480,7 +482,9 @@ class AcpTurn:
             self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
     def _end(self, ended: TurnEnded, *, well: bool = False) -> None:
-        """Ends the turn for the client and for the agent, which has answered the prompt or was never sent one."""
+        """Ends the turn, which the agent has ended as well (or was never given). `well`: the session may be used
+        for another turn.
+        """
         self._close_items()
         self._events.append(ended)
         self._waiting.clear()
@@ -519,7 +523,9 @@ class AcpTurn:
 
 
 def _cut_in(result: dict[str, Any]) -> str | None:
-    """Returns why the answer was cut off, where the agent reports that as a failure; else None."""
+    """Returns the stop reason of an answer that was cut off and that the agent reports as a failure; None if it was
+    not.
+    """
     told = session_failure(result.get("_meta"))
     return None if told is None else stop_from_text(str(told.get("title")))
 

@@ -39,8 +39,8 @@ SERVER_ERROR: Final = re.compile(
 ADDRESSES: Final = re.compile(
     r" ?If it persists, check your inference gateway[^.]*\([^)]*\)\.?|\b(?:(?:\d{1,3}\.){3}\d{1,3}|localhost):\d+\b"
 )
-"""Matches what error texts reveal about the model provider's location, beside links, which are removed from every
-text."""
+"""Matches the parts of error texts, other than links, that reveal the address of the model provider. They are
+removed."""
 INTERNAL: Final = re.compile(r"^Internal error(?:: )?")
 
 ERROR_KINDS: Final = {
@@ -86,8 +86,9 @@ def failure_of_session(failure: dict[str, Any], preset: Preset) -> Failure:
 def failure_of_text(
     text: str, preset: Preset, *, kind: FaultKind | None = None, status: int | None = None
 ) -> Failure:
-    """Returns the failure that an agent's error text describes. `kind`: the agent's own category. `status`: the HTTP
-    status that the agent reports beside the text."""
+    """Returns the failure that an agent's error text describes. `kind` is the agent's own category, `status` the
+    HTTP status that it reports.
+    """
     text = ADDRESSES.sub("", text.removeprefix("API Error: ").removeprefix("Error: "))
     found = failure_from_text(text, http_status=status)
     said = found.message.removeprefix(f"{MESSAGES.get(found.kind, '')}: ")
@@ -99,8 +100,9 @@ def failure_of_text(
 
 
 def _kind_in(text: str) -> FaultKind | None:
-    """Returns the kind of fault that the text alone shows; None if it shows none. It is more exact than the agent's
-    category."""
+    """Returns the kind of fault that the text shows; None if it shows none. This is more exact than the agent's
+    category.
+    """
     if TOO_LONG.search(text):
         return K.CONTEXT_LENGTH_EXCEEDED
     if NO_MODEL.search(text):

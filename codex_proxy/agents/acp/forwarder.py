@@ -27,8 +27,9 @@ def put(line: bytes) -> None:
 
 
 def forward(url: urllib.parse.SplitResult, line: bytes) -> None:
-    """Posts a message, and prints each message of the response. Prints nothing if the server is gone: the session is
-    over."""
+    """Posts a message, and prints each message of the response. Prints nothing if the tool server is gone, since
+    the session has ended then.
+    """
     connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=SECONDS)
     headers = {
         "Content-Type": "application/json",

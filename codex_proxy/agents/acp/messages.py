@@ -1,7 +1,8 @@
-"""The messages of the Agent Client Protocol, version 1: JSON-RPC 2.0, one JSON object a line, both sides may ask.
+"""The messages of the Agent Client Protocol, version 1: JSON-RPC 2.0, one JSON object per line; both sides send
+requests.
 
-Agents differ in what they leave out and in what they put where, so most fields are read as plain JSON values. Source:
-npm @agentclientprotocol/sdk 2.4.0 `schema/v1/schema.json`, and recordings of eight agents.
+Agents differ in which fields they leave out and in what a field contains, so most fields are decoded as plain JSON
+values. Source: npm @agentclientprotocol/sdk 2.4.0 `schema/v1/schema.json`, and recordings of eight agents.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ INVALID_PARAMS: Final = -32602
 AUTH_REQUIRED: Final = -32000
 
 _PER_CHANNEL: Final = 1_000_000
-"""Request ids of one channel are `channel * _PER_CHANNEL + n`: whole numbers, which every agent gives back as they
-were."""
+"""The request ids of a channel are `channel * _PER_CHANNEL + n`. They are integers, which every agent returns
+unchanged."""
 
 
 class RpcError(msgspec.Struct, frozen=True):
@@ -33,7 +34,9 @@ class RpcError(msgspec.Struct, frozen=True):
 
 
 class Update(msgspec.Struct, frozen=True, rename="camel"):
-    """What `session/update` reports, and the tool call of a request for permission. Fields by their names in ACP."""
+    """The content of `session/update`, and the tool call in a request for permission. The fields have their names
+    in ACP.
+    """
 
     session_update: str = ""
     content: Any = None
@@ -81,7 +84,7 @@ class ToolCalled(msgspec.Struct, frozen=True):
     """The agent calls a tool of the session's tool server, and waits for the output."""
 
     key: str
-    """The tool server's name for the call."""
+    """The tool server's id of the call."""
     call_id: str
     """The model's id of the call; empty if the agent does not report it."""
     name: str
@@ -91,8 +94,9 @@ class ToolCalled(msgspec.Struct, frozen=True):
 
 
 class ToolsSettled(msgspec.Struct, frozen=True):
-    """No further call has arrived within a time limit after the last one. `last`: the longer limit has passed too, so
-    the turn waits for no more calls."""
+    """The time limit for a further call after the last one is over. `last`: the longer limit is over, too, so the
+    turn waits for no more calls.
+    """
 
     last: bool = False
 

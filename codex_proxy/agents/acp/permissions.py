@@ -1,4 +1,4 @@
-"""The answers to `session/request_permission`: chosen by the kind of an option, never by its id or its words."""
+"""The answers to `session/request_permission`. An option is chosen by its kind, never by its id or text."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ CANCELLED: Final[dict[str, Any]] = {"outcome": {"outcome": "cancelled"}}
 
 
 def decision(options: object, *, allow: bool) -> dict[str, Any]:
-    """Returns the result that allows or rejects, only once if the options include that. Without an option of the
-    wanted kind nothing is allowed."""
+    """Returns the result that allows or rejects, if possible only once. If no option has the wanted kind, the
+    result allows nothing.
+    """
     given = options if isinstance(options, list) else []
     for kind in ALLOW if allow else REJECT:
         for option in given:

@@ -1,4 +1,4 @@
-"""What is known of single agents before they run, by experiment with the releases named: data, no behaviour."""
+"""Presets for the agents that speak ACP, found by experiments with the releases named. Data only."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ of the session so far; `chunks`: one model call, reported in an update after eac
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {"client_tools", "tool_replies", "images", "model_choice"}
 )
-"""The capabilities of these agents, as far as they are known before one runs; `images` only if the program declares
-it."""
+"""The capabilities that these agents are expected to have. Whether a program has `images` is known only when it
+runs."""
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
-    """One agent that speaks ACP."""
+    """The facts about one agent that speaks ACP."""
 
     name: str
     """The value of `--agent`."""
@@ -36,11 +36,11 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     usage: UsageRule | None = None
     """What its token counts cover. None: unknown, so no usage is reported."""
     read_only: tuple[str, ...] = ()
-    """Names of the modes in which it writes nothing, or nothing without asking; the preferred one first."""
+    """The names of modes in which it writes nothing, or nothing without asking; the preferred mode first."""
     tool_modes: tuple[str, ...] = ()
-    """Modes to use instead of `read_only` in turns with client tools, if it calls no tools in those."""
+    """The modes for turns with client tools, if it calls no tools in the modes of `read_only`."""
     writing: Mapping[str, str] = {}
-    """The mode for each wider sandbox; only if it is `sandboxed`."""
+    """The mode for each sandbox in which it may write; only if it is `sandboxed`."""
     asks: bool = False
     """Whether it asks for permission before it runs or writes anything."""
     sandboxed: bool = False

@@ -1,4 +1,6 @@
-"""One process of an agent that speaks ACP, and the sessions on it: passes its messages to the reader of each."""
+"""One process of an agent that speaks ACP, and the sessions on it: passes its messages to the reader of each
+session.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,8 @@ class AcpProcess:
         self._readers: dict[int, TransportReader] = {}
         self._idle: set[int] = set()
         self._alone = True
-        """Whether no turns have overlapped since the process was last without one. Its stderr then belongs to that
-        one turn."""
+        """Whether only one turn has run since the process was last without turns. Its stderr then belongs to that
+        turn."""
         self._changed = asyncio.Event()
 
     async def start(self, command: Command, *, timeout_seconds: float) -> None:

@@ -23,8 +23,8 @@ INITIALIZE: Final[dict[str, Any]] = {
         "_meta": CLIENT_META,
     },
 }
-"""The parameters of `initialize`, without the client's name. No files and no terminals are offered: the agent has its
-own, and asks before it uses them."""
+"""The parameters of `initialize`, without the client's name. The client offers no files and no terminals, because
+the agent has its own and asks before it uses them."""
 
 
 class Declared(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ def declared_in(result: object) -> Declared:
 
 
 class Program(msgspec.Struct, frozen=True):
-    """What the dialect needs to know about an agent program."""
+    """The facts about an agent program that its dialect needs."""
 
     preset: Preset
     declared: Declared = Declared()
@@ -88,8 +88,9 @@ class Program(msgspec.Struct, frozen=True):
         return (CAPABILITIES | {name for name, there in has.items() if there}) - lacks
 
     def modes(self, sandbox: Sandbox, *, tools: bool = False) -> Sequence[str]:
-        """Returns the modes in which a turn may run in this sandbox, the preferred one first; empty if any will do.
-        `tools`: the turn has client tools."""
+        """Returns the modes in which a turn may run in this sandbox, the preferred mode first; empty if any mode is
+        suitable. `tools`: the turn has client tools.
+        """
         writing = self.preset.writing.get(sandbox)
         if writing is not None:
             return (writing,)

@@ -1,7 +1,8 @@
-"""What a new session offers (modes, models, options), and the requests that set it up for a turn.
+"""Reads the settings (modes, models, options) that a new session offers, and makes the requests that set them for a
+turn.
 
-Models are chosen by an option of the category `model` where there is one, else by `session/set_model`, which newer
-agents have dropped. Modes are in `modes`, in an option of the category `mode`, or in both.
+Models are set by an option of the category `model` if there is one, else by `session/set_model`, which newer agents
+do not have. Modes are in `modes`, in an option of the category `mode`, or in both.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Request: TypeAlias = tuple[str, dict[str, Any]]
 """A JSON-RPC method and its parameters."""
 
 UNNAMED_MODEL: Final = "default"
-"""The model name for an agent that lists no models."""
+"""The name of the model of an agent that lists no models."""
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -43,7 +44,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """The settings that a session lets its client choose; None for each that it does not."""
+    """The settings that a session offers; None for each that it does not."""
 
     mode: Choice | None = None
     model: Choice | None = None
@@ -117,8 +118,9 @@ def _option(option: dict[str, Any]) -> Choice | None:
 
 
 def _listed(given: object, list: str, id: str, current: str, method: str, key: str) -> Choice | None:
-    """Reads the `modes` or `models` of a session; None if there are none. The current value is included even if the
-    list lacks it."""
+    """Reads the `modes` or `models` of a session; None if there are none. The current value is included even if it
+    is not in the list.
+    """
     if not isinstance(given, dict):
         return None
     entries = [entry for entry in _dicts(given.get(list)) if isinstance(entry.get(id), str)]

@@ -1,9 +1,9 @@
 """The MCP server through which agents call the client's tools: streamable HTTP on its own loopback port.
 
-Each session has a door with its own token, which is valid until the session ends. A call is answered at once with an
-event stream, kept alive by progress notifications, and parked until the client's next request brings its output:
-agents time out on a plain response after 60 s, but never on a stream. Source: six agents, each of which was kept
-waiting for 100 s.
+Each session has an endpoint (`Door`) with its own token, which is valid until the session ends. A call gets an
+event stream at once, which is kept alive by progress notifications until the client's next request brings the
+output: agents time out on a plain response after 60 s, but not on a stream. Source: six agents, each of which was
+kept waiting for 100 s.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ log = structlog.get_logger(__name__)
 HOST: Final = "127.0.0.1"
 PATH: Final = "/mcp"
 MAX_BODY: Final = 32 << 20
-"""The maximum size of a request body, in bytes: a call with its arguments."""
+"""The most bytes of a request body, which contains a call with its arguments."""
 PROGRESS_SECONDS: Final = 10.0
 """Seconds between two progress notifications for a waiting call."""
 SETTLE_SECONDS: Final = 0.2
 """Seconds to wait after a call for another one of the same step."""
 UNREPORTED_SECONDS: Final = 5.0
-"""Seconds to wait instead, if the calls that the agent has reported do not match those that it has made."""
+"""Seconds to wait instead if the calls that the agent has reported do not match those that it has made."""
 LIST_SECONDS: Final = 10.0
-"""Seconds that an agent may take to request the tools of a new session. After that it is prompted without them."""
+"""The most seconds to wait until an agent requests the tools of a new session. After that it gets its prompt
+anyway."""
 MAX_CALLS: Final = 128
-"""The maximum number of waiting calls per session."""
+"""The most calls of a session that wait at the same time."""
 VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 """Supported versions of MCP, the newest first. The parts used here are the same in all of them."""
 EMPTY_LISTS: Final = {
@@ -62,8 +63,9 @@ TOKEN_VARIABLE: Final = "TOOL_SERVER_TOKEN"
 
 
 class Door:
-    """The endpoint of one session at the tool server, with its own token and tools. `sink` is called in the event
-    loop with every message from the agent."""
+    """The endpoint of one session at the tool server, with its own token and tools. Each event (a call, for
+    example) is passed to `sink`, on the event loop.
+    """
 
     def __init__(self, server: ToolServer, tools: Sequence[Tool]) -> None:
         self.token = secrets.token_urlsafe(32)
@@ -77,8 +79,9 @@ class Door:
         self._list_timer: asyncio.TimerHandle | None = None
 
     def server_entry(self, *, http: bool) -> dict[str, Any]:
-        """Returns the entry of `mcpServers` for this door. `http`: the agent connects by HTTP; else it starts a
-        program that forwards to the door."""
+        """Returns the entry of `mcpServers` for this endpoint. `http`: the agent connects by HTTP; otherwise it
+        starts a program that forwards to it.
+        """
         if http:
             headers = [{"name": "Authorization", "value": f"Bearer {self.token}"}]
             return {"type": "http", "name": SERVER, "url": self._server.url, "headers": headers}
@@ -92,14 +95,15 @@ class Door:
         self._list_timer = loop.call_later(LIST_SECONDS, self._tell, ToolsListed(in_time=False))
 
     def asked_for_list(self) -> None:
-        """Reports to `sink`, once, that the agent has requested the tool list."""
+        """Reports to `sink`, only once, that the agent has requested the tool list."""
         if not self.was_listed:
             self.was_listed = True
             self._tell(ToolsListed())
 
     def park(self, params: dict[str, Any]) -> tuple[str, asyncio.Future[Any]] | None:
-        """Parks a call until `give` is called. Returns its key and the future of its result; None if too many calls
-        are waiting."""
+        """Adds a call, which waits until `give` is called. Returns its key and the future of its result; None if
+        too many calls are waiting.
+        """
         if len(self._calls) >= MAX_CALLS:
             return None
         self._count += 1
@@ -118,7 +122,7 @@ class Door:
         return key, future
 
     def give(self, key: str, result: Any) -> None:
-        """Sets the result (`CallToolResult`) of a waiting call. Does nothing if the call does not wait any more."""
+        """Sets the result (`CallToolResult`) of a waiting call. Does nothing if the call no longer waits."""
         future = self._calls.pop(key, None)
         if future is not None and not future.done():
             future.set_result(result)
@@ -129,7 +133,7 @@ class Door:
             self._tell(ToolDropped(key))
 
     def close(self) -> None:
-        """Closes the door: invalidates its token, and ends waiting calls without a result."""
+        """Makes the token invalid, and ends waiting calls without a result."""
         self.sink = None
         for timer in self._timers:
             timer.cancel()
@@ -146,17 +150,18 @@ class Door:
 
 
 class ToolServer:
-    """The HTTP server that all doors share. It starts listening when the first door is opened."""
+    """The HTTP server of all `Door`s. It starts listening when the first one is opened."""
 
     def __init__(self) -> None:
         self._doors: dict[bytes, Door] = {}
-        """The open doors, by the digest of their tokens, so that a comparison takes equally long for every token."""
+        """The open endpoints, by the digest of their tokens, so that a comparison takes equally long for every
+        token."""
         self._runner: web.AppRunner | None = None
         self._starting = asyncio.Lock()
         self.url = ""
 
     async def open(self, tools: Sequence[Tool]) -> Door:
-        """Opens a door for a session with these tools. Raises `OSError` if no port is available."""
+        """Opens an endpoint for a session with these tools. Raises `OSError` if no port is available."""
         async with self._starting:
             if self._runner is None:
                 await self._listen()
@@ -165,16 +170,16 @@ class ToolServer:
         return door
 
     def forget(self, door: Door) -> None:
-        """Removes a closed door. Called by the door itself."""
+        """Removes an endpoint that is being closed. Called by `Door.close`."""
         self._doors.pop(_digest(door.token), None)
 
     @property
     def door_count(self) -> int:
-        """The number of open doors."""
+        """The number of open endpoints."""
         return len(self._doors)
 
     async def close(self) -> None:
-        """Closes every door, and the port."""
+        """Closes every endpoint, and the port."""
         for door in list(self._doors.values()):
             door.close()
         runner, self._runner = self._runner, None

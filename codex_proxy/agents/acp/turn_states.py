@@ -8,7 +8,7 @@ from codex_proxy.core.states import StateTable
 
 
 class State(Enum):
-    """The progress of a turn and its session."""
+    """The state of a turn and its session."""
 
     OPENING = "the session is being opened and set up, and nothing was asked yet"
     PROMPTING = "the agent works on the prompt, or waits for outputs of its calls"
@@ -19,7 +19,7 @@ class State(Enum):
 
 
 class Change(Enum):
-    """What moves a turn from one state to another."""
+    """An event that moves a turn from one state to another."""
 
     PROMPTED = "the prompt was sent"
     ENDED_WELL = "the agent has answered the prompt, and that was a success"
@@ -66,4 +66,4 @@ TABLE = StateTable(
 )
 
 CLIENT_WAITS = frozenset({State.OPENING, State.PROMPTING})
-"""The states in which the client's turn has not ended yet."""
+"""The states in which the client's turn has not ended."""

@@ -1,7 +1,7 @@
-"""Converts an agent's updates to events: text, thoughts, what it does by itself, and plans.
+"""Converts an agent's updates to events: text, reasoning, the agent's own activities, and plans.
 
-A message ends where another item begins, since not every agent names its messages. A tool call is an item from its
-first sight on, wherever that comes: in an update, or in a request for permission. Source: recordings of eight agents.
+A message ends when another item begins, since not every agent gives its messages ids. A tool call becomes an item
+when it is first reported, in an update or in a request for permission. Source: recordings of eight agents.
 """
 
 from __future__ import annotations
@@ -37,21 +37,22 @@ KINDS: Final[dict[str, ActivityKind]] = {
     "move": "file_change",
     "fetch": "web_search",
 }
-"""ACP's kinds of tool calls as kinds of activities; all others are `other`."""
+"""The kind of activity for each of ACP's kinds of tool calls; all others are `other`."""
 
 ENDED: Final = ("completed", "failed")
 MAX_TITLE: Final = 400
 """The maximum length of an activity's description, in characters."""
 ERROR, INFO = "Error: ", "Info: "
 RETRYING: Final = ("Retrying", "Reconnecting")
-"""How the official adapters' texts about a retried model call begin."""
+"""The first words of the official adapters' texts about a retried model call."""
 RETRIES: Final = ("Retrying...", "retrying...")
-"""How other texts about a retried model call end."""
+"""The last words of other agents' texts about a retried model call."""
 
 
 class OpenCall(msgspec.Struct):
-    """A tool call of the agent that has not ended. `id` is None for a call of the client's tools, which is an item
-    itself, and empty for a command that has no description yet."""
+    """A tool call of the agent that has not ended. `id` is that of its item: None for a call of the client's tools,
+    which has an item of its own, and empty for a command whose description has not come yet.
+    """
 
     id: str | None
     told: Update
@@ -64,10 +65,10 @@ class UpdateReader:
     """Converts the updates of a session's turns to events, which are appended to `events`."""
 
     def __init__(self, new_id: Callable[[str], str], *, errors_as_text: bool = False) -> None:
-        """`new_id`: a prefix in, a new name out. `errors_as_text`: as in `Preset`."""
+        """`new_id` returns a new id with the given prefix. `errors_as_text`: see `Preset`."""
         self.events: list[Event] = []
         self.held = ""
-        """Text that may be an error message. The result of the turn decides."""
+        """Text that is held back because it may be an error message. The result of the turn shows whether it is."""
         self.tools = ClientTools()
         self.used_tools = False
         """Whether the turn has called any tool, and therefore takes more than one model call."""
@@ -215,8 +216,9 @@ class UpdateReader:
         return id
 
     def _add_output(self, state: OpenCall, call: Update) -> None:
-        """Appends the new part of a call's output. An update has either a piece of the output or all of it so far; in
-        the second case one that does not begin with the output so far is ignored."""
+        """Appends the new part of a call's output. An update contains either a piece of the output or all of it so
+        far. In the second case it is ignored if it does not begin with the output so far.
+        """
         delta = _terminal_delta(call.meta)
         if delta:
             state.output += delta
@@ -259,7 +261,9 @@ class UpdateReader:
         self.events.append(Retrying(reason))
 
     def _begin_model_call(self) -> None:
-        """Ends the step of a model call whose tool calls have been reported, since a retry does not repeat it."""
+        """Ends the step of the last model call if that had tool calls. A retry of the next model call repeats
+        nothing of it.
+        """
         if self._step_called:
             self._step_called = False
             self.events.append(StepCompleted())
@@ -290,7 +294,7 @@ def _text_of(content: Any) -> str:
 
 
 def _merged(before: Update, call: Update) -> Update:
-    """Returns the call's state so far, with the fields of a new update over it."""
+    """Returns the state of a call with the fields of a new update replaced."""
     told = {name: value for name in Update.__struct_fields__ if (value := getattr(call, name)) is not None}
     if isinstance(before.meta, dict) and isinstance(call.meta, dict):
         told["meta"] = {**before.meta, **call.meta}
@@ -300,14 +304,15 @@ def _merged(before: Update, call: Update) -> Update:
 
 
 def _is_unnamed(told: Update, newest: Update) -> bool:
-    """Returns whether this is a command whose description is still to come: in its text, a request for permission, or
-    its run."""
+    """Returns whether the call is a command whose description has not come yet. It comes in the command's text, in
+    a request for permission, or when the command runs.
+    """
     named = isinstance(told.raw_input, dict) and told.raw_input.get("command")
     return told.kind == "execute" and told.status == "pending" and newest.session_update != "" and not named
 
 
 def _line_of(call: Update) -> str:
-    """Returns one line that describes the call to a person: its command, or its title if there is no command."""
+    """Returns one line that describes the call: its command, or its title if there is no command."""
     command = call.raw_input.get("command") if isinstance(call.raw_input, dict) else None
     if isinstance(command, list):
         command = " ".join(str(part) for part in command)

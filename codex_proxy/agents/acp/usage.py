@@ -1,8 +1,9 @@
-"""Converts the token counts that an agent reports into `Usage`, by what each count covers. Nothing is reported where
-the count does not cover the turn.
+"""Converts the token counts that an agent reports into `Usage`. What a count covers differs between agents
+(`Preset.usage`). Nothing is reported if the count does not cover the turn.
 
-`totalTokens` shows whether cached tokens are included in `inputTokens`, and thought tokens in `outputTokens`. Source:
-one model call of 1200 input tokens (1000 cached) and 34 output tokens (7 thought), as reported by seven agents.
+`totalTokens` shows whether cached tokens are included in `inputTokens`, and thought tokens in `outputTokens`.
+Source: one model call of 1200 input tokens (1000 cached) and 34 output tokens (7 thought), as reported by seven
+agents.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ class UsageCounter:
         self._session = NO_TOKENS
         """The session's total at the last report."""
         self._known = True
-        """Whether that total is complete: a turn without a count leaves a gap."""
+        """Whether that total is complete. It is not after a turn that reported no count."""
         self._turn = NO_TOKENS
         self._one_call = True
         self._whole = True
-        """Whether the agent's whole turn belongs to one client request."""
+        """Whether the agent's turn has served only one request of the client."""
 
     def start_turn(self) -> None:
         """Resets the counts for a new turn."""
@@ -64,13 +65,14 @@ class UsageCounter:
         self._one_call = self._whole = True
 
     def go_on(self) -> None:
-        """Starts the next client request of the same turn. The agent's total at the turn's end then covers several
-        requests, and is not used for any of them."""
+        """Starts the next request of the client within the same turn. The total at the end of the turn then covers
+        several requests, and is not used.
+        """
         self._turn = NO_TOKENS
         self._whole = False
 
     def another_call(self) -> None:
-        """Notes that the turn has more than one model call."""
+        """Records that the turn has more than one model call."""
         self._one_call = False
 
     def chunk(self, meta: object) -> Usage | None:

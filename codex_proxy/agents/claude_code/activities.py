@@ -1,7 +1,7 @@
-"""Converts Claude Code's own tool calls to activities, and its permission requests to decisions.
+"""Converts Claude Code's own tool calls to activities, and decides its requests for permission.
 
-In: a tool's name and input, as the model wrote them. Out: the kind of activity and one line for a person; and whether
-the turn's sandbox allows it. Only names decide, never text that the model wrote in a title or a command.
+In: a tool's name and input, as the model wrote them. Out: the kind of activity and a line that describes it; and
+whether the turn's sandbox allows it. Decisions depend only on the tool's name, never on text that the model wrote.
 """
 
 from __future__ import annotations
@@ -75,9 +75,10 @@ def permission_of(tool: str) -> Permission:
 
 
 def is_allowed(sandbox: Sandbox) -> bool:
-    """Returns whether a request for permission is allowed. The program only asks for what is not already allowed:
-    reading outside the folder, commands, the network; in `workspace-write` it does not ask for files inside the
-    folder."""
+    """Returns whether a request for permission is allowed in this sandbox. The program asks only for what is not
+    allowed already: reading outside of the folder, commands, the network, and (except in `workspace-write`)
+    changing files in the folder.
+    """
     return sandbox == "danger-full-access"
 
 

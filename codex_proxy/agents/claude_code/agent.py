@@ -1,8 +1,8 @@
 """The agent `claude-code`: one process per conversation, and one that waits for the next conversation.
 
-A process serves one conversation. It is kept while the client may continue that, and ended with it. So that a turn
-need not wait for a start, a process of each kind in use is started in advance, shortly after a turn took the previous
-one; prompt, tools and schema are sent to it with the turn.
+A process serves one conversation. It is kept while the client may continue that, and ended with it. A process of
+each kind in use is started in advance, shortly after a turn took the previous one, so that turns need not wait for
+a start; the prompt, tools and schema are sent to it with the turn.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from codex_proxy.process.launch import find_program
 log = structlog.get_logger(__name__)
 
 RESTOCK_SECONDS: Final = 0.3
-"""Seconds between a turn's taking the waiting process and the start of the next one, which keeps a core busy for
-about as long."""
+"""Seconds from when a turn takes the waiting process until the next one is started. A start keeps a core busy for
+about as long, which would slow the turn's beginning."""
 MAX_WAIT_SECONDS: Final = 3600.0
-"""Seconds that a process may wait for a turn, since the settings and sign-in that it read at its start may be
-outdated after that."""
+"""The most seconds that a process waits for a turn. After that the settings and sign-in that it read at its start
+may be outdated."""
 RECHECK_SECONDS: Final = 10.0
 """Seconds between two checks of whether somebody has signed in."""
 
 
 class ClaudeProcesses(msgspec.Struct, frozen=True):
-    """How processes are started, and how many are kept without a turn."""
+    """How processes are started, and how many are kept when no turn uses them."""
 
     name: str
     version: str
@@ -157,7 +157,7 @@ class ClaudeCodeAgent:
             await self._end(previous[1])
 
     def _set_idle(self, transport: ClaudeTransport, idle: bool) -> None:
-        """Notes that a conversation is kept (`idle`) or continues. If too many are kept, ends the oldest."""
+        """Records that a conversation is kept (`idle`) or continues. If too many are kept, ends the oldest."""
         self._idle.pop(transport, None)
         if idle:
             self._idle[transport] = None

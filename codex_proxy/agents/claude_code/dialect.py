@@ -1,10 +1,10 @@
 """The dialect of Claude Code's stream of JSON lines: the turns in one process, without IO.
 
-A turn is `initialize` with prompt, tools and schema, then the history line by line (each line of the user confirmed
-by an empty result), then the line that the model answers, then its stream until `result`. This server acts as an MCP
-server for the client's tools, over the same lines. All calls of a step are passed on when its message ends, and wait
-as long as the client takes. A process whose turn ended well, or waits for outputs, takes the next turn of the same
-conversation. Source: recordings of release 2.1.330.
+A turn is `initialize` with prompt, tools and schema; then the history line by line (each line of the user is
+confirmed by an empty result); then the line that the model answers; then the answer's stream until `result`. This
+server acts as an MCP server for the client's tools, over the same lines. All calls of a step are passed on when its
+message ends, and wait as long as the client takes. A process whose turn has succeeded, or waits for outputs, takes
+the next turn of the same conversation. Source: recordings of release 2.1.330.
 """
 
 from __future__ import annotations
@@ -60,8 +60,7 @@ from codex_proxy.core.turn import Turn, without_content
 
 INITIALIZE, SETTINGS, INTERRUPT = "initialize", "settings", "interrupt"
 SYNTHETIC: Final = "<synthetic>"
-"""The model name of messages that Claude Code itself writes: their texts report errors and are not part of an
-answer."""
+"""The model name of messages that Claude Code itself writes. They report errors and are not part of an answer."""
 EFFORTS: Final = {"none": "low", "minimal": "low"}
 """Efforts that Claude Code does not have, and the nearest one that it has."""
 STOPS: Final = {
@@ -69,7 +68,7 @@ STOPS: Final = {
     "model_context_window_exceeded": Stop.LENGTH,
     "refusal": Stop.CONTENT_FILTER,
 }
-"""Anthropic's stop reasons for answers that were cut off, as ours. The result reports `tool_use` for calls."""
+"""The stop reasons of this server for those of Anthropic that mean that the answer was cut off."""
 BAD_ANSWER: Final = Failure(
     kind=FaultKind.AGENT_PROTOCOL,
     message="Claude Code's answer is not what this proxy knows. Update one of the two, or try again.",
@@ -94,7 +93,7 @@ class ClaudeCodeTurn:
         self._writes: list[bytes] = []
         self._feed = Feed((), 1)
         self._unready: set[str] = set()
-        """What must be done before the history can be written."""
+        """The names of the steps that must be done before the history can be written."""
         self._parked = ParkedCalls()
         self._spending = Spending()
         self._told = Usage()
@@ -264,7 +263,7 @@ class ClaudeCodeTurn:
         self._ready(id)
 
     def _ready(self, what: str) -> None:
-        """Marks `what` as done. Starts writing the history once nothing else must be done before it."""
+        """Marks the step `what` as done. When all steps are done, writes the first lines of the history."""
         self._unready.discard(what)
         if self._state is State.STARTING and not self._unready:
             self._change(Change.READY)
@@ -296,7 +295,9 @@ class ClaudeCodeTurn:
         self._reader.feed(event)
 
     def _begin_step(self) -> None:
-        """Notes that a message begins. An earlier one that has not ended broke off, and is repeated by this one."""
+        """Handles the beginning of a message. If an earlier one has not ended, it broke off, and this one repeats
+        it.
+        """
         if self._step_open:
             self._events.append(Retrying(BROKE_OFF))
         self._step_open = True
@@ -365,7 +366,9 @@ class ClaudeCodeTurn:
             self._writes.append(control_refusal(id))
 
     def _mcp(self, request_id: str, rpc: RpcMessage) -> bytes:
-        """Returns the answer of the client's MCP server to a JSON-RPC message; empty if the answer has to wait."""
+        """Returns the answer of the client's MCP server to a JSON-RPC message; empty if the answer must wait for a
+        tool's output.
+        """
         match rpc.method:
             case "initialize":
                 version = (rpc.params or {}).get("protocolVersion", "2025-06-18")
@@ -481,7 +484,7 @@ class ClaudeCodeTurn:
 
 
 def _word(value: msgspec.Raw) -> str | None:
-    """Returns the string that a raw JSON value holds; None if it is no string."""
+    """Returns the string in a raw JSON value; None if the value is not a string."""
     try:
         word = msgspec.json.decode(value) if value else None
     except UNREADABLE:

@@ -1,6 +1,6 @@
-"""Converts Claude Code's errors to failures: its own error codes, its provider's HTTP status, and its texts.
+"""Converts Claude Code's errors to failures, by its error codes, its provider's HTTP status, and its texts.
 
-An error is reported as an assistant's message of the model `<synthetic>` with a code, whose text is never an answer,
+An error is reported as an assistant's message of the model `<synthetic>` with a code, whose text is not an answer,
 and then as a `result` with the provider's status. Source: recordings of release 2.1.330, and its list of codes.
 """
 

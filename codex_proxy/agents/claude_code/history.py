@@ -1,9 +1,8 @@
 """Converts a turn's history to the system prompt and the lines that are written to Claude Code.
 
 In: the history, oldest first, including Responses items (`RawHistoryItem`). Out: alternating lines of the user and
-the assistant, as Anthropic's API requires: every call has its output in the next line, and the last line is the
-user's, since it is the one that is answered. Reasoning is left out, because its signature belongs to another
-conversation.
+the assistant, as Anthropic's API requires. Every call has its output in the next line, and the last line, which the
+model answers, is the user's. Reasoning is left out, because its signature belongs to another conversation.
 """
 
 from __future__ import annotations
@@ -31,14 +30,15 @@ from codex_proxy.core.items import (
 Block = dict[str, Any]
 
 NO_OUTPUT: Final = "No output: the call was cut off before it was answered."
-"""The output of a call without one: the provider refuses a conversation in which it is missing."""
+"""The output of a call that has none. The provider refuses a conversation without it."""
 CONTINUE: Final = "Continue."
 """The user's last line, if the history ends with a message of the assistant."""
 BEGIN: Final = "(The conversation begins with your message.)"
-"""The user's first line, if the history begins with a message of the assistant, which the provider would refuse."""
+"""The user's first line if the history begins with a message of the assistant, which the provider would refuse as
+the first line."""
 LATER_INSTRUCTIONS: Final = "<developer_message>\n{}\n</developer_message>"
-"""The form of instructions in the middle of a conversation, since there is only one system prompt, which comes
-first."""
+"""The template for instructions in the middle of a conversation. Only those at its beginning are in the system
+prompt."""
 _ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -77,8 +77,9 @@ def lines_of(history: Sequence[HistoryItem]) -> tuple[Line, ...]:
 
 
 class Feed:
-    """The lines still to be written, in order. The program confirms each line of the user before the next is
-    written."""
+    """The lines that still have to be written, in order. The program confirms each line of the user before the next
+    is written.
+    """
 
     def __init__(self, lines: Sequence[Line], first_number: int) -> None:
         self._lines = list(lines)
@@ -110,7 +111,7 @@ class _Writer:
     def __init__(self) -> None:
         self._lines: list[Line] = []
         self._waiting: dict[str, str] = {}
-        """Calls without an output: the client's id of each, and the id that is written."""
+        """The calls that have no output yet: the id that is written, by the client's id."""
 
     def add(self, item: HistoryItem) -> None:
         if isinstance(item, HistoryMessage):
@@ -169,7 +170,7 @@ class _Writer:
 
 
 def _plain(history: Iterable[HistoryItem]) -> Iterable[HistoryItem]:
-    """Yields the history without raw items; those that can be converted are."""
+    """Yields the history with raw items converted to other items, or left out if that is not possible."""
     for item in history:
         if isinstance(item, RawHistoryItem):
             yield from items_of(item.json)

@@ -1,10 +1,10 @@
-"""How a `claude` process is started, as values: its arguments, its folder and its environment.
+"""The command line, folder and environment of a `claude` process, as values.
 
-Two kinds of process. A *plain-model* process is nothing but the model: no tools, no settings or instructions of the
-user's, an empty folder. An *agent* process works in the turn's folder, with the user's own settings; what it may do
-without being asked is decided by its arguments, and what it asks for by the dialect. The settings of the folder itself
-are left out: they could name commands that would run unasked. Every switch carries its reason.
-Source: experiments with release 2.1.330, kept up by the tests that drive the real program.
+There are two kinds of process. A *plain-model* process has no tools, none of the user's settings or instructions,
+and an empty folder. An *agent* process works in the turn's folder, with the user's own settings; its arguments
+decide what it may do without asking, and the dialect decides its requests for permission. The settings in the
+folder itself are ignored, since they could name commands that would run without asking. Every switch has its reason
+beside it. Source: experiments with release 2.1.330, and the tests with the real program.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ AGENT: Final = (
 READ_TOOLS: Final = ("Read", "Glob", "Grep")
 """The tools of a read-only turn. Reading outside its folder needs permission."""
 WORK_TOOLS: Final = (*READ_TOOLS, "Edit", "Write", "NotebookEdit", "Bash", "Agent", "Skill")
-"""The tools of other turns. Left out: those that would outlive the turn (schedules, monitors), and questions."""
+"""The tools of other turns. Tools that would outlive the turn (schedules, monitors), and questions, are left out."""
 MODES: Final[Mapping[Sandbox, str]] = {
     "read-only": "default",
     "workspace-write": "acceptEdits",
     "danger-full-access": "default",
 }
-"""Permission modes: by default all that changes something needs permission; `acceptEdits` lets files of the folder be
-changed without it. In `danger-full-access` we give the permission: the program's own mode for that is refused to root.
-"""
+"""The program's permission mode for each sandbox. In `default` every change needs permission; `acceptEdits` allows
+changes of files in the folder without it. In `danger-full-access` this server gives every permission, because the
+program refuses its own mode for that to root."""
 
 SWITCHES: Final[Mapping[str, str]] = {
     # An error is told at once: a retry takes up to minutes, and clients try again by themselves.
@@ -80,13 +80,13 @@ ALLOWED_NAMES: Final = (
     *("AWS_REGION", "AWS_PROFILE", "CLOUD_ML_REGION"),
     *("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "MAX_THINKING_TOKENS"),
 )
-"""Environment variables that a process gets beside the usual ones: the addresses of its provider and its home. No
-keys: a key that is set for something else would be used, and charged, instead of the user's sign-in."""
+"""Environment variables that a process gets in addition to the usual ones: the addresses of its provider, and its
+home. No keys: a key that was set for another program would be used, and charged, instead of the user's sign-in."""
 KEY_NAMES: Final = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 """Variables with keys that the operator may pass on by name (PROXY_CHILD_ENV)."""
 
 NEWEST_TESTED: Final = (2, 1, 330)
-"""The newest release that was tested; other releases are used too."""
+"""The newest release that was tested. Other releases are used, too."""
 _VERSION: Final = re.compile(r"^(\d{1,6})\.(\d{1,6})\.(\d{1,6})\b.*Claude Code", re.MULTILINE)
 
 

@@ -1,7 +1,7 @@
-"""The JSON lines of `claude -p --input-format stream-json --output-format stream-json`, read and written.
+"""Decodes and encodes the JSON lines of `claude -p --input-format stream-json --output-format stream-json`.
 
-One line is one message. Fields that have different shapes in different messages are kept as raw JSON and decoded
-where they are read. Source: recordings of Claude Code 2.1.330 (tests/golden/recordings/claude-code).
+One line is one message. Fields whose form differs between messages are kept as raw JSON and decoded where they are
+read. Source: recordings of Claude Code 2.1.330 (tests/golden/recordings/claude-code).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The exceptions that decoding a malformed line may raise."""
 
 CLIENT_SERVER: Final = "client"
-"""The name of the MCP server with the client's tools: the model sees `mcp__client__NAME`."""
+"""The name of the MCP server with the client's tools. The model sees their names as `mcp__client__NAME`."""
 
 
 class StreamTokens(msgspec.Struct, frozen=True, gc=False):
@@ -65,7 +65,7 @@ class StreamEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A line from the program. The raw fields have different shapes in different messages."""
+    """A line from the program. The form of the raw fields differs between messages."""
 
     type: str = ""
     subtype: str = ""
@@ -89,7 +89,7 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """`result`: the end of a turn, or the confirmation of a history line."""
+    """`result`: the end of a turn, or the confirmation of a line of the history."""
 
     is_error: bool = False
     result: str = ""

@@ -1,8 +1,8 @@
-"""Calls of the client's tools that wait for their outputs: the program's requests for the outputs, and the replies.
+"""Matches the program's requests for the outputs of the client's tools with the outputs.
 
-A call is known from the model's stream; the program requests its output by `tools/call` on its MCP server, before or
-after the step has ended. The output may therefore arrive before or after the request for it. A request is answered as
-soon as the output is there, without a time limit.
+A call is known from the model's stream; the program requests its output by `tools/call` on its MCP server, before
+or after the step has ended. So the output may arrive before or after the request for it. A request is answered as
+soon as there is an output, without a time limit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from codex_proxy.agents.claude_code.tool_names import output_content
 
 
 class ParkedCalls:
-    """Calls without an output, by call id."""
+    """The calls of the client's tools that have no output yet, by call id."""
 
     def __init__(self) -> None:
         self.waiting: set[str] = set()
@@ -32,16 +32,17 @@ class ParkedCalls:
         return bool(self.waiting) and not self._bypassed
 
     def knows(self, call_id: str) -> bool:
-        """Returns whether the call waits for its output, or has one that was not requested yet."""
+        """Returns whether the call waits for its output, or has an output that the program has not requested yet."""
         return call_id in self.waiting or call_id in self._replies
 
     def wait_for(self, call_ids: Iterable[str]) -> None:
-        """Notes that the client was asked for the outputs of these calls."""
+        """Records that the client was asked for the outputs of these calls."""
         self.waiting.update(call_ids)
 
     def requested(self, call_id: str, request_id: str, rpc_id: int | str | None) -> bytes:
-        """Handles the program's request for an output. Returns the bytes of the answer; empty if the output is not
-        there yet."""
+        """Handles the program's request for an output. Returns the bytes of the answer; empty if there is no output
+        yet.
+        """
         reply = self._replies.pop(call_id, None)
         if reply is not None:
             return _answer(request_id, rpc_id, reply)
@@ -61,7 +62,9 @@ class ParkedCalls:
         return _answer(*request, reply)
 
     def answered_by_program(self, call_id: str) -> None:
-        """Notes that the program has given the model an output of its own: it does not wait for the client's."""
+        """Records that the program itself has given the model an output of this call, so that it does not wait for
+        the client's.
+        """
         self._requests.pop(call_id, None)
         self._replies.pop(call_id, None)
         self._bypassed |= call_id in self.waiting

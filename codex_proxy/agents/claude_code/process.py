@@ -1,7 +1,7 @@
-"""One `claude` process as a transport, and the greeting with which it answers `initialize`.
+"""One `claude` process as a transport, and its answer to `initialize` (the greeting).
 
-A process that waits for its turn prints nothing, and may end before a session is attached to it: the session must
-still be told of that end. `ask_greeting` starts a process without a turn, and ends it.
+A process that waits for a turn prints nothing, and may end before a session is attached to it; the session is told
+of that end when it is attached. `ask_greeting` starts a process without a turn, and ends it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
 
 START_SECONDS: Final = 30.0
-"""Seconds that a process may take to answer `initialize`: usually 0.4 s, ten times that on a busy machine."""
+"""The most seconds that a process may take to answer `initialize`. It usually takes 0.4 s, ten times that on a busy
+machine."""
 VERSION_SECONDS: Final = 20.0
 NO_SIGN_IN: Final = ("none", "", None)
 RENEWED: Final = Ended(stderr_tail="The process was ended to make room for others.")
@@ -60,7 +61,7 @@ class ClaudeTransport(ChildTransport):
         self._on_idle(self, idle)
 
     def end_conversation(self) -> None:
-        """Ends a session that is only kept for a later turn, and with it the process."""
+        """Ends a session that is kept for a later turn, and its process."""
         if self._attached is not None:
             self._attached.ended(RENEWED)
 
@@ -75,7 +76,7 @@ class Greeting(msgspec.Struct, frozen=True):
     models: tuple[AgentModel, ...] = ()
     signed_in: bool = True
     account: str = ""
-    """The kind of sign-in, in the program's own word."""
+    """The kind of sign-in, as the program calls it."""
 
 
 class _Model(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The agent `claude-code`: Claude Code, by `claude -p` with JSON lines both ways."""
+"""The agent `claude-code`: Claude Code, driven by `claude -p` with JSON lines on stdin and stdout."""
 
 from __future__ import annotations
 
@@ -94,7 +94,9 @@ def _version_command(context: AgentContext, program: str) -> Command:
 
 
 async def _check(context: AgentContext) -> list[Check]:
-    """Checks the program, its release, and whether it is signed in. It is initialized, but no model is asked."""
+    """Returns the checks of the program, its release, and its sign-in. The program is initialized, but no model is
+    asked.
+    """
     import tempfile
 
     from codex_proxy.agents.claude_code.launch import (

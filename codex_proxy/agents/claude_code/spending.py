@@ -1,7 +1,8 @@
-"""Counts the tokens of a turn: of each model call as it ends, and of the whole turn from its result.
+"""Counts the tokens of a turn: those of each model call when it ends, and those of the whole turn from its result.
 
-Anthropic's input tokens exclude the cache; here the input includes it, as in OpenAI's counts. A tool call may split
-one turn of the program into several of the client's: each of those reports only its own part.
+Anthropic's input tokens exclude the cache; here the input includes it, as in OpenAI's counts. If a turn of the
+program waits for a tool's output, it serves several requests of the client, and each of those reports only its own
+part.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def usage_of(tokens: StreamTokens) -> Usage:
 
 
 class Spending:
-    """The tokens of one turn of the program, and the part of them that belongs to the current client request."""
+    """The tokens of one turn of the program, and the share of the current request of the client."""
 
     def __init__(self) -> None:
         self._calls = Usage()
@@ -40,8 +41,9 @@ class Spending:
         self._begun = StreamTokens()
 
     def begin_request(self) -> None:
-        """Starts counting for a further client request in the same turn of the program: what was spent before is left
-        out of `request`."""
+        """Starts counting for the next request of the client in the same turn. `request` no longer includes earlier
+        tokens.
+        """
         self._before = self._calls
 
     def call_began(self, tokens: StreamTokens | None) -> None:
@@ -66,8 +68,7 @@ class Spending:
         return usage
 
     def turn_ended(self, tokens: StreamTokens | None) -> None:
-        """Takes the total of the program's turn from its result, which is more than the sum of its calls if one broke
-        off."""
+        """Takes the total from the turn's result. It is more than the sum of the model calls if one broke off."""
         if tokens is None:
             return
         whole = usage_of(tokens)

@@ -1,9 +1,10 @@
-"""Converts the stream events of one model call after the other to items, deltas and calls.
+"""Converts the stream events of model calls, one call after the other, to items, deltas and calls.
 
-In: stream events and whole messages of the conversation itself (not of sub-agents). Out: events of the vocabulary, in
-`events`, and the calls of the client's tools, in `calls`. Arguments are passed on as they arrive, unless this server
-has to see them whole first. With a schema the answer is the input of the model's call of the tool `StructuredOutput`:
-other text is held back, and only passed on if a call of a client tool follows it, or no structured output arrives.
+In: stream events and whole messages of the conversation itself (not of sub-agents). Out: `Event`s, in `events`, and
+the calls of the client's tools, from `take_calls`. Arguments are passed on as they arrive, unless this server must
+check them as a whole. If there is a schema, the answer is the input of the model's call of the tool
+`StructuredOutput`: other text is held back, and passed on only if a call of a client's tool follows it, or if there
+is no structured output.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class _Call:
 
 
 class StepReader:
-    """Reads the model calls of a turn. Appends what they say to `events`, which the caller empties."""
+    """Reads the model calls of a turn. Appends their events to `events`, which the caller empties."""
 
     def __init__(self, turn: Turn, tools: OfferedTools) -> None:
         self.events: list[Event] = []
@@ -73,12 +74,12 @@ class StepReader:
         self._streams_calls = turn.parallel_tool_calls and not held
         self._message = ""
         self._streamed: set[str] = set()
-        """Ids of messages that arrived in deltas, and are not read again when they arrive whole."""
+        """The ids of messages that arrived in deltas. They are ignored when they arrive again as a whole."""
         self._open: dict[int, str] = {}
-        """Open items of text and thinking, by the index of their content block."""
+        """The ids of open text and reasoning items, by the index of their content block."""
         self._complete: list[ItemEnded] = []
-        """Ends of items whose content block has ended. They are added when more arrives, since a stream that breaks
-        off ends its blocks too."""
+        """The ends of items whose content block has ended. They are added when more of the stream arrives, because
+        a stream that breaks off also ends its blocks."""
         self._reading: dict[int, _Call] = {}
         self._calls: dict[str, _Call] = {}
         """Calls of the client's tools in this step, by id."""
@@ -179,7 +180,7 @@ class StepReader:
     # --- whole messages -------------------------------------------------------------------------
 
     def is_new(self, message: WholeMessage) -> bool:
-        """Returns whether a whole message has not arrived in deltas before, and so is a step of its own."""
+        """Returns whether a whole message has not arrived in deltas, so that it is a step of its own."""
         return message.id not in self._streamed
 
     def assistant(self, message: WholeMessage) -> None:
@@ -241,8 +242,9 @@ class StepReader:
         return requests
 
     def requested_call(self, id: str, name: str, arguments: str) -> ToolCallRequested | None:
-        """Returns a call that is only known from the request for its output, such as a sub-agent's. None if no tool
-        of this name was offered."""
+        """Returns a call, such as a sub-agent's, that is only known from the request for its output. None if no
+        tool of this name was offered.
+        """
         tool = self._tools.find(MODEL_PREFIX + name)
         if tool is None:
             return None
@@ -276,7 +278,7 @@ class StepReader:
             self.events.append(RawItem("message", msgspec.json.encode(message)))
 
     def _drop_step(self) -> None:
-        """Drops what is left of the step before: a step that broke off is repeated."""
+        """Drops what was collected of a step that broke off, because the next step repeats it."""
         self._open.clear()
         self._complete.clear()
         self._reading.clear()

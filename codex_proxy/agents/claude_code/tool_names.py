@@ -1,7 +1,7 @@
 """The client's tools in the form of Claude Code: tools of an MCP server, whose names the model sees with a prefix.
 
-Names may contain letters, digits, `_` and `-`; Claude Code silently replaces other characters, so a name with such
-characters is replaced here by one that can be mapped back. Claude Code has no custom tools: one becomes a function
+Claude Code silently replaces characters of a name other than letters, digits, `_` and `-`. So a name with other
+characters is replaced here, in a way that can be reversed. Claude Code has no custom tools: they become functions
 with one string.
 """
 
@@ -20,17 +20,17 @@ from codex_proxy.core.items import ImagePart, Part, TextPart, Tool
 
 MODEL_PREFIX: Final = f"mcp__{CLIENT_SERVER}__"
 MAX_CHARS: Final = 128 - len(MODEL_PREFIX)
-"""The maximum length of a name: the provider accepts 128 characters, prefix included."""
+"""The most characters of a name: the provider accepts 128, prefix included."""
 _VALID: Final = re.compile(r"[A-Za-z0-9_-]+")
 _CHANGED: Final = re.compile(r"client_.*_[0-9a-f]{16}", re.DOTALL)
 READ_ONLY: Final = {"readOnlyHint": True, "destructiveHint": False, "openWorldHint": False}
-"""MCP annotations with which Claude Code requests the outputs of all calls of a step at once, not one after the
-other."""
+"""MCP annotations that make Claude Code request the outputs of all calls of a step at the same time."""
 
 
 def agent_name(name: str) -> str:
-    """Returns the name under which a tool is offered: always the same for the same name, and different for different
-    names."""
+    """Returns the name under which a tool is offered. It depends only on the client's name, and differs for
+    different names.
+    """
     if _VALID.fullmatch(name) and len(name) <= MAX_CHARS and not _CHANGED.fullmatch(name):
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -8,7 +8,7 @@ from codex_proxy.core.states import StateTable
 
 
 class State(Enum):
-    """The program's progress with the client's turn."""
+    """How far the program is with the client's turn."""
 
     STARTING = "the program is given the prompt, the tools and the settings"
     FEEDING = "the program is given the history, message by message"
@@ -18,7 +18,7 @@ class State(Enum):
 
 
 class Change(Enum):
-    """What moves a turn from one state to another."""
+    """An event that moves a turn from one state to another."""
 
     READY = "the program has taken the settings and listed the tools"
     ASKED = "the program was given the message that it answers"

@@ -1,1 +1,1 @@
-"""The agent `openai-chat`: a server that speaks Chat Completions, reached over HTTP."""
+"""The agent `openai-chat`: a server that speaks Chat Completions, over HTTP."""

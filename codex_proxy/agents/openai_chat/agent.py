@@ -1,4 +1,4 @@
-"""The agent that passes its turns to a server of Chat Completions."""
+"""The agent that sends its turns to a server of Chat Completions."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from codex_proxy.core.turn import Turn
 log = structlog.get_logger(__name__)
 
 MODELS_SECONDS: Final = 60.0
-"""Seconds between two requests for the list of models: a server may get new ones at any time."""
+"""Seconds between two requests for the list of models, which may change at any time."""
 RETRY_SECONDS: Final = 5.0
 """Seconds between two such requests while the upstream cannot be reached."""
 MAX_HOPS: Final = 8
-"""The maximum number of servers like this one that a request may pass through."""
+"""The most servers like this one that a request may pass through."""
 HOPS_HEADER: Final = "X-Codex-Hops"
 
 LOOP: Final = Failure(
@@ -74,9 +74,9 @@ class OpenAIChatAgent:
         self._client = UpstreamClient(upstream)
         self._errors = ErrorReader(upstream.secrets, clients_key=upstream.clients_key)
         self._refused: set[str] = set(upstream.refuses)
-        """The optional fields that the upstream does not take."""
+        """The optional request fields that the upstream refuses. They are not sent."""
         self._id = uuid.uuid4().hex[:12]
-        """Identifies this server in a request header, so that a request that comes back to it is recognised."""
+        """Identifies this server in a request header, to detect a request that comes back to it."""
         self._models = models_of(upstream.models, ())
         self._trouble: Failure | None = None
         self._transports: set[HttpTransport] = set()
@@ -131,7 +131,7 @@ class OpenAIChatAgent:
             self._transports.discard(session.transport)
 
     def models(self) -> tuple[AgentModel, ...]:
-        """Returns the models that are served, by the upstream's newest list."""
+        """Returns the models that clients can ask for, from the upstream's newest list and the operator's settings."""
         return self._models
 
     async def ask_limits(self) -> None:
@@ -163,7 +163,7 @@ class OpenAIChatAgent:
             await self._look()
 
     async def _look(self) -> None:
-        """Requests the list of models. A server without such a list counts as working."""
+        """Requests the list of models. A server that has no such list counts as working."""
         before = self._trouble
         self._trouble = await self._asked_for_models()
         if self._trouble is not None and before is None:

@@ -37,7 +37,7 @@ class Answer:
         """`streams` takes a tool's name, and returns whether its calls become items while their arguments arrive; all
         other calls are only collected. `taken_ids`: the ids of earlier calls of the conversation."""
         self.finish: str | None = None
-        """The first finish reason that was given; None before."""
+        """The first finish reason in the answer; None before there is one."""
         self.usage: Usage | None = None
         """The last usage that was reported: servers that report it in each chunk send running totals."""
         self.calls = ToolCalls(new_id, taken_ids)
@@ -49,7 +49,7 @@ class Answer:
         self._streams = streams
         self._think = ThinkTags()
         self._open: dict[str, str] = {}
-        """Ids of open items, by `message`, `reasoning`, or the call's own id."""
+        """The ids of open items, by `message`, `reasoning`, or the id of the call."""
 
     def feed(self, chunk: dict[str, Any]) -> list[Event]:
         """Reads a chunk. Returns the events that it adds."""

@@ -29,8 +29,9 @@ OPTIONAL: Final[Mapping[str, bytes]] = {
     "max_tokens": b"max_completion_tokens",
     "json_object": b"response_format",
 }
-"""Fields that are omitted, or sent in another form, for an upstream that refuses them; for each the word by which its
-error is recognised. This server enforces what they ask for as well, or they only make its counting exact."""
+"""Fields that are left out, or sent in another form, for an upstream that refuses them; each with the word by which
+its error is recognised. An answer without them is still correct, because this server enforces or estimates what
+they are for."""
 _REFUSING: Final = frozenset({400, 422, 500})
 
 
@@ -99,8 +100,9 @@ def _function(tool: Tool) -> dict[str, Any]:
 
 
 def refused_field(turn: Turn, status: int, error: bytes) -> str | None:
-    """Returns the field of `OPTIONAL` that the request for this turn had and that the body `error` names; None if the
-    error is about something else."""
+    """Returns the field of `OPTIONAL` in the request for this turn that the upstream's error names; None if the
+    error is about something else. `error` is the body of the answer.
+    """
     if status not in _REFUSING:
         return None
     had = {

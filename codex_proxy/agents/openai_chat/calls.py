@@ -46,8 +46,10 @@ class ToolCalls:
     """The calls of one answer, in the order in which they began."""
 
     def __init__(self, new_id: Callable[[str], str], taken: Container[str] = ()) -> None:
-        """`new_id` names calls that have no id: a prefix in, a new name out. `taken`: ids of earlier calls of the
-        conversation; servers that count from 0 in each answer give them again, and so a call gets another one."""
+        """`new_id` returns a new id with the given prefix, for calls that have none. `taken`: the ids of earlier
+        calls in the conversation. Servers that number the calls of each answer from 0 repeat them; such a call gets
+        a new id.
+        """
         self.all: list[Call] = []
         self._new_id = new_id
         self._taken = taken
@@ -71,7 +73,7 @@ class ToolCalls:
         return Piece(call, said)
 
     def named(self) -> list[Call]:
-        """Returns the calls that have a name, each with an id. Calls without a name cannot be made."""
+        """Returns the calls that have a name, each with an id. Calls without a name are ignored."""
         made = [call for call in self.all if call.name]
         for call in made:
             call.id = call.id or self._new_id("call_")

@@ -20,9 +20,9 @@ from codex_proxy.agents.openai_chat.upstream import Timeouts, Upstream
 from codex_proxy.core.faults import Failure, FaultKind
 
 MAX_HEADER_BYTES: Final = 16_384
-"""The maximum size of one header line, in bytes."""
+"""The most bytes of one header line."""
 MAX_LIST_BYTES: Final = 8 << 20
-"""The maximum size of a model list, in bytes; one with several hundred models has a tenth of it."""
+"""The most bytes of a list of models. One with several hundred models has a tenth of this."""
 KEEPALIVE_SECONDS: Final = 30.0
 """Seconds that an unused connection is kept: many servers close theirs after 60 or 75."""
 DRAIN_SECONDS: Final = 0.25
@@ -109,8 +109,8 @@ class UpstreamClient:
         return {"Authorization": f"Bearer {key}"} if key else {}
 
     def _sent(self, body: bytes, headers: Mapping[str, str]) -> Send:
-        """Returns a function that sends the request and returns the answer's head; it calls its argument once it is
-        connected.
+        """Returns a function that sends the request and returns the answer, once it has a head. The function calls
+        its argument when it is connected.
 
         If a reused connection turns out to be closed, the request is sent once more on a new one.
         """
@@ -155,8 +155,8 @@ class Exchange:
         self._deadline = math.inf
         """The deadline of the current read, by the loop's clock."""
         self._check: asyncio.TimerHandle | None = None
-        """The timer that checks the deadline, and then a later one that has replaced it: a timer per read would cost
-        more than the read."""
+        """The timer that checks the deadline. At that time it is set again for a later deadline, because a timer
+        for each read would cost more than the read."""
         self.task = self._loop.create_task(self._run())
 
     def finish(self) -> None:
@@ -176,7 +176,7 @@ class Exchange:
         self._may_read.set()
 
     async def close(self) -> None:
-        """Returns when the connection is closed, or, after `finish`, free for the next request."""
+        """Returns when the connection is closed or, after `finish`, can be reused."""
         if not self._over:
             self._over = True
             self.task.cancel()

@@ -1,8 +1,8 @@
-"""The dialect of Chat Completions servers: one turn, in one request or in several where tools are run in it.
+"""The dialect of Chat Completions servers: one turn, in one request, or in several if the server runs tools in it.
 
-In: `Head`, bytes and `End` of each exchange. Out: events of the common vocabulary, and the bodies of requests. Only a
-finish reason or `[DONE]` is the end of an answer: a connection that ends before has broken off, however cleanly.
-Source: the recorded cases in tests/golden/upstreams.
+In: `Head`, bytes and `End` of each exchange. Out: `Event`s, and the bodies of requests. An answer is complete only
+with a finish reason or `[DONE]`; if the connection ends before, it was broken off. Source: the recorded cases in
+tests/golden/upstreams.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ UNEXPLAINED: Final = Failure(
 FAULTS: Final = {"no_json": NO_JSON, "no_answer": NO_ANSWER, "too_long": TOO_LONG}
 """The failure for each kind of `StreamEvent` that means that the body is not an answer."""
 _CUT: Final = {"length": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
-"""Finish reasons of answers that were cut off, whose calls are not made. All others mean an ordinary end, or calls."""
+"""Finish reasons of answers that were cut off, whose calls are ignored. All other reasons mean an ordinary end, or
+calls."""
 
 
 class OpenAIChat(UpstreamTurn[Answer]):
@@ -168,8 +169,9 @@ class OpenAIChat(UpstreamTurn[Answer]):
             out.append(TurnEnded(Stop.TOOL_CALLS if calls else stop, "provider"))
 
     def _hold(self, calls: Sequence[Call], out: list[Event]) -> None:
-        """Adds a step's calls: first their raw items, then the requests for outputs. A call that cannot be made gets
-        an error as its output at once."""
+        """Adds the calls of a step: first their raw items, then the requests for outputs. A call that is invalid
+        gets an error as its output at once.
+        """
         asks: list[Event] = []
         for call in calls:
             kind: Literal["function", "custom"] = "custom" if call.name in self._custom else "function"

@@ -18,11 +18,11 @@ class Head(msgspec.Struct, frozen=True):
 
     status: int
     headers: Mapping[str, str] = {}
-    """The headers, by lower-case name."""
+    """The headers, by their names in lower case."""
 
 
 class End(msgspec.Struct, frozen=True):
-    """The end of the exchange, always the last message; the only one if the upstream sent no answer."""
+    """The end of the exchange, and always its last message. It is the only message if there was no answer."""
 
     failure: Failure | None = None
     """Why the answer is incomplete (no connection, cut off, too slow); None if HTTP reports it as complete."""

@@ -1,4 +1,4 @@
-"""What an upstream's refusal or error means: its status, headers and body in, `Failure` out.
+"""Converts an upstream's errors to failures, from the status, headers and body of its answer.
 
 The shapes are those of the servers there are: OpenAI's `{"error": {...}}`, Ollama's `{"error": "text"}`, FastAPI's
 `{"detail": ...}`, vLLM's `{"object": "error", ...}`, llama.cpp's number as code, LiteLLM's number in a string and its
@@ -76,8 +76,9 @@ class ErrorReader:
         self._clients_key = clients_key
 
     def of_response(self, status: int, headers: Mapping[str, str], body: bytes, now: float) -> Failure:
-        """Returns the failure for an answer with an error status. `now`: seconds since 1970, for a date in its
-        headers."""
+        """Returns the failure for an answer with an error status. `now`: seconds since 1970, to evaluate a date in
+        its headers.
+        """
         if 300 <= status < 400:
             return Failure(kind=K.UPSTREAM_ERROR, message=_REDIRECTED.format(status))
         failure = self._of(_value_of(body), status)
@@ -118,7 +119,7 @@ class ErrorReader:
 
 
 def _fault_of(found: FaultKind, status: int | None, text: str) -> FaultKind:
-    """Returns the kind of fault for an upstream, where an agent's error with the same text would be of another kind."""
+    """Returns the kind of fault for an upstream. `found` is the kind that the same error has for other agents."""
     refused = status is None or status in (
         400,
         404,
@@ -143,7 +144,7 @@ def _fault_of(found: FaultKind, status: int | None, text: str) -> FaultKind:
 
 
 def _as_text(words: str, code: object, kind: object) -> str:
-    """Returns the error as the JSON text that `failure_from_text` reads."""
+    """Returns the error as JSON text in the form that `failure_from_text` reads."""
     vague = kind == "server_error" or not isinstance(kind, str)  # the words beside it say more
     error = {
         "message": words,
@@ -180,7 +181,7 @@ def _error_in(value: Any) -> Mapping[str, Any]:
 
 
 def words_in(value: Any) -> str:
-    """Returns the error's message for a person, from any of the known shapes; empty for an HTML page."""
+    """Returns the message in an error of any of the known forms; empty for an HTML page."""
     if isinstance(value, str):
         return "" if value.lstrip().startswith("<") else value.strip()
     if not isinstance(value, dict):

@@ -46,8 +46,9 @@ class Forwarding:
         refused: set[str],
         now: Callable[[], float],
     ) -> None:
-        """`refused`: the optional fields that this upstream does not take, shared by all turns. `now`: seconds since
-        1970."""
+        """`refused`: the optional fields that this upstream refuses, shared by all turns. `now` returns the seconds
+        since 1970.
+        """
         self._request = request
         self._model = model
         self._errors = errors
@@ -69,7 +70,7 @@ class Forwarding:
         return False
 
     def begin(self, turn: Turn) -> Step:
-        """Sends the request."""
+        """Returns the step that sends the request."""
         return Step(
             [TurnStarted(model=self._model)], forwarded_body(self._request, self._model, self._refused)
         )

@@ -25,12 +25,13 @@ from codex_proxy.core.items import (
 )
 
 NO_OUTPUT: Final = "No output: the call was cut off before it was answered."
-"""The output of a call without one: servers refuse a conversation in which it is missing."""
+"""The output of a call that has none. Servers refuse a conversation without it."""
 IMAGE_BELOW: Final = "[image: see the next message]"
-"""Replaces an image in a tool's output, which must be text in Chat Completions; a user message after it contains the
-image."""
+"""The text in place of an image in a tool's output, since Chat Completions allows only text there. A user message
+after it contains the image."""
 _ROLES: Final = {"developer": "system", "user": "user", "assistant": "assistant"}
-"""The wire role of each role. Every server accepts `system`; only OpenAI's accept `developer`."""
+"""The role in a chat message for each role of the history. Every server accepts `system`; only OpenAI's accept
+`developer`."""
 
 
 class _Calls:
@@ -42,7 +43,9 @@ class _Calls:
 
 
 class Conversation:
-    """The messages so far. `add` appends history items in order; `messages` returns all messages for a request."""
+    """The messages of a conversation. `add` appends history items in order; `messages` returns all messages for a
+    request.
+    """
 
     def __init__(self, history: Iterable[HistoryItem] = ()) -> None:
         self._entries: list[dict[str, Any] | _Calls] = []

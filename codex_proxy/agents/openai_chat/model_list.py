@@ -57,8 +57,8 @@ def _window_of(model: dict[str, Any]) -> int | None:
 
 def models_of(wanted: Sequence[str], listed: Sequence[AgentModel]) -> tuple[AgentModel, ...]:
     """Returns the models to serve, the first of them the default: those that the operator has named (`wanted`),
-    listed or not, and those listed that match a pattern of theirs with a `*`. All that are listed, if `wanted` is
-    empty."""
+    listed or not, and those in the list that match a pattern in `wanted`. If `wanted` is empty, all in the list.
+    """
     if not wanted:
         return tuple(listed)
     known = {model.id: model for model in listed}

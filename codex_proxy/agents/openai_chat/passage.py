@@ -1,12 +1,12 @@
-"""Passes the body of an answer on as it is, and observes what it says: usage, finish reasons, errors, the end.
+"""Passes the body of an answer on unchanged, and reads usage, finish reasons, errors and the end from it.
 
-In: the body's bytes, cut anywhere. Out: the same bytes, in whole server-sent events. They differ from what came only
-where they must: a chunk with nothing but usage is left out, and usage taken out of others, for a client that has not
-asked for it; the model has another name where the client called it so; what is an error is not passed on. A body that
-is JSON although a stream was asked for becomes one, and the other way round.
+In: the body's bytes, cut anywhere. Out: the same bytes, in whole server-sent events. They differ only where
+necessary: usage is removed for a client that has not asked for it; the model's name is replaced by the name that
+the client used; errors are not passed on. If the upstream sends JSON although a stream was asked for, or a stream
+instead of JSON, it is converted.
 
-Fast on purpose: most events are a delta and nothing else. A block of such is recognised by what stands around the last
-one, or by counting a few words in it. All others are decoded.
+For speed, events that are only a delta are not decoded: a block of such events is recognised because each begins
+and ends like the last one, or by counting a few words in it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LINE_END: Final = re.compile(rb"\r?\n")
 
 
 class Passage:
-    """Passes one body on. Call `feed` with each chunk and `close` at the end; both return the bytes for the client."""
+    """Passes one body on. Call `feed` with each chunk, and `close` at the end; both return bytes for the client."""
 
     def __init__(
         self,
@@ -42,12 +42,15 @@ class Passage:
         model_shown: str | None = None,
         max_event: int = MAX_LINE_BYTES,
     ) -> None:
-        """`stream`: the client wants events, else one JSON object. `tells_usage`: it wants usage in its stream.
-        `model_shown`: the name to put in the place of the upstream's; None: the upstream's stays."""
+        """`stream`: the client wants events; otherwise one JSON object. `tells_usage`: the client wants usage in
+        its stream. `model_shown`: the name that replaces the upstream's model name; None to keep it. `max_event`:
+        the most bytes of one event.
+        """
         self.done = False
-        """Whether `[DONE]` was read, or the whole of a JSON object."""
+        """Whether `[DONE]`, or a whole JSON object, was read."""
         self.fault: StreamEvent | None = None
-        """Why nothing more is passed on: an error of the upstream's, or a body that is no answer."""
+        """Why nothing more is passed on: an error of the upstream, or a body that is not an answer. None if there
+        is no reason."""
         self.usage: Usage | None = None
         """The last usage that was reported."""
         self.finishes: dict[int, str] = {}
@@ -62,24 +65,24 @@ class Passage:
         self._model_shown = model_shown
         self._max_event = max_event
         self._is_json: bool | None = None
-        """Whether the body is JSON, by its first character; None before that."""
+        """Whether the body is JSON, judged by its first character; None before that."""
         self._parts: list[bytes] = []
-        """Pieces of the incomplete event, or of the JSON object."""
+        """The pieces of an event, or of the JSON object, that is not complete yet."""
         self._size = 0
         self._head = self._tail = b""
-        """How the last delta's event began and ended, around what it said."""
+        """The bytes before and after the text in the last delta's event."""
         self._chunks: list[dict[str, Any]] = []
-        """The chunks of a stream that the client gets as one JSON object."""
+        """The chunks of a stream that is converted to one JSON object."""
         self._kept = 0
         """The size of those chunks, in bytes."""
 
     @property
     def over(self) -> bool:
-        """Whether the answer has ended or failed, so that nothing more is passed on."""
+        """Whether the answer has ended or failed."""
         return self.done or self.fault is not None
 
     def feed(self, chunk: bytes) -> bytes:
-        """Takes bytes of the body. Returns the bytes to send to the client now."""
+        """Takes bytes of the body. Returns the bytes to send to the client."""
         if self.over or not chunk:
             return b""
         if self._is_json is None and not self._recognise(chunk):
@@ -125,16 +128,17 @@ class Passage:
         return True
 
     def _like_the_last(self, block: bytes) -> int:
-        """Returns the number of events in a block, if each begins and ends as the last delta did; else 0."""
+        """Returns the number of events in a block if each begins and ends like the last delta's event; else 0."""
         if not self._head or not (block.startswith(self._head) and block.endswith(self._tail)):
             return 0
         count = block.count(b"\n") // 2
         return count if count == 1 or count == block.count(self._head) == block.count(self._tail) else 0
 
     def _plain_deltas(self, block: bytes) -> int:
-        """How many events a block has, if all of them are deltas that need not be looked at; else 0.
+        """Returns the number of events in a block if all of them are deltas that need not be decoded; else 0.
 
-        Inside of JSON strings quotes have a backslash, so that no text of the model can pass for one of these words.
+        Quotes inside of JSON strings have a backslash, so that text of the model cannot contain the words that are
+        counted.
         """
         count = block.count(b'"choices":[{')
         if (
@@ -214,7 +218,9 @@ class Passage:
             )
 
     def _passed(self, data: bytes, *, begins: bool) -> Iterator[bytes]:
-        """Yields held data, then this data. `begins`: it contains content, with which the answer begins."""
+        """Yields the data that was held, then this data. `begins`: this data contains the first content of the
+        answer.
+        """
         if self._held is None:
             yield data
             return
@@ -224,8 +230,9 @@ class Passage:
             self._held = None
 
     def _changed(self, chunk: dict[str, Any]) -> dict[str, Any] | None:
-        """Notes a chunk's usage, finish reason and the like. Returns None to pass the chunk on unchanged; else its
-        replacement, which is empty if nothing is to be passed on."""
+        """Reads a chunk's usage, finish reason and so on. Returns None to pass the chunk on unchanged; otherwise
+        the chunk to send instead, empty to send none.
+        """
         self._note(chunk)
         choices = chunk.get("choices")
         if choices:
@@ -247,7 +254,7 @@ class Passage:
             self.fault = StreamEvent("too_long")
 
     def _folded(self) -> bytes:
-        """Returns the JSON body of the whole answer that the stream's chunks make."""
+        """Returns the JSON object of the whole answer, made of the chunks of the stream."""
         answer = whole_of(self._chunks)
         if self._model_shown is not None:
             answer["model"] = self._model_shown
@@ -266,8 +273,9 @@ class Passage:
     # --- one JSON object --------------------------------------------------------------------------------
 
     def _object(self, body: bytes) -> bytes:
-        """Converts a JSON body to what the client asked for: events, or the same body with the name that the client
-        knows the model by. Empty, with `fault` set, if it is no answer."""
+        """Converts a JSON body to what the client asked for: events, or the same object with the client's name for
+        the model. If the body is not an answer, returns no bytes and sets `fault`.
+        """
         event = decoded_event(body.strip(_SPACE), "chunk")
         if event.kind == "chunk" and is_error(event.value):
             event = StreamEvent("error", event.value)
@@ -289,7 +297,7 @@ class Passage:
 
 
 def _says_something(chunk: dict[str, Any]) -> bool:
-    """Returns whether a chunk has more than the role with which a stream begins."""
+    """Returns whether a chunk contains more than the role, with which a stream begins."""
     choices = chunk.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict):
@@ -301,8 +309,9 @@ def _says_something(chunk: dict[str, Any]) -> bool:
 
 
 def _end_of_events(before: bytes, chunk: bytes) -> int:
-    """Returns where the last event that this chunk completes ends; 0 if it completes none. `before`: the two bytes
-    before the chunk, since a blank line may be cut too."""
+    """Returns the index in the chunk after the last event that is complete; 0 if none is. `before` are the two
+    bytes before the chunk, since a blank line may be cut in the middle.
+    """
     end = chunk.rfind(b"\n\n")
     if end >= 0:
         return end + 2

@@ -1,4 +1,4 @@
-"""The agent `openai-chat`: any server that speaks Chat Completions, as `PROXY_UPSTREAM_URL` names it."""
+"""The agent `openai-chat`: any server that speaks Chat Completions, at the address in `PROXY_UPSTREAM_URL`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from codex_proxy.config import Settings
 
 CLIENTS_KEY: Final = "client"
-"""The value of PROXY_UPSTREAM_KEY that forwards each client's own key to the upstream."""
+"""The value of PROXY_UPSTREAM_KEY with which each client's own key is sent to the upstream."""
 ADAPTERS_URL: Final = "OPENAI_BASE_URL_INTERNAL"
-"""The variable with the upstream's address for open-responses-server. If it is used, that program's variable for the
-key is read too."""
+"""The environment variable in which open-responses-server expects the upstream's address. If it is used, that
+program's variable for the key is used, too."""
 ADAPTERS_KEY: Final = "OPENAI_API_KEY"
 UPSTREAM_SETTINGS: Final = frozenset(
     {
@@ -42,8 +42,9 @@ async def _check(context: AgentContext) -> list[Check]:
 
 
 async def check_upstream(context: AgentContext, wire: Wire) -> list[Check]:
-    """Checks whether the upstream answers, and which models it has. It is only asked for its models, which costs
-    nothing."""
+    """Returns the checks whether the upstream answers, and which models it has. It is only asked for its models,
+    which costs nothing.
+    """
     from codex_proxy.agents.openai_chat.agent import look_once
     from codex_proxy.commands.checkup import Check, Fact
 
@@ -116,8 +117,9 @@ def upstream_of(context: AgentContext, wire: Wire = CHAT) -> Upstream:
 
 
 def _checked_url(given: str, wire: Wire) -> str:
-    """Returns the base address for requests; `/v1` is added to one without a path. Raises `NoAgentError` if it is
-    invalid."""
+    """Returns the base URL for requests. `/v1` is added to a URL without a path. Raises `NoAgentError` if it is
+    invalid.
+    """
     wrong = "--upstream-url (PROXY_UPSTREAM_URL) has to be an address like http://127.0.0.1:11434/v1"
     try:
         parts = urlsplit(given.strip())

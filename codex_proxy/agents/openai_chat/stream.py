@@ -14,16 +14,16 @@ import msgspec
 from codex_proxy.agents.lines import LineFramer, LineTooLong
 
 MAX_LINE_BYTES: Final = 32 << 20
-"""The maximum size of one event, or of a whole JSON answer, in bytes: the longest are base64 audio and images of
-several MiB."""
+"""The most bytes of one event, or of a whole JSON answer. The longest contain base64 audio or images of several
+MiB."""
 
 
 class StreamEvent(msgspec.Struct, frozen=True):
     """One event. `value` is the decoded JSON of a `chunk` or an `error`."""
 
     kind: Literal["chunk", "error", "done", "no_json", "no_answer", "too_long"]
-    """`done`: `[DONE]`; `no_json`: data that cannot be read; `no_answer`: the body is none of Chat Completions;
-    `too_long`: a line above the limit, after which nothing is read."""
+    """`chunk` or `error`: decoded JSON; `done`: `[DONE]`; `no_json`: data that cannot be decoded; `no_answer`: the
+    body is not an answer of Chat Completions; `too_long`: a line exceeds the limit, after which nothing is read."""
     value: Any = None
 
 
@@ -41,7 +41,7 @@ class AnswerReader:
         self._body: list[bytes] = []
         self._size = 0
         self._event = b""
-        """The event name for the data that follows."""
+        """The event name that applies to the next data."""
 
     def feed(self, chunk: bytes) -> list[StreamEvent]:
         """Returns the events that this chunk completes."""
@@ -123,7 +123,7 @@ def decoded_event(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
 
 
 def is_error(chunk: dict[str, Any]) -> bool:
-    """Returns whether a chunk or a whole answer is an error, in any of the shapes that servers use."""
+    """Returns whether a chunk or a whole answer is an error, in any of the forms that servers use."""
     if chunk.get("error"):
         return True
     if chunk.get("object") == "error":

@@ -22,7 +22,7 @@ class Split(msgspec.Struct, frozen=True, gc=False):
 
 
 class ThinkTags:
-    """Splits the text of one answer. `plain` is True once all further text belongs to the answer."""
+    """Splits the text of one answer. `plain` is True when all further text belongs to the answer."""
 
     def __init__(self) -> None:
         self.plain = False
@@ -33,7 +33,9 @@ class ThinkTags:
         """Text that may be part of a tag, or white space that belongs to the answer only if no tag follows."""
 
     def feed(self, piece: str) -> Split:
-        """Splits the next piece of the text. What may be the first part of a tag is held until the next piece."""
+        """Splits the next piece of the text. The end of the piece is held back if it may be the first part of a
+        tag.
+        """
         if self.plain:
             return Split(text=piece)
         self._held += piece
@@ -52,7 +54,7 @@ class ThinkTags:
         return Split(reasoning, self._all_plain() if self._held else "")
 
     def close(self) -> Split:
-        """Ends the text. Returns what was held."""
+        """Ends the text. Returns what was held back."""
         held, self._held = self._held, ""
         if self._inside:
             return Split(held)

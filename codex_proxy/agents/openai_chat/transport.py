@@ -12,7 +12,7 @@ from codex_proxy.agents.session import TransportReader
 
 
 class HttpTransport:
-    """A `Transport` whose dialect reads `Head`, bytes and `End`. It has HTTP connections instead of a child process."""
+    """A `Transport` over HTTP connections instead of a child process. Its dialect reads `Head`, bytes and `End`."""
 
     exclusive = True
 
@@ -22,13 +22,13 @@ class HttpTransport:
         self._headers = headers
         self._reader: TransportReader | None = None
         self._exchanges: list[Exchange] = []
-        """The exchanges of the session: the last one is current, those before it are over."""
+        """All exchanges of the session. The last one is current; the others have ended."""
 
     def attach(self, reader: TransportReader) -> None:
         self._reader = reader
 
     def send(self, writes: bytes) -> None:
-        """Sends a request. The answer to the previous one must be over."""
+        """Sends a request with the body `writes`. The answer to the previous request must have ended."""
         self.close_stdin()
         self._exchanges.append(self._client.post(writes, self._headers, self._deliver))
 
@@ -49,8 +49,9 @@ class HttpTransport:
         """Does nothing: sessions of an upstream are not kept."""
 
     async def release(self, *, finished: bool) -> None:
-        """Closes the connection, which tells the upstream that the client has left. A connection whose answer is over
-        is kept for the next request."""
+        """Closes the connection, so that the upstream notices that the client has left. A connection whose answer
+        has ended is kept for the next request.
+        """
         self._reader = None
         await asyncio.gather(*(exchange.close() for exchange in self._exchanges))
 

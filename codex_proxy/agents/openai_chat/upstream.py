@@ -1,4 +1,4 @@
-"""The configuration of an upstream: its address, its keys and headers, time limits, and what it supports."""
+"""The configuration of an upstream: its address, its key and headers, time limits, and its capabilities."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True):
-    """An API that upstreams speak."""
+    """An API of upstreams: Chat Completions or Responses."""
 
     agent: str
     """The name of the agent that uses this API."""
     api: str
     path: str
-    """The path of its one endpoint, after the upstream's address."""
+    """The path of its endpoint, to be appended to the upstream's address."""
     capabilities: frozenset[Capability]
 
 
@@ -49,18 +49,18 @@ RESPONSES: Final = Wire(
         }
     ),
 )
-"""The API of the agent `openai-responses`, which reaches its upstreams in the same way."""
+"""The Responses API, which the agent `openai-responses` uses."""
 
 
 class Timeouts(msgspec.Struct, frozen=True):
-    """The time limits of an exchange, in seconds per phase. The turn's own time limit bounds the whole."""
+    """The time limits of an exchange, in seconds. The turn has a time limit in addition."""
 
     connect: float
     """For name resolution, connection and TLS handshake."""
     first_byte: float
     """From the request to the first byte of the answer's body."""
     silence: float
-    """Between two reads of the body."""
+    """The longest time between two reads of the body."""
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,22 +71,23 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     wire: Wire = CHAT
     key: str = ""
     clients_key: bool = False
-    """Whether each client's own key is sent to it."""
+    """Whether the upstream is sent each client's own key."""
     proxy: str | None = None
     ca_file: Path | None = None
     """A file with certificates that are trusted in addition to the system's."""
     timeouts: Timeouts
     name: str = ""
-    """The operator's name for it, if there are several."""
+    """The upstream's name in the settings; empty if it is the only one."""
     headers: Mapping[str, str] = {}
     """Headers that are sent with every request, in addition to the key."""
     models: tuple[str, ...] = ()
-    """Names of its models, and patterns with `*` for those that it lists. Empty: all that it lists."""
+    """The models to offer: names, and patterns with `*` for models in the upstream's list. Empty: all models in the
+    list."""
     capabilities: frozenset[Capability] = CAPABILITIES
     refuses: frozenset[str] = frozenset()
-    """Optional fields that it is known to refuse with an error."""
+    """Optional request fields that the upstream refuses with an error."""
     health_interval: float | None = None
-    """Seconds between two requests for its list of models; None: the default."""
+    """Seconds between two requests for the list of models; None for the default."""
 
     @property
     def host(self) -> str:
@@ -95,14 +96,15 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The texts that must not appear in any message to a client: key, address, host, and values of headers."""
+        """The texts that must not appear in a message to a client: key, address, host, and values of headers."""
         values = (value for value in self.headers.values() if len(value) >= _SHORTEST_SECRET)
         return tuple(each for each in (self.key, self.url, self.host, *values) if each)
 
     @property
     def log_fields(self) -> dict[str, str]:
-        """Returns the fields that identify it in log lines; none for a single upstream, whose address is never
-        logged."""
+        """The fields that identify the upstream in log lines: its name; none if it is the only one, since its
+        address is not logged.
+        """
         return {"upstream": self.name} if self.name else {}
 
     def __repr__(self) -> str:

@@ -1,7 +1,8 @@
-"""What the dialects of all upstreams share: a turn of one exchange after another, until an answer or a fault ends it.
+"""The base of the dialects of upstreams: a turn of one HTTP exchange after another, until an answer or a failure
+ends it.
 
-In: `Head`, bytes and `End` of each exchange. Out: events of the common vocabulary, and the bodies of requests. What a
-request holds and what an answer says is up to the dialect of an API, which fills the abstract methods.
+In: `Head`, bytes and `End` of each exchange. Out: `Event`s, and the bodies of requests. The dialect of an API
+defines the content of requests and answers by the abstract methods.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ A = TypeVar("A")
 
 
 class UpstreamTurn(ABC, Generic[A]):
-    """The base of a `Dialect` whose transport carries HTTP exchanges. Each of its writes is the body of a request. `A`
-    is the answer that it reads."""
+    """The base of a `Dialect` for HTTP exchanges. Each of its writes is the body of a request. `A` is the type of
+    its answers.
+    """
 
     def __init__(
         self,
@@ -36,8 +38,9 @@ class UpstreamTurn(ABC, Generic[A]):
         new_id: Callable[[str], str],
         now: Callable[[], float],
     ) -> None:
-        """`model`: the upstream's name of the model. `refused`: the optional fields that this upstream does not take,
-        shared by all turns. `new_id`: a prefix in, a new name out. `now`: seconds since 1970."""
+        """`model`: the upstream's name for the model. `refused`: the optional fields that this upstream refuses,
+        shared by all turns. `new_id` returns a new id with the given prefix. `now` returns the seconds since 1970.
+        """
         self._model = model
         self._errors = errors
         self._refused = refused
@@ -46,14 +49,14 @@ class UpstreamTurn(ABC, Generic[A]):
         self._turn = Turn(model=model, history=())
         self._custom: frozenset[str] = frozenset()
         self._answer: A | None = None
-        """The answer that is being read or waited for; None while tools are run, and after the end."""
+        """The answer that is being read or waited for; None while tools run, and after the end."""
         self._reader: AnswerReader | None = None
         """The reader of the answer's body; None before its head."""
         self._error: Head | None = None
         self._error_body: list[bytes] = []
         self._spent: Usage | None = None
         self._writes = b""
-        """The body of the next request, if one is due."""
+        """The body of the next request; empty if there is none to send."""
         self._ended = False
 
     @property
@@ -103,7 +106,7 @@ class UpstreamTurn(ABC, Generic[A]):
 
     @abstractmethod
     def _new_answer(self) -> A:
-        """Returns the reader of the next answer."""
+        """Returns a new object for the next answer."""
 
     @abstractmethod
     def _request(self) -> bytes:
@@ -111,15 +114,19 @@ class UpstreamTurn(ABC, Generic[A]):
 
     @abstractmethod
     def _read(self, events: Sequence[StreamEvent], out: list[Event]) -> None:
-        """Adds to `out` what events of the answer's body mean."""
+        """Reads events of the answer's body, and appends the resulting events to `out`."""
 
     @abstractmethod
     def _ends_without_last_event(self, answer: A, out: list[Event]) -> bool:
-        """Completes an answer whose body has ended, if the API allows that without a last event. Returns whether."""
+        """Completes an answer whose body has ended, if the API allows an end without a last event. Returns whether
+        it does.
+        """
 
     @abstractmethod
     def _refused_field(self, status: int, body: bytes) -> str | None:
-        """Returns the optional field that an error names, unless it is left out already; None if there is none."""
+        """Returns the optional field that the error in `body` names; None if it names none, or if the field was not
+        sent.
+        """
 
     # --- one exchange -----------------------------------------------------------------------------
 
@@ -157,8 +164,9 @@ class UpstreamTurn(ABC, Generic[A]):
             out.append(UsageReported(self._spent, "provider"))
 
     def _wrong_with(self, name: str, kind: str, arguments: str) -> tuple[str, str] | None:
-        """Returns why a call cannot be made: the code of a notice, and the error text for the model. None if it can
-        be made."""
+        """Returns what is invalid about a call: the code of a notice, and an error text for the model. None if it
+        is valid.
+        """
         if all(tool.name != name for tool in self._turn.tools):
             return (
                 "unoffered_call",

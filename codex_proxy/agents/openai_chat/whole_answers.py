@@ -1,7 +1,7 @@
 """Converts a whole answer of Chat Completions to the chunks of a stream, and chunks to a whole answer.
 
-It is used when a server streams although it was asked not to, or the other way round. Fields that only this server
-sends are kept. No input raises.
+Used when a server streams although it was asked not to, or the other way round. Unknown fields are kept. No input
+raises.
 """
 
 from __future__ import annotations

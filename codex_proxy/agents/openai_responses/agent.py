@@ -1,4 +1,4 @@
-"""The agent that passes its turns to a server of the Responses API, over the same connections as `openai-chat`."""
+"""The agent that sends its turns to a server of the Responses API, over the same connections as `openai-chat`."""
 
 from __future__ import annotations
 

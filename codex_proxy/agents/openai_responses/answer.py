@@ -1,8 +1,8 @@
-"""One answer of a server of the Responses API, event by event.
+"""Reads one answer of a server of the Responses API, event by event.
 
-In: the decoded events of a stream, or a whole response. Out: events of the common vocabulary, and what the answer adds
-up to: its items, calls and usage, and how it ended. Servers leave fields out (llama.cpp has neither indexes nor
-sequence numbers), so items are known by their id, or by their place where they have none. No shape of an event raises.
+In: the decoded events of a stream, or a whole response. Out: `Event`s, and the contents of the whole answer: its
+items, calls and usage, and how it ended. Servers leave fields out (llama.cpp has neither indexes nor sequence
+numbers), so items are identified by their id, or by their index if they have none. No form of an event raises.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Answer:
         """Ids of items by their `output_index`."""
         self._done: set[str] = set()
         self._refused: set[str] = set()
-        """Messages whose refusal came in deltas."""
+        """The ids of messages whose refusal came in deltas."""
 
     def feed(self, event: Mapping[str, Any]) -> list[Event]:
         """Reads an event, and returns the events that it adds. A whole response that is not a stream event is read as
@@ -170,7 +170,7 @@ class Answer:
             out.append(ItemStarted(ToolCall(id, call_id, name, kind)))
 
     def _item(self, item: dict[str, Any], id: str, out: list[Event]) -> None:
-        """Handles a complete item: adds what its deltas have left out, and its raw item for later requests."""
+        """Handles a complete item: adds what its deltas did not have, and its raw item for later requests."""
         if id in self._done:
             return
         self._done.add(id)

@@ -1,8 +1,8 @@
-"""A turn becomes the body of a request to `/responses`.
+"""Converts a turn to the body of a request to `/responses`.
 
-In: a `Turn`, the model's name as the upstream knows it, the items of the conversation, and which fields the upstream
-has refused. Out: the JSON. Nothing is kept by the upstream (`store: false`): reasoning comes encrypted, and goes back
-as it came. Source: OpenAI's reference of the Responses API.
+In: a `Turn`, the upstream's name for the model, the items of the conversation, and the fields that the upstream has
+refused. Out: JSON. The upstream stores nothing (`store: false`): encrypted reasoning is sent back unchanged.
+Source: OpenAI's reference of the Responses API.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from codex_proxy.core.items import (
 from codex_proxy.core.turn import NamedTools, Turn
 
 CUSTOM: Final = "custom"
-"""The entry for custom tools in the set of refused fields: if it is there, they are sent as functions with one
+"""Stands for custom tools in the set of refused fields. If it is in the set, they are sent as functions with one
 string."""
 OPTIONAL: Final = ("include", "store", "parallel_tool_calls", CUSTOM)
-"""Fields that are left out, or said otherwise, for an upstream whose error names them, beside those of sampling."""
+"""Fields (other than sampling) that are left out or sent in another form if the upstream's error names them."""
 _REFUSING: Final = frozenset({400, 422, 500})
 
 
@@ -103,8 +103,9 @@ def _tool(tool: Tool, *, as_function: bool) -> dict[str, Any]:
 
 
 def refused_field(turn: Turn, refused: Collection[str], status: int, error: bytes) -> str | None:
-    """Returns the optional field that the request had and that the body `error` names; None if the error is about
-    something else."""
+    """Returns the optional field of the request that the upstream's error names; None if the error is about
+    something else. `error` is the body of the answer.
+    """
     if status not in _REFUSING:
         return None
     named = _param_of(error)

@@ -1,8 +1,9 @@
-"""The dialect of servers of the Responses API: one turn, in one request or in several where tools are run in it.
+"""The dialect of servers of the Responses API: one turn, in one request, or in several if the server runs tools in
+it.
 
-In: `Head`, bytes and `End` of each exchange. Out: events of the common vocabulary, and the bodies of requests. Only
-`response.completed` and its siblings are the end of an answer: a connection that ends before has broken off, however
-cleanly. Items go back to the model as they came from it, its encrypted reasoning among them.
+In: `Head`, bytes and `End` of each exchange. Out: `Event`s, and the bodies of requests. An answer is complete only
+with `response.completed`, `response.incomplete` or `response.failed`; if the connection ends before, it was broken
+off. The model's items are sent back to it unchanged, encrypted reasoning included.
 """
 
 from __future__ import annotations
@@ -145,8 +146,9 @@ class OpenAIResponses(UpstreamTurn[Answer]):
             out.append(TurnEnded(stop, "provider"))
 
     def _hold(self, calls: Sequence[Call], out: list[Event]) -> None:
-        """Adds the calls of a step, which wait for their outputs. A call that cannot be made gets an error as its
-        output at once."""
+        """Adds the calls of a step, which wait for their outputs. A call that is invalid gets an error as its
+        output at once.
+        """
         for made in calls:
             call = made
             if made.kind == "function" and made.name in self._custom:  # it travelled as a function
@@ -164,7 +166,7 @@ class OpenAIResponses(UpstreamTurn[Answer]):
 
 
 def _is_error(event: dict[str, Any]) -> bool:
-    """Returns whether an event or a body is an error, in any of the shapes that servers use."""
+    """Returns whether an event or a body is an error, in any of the forms that servers use."""
     if event.get("type") == "error" or event.get("object") == "error":
         return True
     is_answer = event.get("object") == "response" or str(event.get("type", "")).startswith("response.")

@@ -1,6 +1,6 @@
-"""The agent `openai-responses`: any server that speaks the Responses API, as `PROXY_UPSTREAM_URL` names it.
+"""The agent `openai-responses`: any server that speaks the Responses API, at the address in `PROXY_UPSTREAM_URL`.
 
-Its settings, its connections and what `doctor` asks are those of `openai-chat`.
+Its settings, its connections and its checks in `doctor` are those of `openai-chat`.
 """
 
 from __future__ import annotations
