@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.bench_lib import (
+    agents,
     first_token,
     lookup,
     paced_streams,
@@ -34,6 +35,7 @@ ROWS = {
     "7": steps.rows,
     "8": lookup.rows,
     "9": passing.rows,
+    "10": agents.rows,
 }
 SAVED = Path(__file__).resolve().parents[2] / "docs" / "bench.json"
 
@@ -45,14 +47,16 @@ def main() -> None:
     )
     parser.add_argument("--save", action="store_true", help="write docs/bench.json, or only these rows of it")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there")
-    parser.add_argument("--only", choices=sorted(ROWS), action="append", help="this row; may be given again")
+    parser.add_argument(
+        "--only", choices=sorted(ROWS, key=int), action="append", help="this row; may be given again"
+    )
     options = parser.parse_args()
     if options.quick and options.save:
         parser.error("the figures of --quick mean nothing: they are not saved")
     figures: list[Figure] = []
     loads: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="codex-proxy-bench-") as folder:
-        for name in options.only or sorted(ROWS):
+        for name in options.only or sorted(ROWS, key=int):
             print(f"row {name} ...", file=sys.stderr)
             load = os.getloadavg()[0]
             figures += ROWS[name](Path(folder) / name, quick=options.quick)
@@ -75,8 +79,12 @@ def main() -> None:
 def merged(saved: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """What is saved, with the rows that were measured anew in the place of the old ones."""
     kept = [figure for figure in saved["figures"] if figure["row"] not in new["load"]]
-    figures = sorted([*kept, *new["figures"]], key=lambda figure: str(figure["row"]))
-    return {**new, "load": dict(sorted({**saved["load"], **new["load"]}.items())), "figures": figures}
+    figures = sorted([*kept, *new["figures"]], key=lambda figure: int(str(figure["row"])))
+    return {
+        **new,
+        "load": dict(sorted({**saved["load"], **new["load"]}.items(), key=lambda each: int(each[0]))),
+        "figures": figures,
+    }
 
 
 def write(file: Path, document: dict[str, Any]) -> None:

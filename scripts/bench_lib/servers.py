@@ -100,9 +100,9 @@ def proxy(root: Path, *flags: str, **variables: str) -> Iterator[Proxy]:
 
 
 @contextmanager
-def provider() -> Iterator[str]:
-    """The scripted model server's base URL."""
-    command = [sys.executable, "-m", "scripts.bench_lib.provider"]
+def provider(*arguments: str) -> Iterator[str]:
+    """The scripted model server's base URL. `apis` as an argument: of the one with four APIs."""
+    command = [sys.executable, "-m", "scripts.bench_lib.provider", *arguments]
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as server:

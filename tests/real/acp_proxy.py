@@ -1,6 +1,7 @@
 """A proxy whose agent is a real program that speaks ACP, with a home of the test's, and a scripted model behind it.
 
-The programs come from npm, and are in none of the locked packages: where one is not on `PATH` its tests are skipped.
+The programs come from npm, and are in none of the locked packages: `scripts/agent-programs` installs them. Where one is
+not on `PATH` its tests are skipped.
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ from tests.real.proxy import client_of
 AGENTS = [
     pytest.param(
         name,
-        marks=pytest.mark.skipif(
-            shutil.which(preset.argv[0]) is None,
-            reason=f"{preset.title} is not installed: npm install -g {preset.package}@{preset.tested}",
-        ),
+        marks=[
+            pytest.mark.xdist_group(name),  # with `--dist loadgroup` one worker starts it
+            pytest.mark.skipif(
+                shutil.which(preset.argv[0]) is None,
+                reason=f"{preset.title} is not installed: scripts/agent-programs installs {preset.tested}",
+            ),
+        ],
     )
     for name, preset in PRESETS.items()
 ]

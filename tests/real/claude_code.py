@@ -1,6 +1,7 @@
 """The real Claude Code as a client of the proxy: a session is one process that is spoken to in lines of JSON.
 
-The program is the one that ``CLAUDE_BIN`` names, else it is installed by npm, once, in the folder for temporary files.
+The program is the one that ``CLAUDE_BIN`` names (`scripts/agent-programs` installs it), else it is installed by npm,
+once, in the folder for temporary files.
 It is told of the proxy by the file that `codex-proxy connect claude-code --write` makes, and sees no other settings.
 """
 
@@ -16,13 +17,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from codex_proxy.agents.claude_code.launch import NEWEST_TESTED, version_text
 from codex_proxy.commands.connect.command import NO_KEY, Target, entries_of
 from codex_proxy.commands.connect.documents import changed
 from codex_proxy.commands.connect.table import BY_NAME
 from tests.npm import installed
 from tests.waiting import PATIENCE
 
-VERSION = "2.1.330"
+VERSION = version_text(NEWEST_TESTED)
 """What the notes on its requests were made with."""
 PACKAGE = "@anthropic-ai/claude-code"
 MAX_LINE = 1 << 26

@@ -19,7 +19,7 @@ from tests.real.scripted_apis import CACHED, IN, OUT, ScriptedApis, script, scri
 from tests.real.shared import living_on
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.exhaustive, pytest.mark.parametrize("agent", AGENTS)]
+pytestmark = [pytest.mark.exhaustive, pytest.mark.parametrize("agent", AGENTS, scope="module")]
 
 WEATHER: Any = {
     "type": "function",
@@ -34,15 +34,18 @@ RETRIES_SILENTLY = frozenset({"gemini", "qwen", "opencode", "copilot"})
 """Agents that ask a model that is too busy again and again, for longer than a test waits."""
 
 
-@living_on()
+@living_on(scope="module")
 async def apis() -> AsyncIterator[ScriptedApis]:
     async with scripted_apis() as apis:
         yield apis
 
 
-@living_on()
-async def served(agent: str, apis: ScriptedApis, tmp_path: Path) -> AsyncIterator[tuple[AsyncOpenAI, Server]]:
-    async with acp_proxy(agent, tmp_path, apis.url) as served:
+@living_on(scope="module")
+async def served(
+    agent: str, apis: ScriptedApis, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[tuple[AsyncOpenAI, Server]]:
+    """One server for the tests of an agent: starting some of the programs takes longer than a test."""
+    async with acp_proxy(agent, tmp_path_factory.mktemp(agent), apis.url) as served:
         yield served
 
 
@@ -137,13 +140,13 @@ async def test_a_client_that_leaves_stops_the_agent_and_nothing_is_left_after_th
 
 
 async def test_a_model_that_tries_to_run_a_command_runs_none(
-    agent: str, served: tuple[AsyncOpenAI, Server], tmp_path: Path
+    agent: str, served: tuple[AsyncOpenAI, Server]
 ) -> None:
-    client, _ = served
+    client, server = served
     name, arguments = SHELL[agent]
     steps = {"text": "I run it.", "tools": [{"name": name, "args": arguments}]}, {"text": "Done."}
     await client.chat.completions.create(model="codex-5", messages=[user("Run.", *steps)])
-    assert not (tmp_path / "work" / "made.txt").exists()
+    assert not (server.settings.workdir / "made.txt").exists()
 
 
 @pytest.mark.parametrize(

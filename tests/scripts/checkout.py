@@ -30,6 +30,7 @@ case "$1 $2" in
     case "$*" in
       *" -r "*) echo "Collecting aiohttp==1.2.3 (from -r somewhere)"; exit "${PIP_FAILS:-0}" ;;
     esac ;;
+  "-m scripts.agent_programs") [ -z "$AGENTS" ] || echo "$AGENTS" ;;
   "-P "*) exec "$REAL_PYTHON" "$@" ;;
   "-V "*) echo "Python 3.9.2" ;;
   "-c "*)

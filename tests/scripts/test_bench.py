@@ -28,7 +28,8 @@ def test_a_quick_run_gives_a_figure_for_everything(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     figures = json.loads(file.read_text())["figures"]
-    assert {figure["row"] for figure in figures} == set("123456789")
+    # The last one wants programs that are not in the locked packages.
+    assert {figure["row"] for figure in figures} - {"10"} == set("123456789")
     assert all(figure["value"] or figure["ratio"] > 0 for figure in figures)
     assert len(done.stdout.splitlines()) == len(figures) + 1
 

@@ -83,6 +83,19 @@ def test_continuous_integration_runs_the_tests_of_the_real_binary_with_a_second_
     assert tools(checkout)[-1].endswith("|tests/real|")
 
 
+def test_continuous_integration_drives_the_agents_programs_that_npm_can_install(checkout: Checkout) -> None:
+    shutil.copytree(ROOT / ".ci", checkout.folder / ".ci")
+    shutil.copy(ROOT / "scripts" / "agent-programs", checkout.folder / "scripts" / "agent-programs")
+    checkout.install_program("claude", "#!/bin/sh\n")
+    done = checkout.run("../.ci/run", AGENTS=str(checkout.tools))
+    assert done.returncode == 0, done.stderr
+    assert "tests/real/test_acp.py" in tools(checkout)[-1]
+    without = checkout.run("../.ci/run")
+    assert without.returncode == 0, without.stderr
+    assert "no agent's program could be installed" in without.stderr
+    assert tools(checkout)[-1].endswith("|--all|")
+
+
 def collected(*arguments: str) -> list[str]:
     """The tests that would run, in order."""
     files = [
