@@ -1,8 +1,9 @@
-"""Confines an agent's process that has no sandbox of its own: it can write to listed folders only, and read as before.
+"""Confines the process of an agent that has no sandbox of its own: it can write only to listed folders.
 
-Comes in: which mechanism is wanted, and folders. Goes out: a `Confinement`, found once by a probe that really tries to
-write elsewhere, and the commands that it is put around. The network stays open, since the agent has to reach its
-provider and the client's tools; session sockets (`/run/user`) are hidden where the mechanism can do that.
+Comes in: the wanted mechanism, and folders. Goes out: a `Confinement`, which changes commands. It is found once, by
+a probe that tries to write outside of the folders. Reading and the network are not restricted, since the agent has
+to reach its provider and the client's tools; sockets of the user's session (`/run/user`) are hidden if the
+mechanism can do that.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from codex_proxy.process.launch import find_program
 Mechanism: TypeAlias = Literal["codex", "bubblewrap", "landlock"]
 Wanted: TypeAlias = Literal["auto", "codex", "bubblewrap", "landlock", "none"]
 MECHANISMS: Final[tuple[Mechanism, ...]] = get_args(Mechanism)
-"""In the order in which they are tried."""
+"""The mechanisms, in the order in which they are tried."""
 TITLES: Final[Mapping[Mechanism, str]] = {
     "codex": "Codex's sandbox (codex sandbox)",
     "bubblewrap": "bubblewrap",
@@ -36,10 +37,11 @@ TITLES: Final[Mapping[Mechanism, str]] = {
 
 LANDLOCK: Final = str(Path(__file__).parent.parent / "process" / "landlock.py")
 PROBE_SECONDS: Final = 20.0
-"""Seconds that a probe may take: usually 0.1 to 0.3."""
+"""The most seconds that a probe may take. It usually takes 0.1 to 0.3 s."""
 CODEX_FOLDERS: Final = ("home", "tmp")
 SESSION_SOCKETS: Final = "/run/user"
-"""Through the sockets in it, programs outside of the sandbox (the session bus) do what they are asked."""
+"""The folder with the sockets of the user's session. Through these (the session bus) a confined program could make
+other programs act for it."""
 MAX_REASON: Final = 160
 
 PROBE: Final = """
@@ -70,29 +72,32 @@ PROBE_WORDS: Final[Mapping[int, str]] = {
     4: "what ran in it could write nowhere",
     5: "what ran in it had no network",
 }
-"""What the exit codes of the probe mean."""
+"""The reasons against a mechanism, by the exit code of the probe."""
 
 
 class Confinement(msgspec.Struct, frozen=True, kw_only=True):
-    """A mechanism that works on this machine."""
+    """A mechanism that works on this machine, and its folders."""
 
     mechanism: Mechanism
     codex_folder: str
-    """The folder with the home and the temporary files of `codex sandbox` itself, which nothing confined can write."""
+    """The folder for the home and the temporary files of `codex sandbox` itself. Confined programs cannot write to
+    it."""
     tmp: str
-    """The folder for temporary files of what is confined, in place of `/tmp`."""
+    """The folder for temporary files of confined programs, in place of `/tmp`."""
     program: str = ""
     """The path of Codex or bubblewrap."""
     sees_others: bool = False
-    """Whether what is confined by bubblewrap sees the processes outside, because a namespace for them cannot be had."""
+    """Whether programs that bubblewrap confines see the processes outside, because a process namespace is not
+    available."""
 
     @property
     def title(self) -> str:
         return TITLES[self.mechanism]
 
     def around(self, command: Command, writable: Iterable[str]) -> Command:
-        """Returns the command that runs `command` so that it can write to the paths of `writable` that exist, and to
-        its folder for temporary files, and nowhere else. Raises `SpawnError` if its program cannot be found."""
+        """Returns a command that runs `command` confined: it can write to those paths in `writable` that exist and
+        to the folder for temporary files. Raises `SpawnError` if its program cannot be found.
+        """
         inner = (find_program(command), *command.argv[1:])
         paths = tuple(dict.fromkeys(os.path.realpath(each) for each in (*writable, self.tmp)))
         there = tuple(path for path in paths if os.path.exists(path))
@@ -111,8 +116,9 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     def _codex(
         self, inner: Sequence[str], writable: Sequence[str], env: Mapping[str, str]
     ) -> tuple[str, ...]:
-        """Codex has a home and a TMPDIR of its own, and adds to PATH; `env` restores them for the agent. The name of
-        the profile cannot be guessed, because Codex merges tables of other configuration files into one that it knows.
+        """Returns the argument vector with `codex sandbox`. Codex itself gets a home and a TMPDIR of its own, and
+        extends PATH; `env` has the values to restore for the agent. The name of the profile cannot be guessed,
+        because Codex merges tables of the same name from other configuration files.
         """
         name = f"confined_{secrets.token_hex(8)}"
         access = dict.fromkeys(writable, "write")
@@ -129,7 +135,9 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _bubblewrap(self, inner: Sequence[str], writable: Sequence[str], cwd: str) -> tuple[str, ...]:
-        """The user namespace and the dropped capabilities hold root, too, who could otherwise mount anew."""
+        """Returns the argument vector with bubblewrap. The user namespace and the dropped capabilities also
+        restrict root, who could otherwise mount the folders again.
+        """
         own = () if self.sees_others else ("--unshare-pid", "--proc", "/proc")
         hidden = ("--tmpfs", SESSION_SOCKETS) if os.path.isdir(SESSION_SOCKETS) else ()
         return (
@@ -141,21 +149,22 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What a search found: a mechanism that works, or why none does."""
+    """The result of a search: a mechanism that works, or why none does."""
 
     confinement: Confinement | None
     reasons: Mapping[Mechanism, str]
-    """Why those that were tried first do not work here."""
+    """Why the mechanisms that were tried without success do not work, by mechanism."""
 
     def why_none(self) -> str:
-        """Returns the reasons as a list in words: `codex: ...; bubblewrap: ...`."""
+        """Returns the reasons as one text: `codex: ...; bubblewrap: ...`."""
         return "; ".join(f"{name}: {why}" for name, why in self.reasons.items())
 
 
 async def find_confinement(wanted: Wanted, folder: Path, *, codex: str | None, path: str) -> Found:
-    """Tries the wanted mechanism, or each in turn (`auto`), and returns the first that works. `folder` is made and
-    kept, for the home and the temporary files of what is confined; `codex` is Codex's program if there is one; `path`
-    is where bubblewrap is looked for. Raises `OSError` if the folder cannot be used."""
+    """Tries the wanted mechanism, or each one in turn (`auto`), and returns the first that works. `folder` is
+    created for the home and the temporary files of confined programs; `codex` is Codex's program if there is one;
+    `path` is the search path for bubblewrap. Raises `OSError` if the folder cannot be used.
+    """
     codex_folder, tmp = folder / "codex", folder / "tmp"
     for each in (tmp, *(codex_folder / name for name in CODEX_FOLDERS)):
         make_folder(each)
@@ -186,15 +195,18 @@ def _tried(wanted: Wanted) -> Sequence[Mechanism]:
 
 
 def _forms(plain: Confinement) -> Iterator[Confinement]:
-    """Returns the forms of a mechanism, the stricter one first: in containers mounting /proc is often forbidden."""
+    """Yields the variants of a mechanism, the strictest first. Containers often forbid mounting /proc, which the
+    stricter ones need.
+    """
     yield plain
     if plain.mechanism == "bubblewrap":
         yield msgspec.structs.replace(plain, sees_others=True)
 
 
 async def _trouble(candidate: Confinement, folder: Path) -> str:
-    """Tries a mechanism with a program that writes where it may and where it may not. Returns why it cannot be used,
-    or an empty text."""
+    """Tries a mechanism with a program that writes inside and outside of the allowed folders. Returns why the
+    mechanism cannot be used; empty if it can.
+    """
     if sys.platform != "linux" and candidate.mechanism == "landlock":
         return "only Linux has it"
 
@@ -221,7 +233,7 @@ async def _trouble(candidate: Confinement, folder: Path) -> str:
 
 
 def _words(exit: Exit | None) -> str:
-    """Returns what the end of a probe says against the mechanism; empty if nothing."""
+    """Returns the reason against a mechanism, from the exit of its probe; empty if there is none."""
     if exit is None:
         return "it did not start, or did not end in time"
     if exit.code == 0:

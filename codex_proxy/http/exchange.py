@@ -152,7 +152,9 @@ class Source(Protocol):
         ...
 
     def wait(self, push: Push | None = None) -> Awaitable[None]:
-        """As `Reader.wait`."""
+        """Returns when there are events to take that `push` has not passed on, or when none will follow. May be
+        cancelled and called again.
+        """
         ...
 
     def take(self) -> list[Event]:
@@ -278,10 +280,11 @@ class Reader(Protocol):
         ...
 
     def wait(self, push: Push | None = None) -> Awaitable[None]:
-        """Returns when there is something to take, or nothing will follow. May be cancelled and called again.
+        """Returns when there are bytes to take that `push` has not passed on, or when none will follow. May be
+        cancelled and called again.
 
-        A reader may call `push` whenever there is something to take. The wait goes on while that returns True, and
-        raises what it raises.
+        A reader may call `push` when there is something to take. It goes on waiting if that returns True, and
+        raises what `push` raises.
         """
         ...
 
@@ -378,10 +381,11 @@ async def streamed(
 ) -> web.StreamResponse:
     """Sends the answer to the client as a stream. Raises the `Fault` of a turn that failed before its first byte.
 
-    `keepalive`: seconds of silence until a `comment` is sent; 0 for never.
+    `keepalive`: seconds of silence after which the bytes of `comment` are sent; 0 for never.
 
-    Once the stream has begun, bytes are written in the call that brings them, as long as the client takes them. The
-    beginning, a client that is slow, silence, failures and the end are for this coroutine.
+    Once the stream has begun, bytes are written directly by the code that adds them, as long as the client reads
+    fast enough. This coroutine handles everything else: the beginning, a slow client, silence, failures and the
+    end.
     """
     silence = IdleTimer(keepalive)
 

@@ -51,13 +51,15 @@ class EventStream:
 
     @property
     def writable(self) -> bool:
-        """Whether `write_now` may be called: the headers were sent, and the client reads fast enough that no write
-        has to wait for it."""
+        """Whether `write_now` may be called: the headers were sent, and the client reads fast enough, so that a
+        write need not wait.
+        """
         return self._writer is not None and not self._writer.protocol.writing_paused
 
     def write_now(self, data: bytes) -> None:
-        """Writes some bytes without waiting. Only where `writable`. Raises `ConnectionError` where the client is
-        gone."""
+        """Writes some bytes without waiting. Call it only if `writable`. Raises `ConnectionError` if the client has
+        left.
+        """
         assert self._writer is not None, "the headers were not sent"
         if self._content_log is not None:
             self._content_log("answer", data)

@@ -19,7 +19,7 @@ import struct
 import sys
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
-"""Numbers of the system calls, the same on every architecture."""
+"""The numbers of the system calls, which are the same on every architecture."""
 PR_SET_NO_NEW_PRIVS = 38
 VERSION_FLAG, PATH_BENEATH = 1, 1
 OLDEST = 3
@@ -29,7 +29,8 @@ SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS = 1, 2
 
 WRITE_FILE, TRUNCATE = 1 << 1, 1 << 14
 CHANGE_FOLDER = sum(1 << bit for bit in range(4, 14))
-"""Removing of files and folders, making of each kind of file, links, and moving between folders."""
+"""The access rights for changes in a folder: removing files and folders, creating each kind of file, linking, and
+moving between folders."""
 WRITE = WRITE_FILE | TRUNCATE | CHANGE_FOLDER
 
 DEVICES = (
@@ -43,7 +44,9 @@ class NotConfinedError(Exception):
 
 
 def confine(writable: list[str]) -> None:
-    """Limits this process, and all that it will start, to writing to these paths. Raises `NotConfinedError`."""
+    """Limits this process, and all processes that it will start, to writing to these paths. Raises
+    `NotConfinedError`.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(CREATE_RULESET, None, 0, VERSION_FLAG)
     if version < OLDEST:
@@ -62,7 +65,7 @@ def confine(writable: list[str]) -> None:
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: str) -> None:
-    """Allows writing under a path. Does nothing if there is no such path."""
+    """Allows writing to a path and below it. Does nothing if the path does not exist."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
@@ -79,7 +82,7 @@ def _check(result: int, what: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Confines this process and turns it into the program. Returns an exit code only if that fails."""
+    """Confines this process and executes the program in it. Returns an exit code only if that fails."""
     separator = arguments.index("--")
     writable, command = arguments[1:separator], arguments[separator + 1 :]
     try:

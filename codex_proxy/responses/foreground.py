@@ -110,7 +110,7 @@ class ResponseReader:
         self._frames = response.buffer.reader()
         self._end = end_of_stream(service.profile)
         self._begun = False
-        """Whether frames were taken."""
+        """Whether any frames were taken."""
 
     @property
     def finished(self) -> bool:

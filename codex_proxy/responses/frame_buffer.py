@@ -78,15 +78,16 @@ class FrameReader:
         self._batches: list[Frames] = []
         self._size = 0
         self.wakeup = Wakeup()
-        """Woken by the buffer with each batch, and by its end."""
+        """Woken by the buffer for each batch, and at its end."""
 
     @property
     def has_frames(self) -> bool:
         return bool(self._batches)
 
     async def wait(self, push: Push | None = None) -> None:
-        """Returns when there is a frame to take that `push` did not take, or when no frame will follow. Raises what
-        `push` raises. May be cancelled and called again."""
+        """Returns when there is a frame to take that `push` has not passed on, or when no frame will follow. Raises
+        what `push` raises. May be cancelled and called again.
+        """
         if not (self._batches or self.overrun or self._buffer.ended):
             await self.wakeup.wait(push)
 

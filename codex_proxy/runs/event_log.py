@@ -25,30 +25,31 @@ A turn whose reader is further behind is cut off."""
 
 
 Push: TypeAlias = Callable[[], bool]
-"""Takes what is new and passes it on at once, without waiting. Returns False, and takes nothing, where that would mean
-to wait."""
+"""Passes new events or frames on to the client at once, without waiting. Returns False, and passes nothing on, if
+it would have to wait."""
 
 
 class Wakeup:
-    """The wait of one reader for more to read.
+    """Lets one reader wait until there is more to read.
 
-    A reader that waits may give a `Push`: it is called in the call that brings more, so that a delta costs no step of
-    the reader's task, nor of the coroutines that await it. What a push does not take, or breaks on, is left to the
-    task, and so is the end. So pushes happen only while the task waits: the two never write out of order.
+    A waiting reader may pass a `Push`. It is called directly by the code that adds events, so that a delta does not
+    need a step of the reader's task. If the push returns False or raises, or at the end of the log, the reader's
+    task is resumed. Pushes happen only while the task waits, so the two never write at the same time.
     """
 
     def __init__(self) -> None:
         self._waiter: asyncio.Future[None] | None = None
         self._push: Push | None = None
         self._broke: Exception | None = None
-        """What the push has raised."""
+        """The exception that the push has raised; None if it has not."""
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop, looked up at the first wait and kept, because looking it up costs a system call (until
         Python 3.12)."""
 
     async def wait(self, push: Push | None = None) -> None:
-        """Returns when there is something that `push` has not taken. Raises what `push` has raised. May be cancelled
-        and called again."""
+        """Returns when there is something to read that `push` has not passed on. Raises what `push` has raised. May
+        be cancelled and called again.
+        """
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         self._waiter, self._push = self._loop.create_future(), push
@@ -61,8 +62,9 @@ class Wakeup:
             raise broke
 
     def wake(self, *, last: bool = False) -> None:
-        """Tells the reader that there is more. `last`: nothing will follow. Never raises: whoever brings more has
-        nothing to do with what becomes of it."""
+        """Tells the reader that there is more to read. `last`: nothing will follow. Never raises: an error of the
+        reader must not affect its caller.
+        """
         waiter = self._waiter
         if waiter is None or waiter.done():
             return
@@ -175,7 +177,7 @@ class Cursor:
         self.seen = seen
         self._taken = seen
         self.wakeup = Wakeup()
-        """Woken by the log with each batch."""
+        """Woken by the log for each batch."""
         self._log = log
 
     def take(self, *, passed_on: bool = True) -> list[Event]:
@@ -201,8 +203,9 @@ class Cursor:
             self._log.report()
 
     async def wait(self, push: Push | None = None) -> None:
-        """Returns when there is something to take that `push` did not take, or the log has ended. Raises what `push`
-        raises."""
+        """Returns when there are events to take that `push` has not passed on, or when the log has ended. Raises
+        what `push` raises.
+        """
         if self.position == self._log.end and not self._log.ended:
             await self.wakeup.wait(push)
 

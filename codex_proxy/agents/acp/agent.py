@@ -1,4 +1,6 @@
-"""The agents that speak ACP: one process is kept running, and each turn or conversation gets a session on it."""
+"""The agents that speak ACP: one process is kept running (several if their sandboxes differ), and each turn or
+conversation gets a session on it.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ RECHECK_SECONDS: Final = 10.0
 """Seconds after which a process that found no sign-in is replaced by one that checks again."""
 
 MAX_PROCESSES: Final = 4
-"""Processes of confined agents that are kept at once; each folder that turns may write to has its own."""
+"""The most processes of a confined agent that are kept at the same time. Each folder that turns may write to needs
+its own process."""
 
 UNCONFINED: Final = (
     "--agent-unconfined is given: nothing keeps {title} from running commands and writing files on this "
@@ -61,37 +64,41 @@ WHERE: Final[Mapping[Sandbox, str]] = {
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where turns run that can share a process: what is confined can write to the same folders for all its life."""
+    """The folder and sandbox of a process. Turns can share a process only if these are equal, because a confined
+    process can write to the same folders as long as it runs.
+    """
 
     workdir: str
     sandbox: Sandbox = "danger-full-access"
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """The command that starts the program, the folder of the probe session, and what the process is confined by."""
+    """How the program is started: the command, the folder of the probe session, and how the process is confined."""
 
     preset: Preset
     command: Command
     workdir: str
     unconfined: bool = False
-    """Whether the operator lets it act without asking."""
+    """Whether the operator allows the agent to act without asking."""
     sandbox: Sandbox = "read-only"
-    """That of the settings, for the process that is started before the first turn."""
+    """The sandbox of the settings, for the process that is started before the first turn."""
     confinement: Confinement | None = None
     no_confinement: str = ""
-    """Why there is none, if one was looked for."""
+    """Why the process cannot be confined, if the operator wanted that; else empty."""
     state_folders: tuple[str, ...] = ()
-    """What a confined process can write to beside the workspace."""
+    """The folders other than the workspace that a confined process may write to."""
 
     def place_of(self, workdir: str, sandbox: Sandbox) -> Place:
-        """Returns where a turn with this folder and sandbox runs."""
+        """Returns the `Place` of a turn with this folder and sandbox."""
         if self.confinement is None or sandbox == "danger-full-access":
             return Place(self.workdir)
         # Without a workspace to write to, one process serves all folders.
         return Place(workdir if sandbox == "workspace-write" else self.workdir, sandbox)
 
     def command_in(self, place: Place) -> Command:
-        """Returns the command that starts a process there. Raises `SpawnError` if the program cannot be found."""
+        """Returns the command that starts a process for this place. Raises `SpawnError` if the program cannot be
+        found.
+        """
         command = msgspec.structs.replace(self.command, cwd=place.workdir)
         if self.confinement is None or place.sandbox == "danger-full-access":
             return command
@@ -99,12 +106,14 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         return self.confinement.around(command, (*workspace, *self.state_folders))
 
     def program(self, declared: Declared) -> Program:
-        """Returns what the dialect has to know about the program that has declared this."""
+        """Returns the facts about the program that its dialect needs, given what it declared."""
         return Program(self.preset, declared, self.unconfined, self.confinement is not None)
 
     @property
     def warning(self) -> str:
-        """What the operator must know of what confines the program; empty where nothing is unusual."""
+        """A text for the operator about how the program is confined, or that it is not; empty if nothing is
+        unusual.
+        """
         title = self.preset.title
         if self.confinement is not None and self.sandbox != "danger-full-access":
             although = ", since --agent-unconfined lets it act unasked" if self.unconfined else ""
@@ -117,7 +126,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Slot:
-    """The process for one place, and why none could be started."""
+    """The process for one place; or why none could be started."""
 
     def __init__(self) -> None:
         self.process: AcpProcess | None = None
@@ -128,8 +137,9 @@ class _Slot:
 
 
 class AcpAgent:
-    """An `Agent` that keeps one ACP process running, or one for each place where it is confined. A process that has
-    ended, or has served many sessions, is replaced at the next turn."""
+    """An `Agent` that keeps one ACP process running; if it is confined, one for each place. A process that has
+    ended, or has served many sessions, is replaced at the next turn.
+    """
 
     members: Mapping[str, Agent] = {}
     off: Mapping[str, tuple[str, ...]] = {}
@@ -147,23 +157,24 @@ class AcpAgent:
         self._clock = clock
         self._tool_server = ToolServer()
         self._place = launch.place_of(launch.workdir, launch.sandbox)
-        """That of turns for which the request names no folder and no sandbox."""
+        """The place of turns whose request chooses no folder and no sandbox."""
         self._slots: dict[Place, _Slot] = {self._place: _Slot()}
-        """By place, the least recently used first."""
+        """The slots by place, the least recently used first."""
         self._leaving: set[AcpProcess] = set()
-        """Processes that take no further sessions, and are ended when their last one is over."""
+        """Processes that take no further sessions. They are ended when they have no session left."""
         self._restarts = 0
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def current(self) -> AcpProcess | None:
-        """The process that serves turns for which the request names no folder and no sandbox."""
+        """The process for turns whose request chooses no folder and no sandbox; None if it does not run."""
         return self._slots[self._place].process
 
     async def start(self) -> None:
-        """Starts the program and reads what it offers. Raises `Fault` if it cannot be started. A missing sign-in
-        fails turns, but not the start."""
+        """Starts the program and reads what it offers. Raises `Fault` if it cannot be started. If nobody is signed
+        in, turns fail, but not the start.
+        """
         await self._process(self._place)
 
     async def open(self, turn: Turn) -> AgentSession:
@@ -233,7 +244,9 @@ class AcpAgent:
         return [slot.process for slot in self._slots.values() if slot.process is not None]
 
     def _slot(self, place: Place) -> _Slot:
-        """Returns the slot of a place, which now is the most recently used one. Makes room for a new one."""
+        """Returns the slot of a place, and marks it as the most recently used. If the slot is new and there are too
+        many, retires the least recently used ones.
+        """
         slot = self._slots.pop(place, None)
         if slot is None:
             slot = _Slot()
@@ -248,7 +261,9 @@ class AcpAgent:
         return slot
 
     async def _process(self, place: Place) -> AcpProcess:
-        """Returns the process for the next session, and starts one if there is none. Raises `Fault` if that fails."""
+        """Returns the process for the next session in this place; starts one if there is none. Raises `Fault` if
+        that fails.
+        """
         while True:
             slot = self._slot(place)
             async with slot.starting:
@@ -306,7 +321,7 @@ class AcpAgent:
             log.warning("agent_session_failed", agent=self.name, reason=slot.failure.kind.value)
 
     def _retire(self, slot: _Slot) -> None:
-        """Stops giving sessions to the process of a slot; it is ended when it has none."""
+        """Gives the process of a slot no further sessions. It is ended when it has no session left."""
         process, slot.process = slot.process, None
         assert process is not None
         if process.exit is not None:

@@ -70,7 +70,7 @@ class Program(msgspec.Struct, frozen=True):
     preset: Preset
     declared: Declared = Declared()
     unconfined: bool = False
-    """Whether the operator lets it run and write without asking, in the widest sandbox."""
+    """Whether the operator allows the agent to run commands and write without asking, in the widest sandbox."""
     confined: bool = False
     """Whether this server confines its process to the sandbox of the turn."""
 

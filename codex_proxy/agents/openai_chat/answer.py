@@ -34,8 +34,10 @@ class Answer:
         streams: Callable[[str], bool],
         taken_ids: Container[str] = (),
     ) -> None:
-        """`streams` takes a tool's name, and returns whether its calls become items while their arguments arrive; all
-        other calls are only collected. `taken_ids`: the ids of earlier calls of the conversation."""
+        """`new_id` returns a new id with the given prefix. `streams` takes a tool's name, and returns whether its
+        calls become items while their arguments arrive; other calls are only collected. `taken_ids`: the ids of
+        earlier calls in the conversation.
+        """
         self.finish: str | None = None
         """The first finish reason in the answer; None before there is one."""
         self.usage: Usage | None = None

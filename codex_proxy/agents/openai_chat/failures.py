@@ -1,9 +1,9 @@
 """Converts an upstream's errors to failures, from the status, headers and body of its answer.
 
-The shapes are those of the servers there are: OpenAI's `{"error": {...}}`, Ollama's `{"error": "text"}`, FastAPI's
-`{"detail": ...}`, vLLM's `{"object": "error", ...}`, llama.cpp's number as code, LiteLLM's number in a string and its
-errors as events of a stream, a page of HTML. The client gets the upstream's own words, without addresses and keys; of a
-refused key it gets none of them, since some servers repeat the key there. Nothing here raises, whatever the body is.
+The known forms are OpenAI's `{"error": {...}}`, Ollama's `{"error": "text"}`, FastAPI's `{"detail": ...}`, vLLM's
+`{"object": "error", ...}`, llama.cpp's number as code, LiteLLM's number in a string and its errors as events of a
+stream, and HTML pages. The client gets the upstream's own text, without addresses and keys; not for a refused key,
+since some servers repeat the key in that text. Nothing here raises, whatever the body is.
 """
 
 from __future__ import annotations

@@ -34,9 +34,9 @@ TERMINAL: Final = frozenset(
 )
 Kind: TypeAlias = Literal["function", "custom"]
 _KINDS: Final[Mapping[str, Kind]] = {"function_call": "function", "custom_tool_call": "custom"}
-"""What is called, by the type of the item."""
+"""The kind of tool that is called, by the type of the item."""
 _TEXTS: Final[Mapping[Kind, str]] = {"function": "arguments", "custom": "input"}
-"""The field of a call's item with the model's text."""
+"""The field of a call's item that contains the model's text, by the kind of tool."""
 _CALL_DELTAS: Final = frozenset(
     {"response.function_call_arguments.delta", "response.custom_tool_call_input.delta"}
 )
@@ -51,7 +51,7 @@ class Call(msgspec.Struct, frozen=True):
     """The arguments of a function call, or the input of a custom one."""
     kind: Kind
     item_id: str = ""
-    """The id of its item, if the call was reported while its text arrived; empty for one that is only collected."""
+    """The id of the call's item, if it was opened while the text arrived; empty if the call was only collected."""
 
 
 class Answer:
@@ -60,8 +60,9 @@ class Answer:
     def __init__(
         self, new_id: Callable[[str], str], *, streamed: Collection[tuple[Kind, str]] = frozenset()
     ) -> None:
-        """`new_id` names items and calls that have no id. `streamed`: the kind and name of each tool whose calls become
-        items while their text arrives; all other calls are only collected."""
+        """`new_id` returns ids for items and calls that have none. `streamed`: the kind and name of each tool whose
+        calls become items while their text arrives; other calls are only collected.
+        """
         self.usage: Usage | None = None
         self.calls: list[Call] = []
         self.items: list[dict[str, Any]] = []
@@ -75,11 +76,11 @@ class Answer:
         self._new_id = new_id
         self._streamed = streamed
         self._begun: dict[str, tuple[dict[str, Any], list[str]]] = {}
-        """Calls that are not complete: the item as it began, and the pieces of its text, by the item's id."""
+        """The calls that are not complete, by the item's id: the item as it began, and the pieces of its text."""
         self._told: set[str] = set()
-        """The ids of call items that were reported."""
+        """The ids of calls whose item was opened."""
         self._places: dict[int, str] = {}
-        """Ids of items by their `output_index`."""
+        """The ids of items, by their `output_index`."""
         self._done: set[str] = set()
         self._refused: set[str] = set()
         """The ids of messages whose refusal came in deltas."""
@@ -120,7 +121,9 @@ class Answer:
             out.append(ReasoningDelta(id, text, _index(event, "content_index"), "raw"))
 
     def _call_delta(self, event: Mapping[str, Any], out: list[Event]) -> None:
-        """Adds a piece of a call's text. A piece that says neither id nor place belongs to the call that began last."""
+        """Adds a piece of a call's text. A piece with neither an id nor an index belongs to the call that began
+        last.
+        """
         id = self._known_id(event, {}) or next(reversed(self._begun), "")
         if id not in self._begun:
             return
@@ -161,7 +164,7 @@ class Answer:
         self._report(item, id, out)
 
     def _report(self, item: Mapping[str, Any], id: str, out: list[Event]) -> None:
-        """Opens the item of a call, if calls of its tool are streamed and its name and call id are known."""
+        """Opens the item of a call, if its tool is in `streamed` and its name and call id are known."""
         kind, name, call_id = _KINDS[_type_of(item)], item.get("name"), item.get("call_id")
         if id in self._told or not (isinstance(call_id, str) and call_id):
             return
@@ -198,7 +201,9 @@ class Answer:
         out.append(ItemEnded(id))
 
     def _call(self, item: dict[str, Any], id: str, out: list[Event]) -> None:
-        """Adds a complete call. What a server leaves out at its end is taken from its beginning and its pieces."""
+        """Adds a complete call. Fields that are missing in `item` are taken from the item as it began, and from the
+        pieces of its text.
+        """
         begun, pieces = self._begun.pop(id, ({}, []))
         name, call_id = (
             next(
@@ -245,7 +250,7 @@ def _type_of(value: Mapping[str, Any]) -> str:
 
 
 def _opened(item: Mapping[str, Any], id: str) -> Item | None:
-    """Returns the item that begins with this one; None for calls and for types that are not shown."""
+    """Returns the item that the beginning of an output item opens; None for calls and for types that are not shown."""
     kind = _type_of(item)
     if kind == "message":
         phase = item.get("phase")

@@ -66,9 +66,9 @@ class OpenAIResponses(UpstreamTurn[Answer]):
         """See `UpstreamTurn`."""
         super().__init__(model, errors=errors, refused=refused, new_id=new_id, now=now)
         self._said: list[Any] = []
-        """Items of this turn: what the model put out, and the outputs of its calls."""
+        """The items of this turn: those of the model, and the outputs of its calls."""
         self._streamed: frozenset[tuple[Kind, str]] = frozenset()
-        """The tools whose calls are reported while they arrive."""
+        """The tools whose calls become items while they arrive."""
         self._asked: dict[str, Call] = {}
         """Calls that wait for outputs, by id."""
 
