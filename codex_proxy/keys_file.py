@@ -101,7 +101,7 @@ class Keyring:
 
     def _read(self) -> KeySet:
         keys = with_default(read_keys(self._path), self._api_key)
-        return KeySet(keys, wanted=self._stamp is not None or self._api_key is not None)
+        return KeySet(keys, required=self._stamp is not None or self._api_key is not None)
 
 
 def _stamp_of(path: Path) -> Stamp:

@@ -49,6 +49,7 @@ RETIRED = {
     "PastCall": "HistoryCall",
     "PastOutput": "HistoryOutput",
     "PastRaw": "RawHistoryItem",
+    "McpPast": "McpHistory",
     "DEEDS": "ACTIVITY_EVENTS",
     "Thoughts": "ReasoningItems",
     # HTTP and responses
@@ -65,6 +66,9 @@ RETIRED = {
     "Keeping": "StoreLifecycle",
     "spare_the_collector": "tune_gc",
     "MOST_SIZE": "MAX_TURN_CHARS",
+    "Spent": "TurnTokens",
+    "may_go_as_it_is": "may_forward_whole",
+    "TOLD_BY_TURN": "TURN_FIELDS",
 }
 
 WORD = re.compile(r"(?<!\w)(" + "|".join(sorted(RETIRED, key=len, reverse=True)) + r")(?!\w)")

@@ -102,9 +102,9 @@ class Clients:
         self._clients: dict[str, Client] = {}
 
     @property
-    def wanted(self) -> bool:
+    def keys_required(self) -> bool:
         """Whether requests need a key."""
-        return self._source.current().wanted
+        return self._source.current().required
 
     @property
     def count(self) -> int:
@@ -124,7 +124,7 @@ class Clients:
         """Returns the client whose key has this digest (None: a request without a key). Raises `Fault`
         INVALID_API_KEY."""
         keys = self._source.current()
-        if not keys.wanted:
+        if not keys.required:
             return self.everybody
         if digest is None:
             raise _refused(
@@ -138,7 +138,7 @@ class Clients:
     def named(self, name: str) -> Client:
         """Returns the client with this name. Raises `Fault` INVALID_API_KEY if its key has been removed."""
         keys = self._source.current()
-        if not keys.wanted and name == NOBODY:
+        if not keys.required and name == NOBODY:
             return self.everybody
         key = keys.named(name)
         if key is None:

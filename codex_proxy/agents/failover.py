@@ -169,9 +169,9 @@ class FailoverSession(AgentSession):
             return
         self._told = True
         if failure is not None:
-            self._attempt.member.told("failed", failure)
+            self._attempt.member.record("failed", failure)
         else:
-            self._attempt.member.told("answered" if answered else "left")
+            self._attempt.member.record("answered" if answered else "left")
 
     def is_current(self, attempt: Attempt) -> bool:
         """Whether this attempt is the current one, and has not failed."""

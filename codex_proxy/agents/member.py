@@ -207,7 +207,7 @@ class Member:
         finally:
             self._give_slot_back()
 
-    def told(self, outcome: Outcome, failure: Failure | None = None) -> None:
+    def record(self, outcome: Outcome, failure: Failure | None = None) -> None:
         """Records the outcome of an attempt for the metrics and for the breaker. `failure`: the reason, if it has
         failed.
         """

@@ -70,11 +70,11 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 class KeySet(msgspec.Struct, frozen=True):
-    """The keys in force."""
+    """The valid keys."""
 
     keys: tuple[Key, ...] = ()
-    wanted: bool = False
-    """Whether a request needs a key. This stays so when the last key is removed."""
+    required: bool = False
+    """Whether requests need a key. This does not change when the last key is removed."""
 
     def of(self, digest: str) -> Key | None:
         """Returns the key with this digest, or None. The time it takes does not depend on how much of the digest is

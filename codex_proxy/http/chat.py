@@ -27,7 +27,7 @@ from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import agent_headers, agent_note
 from codex_proxy.http.sse import EventStream
 from codex_proxy.http.stream_slots import stream_slot
-from codex_proxy.surfaces.chat.forward import Passing
+from codex_proxy.surfaces.chat.forward import ForwardPolicy
 from codex_proxy.surfaces.chat.forwarded_answer import ForwardedAnswer
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
 from codex_proxy.surfaces.chat.render import ChatProfile, ChatRenderer
@@ -78,7 +78,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
             catalog=client.catalog,
             headers=hints,
             pdfs=pdfs,
-            passing=partial(_passing, request),
+            forward_policy=partial(_forward_policy, request),
         ),
     )
     request[NOTES] |= {
@@ -107,14 +107,17 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         request[NOTES] |= _ending(renderer, timings)
 
 
-def _passing(request: web.Request, model: str) -> Passing | None:
+def _forward_policy(request: web.Request, model: str) -> ForwardPolicy | None:
     """Returns what the agent of this model may be sent unchanged; None if it cannot forward requests."""
     admission = request.app[ADMISSION]
     able = serving(request.app[RUNS].agent, model).capabilities
     if "forwarding" not in able:
         return None
-    alone = not (admission.offers_tools and request[CLIENT].mcp)
-    return Passing(alone=alone, addresses=not admission.fetches_images, images="images" in able)
+    return ForwardPolicy(
+        whole=not (admission.offers_tools and request[CLIENT].mcp),
+        web_images=not admission.fetches_images,
+        images="images" in able,
+    )
 
 
 async def _stream(
@@ -210,8 +213,8 @@ def _ending(renderer: AnyRenderer, timings: TurnTimings) -> dict[str, object]:
         reasons = tuple(dict.fromkeys(renderer.finish_reasons))
         notes["finish_reason"] = reasons[0] if len(reasons) == 1 else reasons
         notes["finish_source"] = timings.ended_by
-    if renderer.spent.told is not None:
-        usage = renderer.spent.told
+    if renderer.spent.reported is not None:
+        usage = renderer.spent.reported
         notes["input_tokens"], notes["output_tokens"] = usage.input, usage.output
         notes["emission_trigger"] = renderer.spent.trigger
     return notes

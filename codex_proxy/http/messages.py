@@ -214,8 +214,8 @@ def _ending(renderer: MessagesRenderer, timings: TurnTimings) -> dict[str, objec
     if renderer.finish_reason:
         notes["finish_reason"] = renderer.finish_reason
         notes["finish_source"] = timings.ended_by
-    if renderer.spent.told is not None:
-        usage = renderer.spent.told
+    if renderer.spent.reported is not None:
+        usage = renderer.spent.reported
         notes["input_tokens"], notes["output_tokens"] = usage.input, usage.output
         notes["emission_trigger"] = renderer.spent.trigger
     return notes

@@ -169,7 +169,7 @@ def _about(agent: Agent, request: web.Request, *, in_detail: bool) -> dict[str, 
 async def _may_see_details(request: web.Request) -> bool:
     """Whether the request has a valid key or, if the server requires none, comes from this machine."""
     clients = request.app[CLIENTS]
-    if not clients.wanted:
+    if not clients.keys_required:
         return is_local(request)
     key = key_in(request)
     if not key:

@@ -203,6 +203,6 @@ def _release(file: Path) -> None:
 
 def _check_near(request: web.Request) -> None:
     """Raises `Fault` NOT_ALLOWED if the server requires no keys and the request comes from another machine."""
-    if not request.app[CLIENTS].wanted and not is_local(request):
+    if not request.app[CLIENTS].keys_required and not is_local(request):
         message = "The test endpoints answer only to this machine, or to a key."
         raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))

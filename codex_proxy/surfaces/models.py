@@ -224,7 +224,7 @@ class Names:
                 return self._target(target, 0)
         return None
 
-    def like(self, name: str) -> list[str]:
+    def similar_to(self, name: str) -> list[str]:
         """Returns up to three names that are similar to this unknown one."""
         known = {**{short: ids[0] for short, ids in self._short.items()}, **self._models}
         near = difflib.get_close_matches(name.lower()[:_MAX_COMPARED], known, n=3)
@@ -335,7 +335,7 @@ def resolve(name: str, catalog: ModelCatalog) -> Resolved:
         if found is not None and mode:
             found = msgspec.structs.replace(found, mode=mode)
     if found is None:
-        raise _not_found(name, names.like(base) if catalog.members else (), catalog)
+        raise _not_found(name, names.similar_to(base) if catalog.members else (), catalog)
     agent = found.agent_model.partition(SEPARATOR)[0]
     return msgspec.structs.replace(found, plain=True) if agent in catalog.plain else found
 

@@ -25,7 +25,7 @@ from codex_proxy.core.events import (
     Usage,
     UsageReported,
 )
-from codex_proxy.surfaces.usage import Spent
+from codex_proxy.surfaces.usage import TurnTokens
 
 _OF_AN_ITEM = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta, ItemEnded)
 
@@ -36,7 +36,7 @@ class Samples:
 
     def __init__(self, count: int) -> None:
         self.ended = False
-        self._spent = [Spent() for _ in range(count)]
+        self._spent = [TurnTokens() for _ in range(count)]
         self._open: set[str] = set()
         self._ends: dict[int, TurnEnded] = {}
 
@@ -53,9 +53,9 @@ class Samples:
             elif isinstance(event, _OF_AN_ITEM):
                 self._go_on(choice, event, out)
             elif isinstance(event, UsageReported):
-                self._spent[choice].seen(event)
+                self._spent[choice].add_total(event)
             elif isinstance(event, StepCompleted):
-                self._spent[choice].step(event)
+                self._spent[choice].add_call(event)
             elif isinstance(event, TurnEnded):
                 self._end(choice, event, out)
         return out
@@ -89,7 +89,7 @@ class Samples:
         if len(self._ends) < len(self._spent):
             return
         self.ended = True
-        told = [spent.told for spent in self._spent if spent.told is not None]
+        told = [spent.reported for spent in self._spent if spent.reported is not None]
         if len(told) == len(self._spent):
             out.append(UsageReported(_in_all(told), trigger=self._spent[0].trigger))  # type: ignore[arg-type]
         stops = {index: (end.choice_stops or {}).get(0, end.stop) for index, end in self._ends.items()}

@@ -39,56 +39,56 @@ def json_tokens(texts: Iterable[bytes]) -> int:
     return sum(estimate_tokens(msgspec.json.decode(text, type=str)) for text in texts)
 
 
-class Spent:
-    """Collects the tokens of one turn: what was reported, or an estimate."""
+class TurnTokens:
+    """Collects the tokens of one turn: reported numbers, or an estimate."""
 
     def __init__(self) -> None:
-        self.told: Usage | None = None
+        self.reported: Usage | None = None
         self.trigger = "provider"
         self.cut = False
         """Whether the server ended the turn during a call of the model, whose tokens nobody reports."""
-        self._total_told = False
+        self._total_reported = False
 
     @property
     def estimated(self) -> bool:
         """Whether the tokens, or some of them, are an estimate."""
-        return self.told is None or self.cut
+        return self.reported is None or self.cut
 
-    def seen(self, event: UsageReported) -> None:
+    def add_total(self, event: UsageReported) -> None:
         """Takes a reported total of the turn, which replaces an earlier one."""
-        self.told = event.usage
+        self.reported = event.usage
         self.trigger = event.trigger
-        self._total_told = True
+        self._total_reported = True
 
-    def step(self, event: StepCompleted) -> None:
+    def add_call(self, event: StepCompleted) -> None:
         """Takes the tokens of one call of the model. They are added up unless the agent reports totals."""
-        if event.usage is None or self._total_told:
+        if event.usage is None or self._total_reported:
             return
-        self.told = event.usage if self.told is None else self.told + event.usage
+        self.reported = event.usage if self.reported is None else self.reported + event.usage
         self.trigger = "token_count"
 
-    def ended(self, event: TurnEnded) -> None:
+    def end(self, event: TurnEnded) -> None:
         """Takes the end of the turn. If the agent has reported no tokens, they are estimated from now on."""
         self.cut = event.cut
         trigger = event.trigger
-        if self.told is None:
+        if self.reported is None:
             self.trigger = trigger if trigger in _TRIGGERS else "provider"
 
     def tokens(self, *, prompt: Callable[[], int], answer: Callable[[], int]) -> Usage:
         """Returns the reported tokens; if there are none, the estimates that `prompt` and `answer` compute, at
         least 1 each.
         """
-        if self.told is None:
+        if self.reported is None:
             return Usage(input=max(1, prompt()), output=max(1, answer()))
-        if self.cut:  # what was told is of the calls before the last one
-            return msgspec.structs.replace(self.told, output=max(self.told.output, answer()))
-        return self.told
+        if self.cut:  # what was reported is of the calls before the last one
+            return msgspec.structs.replace(self.reported, output=max(self.reported.output, answer()))
+        return self.reported
 
     def spending(self, *, prompt: Callable[[], int], answer: Callable[[], int], failed: bool) -> Spending:
         """Returns the tokens so far, reported or estimated; zero if nothing was reported and there is no answer
         yet.
         """
-        if self.told is None and not answer():
+        if self.reported is None and not answer():
             return Spending(failed=failed)
         tokens = self.tokens(prompt=prompt, answer=answer)
         return Spending(tokens, estimated=self.estimated, failed=failed)

@@ -103,22 +103,22 @@ def test_a_file_without_keys_lets_nobody_in(tmp_path: Path, clock: Hands) -> Non
     keyring = ring(tmp_path, clock)
     write_keys(tmp_path)
     clock.now += LOOK_SECONDS
-    assert (keyring.current().keys, keyring.current().wanted) == ((), True)
+    assert (keyring.current().keys, keyring.current().required) == ((), True)
 
 
 def test_without_a_file_and_a_setting_no_key_is_wanted_until_there_is_a_file(
     tmp_path: Path, clock: Hands
 ) -> None:
     keyring = ring(tmp_path, clock)
-    assert keyring.current().wanted is False
+    assert keyring.current().required is False
     write_keys(tmp_path, one={})
     clock.now += LOOK_SECONDS
-    assert keyring.current().wanted is True
+    assert keyring.current().required is True
 
 
 def test_the_key_of_the_settings_stays_beside_those_of_the_file(tmp_path: Path, clock: Hands) -> None:
     keyring = ring(tmp_path, clock, "setting")
-    assert keyring.current().wanted is True
+    assert keyring.current().required is True
     write_keys(tmp_path, one={})
     clock.now += LOOK_SECONDS
     assert names_of(keyring) == ["default", "one"]

@@ -196,7 +196,7 @@ async def _authenticate(request: web.Request) -> None:
     clients = request.app[CLIENTS]
     key = key_in(request)
     digest = digest_of(key) if key else ""
-    if digest and clients.wanted:
+    if digest and clients.keys_required:
         async with delaying_guesses(request, digest):
             client = clients.holding(digest)
     else:

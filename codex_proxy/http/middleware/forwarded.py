@@ -50,7 +50,7 @@ def check_forwarded(request: web.Request) -> None:
             "This request was passed on by a reverse proxy that this server does not know: its headers say so. "
             "The operator names the proxy's address in PROXY_TRUSTED_PROXIES."
         )
-    if not request.app[CLIENTS].wanted:
+    if not request.app[CLIENTS].keys_required:
         raise _refused(
             "Behind a reverse proxy this server can be reached by others, so it needs keys: the operator makes one "
             "with `codex-proxy keys add NAME`, or sets PROXY_API_KEY."

@@ -20,7 +20,7 @@ from codex_proxy.surfaces.chat.answer import SAMPLING, logprobs_asked_for
 Fields: TypeAlias = Mapping[str, msgspec.Raw]
 """The members of a JSON object, each as the bytes that the client wrote."""
 
-TOLD_BY_TURN: Final = frozenset(
+TURN_FIELDS: Final = frozenset(
     {
         *(
             "model",
@@ -45,12 +45,12 @@ _NULL: Final = b"null"
 _EFFORT: Final = frozenset({"effort", "summary"})
 
 
-class Passing(msgspec.Struct, frozen=True, kw_only=True):
+class ForwardPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What an upstream that speaks Chat Completions may be sent unchanged."""
 
-    alone: bool
-    """Whether requests get no tools of the operator's MCP servers. Only then may a whole request be forwarded."""
-    addresses: bool
+    whole: bool
+    """Whether a whole request may be forwarded. It may not if it gets tools of the operator's MCP servers."""
+    web_images: bool
     """Whether the upstream is sent web addresses of images. It is if this server fetches no images."""
     images: bool = True
     """Whether the upstream's model accepts images. If not, a request with images is refused."""
@@ -69,13 +69,13 @@ def unknown_fields(fields: Fields) -> tuple[str, ...]:
     return tuple(name for name in unknown if _NAME.fullmatch(name))[:MAX_NAMED]
 
 
-def may_go_as_it_is(request: wire.ChatRequest, passing: Passing, *, has_web_images: bool) -> bool:
+def may_forward_whole(request: wire.ChatRequest, policy: ForwardPolicy, *, has_web_images: bool) -> bool:
     """Whether the whole request is forwarded to the upstream. It is if this server has no tools to run, no answer
     to check and no image to fetch, or if the request asks for something that only a forwarded answer can contain.
     """
-    if not passing.alone or (has_web_images and not passing.addresses):
+    if not policy.whole or (has_web_images and not policy.web_images):
         return False
-    if not passing.images and has_images(request):
+    if not policy.images and has_images(request):
         return False
     plain = wants_text(request) and not (request.tools or request.functions)
     return plain or bool(only_in_bytes(request))
@@ -130,7 +130,7 @@ def forwarded_request(
 
 def passed_fields(fields: Fields) -> dict[str, msgspec.Raw]:
     """Returns the fields to be sent along with a turn that is not forwarded as a whole."""
-    told = TOLD_BY_TURN | {"reasoning"}
+    told = TURN_FIELDS | {"reasoning"}
     kept = {name: value for name, value in fields.items() if name not in told and bytes(value) != _NULL}
     return kept | _reasoning(fields)
 

@@ -12,7 +12,7 @@ from codex_proxy.core.events import Event, ForwardedBytes, Spending, TurnEnded, 
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.surfaces.chat.render import DONE
 from codex_proxy.surfaces.errors import error_frame
-from codex_proxy.surfaces.usage import Spent
+from codex_proxy.surfaces.usage import TurnTokens
 
 
 class ForwardedAnswer:
@@ -26,7 +26,7 @@ class ForwardedAnswer:
         self.failure: Failure | None = None
         self.finish_reasons: tuple[str, ...] = ()
         """The finish reason of each choice, once the turn has ended without a failure."""
-        self.spent = Spent()
+        self.spent = TurnTokens()
         self._stream = stream
         self._prompt_tokens = prompt_tokens
         self._deltas = 0
@@ -40,7 +40,7 @@ class ForwardedAnswer:
                 out.append(event.data)
                 self._deltas += event.deltas
             elif isinstance(event, UsageReported):
-                self.spent.seen(event)
+                self.spent.add_total(event)
             elif isinstance(event, TurnEnded):
                 self._ended(event, out)
         self.visible = self.visible or bool(out)
@@ -68,7 +68,7 @@ class ForwardedAnswer:
         )
 
     def _ended(self, event: TurnEnded, out: list[bytes]) -> None:
-        self.spent.ended(event)
+        self.spent.end(event)
         if event.failure is None:
             stops = event.choice_stops or {0: event.stop}
             self.finish_reasons = tuple(stop for _, stop in sorted(stops.items()))

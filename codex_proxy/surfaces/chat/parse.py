@@ -31,10 +31,10 @@ from codex_proxy.surfaces.chat.answer import (
 )
 from codex_proxy.surfaces.chat.forward import (
     Fields,
-    Passing,
+    ForwardPolicy,
     fields_of,
     forwarded_request,
-    may_go_as_it_is,
+    may_forward_whole,
     messages_in,
     passed_fields,
     sampling_in,
@@ -181,22 +181,22 @@ def parse(
     catalog: ModelCatalog,
     headers: RequestHints,
     pdfs: PdfTexts | None = None,
-    passing: Callable[[str], Passing | None] = lambda model: None,
+    forward_policy: Callable[[str], ForwardPolicy | None] = lambda model: None,
 ) -> ParsedChat:
-    """Parses the body of a request. Raises the `Fault` of the first error. `pdfs`: see `file_text`. `passing` takes
-    the agent's name of a model and returns what may be forwarded unchanged to its upstream; None if the agent is no
-    upstream that speaks Chat Completions.
+    """Parses the body of a request. Raises the `Fault` of the first error. `pdfs`: see `file_text`.
+    `forward_policy` takes the agent's name of a model and returns what may be forwarded unchanged to its upstream;
+    None if the agent is no upstream that speaks Chat Completions.
     """
     request = parse_body(body)
     most_elements("messages", len(request.messages), settings.max_items)
     refuse_contradictions(request)
     choices_of(request, settings.max_choices)
     asked = DEFAULT_NAME if request.model is None else request.model
-    passes = passing(resolve(asked, catalog).agent_model)
-    if passes is None:
+    policy = forward_policy(resolve(asked, catalog).agent_model)
+    if policy is None:
         return _understood(request, settings, catalog, headers, pdfs)
     fields = fields_of(body)
-    if may_go_as_it_is(request, passes, has_web_images=bool(web_images(request.messages))):
+    if may_forward_whole(request, policy, has_web_images=bool(web_images(request.messages))):
         return _forwarded(request, fields, settings, catalog, headers)
     parsed = _understood(request, settings, catalog, headers, pdfs, messages_in(fields))
     turn = msgspec.structs.replace(

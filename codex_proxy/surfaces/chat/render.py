@@ -32,7 +32,7 @@ from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, 
 from codex_proxy.surfaces.base import TextRun, json_bytes, json_text, pieces_together, raw_text
 from codex_proxy.surfaces.chat.choice import Choice, Chunk
 from codex_proxy.surfaces.errors import error_frame
-from codex_proxy.surfaces.usage import Spent
+from codex_proxy.surfaces.usage import TurnTokens
 
 
 class StreamMetrics(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ Measure: TypeAlias = Callable[[int], StreamMetrics]
 
 
 def chat_usage(
-    spent: Spent, *, copies: int, prompt: Callable[[], int], answer: Callable[[], int]
+    spent: TurnTokens, *, copies: int, prompt: Callable[[], int], answer: Callable[[], int]
 ) -> dict[str, Any]:
     """Returns the `usage` object. `copies` is the number of choices that share the reported output. `prompt` and
     `answer` estimate tokens where the agent reports none."""
@@ -126,7 +126,7 @@ class ChatRenderer:
         self._max_tokens = max_tokens
         self._measure = metrics
         self._routed = False
-        self.spent = Spent()
+        self.spent = TurnTokens()
         self.visible = False
         self.ended = False
         self.failure: Failure | None = None
@@ -278,7 +278,7 @@ class ChatRenderer:
         self._each(
             self._choices, lambda choice, said: choice.finish(stops.get(choice.index, event.stop), said), out
         )
-        self.spent.ended(event)
+        self.spent.end(event)
         if self._include_usage and self._stream:
             out.append(self._usage_chunk())
         out.append(DONE)
@@ -326,8 +326,8 @@ HANDLERS: Final[dict[type, Callable[[ChatRenderer, Any, list[bytes]], None]]] = 
     RefusalDelta: ChatRenderer._refusal_delta,
     ItemStarted: ChatRenderer._item_started,
     ItemEnded: ChatRenderer._item_ended,
-    UsageReported: lambda renderer, event, out: renderer.spent.seen(event),
-    StepCompleted: lambda renderer, event, out: renderer.spent.step(event),
+    UsageReported: lambda renderer, event, out: renderer.spent.add_total(event),
+    StepCompleted: lambda renderer, event, out: renderer.spent.add_call(event),
     TurnEnded: ChatRenderer._turn_ended,
 }
 """The method that renders each type of event. Other events are not shown."""

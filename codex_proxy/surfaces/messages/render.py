@@ -36,7 +36,7 @@ from codex_proxy.surfaces.base import TextRun, json_bytes, json_text, pieces_tog
 from codex_proxy.surfaces.messages.content import GrowingBlock, Speech, WholeBlock, frame, input_of
 from codex_proxy.surfaces.messages.errors import error_event
 from codex_proxy.surfaces.messages.state import OUTPUTS, packed
-from codex_proxy.surfaces.usage import Spent, json_tokens
+from codex_proxy.surfaces.usage import TurnTokens, json_tokens
 
 _STOP_REASONS: Final[dict[str, str]] = {
     Stop.STOP: "end_turn",
@@ -103,7 +103,7 @@ class MessagesRenderer:
         self._searches = 0
         self._stop_sequence: str | None = None
         self.finish_reason = ""
-        self.spent = Spent()
+        self.spent = TurnTokens()
         self.visible = False
         self.ended = False
         self.failure: Failure | None = None
@@ -187,7 +187,7 @@ class MessagesRenderer:
         self._tell_state(out)
         calls = self._tell_calls(out)
         self._finish((event.choice_stops or {}).get(0, event.stop), event.stop_sequence, calls)
-        self.spent.ended(event)
+        self.spent.end(event)
         out.append(frame("message_delta", {"delta": self._end(), "usage": self._usage()}))
         out.append(frame("message_stop", {}))
 
@@ -378,8 +378,8 @@ HANDLERS: Final[dict[type, Callable[[MessagesRenderer, Any, list[bytes]], None]]
     ItemStarted: MessagesRenderer._item_started,
     ItemEnded: MessagesRenderer._item_ended,
     RawItem: MessagesRenderer._raw_item,
-    UsageReported: lambda renderer, event, out: renderer.spent.seen(event),
-    StepCompleted: lambda renderer, event, out: renderer.spent.step(event),
+    UsageReported: lambda renderer, event, out: renderer.spent.add_total(event),
+    StepCompleted: lambda renderer, event, out: renderer.spent.add_call(event),
     TurnEnded: MessagesRenderer._turn_ended,
 }
 """The method that renders each type of event; other events are not rendered."""

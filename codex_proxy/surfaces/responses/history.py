@@ -7,7 +7,7 @@ output.
 System messages become developer messages. An output before its call is moved behind it. A second output of a call,
 and a call that is repeated, are left out (docs/contract.md#message-validation). An output that has its call's name
 and arguments gets that call (docs/contract.md#outputs-without-their-call). Reasoning without encrypted content,
-lists of MCP tools and the agent's activity are left out. `McpPast` handles the calls of MCP servers. A compaction
+lists of MCP tools and the agent's activity are left out. `McpHistory` handles the calls of MCP servers. A compaction
 item of this server is a summary of everything before it. Its content is encoded but not secret. Content that this
 server did not encode came from a provider and is sent back unchanged.
 """
@@ -35,7 +35,7 @@ from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses import mcp_history
 from codex_proxy.surfaces.responses.client_tools import as_function_item, name_of
-from codex_proxy.surfaces.responses.mcp_history import McpPast
+from codex_proxy.surfaces.responses.mcp_history import McpHistory
 from codex_proxy.surfaces.responses.output import ACTIVITY_TYPE
 
 _MARK: Final = "codex-proxy-summary-1."
@@ -93,7 +93,7 @@ class _Reader:
         self.told: list[HistoryEntry] = []
         self._earlier = earlier
         self._announced = {item["call_id"] for item in items if item["type"] in _CALLS}
-        self._mcp = McpPast(items, earlier, self._announced)
+        self._mcp = McpHistory(items, earlier, self._announced)
         self._calls: dict[str, HistoryCall] = {}
         self._waiting: dict[str, ItemDict] = {}
         """Outputs that came before their calls."""
@@ -109,7 +109,7 @@ class _Reader:
         elif kind in _OUTPUTS:
             self._output(item, index)
         elif kind in mcp_history.KINDS:
-            self._tell(index, *self._mcp.tell(item, index))
+            self._tell(index, *self._mcp.convert(item, index))
         elif kind in _OTHERS:
             self._tell(index, *_OTHERS[kind](item, self._seen))
         else:

@@ -29,8 +29,8 @@ _WHOLE_ID: Final = 64
 _UNDER_WAY: Final = frozenset({"in_progress", "calling", "incomplete"})
 
 
-class McpPast:
-    """Converts the MCP items of a history. Call `tell` with each of them, in order."""
+class McpHistory:
+    """Converts the MCP items of a history. Call `convert` with each of them, in order."""
 
     def __init__(self, items: Sequence[ItemDict], earlier: int, taken: Collection[str]) -> None:
         """`items` is the whole history, of which the first `earlier` come from before the request. `taken` are the
@@ -53,7 +53,7 @@ class McpPast:
         """Responses and calls that came before their approval request, by the id of that request."""
         self._waiting: dict[str, HistoryCall] = {}
 
-    def tell(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
+    def convert(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
         """Converts one item: returns a call, an output, both, or nothing."""
         kind, request = item["type"], item.get("approval_request_id")
         if kind == mcp_items.REQUEST:

@@ -70,7 +70,7 @@ from codex_proxy.surfaces.responses.response_object import (
     status_of,
     usage_object,
 )
-from codex_proxy.surfaces.usage import Spent
+from codex_proxy.surfaces.usage import TurnTokens
 
 EMPTY_MESSAGE: Final = Message("")
 
@@ -126,7 +126,7 @@ class ResponsesRenderer:
         self._begun = False
         self._status = "queued" if background else "in_progress"
         self._final: dict[str, Any] | None = None
-        self.spent = Spent()
+        self.spent = TurnTokens()
         self.visible = False
         self.ended = False
         self.failure: Failure | None = None
@@ -209,7 +209,7 @@ class ResponsesRenderer:
         self.visible = self.visible or visible
 
     def _step_completed(self, event: StepCompleted) -> None:
-        self.spent.step(event)
+        self.spent.add_call(event)
         self._step_began = False
         for output in self._output:
             output.awaiting = False
@@ -225,7 +225,7 @@ class ResponsesRenderer:
         self._begin(visible=event.failure is None or (self._stream and self.shows(event.failure)))
         self._order.end(status)
         self.ended = True
-        self.spent.ended(event)
+        self.spent.end(event)
         self.failure = event.failure
         self._final = self._head.object(
             status,
@@ -244,7 +244,7 @@ class ResponsesRenderer:
         return False
 
     def _usage(self) -> dict[str, Any] | None:
-        if self.spent.told is None and self.failure is not None:
+        if self.spent.reported is None and self.failure is not None:
             return None
         tokens = self.spent.tokens(prompt=self._prompt_tokens, answer=self._answer_tokens)
         return usage_object(tokens, estimated=self.spent.estimated)
@@ -416,7 +416,7 @@ HANDLERS: Final[dict[type, Callable[[ResponsesRenderer, Any], None]]] = {
     ItemStarted: ResponsesRenderer._item_started,
     ItemEnded: lambda renderer, event: renderer._item_ended(event),  # a profile has its own
     RawItem: ResponsesRenderer._raw_item,
-    UsageReported: lambda renderer, event: renderer.spent.seen(event),
+    UsageReported: lambda renderer, event: renderer.spent.add_total(event),
     StepCompleted: ResponsesRenderer._step_completed,
     TurnEnded: ResponsesRenderer._turn_ended,
 }

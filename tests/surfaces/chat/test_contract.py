@@ -123,7 +123,7 @@ def test_with_include_usage_every_chunk_has_usage_null_and_a_usage_chunk_follows
 def test_provider_usage_without_include_usage_is_not_forwarded_but_can_be_logged() -> None:
     answer = renderer(stream=True)
     assert b"usage" not in answer.feed(HELLO)
-    assert (answer.spent.told, answer.spent.trigger) == (Usage(11, 3, 7, 2), "token_count")
+    assert (answer.spent.reported, answer.spent.trigger) == (Usage(11, 3, 7, 2), "token_count")
 
 
 def test_the_placeholders_appear_only_on_the_streaming_usage_chunk() -> None:
