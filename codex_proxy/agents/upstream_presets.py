@@ -40,7 +40,8 @@ PRESETS: Final[Mapping[PresetName, Preset]] = {
         needs_key=True,
         refuses=frozenset({"max_tokens"}),  # its newer models take `max_completion_tokens` only
     ),
-    "ollama": Preset(url="http://127.0.0.1:11434/v1"),
+    # https://docs.ollama.com/api/openai-compatibility: `tool_choice` is none of the fields that it reads.
+    "ollama": Preset(url="http://127.0.0.1:11434/v1", cannot=frozenset({"tool_choice"})),
     "vllm": Preset(url="http://127.0.0.1:8000/v1", key_env="VLLM_API_KEY"),
     # Seen: `tool_choice: required` is taken and not kept.
     "llama.cpp": Preset(

@@ -7,10 +7,15 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from codex_proxy.agents.openai_chat.whole_answers import whole_of
 from tests.http.serving import Proxy, fake_proxy
@@ -125,6 +130,74 @@ async def proxy_before(
     given = {"agent": "openai-chat", "upstream_url": url, **settings}
     async with fake_proxy(folder, environment, **given) as proxy:
         yield proxy
+
+
+def signed_certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """Writes the certificate of a private authority, and that of a host which it has signed, with its key. Returns the
+    files."""
+    authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    issuer, subject = (
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in ("authority of tests", name)
+    )
+    now = datetime.now(UTC)
+
+    def made(
+        whose: x509.Name, of: ec.EllipticCurvePrivateKey, extension: x509.ExtensionType, *, is_critical: bool
+    ) -> bytes:
+        builder = x509.CertificateBuilder(issuer, whose, of.public_key(), x509.random_serial_number())
+        until = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+        signed = until.add_extension(extension, critical=is_critical).sign(authority_key, hashes.SHA256())
+        return signed.public_bytes(serialization.Encoding.PEM)
+
+    authority, host = folder / "authority.pem", folder / "host.pem"
+    may_sign = x509.BasicConstraints(ca=True, path_length=0)
+    authority.write_bytes(made(issuer, authority_key, may_sign, is_critical=True))
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    names = x509.SubjectAlternativeName([x509.DNSName(name)])
+    host.write_bytes(pem + made(subject, key, names, is_critical=False))
+    return authority, host
+
+
+@asynccontextmanager
+async def connecting_proxy(status: int = 200) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """An HTTP proxy that knows CONNECT alone, or refuses it with this status. Its address, and the heads it gets."""
+    heads: list[bytes] = []
+    writers: set[asyncio.StreamWriter] = set()
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.add(writer)
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            heads.append(head)
+            method, target, _ = head.split(b" ", 2)
+            if status != 200 or method != b"CONNECT":
+                writer.write(b"HTTP/1.1 %d No\r\ncontent-length: 0\r\n\r\n" % status)
+                return
+            host, _, port = target.decode().rpartition(":")
+            there, back = await asyncio.open_connection(host, int(port))
+            writers.add(back)
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            await asyncio.gather(copy(reader, back), copy(there, writer))
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", heads
+    finally:
+        server.close()
+        for writer in writers:
+            writer.transport.abort()
 
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

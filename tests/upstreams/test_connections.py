@@ -11,16 +11,28 @@ import msgspec
 import pytest
 
 from codex_proxy.agents.spec import NoAgentError
+from codex_proxy.core.faults import FaultKind
+from codex_proxy.surfaces.errors import TABLE
 from tests.http.serving import ENVIRONMENT, Proxy, fake_proxy, user
 from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
 from tests.mcp.serving import certificate
 from tests.upstreams.cases import CASES, Case, chunk, event, text
-from tests.upstreams.serving import Talk, proxy_before, raw_upstream, upstream
+from tests.upstreams.serving import (
+    Talk,
+    connecting_proxy,
+    proxy_before,
+    raw_upstream,
+    signed_certificate,
+    upstream,
+)
+from tests.upstreams.test_responses_upstream import answered, message
 from tests.waiting import PATIENCE, eventually
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 ROLE = event(chunk({"role": "assistant", "content": ""}))
+CREATED = event({"type": "response.created", "response": {"id": "resp_1", "status": "in_progress"}})
 HI = event(chunk({"content": "Hi"}))
+HI_OF_RESPONSES = event({"type": "response.output_text.delta", "item_id": "msg_1", "delta": "Hi"})
 KEY = "sk-operators-own"
 
 
@@ -35,12 +47,6 @@ def sending(*pieces: bytes) -> Talk:
 
 async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.read()
-
-
-async def silent_in_the_middle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.write(OK + ROLE + HI)
-    while await reader.read(65536):
-        pass
 
 
 async def endless_headers(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -60,12 +66,12 @@ async def endless_line(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 REDIRECT = b"HTTP/1.1 307 Temporary Redirect\r\nlocation: http://127.0.0.1:1/v1\r\ncontent-length: 0\r\n\r\n"
 PACKED = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 4\r\n\r\n\x1f\x8b\x08\x00"
 TOO_LONG = b"HTTP/1.1 200 OK\r\ncontent-length: 999\r\n\r\n"
-BAD: dict[str, tuple[Talk, int, str]] = {
+AGENTS = {"openai-chat": ROLE, "openai-responses": CREATED}
+"""The agents of upstreams, and how an answer begins that says nothing yet."""
+Bad = tuple[Talk, int, str]
+BEFORE_AN_ANSWER: dict[str, Bad] = {
     "not HTTP": (sending(b"220 mail.example ESMTP\r\n"), 502, "upstream_error"),
     "closes without a word": (sending(), 502, "upstream_disconnected"),
-    "closes after the role": (sending(OK, ROLE), 502, "upstream_disconnected"),
-    "closes in the middle of a line": (sending(OK, ROLE, b'data: {"choi'), 502, "upstream_disconnected"),
-    "closes too early for its length": (sending(TOO_LONG, ROLE), 502, "upstream_disconnected"),
     "a broken chunk": (sending(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"), 502, "upstream_error"),
     "endless headers": (endless_headers, 502, "upstream_error"),
     "a line of 100 MB": (endless_line, 502, "upstream_error"),
@@ -74,6 +80,22 @@ BAD: dict[str, tuple[Talk, int, str]] = {
     "packed though not asked": (sending(PACKED), 502, "upstream_error"),
     "HTML": (sending(OK, b"<html>"), 502, "upstream_error"),
 }  # fmt: skip
+
+
+def _bad_in_an_answer(begin: bytes) -> dict[str, Bad]:
+    """What goes wrong behind this beginning of an answer."""
+    return {
+        "closes after the beginning": (sending(OK, begin), 502, "upstream_disconnected"),
+        "closes in the middle of a line": (sending(OK, begin, b'data: {"choi'), 502, "upstream_disconnected"),
+        "closes too early for its length": (sending(TOO_LONG, begin), 502, "upstream_disconnected"),
+    }
+
+
+BAD = [
+    (agent, name, bad)
+    for agent, begin in AGENTS.items()
+    for name, bad in (BEFORE_AN_ANSWER | _bad_in_an_answer(begin)).items()
+]
 
 
 async def nothing_left(proxy: Proxy) -> None:
@@ -94,18 +116,18 @@ def _asking(path: str, streamed: bool) -> dict[str, Any]:
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 @pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize(("agent", "name", "bad"), BAD, ids=[f"{agent} {name}" for agent, name, _ in BAD])
 async def test_a_bad_upstream_is_a_fault_of_the_table(
-    name: str, streamed: bool, path: str, tmp_path: Path
+    agent: str, name: str, bad: Bad, streamed: bool, path: str, tmp_path: Path
 ) -> None:
-    talk, status, code = BAD[name]
+    talk, status, code = bad
     patience = 0.2 if name == "silence" else PATIENCE
     async with (
         raw_upstream(talk) as url,
-        proxy_before(url, tmp_path, upstream_first_byte_timeout=patience) as proxy,
+        proxy_before(url, tmp_path, agent=agent, upstream_first_byte_timeout=patience) as proxy,
     ):
         answer = await proxy.send("POST", path, _asking(path, streamed))
-        if path.endswith("responses") and answer.status == 200:  # it had begun, with the role or without
+        if path.endswith("responses") and answer.status == 200:  # it had begun
             assert '"status":"failed"' in answer.text
             assert '"response.completed"' not in answer.text
         else:
@@ -114,10 +136,31 @@ async def test_a_bad_upstream_is_a_fault_of_the_table(
         await nothing_left(proxy)
 
 
-async def test_silence_in_the_middle_ends_the_answer_as_failed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.status != 200])
+async def test_a_refusal_is_the_same_fault_of_both_agents(name: str, agent: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    async with upstream() as server, proxy_before(server.url, tmp_path, agent=agent) as proxy:
+        for path in ("/v1/chat/completions", "/v1/responses"):
+            for streamed in (False, True):
+                server.script = [case]
+                answer = await proxy.send("POST", path, _asking(path, streamed) | {"model": "small"})
+                assert answer.status == TABLE[FaultKind(case.fault or "")].status
+                assert case.message in answer.error["message"]
+                await nothing_left(proxy)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+async def test_silence_in_the_middle_ends_the_answer_as_failed(agent: str, tmp_path: Path) -> None:
+    async def silent_in_the_middle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        begun = HI if agent == "openai-chat" else HI_OF_RESPONSES
+        writer.write(OK + AGENTS[agent] + begun)
+        while await reader.read(65536):
+            pass
+
     async with (
         raw_upstream(silent_in_the_middle) as url,
-        proxy_before(url, tmp_path, upstream_idle_timeout=0.2) as proxy,
+        proxy_before(url, tmp_path, agent=agent, upstream_idle_timeout=0.2) as proxy,
     ):
         frames = (await proxy.ask(user(stream=True) | {"model": "m"})).frames
         assert frames[-1] == "[DONE]"
@@ -125,8 +168,9 @@ async def test_silence_in_the_middle_ends_the_answer_as_failed(tmp_path: Path) -
         await nothing_left(proxy)
 
 
-async def test_nobody_is_there_and_the_server_starts_all_the_same(tmp_path: Path) -> None:
-    async with proxy_before("http://127.0.0.1:1/v1", tmp_path) as proxy:
+@pytest.mark.parametrize("agent", AGENTS)
+async def test_nobody_is_there_and_the_server_starts_all_the_same(agent: str, tmp_path: Path) -> None:
+    async with proxy_before("http://127.0.0.1:1/v1", tmp_path, agent=agent) as proxy:
         answer = await proxy.ask(user() | {"model": "small"})
         assert (answer.status, answer.error["code"]) == (502, "upstream_unreachable")
         assert "is it started?" in answer.error["message"]
@@ -190,6 +234,35 @@ async def test_a_client_that_leaves_closes_the_connection_to_the_upstream(path: 
             await server.is_held.wait()
         await server.closed.wait()
         await nothing_left(proxy)
+
+
+@pytest.mark.parametrize("way", ["leaves", "cancels"])
+async def test_the_connection_to_the_upstream_is_closed_within_50_ms(way: str, tmp_path: Path) -> None:
+    took: list[float] = []
+    loop = asyncio.get_running_loop()
+    async with upstream() as server, proxy_before(server.url, tmp_path) as proxy:
+        server.held.clear()
+        for _ in range(20):  # a busy machine is slow now and then
+            for seen in (server.is_held, server.closed):
+                seen.clear()
+            body = {"model": "small", "input": "Hi"}
+            if way == "leaves":
+                reply = await proxy.session.post(f"{proxy.url}/v1/responses", json=body | {"stream": True})
+                await reply.content.readany()
+                await server.is_held.wait()
+                begun = loop.time()
+                reply.close()
+            else:
+                made = await proxy.send("POST", "/v1/responses", body | {"background": True})
+                await server.is_held.wait()
+                begun = loop.time()
+                await proxy.send("POST", f"/v1/responses/{made.body['id']}/cancel")
+            await server.closed.wait()
+            took.append(loop.time() - begun)
+            await nothing_left(proxy)
+            if min(took) < 0.05:
+                break
+    assert min(took) < 0.05
 
 
 async def test_a_slow_client_holds_up_the_upstream(tmp_path: Path) -> None:
@@ -355,6 +428,47 @@ async def test_a_websocket_is_answered_by_the_upstream_and_its_end_stops_it(tmp_
             await server.is_held.wait()
         await server.closed.wait()
         await nothing_left(proxy)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+async def test_a_private_authority_is_trusted_through_a_proxy_of_the_environment(
+    agent: str, tmp_path: Path, logged: list[Any]
+) -> None:
+    authority, host = signed_certificate(tmp_path, "localhost")
+    a, b = two_folders(tmp_path)
+    async with upstream(host) as server, connecting_proxy() as (url, heads):
+        server.key = KEY
+        server.script = [text("Hello.") if agent == "openai-chat" else answered(message("Hello."))]
+        far = server.url.replace("127.0.0.1", "localhost")
+        through = {"https_proxy": url.replace("//", "//me:sk-proxys-own@")}
+        given: dict[str, Any] = {"agent": agent, "upstream_key": KEY}
+        async with proxy_before(far, a, through, upstream_ca_file=authority, **given) as proxy:
+            answer = await proxy.ask(user() | {"model": "small"})
+            assert (answer.status, said(answer.text)) == (200, "Hello.")
+        async with proxy_before(far, b, through, **given) as proxy:
+            refused = await proxy.ask(user() | {"model": "small"})
+            assert (refused.status, refused.error["code"]) == (502, "upstream_unreachable")
+            assert "certificate" in refused.error["message"]
+    assert heads
+    assert all(head.startswith(b"CONNECT localhost:") for head in heads)
+    assert not any(KEY.encode() in head for head in heads), "the key is for the upstream alone"
+    for secret in ("sk-proxys-own", KEY):
+        assert secret not in refused.text + str(logged)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+async def test_a_proxy_of_the_environment_that_fails_is_named_as_what_fails(
+    is_there: bool, tmp_path: Path
+) -> None:
+    async with connecting_proxy(status=407) as (url, _):
+        through = {"https_proxy": url if is_there else "http://127.0.0.1:1"}
+        async with proxy_before("https://models.example/v1", tmp_path, through) as proxy:
+            answer = await proxy.ask(user() | {"model": "m"})
+            assert (answer.status, answer.error["code"]) == (502, "upstream_unreachable")
+            assert "HTTP proxy of the environment" in answer.error["message"]
+            assert ("HTTP 407" in answer.error["message"]) is is_there
+            assert "127.0.0.1" not in answer.text
+            await nothing_left(proxy)
 
 
 async def test_the_proxy_of_the_environment_is_used_unless_it_is_told_not_to(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 import re
 from collections.abc import AsyncIterator
@@ -23,10 +24,11 @@ from codex_proxy.app import make_server
 from codex_proxy.commands.doctor import examine
 from codex_proxy.commands.serve import banner
 from codex_proxy.config import Settings, load
-from codex_proxy.core.faults import Fault
+from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.keys import digest_of
+from codex_proxy.surfaces.errors import TABLE
 from tests import pictures
-from tests.http.serving import Proxy, fake_proxy, user
+from tests.http.serving import WEATHER, Proxy, fake_proxy, user
 from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
 from tests.upstreams.cases import CASES
 from tests.upstreams.serving import Upstream, proxy_before, raw_upstream, upstream
@@ -579,6 +581,42 @@ async def test_doctor_looks_at_each_and_shows_no_key(a: Upstream, tmp_path: Path
     assert (found["a: upstream"], found["b: upstream"], found["workspace"]) == ("ok", "failed", "skipped")
     assert "sk-in-a-header" not in str(checkup)
     assert next(setting.value for setting in checkup.settings if setting.name == "upstreams") == "a,b"
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+async def test_every_dialect_means_the_same_with_every_preset(
+    preset: str, a: Upstream, tmp_path: Path
+) -> None:
+    table = {"preset": preset, "url": a.url, "retries": 0, "breaker_failures": 1000}
+    a.models = [{"id": name} for name in CASES]
+    async with several(tmp_path, upstreams={"p": table}) as proxy:
+        for name, case in CASES.items():
+            whole = await proxy.ask(ask(f"p/{name}", tools=[WEATHER]))
+            streamed = await proxy.ask(ask(f"p/{name}", tools=[WEATHER], stream=True))
+            response = await proxy.send("POST", "/v1/responses", {"model": f"p/{name}", "input": "weather?"})
+            if case.stop == "failed":
+                wanted = TABLE[FaultKind(case.fault or "")]
+                assert whole.status == wanted.status, name
+                assert case.message in whole.error["message"]
+                assert '"finish_reason":"' not in streamed.text, name
+                assert response.status == wanted.status or response.body["status"] == "failed", name
+                continue
+            choice = whole.body["choices"][0]
+            assert choice["finish_reason"] == case.stop, name
+            text = "".join(text for kind, _, text in case.items if kind == "Message")
+            assert (choice["message"].get("content") or choice["message"].get("refusal") or "") == text, name
+            calls = [
+                [name, json.loads(arguments)] for kind, name, arguments in case.items if kind == "ToolCall"
+            ]
+            made = [each["function"] for each in choice["message"].get("tool_calls") or ()]
+            assert [[each["name"], json.loads(each["arguments"])] for each in made] == calls, name
+            ends = [frame["choices"] for frame in streamed.frames if isinstance(frame, dict)]
+            assert case.stop in [choice["finish_reason"] for choices in ends for choice in choices], name
+            if case.usage:
+                usage = whole.body["usage"]
+                assert (usage["prompt_tokens"], usage["completion_tokens"]) == case.usage, name
+        asked = a.asked[-1].body
+        assert ("stream_options" in asked) is ("stream_options" not in PRESETS[preset].refuses)  # type: ignore[index]
 
 
 def test_every_preset_has_an_address_and_names_its_key() -> None:

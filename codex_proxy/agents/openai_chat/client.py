@@ -288,6 +288,11 @@ def _certificates(upstream: Upstream) -> ssl.SSLContext:
 def failure_of(error: Exception) -> Failure:
     """Converts the error of a request that got no answer. The error's own text is left out, since it contains the
     upstream's address."""
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        why = f"the HTTP proxy of the environment (https_proxy) does not connect to it (HTTP {error.status})"
+        return Failure(
+            kind=FaultKind.UPSTREAM_UNREACHABLE, message=f"The model server cannot be reached: {why}."
+        )
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
         why = "its certificate is not trusted, or TLS fails. Its operator has to check it (PROXY_UPSTREAM_CA_FILE)"
         return Failure(
@@ -306,6 +311,8 @@ def failure_of(error: Exception) -> Failure:
         )
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         why = "no connection within its time limit"
+    elif isinstance(error, aiohttp.ClientProxyConnectionError):
+        why = "the HTTP proxy of the environment (http_proxy, https_proxy) cannot be reached"
     elif isinstance(error, aiohttp.ClientConnectorDNSError):
         why = "its name has no address"
     elif isinstance(error, ConnectionRefusedError) or isinstance(
