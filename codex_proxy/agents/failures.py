@@ -14,7 +14,7 @@ import math
 import re
 
 from codex_proxy.agents.base import Ended
-from codex_proxy.core.events import Stop
+from codex_proxy.core.events import Retrying, Stop
 from codex_proxy.core.faults import Failure, FaultKind
 
 K = FaultKind
@@ -236,6 +236,13 @@ def failure_from_text(
         code=given if isinstance(given, str) and _CODE.fullmatch(given) else own_code,
         retry_after=_wait_in(readable, body),
     )
+
+
+def retrying(failure: Failure, status: int | None) -> Retrying:
+    """Returns the event for a repeated call of the model, from the failure and the HTTP status of that call. A failure
+    of the provider's without a status is only a guess, and is not what the turn may end with."""
+    told = failure.kind is not K.UPSTREAM_ERROR or status is not None
+    return Retrying(failure.message, status, failure if told else None)
 
 
 def _classify(

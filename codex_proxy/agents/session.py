@@ -112,6 +112,9 @@ class AgentSession:
         does not keep a client's texts."""
         self.origin: OriginMarks | None = None
         """Marks encrypted content of this agent, if the server has several; else None."""
+        self.silence_hint = ""
+        """What it can mean that the agent says nothing for long, as a sentence for the client; empty where nothing is
+        known."""
         self._dialect = dialect
         self._scheduler: Scheduler | None = None
         self._released: Callable[[AgentSession, bool], None] | None = None

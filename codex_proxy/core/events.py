@@ -171,6 +171,9 @@ class Retrying(msgspec.Struct, frozen=True, gc=False):
 
     message: str
     http_status: int | None = None
+    failure: Failure | None = None
+    """The failure of the call that is repeated, where the agent told its kind: what the turn ends with if its time is
+    up before a call succeeds."""
 
 
 class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):

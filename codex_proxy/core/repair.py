@@ -73,6 +73,10 @@ class TurnRepair:
         """Open items, in the order in which they were opened."""
         self._used: set[str] = set()
         self._step = Step()
+        self.retrying: Retrying | None = None
+        """The newest report that a call of the model is repeated; None once the model has said something again."""
+        self.retries = 0
+        """How many such reports came since the model last said something."""
         self._out: list[Event] = []
 
     def feed(self, events: Iterable[Event]) -> list[Event]:
@@ -143,10 +147,17 @@ class TurnRepair:
             self._turn_ended(BROKEN_OFF)
             return
         self._step.complete()
+        self._model_spoke()
         self._out.append(event)
+
+    def _model_spoke(self) -> None:
+        if self.retrying is not None:
+            self.retrying, self.retries = None, 0
 
     def _retrying(self, event: Retrying) -> None:
         self._out.append(Notice("agent_retry", event.message))
+        self.retrying = event
+        self.retries += 1
         if not self._step.can_retry:
             self._turn_ended(BROKEN_OFF)
             return
@@ -157,6 +168,7 @@ class TurnRepair:
     # --- items ----------------------------------------------------------------------------------
 
     def _item_started(self, event: ItemStarted) -> None:
+        self._model_spoke()
         item = event.item
         held = self._items.get(item.id)
         known = held is not None and (held.open or held.repetition is not None)
@@ -172,6 +184,7 @@ class TurnRepair:
         self._open(item)
 
     def _open(self, item: Item) -> SentItem:
+        self._model_spoke()
         named, tries = item, 2
         while named.id in self._used:  # some providers count their ids from 0 in every answer
             named = msgspec.structs.replace(item, id=f"{item.id}~{tries}")

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import threading
+from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
@@ -94,7 +95,7 @@ REPORTED = frozenset({State.ABANDONED, State.ENDED})
 
 __all__ = ["Child", "ChildListener", "Command", "Exit", "SpawnError", "run_to_end", "spawn"]
 
-# Enough for an agent's last error message with its backtrace. stderr is only for messages and is never parsed.
+# Enough for an agent's last error message with its backtrace.
 STDERR_TAIL_BYTES = 8 * 1024
 # The largest pipe buffer that an unprivileged process can set (/proc/sys/fs/pipe-max-size).
 PIPE_BYTES = 1024 * 1024
@@ -135,7 +136,12 @@ class Child:
     """A running child process. Its owner must end it, by `end` or at least by `kill`."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, command: Command, launched: Launched, listener: ChildListener
+        self,
+        loop: asyncio.AbstractEventLoop,
+        command: Command,
+        launched: Launched,
+        listener: ChildListener,
+        on_stderr: Callable[[bytes], None] | None = None,
     ) -> None:
         """Takes over the process and descriptors of `launched`. Use `spawn` to make one."""
         self.pid = launched.warden.pid
@@ -149,6 +155,7 @@ class Child:
         """Whether the owner has paused the output. This is possible in any state."""
         self._status: int | None = None
         self._stderr_tail = bytearray()
+        self._on_stderr = on_stderr
         self._ended: asyncio.Future[Exit] = loop.create_future()
         self._grace_timer: asyncio.TimerHandle | None = None
         self._warden_timer: asyncio.TimerHandle | None = None
@@ -271,6 +278,8 @@ class Child:
         """Keeps the last part of stderr."""
         self._stderr_tail += chunk
         del self._stderr_tail[:-STDERR_TAIL_BYTES]
+        if self._on_stderr is not None:
+            self._on_stderr(chunk)
 
     def _watch_exit(self) -> None:
         """Arranges that `_exited` is called at the exit: by a pidfd, or by a thread if the system has none."""
@@ -356,13 +365,16 @@ class Child:
         return Exit(self._status, None, tail)
 
 
-async def spawn(command: Command, listener: ChildListener) -> Child:
-    """Starts the command. The listener is called from the event loop's next iteration on.
+async def spawn(
+    command: Command, listener: ChildListener, *, on_stderr: Callable[[bytes], None] | None = None
+) -> Child:
+    """Starts the command. The listener, and `on_stderr` with what the child writes to stderr, are called from the event
+    loop's next iteration on.
 
     Raises `SpawnError`. It contains no await, so that it cannot be cancelled between the start and the return.
     """
     loop = asyncio.get_running_loop()
-    return Child(loop, command, launch(command), listener)
+    return Child(loop, command, launch(command), listener, on_stderr)
 
 
 class _End:

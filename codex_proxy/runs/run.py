@@ -34,6 +34,7 @@ from codex_proxy.core.events import (
     ForwardedBytes,
     InputRequested,
     RawItem,
+    Retrying,
     Stop,
     TurnEnded,
     Usage,
@@ -124,6 +125,23 @@ class DeadlineWatch:
         message = f"The agent took longer than {seconds:g} s for {what}. Try again, or raise the time limit."
         if self._expired is not None:
             self._expired(Failure(kind=FaultKind.TIMED_OUT, message=message))
+
+
+def late_failure(late: Failure, retrying: Retrying | None, retries: int, hint: str) -> Failure:
+    """Returns the failure of a turn that a deadline ends, with what is known of the reason.
+
+    `late`: that it took too long. `retrying`: the newest report of a repeated call, if the model has said nothing
+    since; the turn gets the failure of that call if its kind is known. `hint`: what a silence can mean in this agent.
+    """
+    if retrying is None:
+        return msgspec.structs.replace(late, message=f"{late.message} {hint}") if hint else late
+    times = "once" if retries == 1 else f"{retries} times"
+    if retrying.failure is None:
+        message = f"{late.message} It had asked its model again {times}: {retrying.message}"
+        return msgspec.structs.replace(late, message=message)
+    said = retrying.failure.message.rstrip(".")
+    message = f"{said}. The agent asked again {times}, and ran out of time: {late.message}"
+    return msgspec.structs.replace(retrying.failure, message=message)
 
 
 log = structlog.get_logger(__name__)
@@ -224,7 +242,7 @@ class Run:
         """The tokens of a first attempt that was discarded."""
         self._spent = Usage()
         self._paused = False
-        self._watch = DeadlineWatch(deadlines, scheduler, self.fail)
+        self._watch = DeadlineWatch(deadlines, scheduler, self._deadline_passed)
 
     # --- what the owner does --------------------------------------------------------------------
 
@@ -290,6 +308,10 @@ class Run:
     def fail(self, failure: Failure) -> None:
         """Ends the turn with a failure that is not the agent's."""
         self._end(TurnEnded(Stop.FAILED, "provider", failure))
+
+    def _deadline_passed(self, failure: Failure) -> None:
+        hint = self._session.silence_hint if self._session is not None else ""
+        self.fail(late_failure(failure, self._repair.retrying, self._repair.retries, hint))
 
     # --- what the session calls ---------------------------------------------------------------------
 

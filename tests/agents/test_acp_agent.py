@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import signal
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,11 @@ import msgspec
 import pytest
 
 from codex_proxy.agents.acp.agent import AcpAgent
+from codex_proxy.agents.acp.messages import ModelCallFailed, request, request_id
+from codex_proxy.agents.acp.process import AcpProcess
+from codex_proxy.agents.base import Ended
+from codex_proxy.core.faults import Failure
+from codex_proxy.process.child import Command
 from tests.http.serving import WEATHER, Answer, Proxy, fake_proxy, until, user
 
 
@@ -338,3 +345,51 @@ async def test_a_program_that_does_not_speak_acp_ends_the_start_with_a_sentence(
         async with fake_proxy(tmp_path, agent="acp", agent_command="true"):
             pass
     assert "ended while it was starting" in raised.value.failure.message
+
+
+LOGGING = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    result = {"protocolVersion": 1, "sessionId": "ses_1"}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
+    if asked["method"] == "session/new":
+        print("x" * 100_000, file=sys.stderr)
+        for session in ("ses_2", "ses_1"):
+            print(f"session={session} error={session} has failed", file=sys.stderr, flush=True)
+"""
+
+
+class Heard:
+    """A reader that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+
+    def received(self, messages: Sequence[Any], size: int) -> None:
+        self.messages += messages
+
+    def ended(self, ended: Ended) -> None:
+        pass
+
+    def fail(self, failure: Failure) -> None:
+        pass
+
+
+async def test_a_failed_model_call_in_the_agents_log_is_told_to_its_session_alone(tmp_path: Path) -> None:
+    process = AcpProcess(r"session=(?P<session>\S+) error=(?P<error>.*)")
+    command = Command((sys.executable, "-c", LOGGING), {}, str(tmp_path))
+    await process.start(command, timeout_seconds=30)
+    try:
+        heard, other = Heard(), Heard()
+        for reader in (heard, other):
+            channel = process.open_channel()
+            process.attach(channel, reader)
+            if reader is heard:
+                process.send(request(request_id(channel, 1), "session/new", {}))
+        failed = ModelCallFailed("ses_1 has failed")
+        await until(lambda: failed in heard.messages)
+        assert [each for each in heard.messages if isinstance(each, ModelCallFailed)] == [failed]
+        assert other.messages == []
+    finally:
+        await process.end()

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from codex_proxy.agents.acp.messages import ToolCalled, ToolDropped, ToolsListed, ToolsSettled
+from codex_proxy.agents.acp.failures import failure_of_session
+from codex_proxy.agents.acp.messages import (
+    ModelCallFailed,
+    ToolCalled,
+    ToolDropped,
+    ToolsListed,
+    ToolsSettled,
+)
 from codex_proxy.agents.acp.presets import PRESETS
 from codex_proxy.agents.acp.program import Program
 from codex_proxy.agents.base import Ended
@@ -12,6 +21,7 @@ from codex_proxy.core.events import (
     ItemStarted,
     OutputDelta,
     ReasoningDelta,
+    Retrying,
     Stop,
     TurnEnded,
     Usage,
@@ -327,7 +337,7 @@ def test_a_call_of_a_tool_that_was_not_offered_fails_at_the_tool_server() -> Non
         ("gemini-err_401", 0, K.AGENT_NOT_AUTHENTICATED),
         ("gemini-err_400_context", 0, K.CONTEXT_LENGTH_EXCEEDED),
         ("gemini-bad_model", 0, K.MODEL_NOT_FOUND),
-        ("gemini-err_drop", 0, K.UPSTREAM_ERROR),
+        ("gemini-err_drop", 0, K.UPSTREAM_DISCONNECTED),
         ("qwen-err_401", 0, K.AGENT_NOT_AUTHENTICATED),
         ("qwen-err_400_context", 0, K.CONTEXT_LENGTH_EXCEEDED),
         ("opencode-err_401", 0, K.AGENT_NOT_AUTHENTICATED),
@@ -345,6 +355,45 @@ def test_an_error_is_never_an_answer(name: str, nth: int, kind: FaultKind) -> No
     assert played.end.failure.kind is kind
     assert "http://" not in played.end.failure.message
     assert not played.turn.can_resume
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (
+            "There's an issue with the selected model (opus). It may not exist.",
+            K.MODEL_NOT_FOUND,
+        ),
+        ('{"error": {"message": "model: nonsense", "type": "not_found_error"}}', K.MODEL_NOT_FOUND),
+        ("404 model: nonsense", K.MODEL_NOT_FOUND),
+        ("Connection lost mid-response. The response above may be incomplete.", K.UPSTREAM_DISCONNECTED),
+        ("Transport error: network error: error decoding response body", K.UPSTREAM_DISCONNECTED),
+        ("Cannot connect to API: The socket connection was closed unexpectedly.", K.UPSTREAM_DISCONNECTED),
+        ("Something went wrong.", K.REJECTED_BY_PROVIDER),
+    ],
+)
+def test_the_words_of_an_error_count_more_than_the_agents_category(text: str, kind: FaultKind) -> None:
+    told = {"category": "request", "severity": "error", "title": text}
+    assert failure_of_session(told, PRESETS["codex-acp"]).kind is kind
+
+
+def test_a_call_that_its_log_shows_as_failed_is_a_retry_with_its_reason() -> None:
+    line = (
+        'timestamp=2026-11-22T17:06:57.076Z level=ERROR run=f9dd4e9c message="stream error" providerID=mock '
+        "modelID=mock-model session.id=ses_dfbc65 small=false agent=build mode=primary "
+        'error.error="AI_APICallError: too many requests here"'
+    )
+    found = re.search(PRESETS["opencode"].error_log, line)
+    assert found is not None
+    assert found["session"] == "ses_dfbc65"
+    played = opened("opencode-text")
+    played.receive([ModelCallFailed(found["error"])])
+    [event] = [event for event in played.events if isinstance(event, Retrying)]
+    assert event.message == "too many requests here"
+    assert event.failure is not None
+    assert event.failure.kind is K.AGENT_RATE_LIMITED
+    title = line.replace("small=false", "small=true")
+    assert re.search(PRESETS["opencode"].error_log, title) is None
 
 
 def test_words_about_an_error_are_not_the_answers_text() -> None:

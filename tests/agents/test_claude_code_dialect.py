@@ -109,6 +109,16 @@ def test_an_error_is_a_typed_failure_and_never_an_answer(name: str, kind: FaultK
     assert "API Error" not in end.failure.message
 
 
+def test_a_retry_tells_which_attempt_it_is_and_the_error_that_the_turn_would_have() -> None:
+    [*_, last] = [event for event in heard("err_401") if isinstance(event, Retrying)]
+    assert last.failure is not None
+    assert (last.http_status, last.failure.kind) == (401, FaultKind.AGENT_NOT_AUTHENTICATED)
+    assert "attempt 7 of 10 (authentication_failed, HTTP 401)" in last.message
+    assert "claude auth login" in last.failure.message
+    [broken, *_] = [event for event in heard("err_drop") if isinstance(event, Retrying)]
+    assert broken.failure is None
+
+
 def test_a_refusal_ends_as_content_filter() -> None:
     assert end_of(heard("stop_refusal")).stop == Stop.CONTENT_FILTER
 

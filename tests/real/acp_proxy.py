@@ -75,6 +75,13 @@ def environment_of(agent: str, folder: Path, url: str) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": str(home), **own}
 
 
+def signed_out(folder: Path) -> dict[str, str]:
+    """The variables of a server whose agent has no settings and no key, and reaches nothing but this machine."""
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    return {"PATH": os.environ["PATH"], "HOME": str(home), "IS_SANDBOX": "1"}
+
+
 def _codex_home(home: Path, url: str) -> Path:
     folder = home / ".codex"
     folder.mkdir(exist_ok=True)
@@ -99,7 +106,7 @@ def _opencode_config(url: str) -> str:
 
 @asynccontextmanager
 async def acp_proxy(
-    agent: str, folder: Path, url: str, **more: Any
+    agent: str, folder: Path, url: str, *, signed_in: bool = True, **more: Any
 ) -> AsyncIterator[tuple[AsyncOpenAI, Server]]:
     """A running proxy in this process, and the official SDK as its client."""
     work = folder / "work"
@@ -112,7 +119,8 @@ async def acp_proxy(
         "drain_ms": 0,
     }
     given["agent_env"] = "MOCK_KEY"
-    server = await make_server(Settings(**(given | more)), environment_of(agent, folder, url))
+    environment = environment_of(agent, folder, url) if signed_in else signed_out(folder)
+    server = await make_server(Settings(**(given | more)), environment)
     try:
         await server.start()
         async with client_of(f"http://127.0.0.1:{server.port}") as client:

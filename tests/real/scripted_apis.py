@@ -3,8 +3,9 @@ Completions and Responses.
 
 The last user text that holds `SCRIPT:` is followed by a JSON list of steps; step N is played for the N-th model call
 behind it, and beyond the last the text "ok". A step has `think`, `text`, `tools` (`args` and a `name`, which has to be
-in the name of an offered tool), `delay` (seconds between words) or `error` (`status`, `type`, `message`). Agents make
-calls of their own (titles, suggestions), which are answered and not scripted.
+in the name of an offered tool), `delay` (seconds between words), `drop` (the number of events after which the
+connection breaks) or `error` (`status`, `type`, `message`). Agents make calls of their own (titles, suggestions), which
+are answered and not scripted.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from aiohttp import web
 
 IN, CACHED, OUT, THOUGHT = 1200, 1000, 34, 7
 """What every call is counted as: input, what of it was cached, output, what of it was thought."""
+BREAK_SECONDS = 0.1
+"""From the last event of a stream to its break, so that the agent has read what came."""
 Body: TypeAlias = dict[str, Any]
 Say: TypeAlias = Callable[..., Awaitable[None]]
 
@@ -63,13 +66,28 @@ class ScriptedApis:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
 
+        written = 0
+
         async def say(data: Any, event: str = "") -> None:
+            nonlocal written
             head = f"event: {event}\n" if event else ""
             text = data if isinstance(data, str) else json.dumps(data)
+            if "drop" in step and written == step["drop"]:
+                raise BrokenOffError
+            written += 1
             await response.write(f"{head}data: {text}\n\n".encode())
 
-        await api.stream(say, step, calls, id, whole)
+        try:
+            await api.stream(say, step, calls, id, whole)
+        except BrokenOffError:
+            assert request.transport is not None
+            await asyncio.sleep(BREAK_SECONDS)
+            request.transport.abort()
         return response
+
+
+class BrokenOffError(Exception):
+    """The script says that the connection breaks here."""
 
 
 class Api:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from codex_proxy.agents.base import Ended
+from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.events import (
     ApprovalRequested,
     FullText,
@@ -287,3 +288,52 @@ async def test_a_turn_that_takes_too_long_fails_and_the_agent_is_stopped() -> No
     assert failure.kind is FaultKind.TIMED_OUT
     assert lane.sent[-1] == b"interrupt"
     assert lane.released == [True]
+
+
+@virtual
+async def test_a_turn_that_runs_out_of_time_in_retries_fails_by_their_reason_where_it_is_known() -> None:
+    limited = Failure(kind=FaultKind.AGENT_RATE_LIMITED, message="The rate limit is reached.", retry_after=7)
+    run, lane, _ = await begun(deadlines=Deadlines(first=5, idle=10, total=20))
+    lane.say(Retrying("attempt 1", 429, limited), Retrying("attempt 2", 429, limited))
+    await asyncio.sleep(6)
+    failure = end_of(run).failure
+    assert failure is not None
+    assert (failure.kind, failure.retry_after) == (FaultKind.AGENT_RATE_LIMITED, 7)
+    assert failure.message.startswith("The rate limit is reached. The agent asked again 2 times")
+    assert "5 s" in failure.message
+    assert lane.sent[-1] == b"interrupt"
+
+
+@virtual
+async def test_a_reason_that_is_not_known_stays_a_timeout_that_quotes_what_was_told() -> None:
+    run, lane, _ = await begun(deadlines=Deadlines(first=5, idle=10, total=20))
+    lane.say(Retrying("A transient error. Retrying..."))
+    await asyncio.sleep(6)
+    failure = end_of(run).failure
+    assert failure is not None
+    assert failure.kind is FaultKind.TIMED_OUT
+    assert failure.message.endswith("It had asked its model again once: A transient error. Retrying...")
+
+
+@virtual
+async def test_a_silence_after_a_retry_that_succeeded_is_a_timeout() -> None:
+    limited = Failure(kind=FaultKind.AGENT_RATE_LIMITED, message="The rate limit is reached.")
+    run, lane, _ = await begun(deadlines=Deadlines(first=5, idle=10, total=20))
+    lane.say(Retrying("attempt 1", 429, limited), *said("It works again."))
+    await asyncio.sleep(11)
+    failure = end_of(run).failure
+    assert failure is not None
+    assert failure.kind is FaultKind.TIMED_OUT
+    assert "rate limit" not in failure.message
+
+
+@virtual
+async def test_a_silent_agent_is_told_of_with_what_its_silence_can_mean() -> None:
+    agent = WordAgent()
+    run, lane, _ = await begun(agent, deadlines=Deadlines(first=5, idle=10, total=20))
+    assert isinstance(lane.reader, AgentSession)
+    lane.reader.silence_hint = "It says nothing while it waits."
+    await asyncio.sleep(6)
+    failure = end_of(run).failure
+    assert failure is not None
+    assert failure.message.endswith("raise the time limit. It says nothing while it waits.")

@@ -193,7 +193,9 @@ class AcpAgent:
         servers = () if door is None else (door.server_entry(http=declared.http_tools),)
         channel = process.open_channel()
         dialect = AcpTurn(channel, self._launch.program(declared), _new_id, servers=servers)
-        return AgentSession(turn, dialect, AcpTransport(process, channel, dialect, door))
+        session = AgentSession(turn, dialect, AcpTransport(process, channel, dialect, door))
+        session.silence_hint = self._launch.preset.silence_hint
+        return session
 
     async def _open_door(self, turn: Turn) -> Door | None:
         if not turn.tools:
@@ -286,7 +288,7 @@ class AcpAgent:
         return slot.process
 
     async def _started(self, slot: _Slot, place: Place) -> AcpProcess:
-        process = AcpProcess()
+        process = AcpProcess(self._launch.preset.error_log)
         try:
             try:
                 command = self._launch.command_in(place)

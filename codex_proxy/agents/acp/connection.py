@@ -85,6 +85,10 @@ class Connection:
         """The number of open channels."""
         return len(self._open)
 
+    def channel_of_session(self, session: str) -> int | None:
+        """Returns the channel that opened this session; None if no open one did."""
+        return self._sessions.get(session)
+
     # --- received messages ----------------------------------------------------------------------
 
     def receive(self, lines: Sequence[bytes]) -> Received:

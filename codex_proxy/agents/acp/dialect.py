@@ -25,6 +25,7 @@ from codex_proxy.agents.acp.messages import (
     INVALID_PARAMS,
     Input,
     Message,
+    ModelCallFailed,
     RpcError,
     ToolCalled,
     ToolDropped,
@@ -121,7 +122,7 @@ class AcpTurn:
         """The first prompt, until it is sent."""
         self._tools = ClientTools()
         self._tools_listed = not self._servers
-        self._reader = UpdateReader(new_id, errors_as_text=program.preset.errors_as_text)
+        self._reader = UpdateReader(new_id, program.preset)
         self._usage = UsageCounter(program.preset.usage)
         self._events: list[Event] = self._reader.events
         """Events since the last step; the reader appends to the same list."""
@@ -194,6 +195,9 @@ class AcpTurn:
                         self._read_update(update)
                     continue
                 self._handle(message)
+            elif isinstance(message, ModelCallFailed):
+                if active:
+                    self._reader.retry(message.text)
             else:
                 self._handle_tool_server(message)
             active = self._state is State.PROMPTING

@@ -15,6 +15,7 @@ import msgspec
 from codex_proxy.agents.acp.messages import AUTH_REQUIRED, INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
 from codex_proxy.agents.acp.presets import Preset
 from codex_proxy.agents.failures import MESSAGES, cleaned, failure_from_text
+from codex_proxy.core.events import Retrying
 from codex_proxy.core.faults import Failure, FaultKind
 
 K = FaultKind
@@ -31,16 +32,22 @@ UNAUTHORIZED: Final = re.compile(
 RATE_LIMITED: Final = re.compile(r"\b429\b|rate.?limit|too many requests", re.IGNORECASE)
 OVERLOADED: Final = re.compile(r"\b(?:503|529)\b|overloaded", re.IGNORECASE)
 NO_MODEL: Final = re.compile(
-    r"unknown model|model\b.{0,200}?(?:not found|does not exist|not available)|^model: \S+$", re.IGNORECASE
+    r"unknown model|model\b.{0,200}?(?:not found|(?:does|may) not exist|not available)|^(?:\d{3} )?model: \S+$",
+    re.IGNORECASE,
 )
-SERVER_ERROR: Final = re.compile(
-    r"\b50\d\b|internal server error|terminated|stream disconnected", re.IGNORECASE
+DISCONNECTED: Final = re.compile(
+    r"\bterminated\b|stream disconnected|(?:connection|socket)\b.{0,12} (?:lost|reset|closed)|transport error|"
+    r"error reading a body",
+    re.IGNORECASE,
 )
+SERVER_ERROR: Final = re.compile(r"\b50\d\b|internal server error", re.IGNORECASE)
 ADDRESSES: Final = re.compile(
     r" ?If it persists, check your inference gateway[^.]*\([^)]*\)\.?|\b(?:(?:\d{1,3}\.){3}\d{1,3}|localhost):\d+\b"
 )
 """Matches the parts of error texts, other than links, that reveal the address of the model provider. They are
 removed."""
+MAX_NOTE: Final = 400
+"""The maximum length of the text about a retry, in characters."""
 INTERNAL: Final = re.compile(r"^Internal error(?:: )?")
 
 ERROR_KINDS: Final = {
@@ -92,11 +99,19 @@ def failure_of_text(
     text = ADDRESSES.sub("", text.removeprefix("API Error: ").removeprefix("Error: "))
     found = failure_from_text(text, http_status=status)
     said = found.message.removeprefix(f"{MESSAGES.get(found.kind, '')}: ")
-    told = _kind_in(text) or kind or found.kind
+    told = _kind_in(text) or _kind_in(said) or kind or found.kind
     if told in (K.UPSTREAM_UNAUTHORIZED, K.AGENT_NOT_AUTHENTICATED):
         return not_signed_in(preset, said)
     message = f"{MESSAGES[told]}: {said}" if told in MESSAGES and said else found.message
     return found if told is found.kind else msgspec.structs.replace(found, kind=told, message=message)
+
+
+def retry_event(text: str, preset: Preset) -> Retrying:
+    """Returns the event for a model call that the agent repeats. `text`: its words about that; with the failure of the
+    call, if they show its kind."""
+    text = ADDRESSES.sub("", text)
+    failure = None if _kind_in(text) is None else failure_of_text(text, preset)
+    return Retrying(cleaned(text, MAX_NOTE), failure=failure)
 
 
 def _kind_in(text: str) -> FaultKind | None:
@@ -113,6 +128,8 @@ def _kind_in(text: str) -> FaultKind | None:
         return K.AGENT_NOT_AUTHENTICATED
     if OVERLOADED.search(text):
         return K.UNAVAILABLE
+    if DISCONNECTED.search(text):
+        return K.UPSTREAM_DISCONNECTED
     return K.UPSTREAM_ERROR if SERVER_ERROR.search(text) else None
 
 

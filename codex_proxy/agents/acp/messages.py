@@ -107,8 +107,14 @@ class ToolDropped(msgspec.Struct, frozen=True):
     key: str
 
 
-Input: TypeAlias = Message | ToolsListed | ToolCalled | ToolsSettled | ToolDropped
-"""What the dialect reads: messages from the agent, and events at the session's tool server."""
+class ModelCallFailed(msgspec.Struct, frozen=True):
+    """A call of the model has failed, by the agent's log: it repeats the call, or fails its turn. `text`: why."""
+
+    text: str
+
+
+Input: TypeAlias = Message | ToolsListed | ToolCalled | ToolsSettled | ToolDropped | ModelCallFailed
+"""What the dialect reads: messages from the agent, lines of its log, and events at the session's tool server."""
 
 
 class _Loose(msgspec.Struct, frozen=True):

@@ -60,6 +60,11 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a null `usage` means that the turn failed."""
     one_call_at_a_time: bool = False
     """Whether it makes the calls of a step one after the other, although it announces all of them first."""
+    error_log: str = ""
+    """A regular expression for the lines on stderr in which it logs a failed model call, with the groups `session` and
+    `error`; empty if it logs none. It repeats such a call without a word in its protocol."""
+    silence_hint: str = ""
+    """What it can mean that it says nothing for long, as a sentence for the client."""
     lists_late: bool = False
     """Whether it requests the tools of MCP servers only after the prompt."""
 
@@ -88,6 +93,8 @@ GEMINI: Final = Preset(
     ),
     state_folders=(".gemini",),
     sign_in="Run `gemini` once and sign in, or set GEMINI_API_KEY.",
+    silence_hint="Gemini CLI says nothing while its model server is too busy or fails: it asks again up to 10 times. "
+    'With `"general": {"maxAttempts": 1}` in its settings.json it tells the error at once.',
 )
 QWEN: Final = Preset(
     name="qwen",
@@ -103,11 +110,13 @@ QWEN: Final = Preset(
     keys=("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "DASHSCOPE_API_KEY", "QWEN_MODEL"),
     state_folders=(".qwen",),
     sign_in="Run `qwen` once and sign in, or set OPENAI_API_KEY (and OPENAI_BASE_URL, OPENAI_MODEL).",
+    silence_hint="Qwen Code says nothing while its model server is too busy or fails: it asks again for more than a "
+    "minute.",
 )
 OPENCODE: Final = Preset(
     name="opencode",
     title="opencode",
-    argv=("opencode", "acp"),
+    argv=("opencode", "acp", "--print-logs", "--log-level", "ERROR"),
     package="opencode-ai",
     tested="1.18.33",
     usage="last",
@@ -122,6 +131,9 @@ OPENCODE: Final = Preset(
         *(".local/share/opencode", ".local/state/opencode", ".config/opencode", ".cache/opencode"),
     ),
     sign_in="Run `opencode auth login`.",
+    error_log=r'message="stream error" .*?\bsession\.id=(?P<session>\S+) small=false .*?\berror\.error="(?:\w+: )?'
+    r'(?P<error>(?:[^"\\]|\\.)*)',
+    silence_hint="opencode may be waiting for a model server that it cannot reach, or that takes long to answer.",
 )
 COPILOT: Final = Preset(
     name="copilot",
@@ -139,6 +151,8 @@ COPILOT: Final = Preset(
     ),
     state_folders=(".copilot", ".cache/copilot"),
     sign_in="Run `copilot login`.",
+    silence_hint="Copilot CLI says nothing while its model server refuses calls for their rate: it asks again for up "
+    "to a minute.",
     errors_as_text=True,
     lists_late=True,
 )
@@ -152,8 +166,12 @@ CLAUDE_ACP: Final = Preset(
     # In the mode `plan` a model of its own decides what runs without being asked.
     read_only=("default",),
     asks=True,
-    # Without it the client's tools are behind a search; retries go on for minutes.
-    env={"ENABLE_TOOL_SEARCH": "false", "CLAUDE_CODE_MAX_RETRIES": "2"},
+    env={
+        "ENABLE_TOOL_SEARCH": "false",  # else the client's tools are behind a search
+        # An error is told at once, and a stream that broke off does not come again under another message.
+        "CLAUDE_CODE_MAX_RETRIES": "0",
+        "CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK": "1",
+    },
     keys=_CLAUDE_KEYS,
     state_folders=(".claude",),
     sign_in="Run `claude` once and sign in, or set ANTHROPIC_API_KEY.",

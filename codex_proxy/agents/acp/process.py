@@ -5,13 +5,14 @@ session.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from codex_proxy import __version__
 from codex_proxy.agents.acp.connection import Connection
 from codex_proxy.agents.acp.dialect import AcpTurn
-from codex_proxy.agents.acp.messages import Input, split_writes
+from codex_proxy.agents.acp.messages import Input, ModelCallFailed, split_writes
 from codex_proxy.agents.acp.tool_server import Door
 from codex_proxy.agents.base import Ended
 from codex_proxy.agents.failures import how_it_ended, last_words
@@ -21,13 +22,16 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
 
 CLIENT_NAME = "codex-proxy"
+MAX_LOG_LINE = 1 << 20
+"""Bytes of a line of the agent's log on stderr. A longer one is not read, nor what was read together with it."""
 RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it.")
 
 
 class AcpProcess:
     """A process that serves many sessions at once. Call `start`, then `open_channel` for each session."""
 
-    def __init__(self) -> None:
+    def __init__(self, error_log: str = "") -> None:
+        """`error_log`: as in `Preset`."""
         self.connection = Connection(CLIENT_NAME, __version__)
         self.exit: Exit | None = None
         """How the process ended; None before that."""
@@ -44,12 +48,15 @@ class AcpProcess:
         """Whether only one turn has run since the process was last without turns. Its stderr then belongs to that
         turn."""
         self._changed = asyncio.Event()
+        self._error_log = re.compile(error_log) if error_log else None
+        self._log_framer = LineFramer(MAX_LOG_LINE)
 
     async def start(self, command: Command, *, timeout_seconds: float) -> None:
         """Starts the process and initializes the connection. Raises `Fault` if it does not answer within
         `timeout_seconds`."""
         try:
-            self._child = await spawn(command, self)
+            on_stderr = self._log_received if self._error_log is not None else None
+            self._child = await spawn(command, self, on_stderr=on_stderr)
         except SpawnError as error:
             raise spawn_fault(error) from error
         self._child.write(self.connection.initialize())
@@ -173,6 +180,19 @@ class AcpProcess:
             self.unhealthy = True
             self.kill()
             self._note_change()
+
+    def _log_received(self, chunk: bytes) -> None:
+        """Reads the agent's log on stderr: tells each session of its failed model calls."""
+        assert self._error_log is not None
+        try:
+            lines = self._log_framer.feed(chunk)
+        except LineTooLong as fault:
+            lines, self._log_framer = fault.before, LineFramer(MAX_LOG_LINE)
+        for line in lines:
+            found = self._error_log.search(line.decode("utf-8", "replace"))
+            channel = None if found is None else self.connection.channel_of_session(found["session"])
+            if found is not None and channel in self._readers:
+                self._readers[channel].received((ModelCallFailed(found["error"]),), 0)
 
     def ended(self, exit: Exit) -> None:
         self.exit = exit

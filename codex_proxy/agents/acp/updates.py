@@ -12,7 +12,9 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from codex_proxy.agents.acp.client_tools import ClientTools
+from codex_proxy.agents.acp.failures import retry_event
 from codex_proxy.agents.acp.messages import Update
+from codex_proxy.agents.acp.presets import Preset
 from codex_proxy.agents.failures import cleaned
 from codex_proxy.core.events import (
     Event,
@@ -22,7 +24,6 @@ from codex_proxy.core.events import (
     OutputDelta,
     RawItem,
     ReasoningDelta,
-    Retrying,
     StepCompleted,
     TextDelta,
 )
@@ -64,8 +65,8 @@ class OpenCall(msgspec.Struct):
 class UpdateReader:
     """Converts the updates of a session's turns to events, which are appended to `events`."""
 
-    def __init__(self, new_id: Callable[[str], str], *, errors_as_text: bool = False) -> None:
-        """`new_id` returns a new id with the given prefix. `errors_as_text`: see `Preset`."""
+    def __init__(self, new_id: Callable[[str], str], preset: Preset) -> None:
+        """`new_id` returns a new id with the given prefix."""
         self.events: list[Event] = []
         self.held = ""
         """Text that is held back because it may be an error message. The result of the turn shows whether it is."""
@@ -74,7 +75,7 @@ class UpdateReader:
         """Whether the turn has called any tool, and therefore takes more than one model call."""
         self.ran_commands = False
         self._new_id = new_id
-        self._errors_as_text = errors_as_text
+        self._preset = preset
         self._message = ""
         self._message_name: str | None = None
         """The agent's id of the open message."""
@@ -119,7 +120,7 @@ class UpdateReader:
     def _add_text(self, text: str, name: str | None) -> None:
         if not text:
             return
-        if self.held or (self._errors_as_text and text.startswith((ERROR, INFO))):
+        if self.held or (self._preset.errors_as_text and text.startswith((ERROR, INFO))):
             if self.held.startswith(INFO) and not text.startswith((ERROR, INFO)):
                 self.release_held()
             else:
@@ -129,7 +130,7 @@ class UpdateReader:
 
     def _hold(self, text: str) -> None:
         if text.startswith(INFO) and text.rstrip().endswith(RETRIES):
-            self._retry(cleaned(text.removeprefix(INFO), MAX_TITLE))
+            self.retry(text.removeprefix(INFO))
         elif text.startswith((ERROR, INFO)):
             self.release_held()
             self.held = text
@@ -249,16 +250,16 @@ class UpdateReader:
             title = failure.get("title")
             text = cleaned(title if isinstance(title, str) else "", MAX_TITLE)
             if text.startswith(RETRYING):
-                self._retry(text)
+                self.retry(text)
             else:
                 self.events.append(Notice("agent_warning", text))
 
-    def _retry(self, reason: str) -> None:
+    def retry(self, reason: str) -> None:
         """Adds `Retrying` and drops the open texts: the agent repeats its model call, and with it all text since the
-        last tool call."""
+        last tool call. `reason`: its words about that."""
         self._message = self._reasoning = self.held = ""
         self._said.clear()
-        self.events.append(Retrying(reason))
+        self.events.append(retry_event(reason, self._preset))
 
     def _begin_model_call(self) -> None:
         """Ends the step of the last model call if that had tool calls. A retry of the next model call repeats

@@ -16,7 +16,7 @@ import msgspec
 
 from codex_proxy.agents.base import NOTHING, Decision, Ended, Reply, Step, ToolReply
 from codex_proxy.agents.claude_code import activities
-from codex_proxy.agents.claude_code.failures import failure_of
+from codex_proxy.agents.claude_code.failures import BROKE_OFF, failure_of, retry_event
 from codex_proxy.agents.claude_code.history import Feed, conversation, lines_of
 from codex_proxy.agents.claude_code.messages import (
     CLIENT_SERVER,
@@ -76,7 +76,6 @@ BAD_ANSWER: Final = Failure(
 CONVERSATION_LOST: Final = Failure(
     kind=FaultKind.AGENT_CRASHED, message="Claude Code has lost this conversation. Send the request again."
 )
-BROKE_OFF: Final = "Claude Code asks its model again: the connection broke off."
 DENIED: Final = "This server allows no more than its sandbox does: the turn is {}. Go on without it."
 
 
@@ -239,11 +238,8 @@ class ClaudeCodeTurn:
                 self._started = True
                 self._events.append(TurnStarted(self._session_id, self._turn.model or message.model or ""))
         elif message.subtype == "api_retry" and self._state is State.ACTIVE:
-            retry = msgspec.json.decode(line, type=Retry)
-            known = retry.error is not None and retry.error != "unknown"
-            said = f"Claude Code asks its model again: {retry.error}." if known else BROKE_OFF
             self._step_open = False
-            self._events.append(Retrying(said, retry.error_status))
+            self._events.append(retry_event(msgspec.json.decode(line, type=Retry)))
 
     # --- the beginning --------------------------------------------------------------------------
 

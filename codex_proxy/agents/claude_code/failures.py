@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from codex_proxy.agents.claude_code.messages import Retry
 from codex_proxy.agents.failures import cleaned, failure_from_text
+from codex_proxy.core.events import Retrying
 from codex_proxy.core.faults import Failure, FaultKind
 
 K = FaultKind
@@ -45,6 +47,7 @@ STATUSES: Final[dict[int, FaultKind]] = {
     504: K.UPSTREAM_TIMEOUT,
     529: K.UNAVAILABLE,
 }
+BROKE_OFF: Final = "Claude Code asks its model again: the connection broke off."
 TOO_LONG: Final = "prompt_too_long"
 """The `terminal_reason` of a conversation that exceeds the model's context."""
 
@@ -93,13 +96,27 @@ def failure_of(text: str, *, code: str | None, status: int | None, reason: str |
         return NOT_SIGNED_IN
     said = cleaned(_ADVICE.sub("", _FRAME.sub("", text, count=1)))
     if kind is K.AGENT_NOT_AUTHENTICATED:
-        return Failure(
-            kind=kind, message=f"Claude Code's sign-in was refused (HTTP {status}): {said} {SIGN_IN}"
-        )
+        refused = f"Claude Code's sign-in was refused (HTTP {status})"
+        return Failure(kind=kind, message=f"{refused}: {said} {SIGN_IN}" if said else f"{refused}. {SIGN_IN}")
     known = MESSAGES.get(kind)
     if known is None:
         return failure_from_text(text, http_status=status)
     return Failure(kind=kind, message=f"{known}: {said}" if said else f"{known}.")
+
+
+def retry_event(retry: Retry) -> Retrying:
+    """Returns the event for a model call that Claude Code repeats, with the failure of that call, if it is known."""
+    code = retry.error if retry.error != "unknown" else None
+    if code is None and retry.error_status is None:
+        return Retrying(BROKE_OFF)
+    nth = ""
+    if retry.attempt is not None and retry.max_retries is not None:
+        nth = f", attempt {retry.attempt} of {retry.max_retries}"
+    status = f", HTTP {retry.error_status}" if retry.error_status is not None else ""
+    text = f"Claude Code asks its model again{nth} ({code or 'error'}{status})."
+    return Retrying(
+        text, retry.error_status, failure_of("", code=code, status=retry.error_status, reason=None)
+    )
 
 
 def _kind(text: str, code: str | None, status: int | None, reason: str | None) -> FaultKind:

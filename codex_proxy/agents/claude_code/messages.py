@@ -84,6 +84,8 @@ class Message(msgspec.Struct, frozen=True):
 class Retry(msgspec.Struct, frozen=True):
     """`system/api_retry`: the program repeats a model call."""
 
+    attempt: int | None = None
+    max_retries: int | None = None
     error_status: int | None = None
     error: str | None = None
 

@@ -48,11 +48,10 @@ from codex_proxy.agents.codex_app_server.turn_states import (
     Change,
     State,
 )
-from codex_proxy.agents.failures import failure_from_exit
+from codex_proxy.agents.failures import failure_from_exit, retrying
 from codex_proxy.core.events import (
     Event,
     Notice,
-    Retrying,
     StepCompleted,
     Stop,
     TextDelta,
@@ -398,7 +397,7 @@ class AppServerTurn:
             return
         self._model_items.discard_for_retry()
         self._reader.discard_for_retry()
-        self._events.append(Retrying(ended.failure.message, error_kind(error.codex_error_info)[1]))
+        self._events.append(retrying(ended.failure, error_kind(error.codex_error_info)[1]))
 
     def _turn_completed(self, params: Params) -> None:
         state = msgspec.json.decode(params.turn, type=TurnPayload)

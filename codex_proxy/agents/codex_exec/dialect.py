@@ -19,6 +19,7 @@ from codex_proxy.agents.failures import (
     cleaned,
     failure_from_exit,
     failure_from_text,
+    retrying,
     status_in,
     stop_from_text,
 )
@@ -31,7 +32,6 @@ from codex_proxy.core.events import (
     ItemStarted,
     Notice,
     OutputDelta,
-    Retrying,
     StepCompleted,
     Stop,
     TurnEnded,
@@ -177,7 +177,7 @@ class CodexExec:
         """Adds a retry; or stores the first error of the turn, which is the cause of its failure."""
         text = line.message or ""
         if text.startswith(RECONNECTING):
-            out.append(Retrying(failure_from_text(text).message, status_in(text)))
+            out.append(retrying(failure_from_text(text), status_in(text)))
         elif self._error_text is None:
             self._error_text = text
 

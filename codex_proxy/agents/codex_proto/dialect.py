@@ -27,6 +27,7 @@ from codex_proxy.agents.failures import (
     cleaned,
     failure_from_exit,
     failure_from_text,
+    retrying,
     status_in,
     stop_from_text,
 )
@@ -36,7 +37,6 @@ from codex_proxy.core.events import (
     Event,
     Notice,
     RequestClosed,
-    Retrying,
     StepCompleted,
     Stop,
     TextDelta,
@@ -315,7 +315,7 @@ class CodexProto:
 
     def _stream_error(self, msg: Msg, out: list[Event]) -> None:
         text = msg.message or ""
-        out.append(Retrying(failure_from_text(text).message, status_in(text)))
+        out.append(retrying(failure_from_text(text), status_in(text)))
         self._messages.drop_open()
         self._reasoning.drop_open()
         self._calls.drop_open()
