@@ -1,8 +1,9 @@
 """The limits of the user's account: read from an agent's messages, and the newest of them kept, from all its processes.
 
-Comes in: the JSON of app-server's `RateLimitSnapshot` or `GetAccountRateLimitsResponse` (camelCase), or of proto's
-`token_count` (snake_case). Goes out: `AccountLimits`, none where every field is null because the provider sent no
-limits. A report may leave out limits: it replaces those that it contains, and no others. Source: recordings.
+Comes in: the JSON of app-server's `RateLimitSnapshot` or `GetAccountRateLimitsResponse` (camelCase), of proto's
+`token_count` (snake_case), or of Claude Code's `rate_limit_info`. Goes out: `AccountLimits`, none where every field is
+null because the provider sent no limits. A report may leave out limits: it replaces those that it contains, and no
+others. Source: recordings, and Claude Code 2.1.330 with a provider's headers.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ MAX_COUNT: Final = 16
 """The most limits that are read from one message. An account has one to three."""
 _MAX_CHARS: Final = 200  # letters of a name that the agent gives
 _WINDOWS: Final[tuple[WindowName, ...]] = ("primary", "secondary")
+_CLAUDE_WINDOWS: Final[Mapping[str, tuple[WindowName, int]]] = {
+    "five_hour": ("primary", 300),
+    "seven_day": ("secondary", 10_080),
+}
+"""Claude Code's names of the windows of the whole account, with their lengths in minutes."""
 _FARTHEST: Final = 253_402_300_799  # the last second of the year 9999
 
 
@@ -38,6 +44,9 @@ def _snapshots(value: Any) -> Iterator[Mapping[str, Any]]:
     id."""
     if not isinstance(value, dict):
         return
+    if "rateLimitType" in value or "unifiedWindows" in value:
+        yield from _claude_snapshots(value)
+        return
     several = value.get("rateLimitsByLimitId")
     if isinstance(several, dict) and several:
         for id, each in several.items():
@@ -47,6 +56,34 @@ def _snapshots(value: Any) -> Iterator[Mapping[str, Any]]:
     one = value.get("rateLimits", value)
     if isinstance(one, dict):
         yield one
+
+
+def _claude_snapshots(told: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yields Claude Code's windows as snapshots: those of the whole account are the two windows of one limit, and each
+    window for a single model is a limit of its own. Before release 2.1.310 it tells of one window, often without a
+    share."""
+    named = told.get("rateLimitType")
+    windows = told.get("unifiedWindows")
+    if not isinstance(windows, dict):
+        windows = {named: told}
+    whole: dict[str, Any] = {}
+    for name, window in windows.items():
+        if not isinstance(name, str) or not isinstance(window, dict):
+            continue
+        place, minutes = _CLAUDE_WINDOWS.get(name, ("primary", None))
+        share = _number(window, "utilization")
+        used = {
+            "usedPercent": None if share is None else round(100 * share, 2),
+            "windowDurationMins": minutes,
+        }
+        used["resetsAt"] = window.get("resetsAt")
+        if name in _CLAUDE_WINDOWS:
+            whole[place] = used
+        else:
+            yield {"limitId": name, "primary": used}
+    if told.get("status") == "rejected":
+        whole["rateLimitReachedType"] = named
+    yield whole
 
 
 def _limits(told: Mapping[str, Any]) -> AccountLimits:

@@ -50,6 +50,40 @@ def test_proto_tells_in_how_many_seconds_a_window_ends() -> None:
     assert limits(told) == (AccountLimits(windows=(window,)),)
 
 
+CLAUDE = {
+    "status": "allowed_warning",
+    "resetsAt": 1800000000,
+    "rateLimitType": "five_hour",
+    "utilization": 0.82,
+    "overageStatus": "rejected",
+    "isUsingOverage": False,
+    "surpassedThreshold": 0.75,
+    "unifiedWindows": {
+        "five_hour": {"utilization": 0.82, "resetsAt": 1800000000, "status": "allowed_warning"},
+        "seven_day": {"utilization": 0.29, "resetsAt": 1800400000, "status": "allowed"},
+    },
+}
+
+
+def test_claude_code_tells_shares_of_its_windows() -> None:
+    five = LimitWindow(name="primary", used_percent=82, seconds=18000, resets_at=1800000000)
+    seven = LimitWindow(name="secondary", used_percent=29, seconds=604800, resets_at=1800400000)
+    assert limits(CLAUDE) == (AccountLimits(windows=(five, seven)),)
+    older = {name: value for name, value in CLAUDE.items() if name != "unifiedWindows"}
+    assert limits(older) == (AccountLimits(windows=(five,)),)
+    assert limits({"status": "allowed", "resetsAt": 1, "rateLimitType": "five_hour"}) == ()
+    refused = limits({"status": "rejected", "resetsAt": 1, "rateLimitType": "seven_day"})
+    assert refused == (AccountLimits(reached="seven_day"),)
+
+
+def test_a_window_of_claude_codes_for_one_model_is_a_limit_of_its_own() -> None:
+    windows = {"seven_day_opus": {"utilization": 1.0, "resetsAt": 1800400000}}
+    window = LimitWindow(name="primary", used_percent=100, resets_at=1800400000)
+    assert limits({**CLAUDE, "unifiedWindows": windows}) == (
+        AccountLimits(id="seven_day_opus", windows=(window,)),
+    )
+
+
 @pytest.mark.parametrize(
     "value",
     [

@@ -10,11 +10,14 @@ import pytest
 
 from codex_proxy.agents.base import Decision, Ended, ToolReply
 from codex_proxy.agents.claude_code.dialect import ClaudeCodeTurn
+from codex_proxy.agents.claude_code.history import Thought, thought_in
 from codex_proxy.core.events import (
+    AccountLimitsReported,
     ApprovalRequested,
     ArgumentsDelta,
     Event,
     ItemStarted,
+    RawItem,
     Retrying,
     StepCompleted,
     Stop,
@@ -291,3 +294,39 @@ def test_calls_that_this_server_has_to_see_whole_are_not_streamed() -> None:
     assert not any(isinstance(event, ArgumentsDelta) for event in events)
     assert not any(isinstance(event, ItemStarted) and isinstance(event.item, ToolCall) for event in events)
     assert sum(isinstance(event, ToolCallRequested) for event in events) == 2
+
+
+def test_a_signed_thought_is_an_item_for_later_requests_and_limits_are_told() -> None:
+    dialect, events = begun("text"), []
+    stream = [
+        {"type": "message_start", "message": {"id": "m", "model": "opus"}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking"}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "h"}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "m"}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "Sig"}},
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "content_block_start",
+            "index": 1,
+            "content_block": {"type": "redacted_thinking", "data": "abc"},
+        },
+        {"type": "content_block_stop", "index": 1},
+        {"type": "content_block_start", "index": 2, "content_block": {"type": "thinking"}},
+        {
+            "type": "content_block_delta",
+            "index": 2,
+            "delta": {"type": "thinking_delta", "thinking": "unsigned"},
+        },
+        {"type": "content_block_stop", "index": 2},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+    ]
+    told = [{"type": "stream_event", "event": event} for event in stream]
+    told.append({"type": "rate_limit_event", "rate_limit_info": {"status": "allowed"}})
+    for line in output_lines("text"):
+        events += dialect.receive([line]).events
+        if b'"status":"requesting"' in line:
+            break
+    events += dialect.receive([json.dumps(each).encode() for each in told]).events
+    raw = [event.json for event in events if isinstance(event, RawItem) and event.type == "reasoning"]
+    assert [thought_in(each) for each in raw] == [Thought("opus", "hm", "Sig"), Thought("opus", data="abc")]
+    assert AccountLimitsReported(b'{"status": "allowed"}') in events

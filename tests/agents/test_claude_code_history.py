@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from codex_proxy.agents.claude_code.dialect import ClaudeCodeTurn
 from codex_proxy.agents.claude_code.failures import failure_of
-from codex_proxy.agents.claude_code.history import BEGIN, CONTINUE, NO_OUTPUT, conversation
+from codex_proxy.agents.claude_code.history import (
+    BEGIN,
+    CONTINUE,
+    NO_OUTPUT,
+    Feed,
+    Thought,
+    conversation,
+)
 from codex_proxy.agents.claude_code.tool_names import MAX_CHARS, agent_name
 from codex_proxy.core.events import Stop, TurnEnded
 from codex_proxy.core.faults import FaultKind
@@ -143,3 +150,48 @@ def test_an_error_is_told_by_its_code_its_status_then_its_words(
     failure = failure_of(said, code=code, status=status, reason="api_error")
     assert failure.kind is kind
     assert "API Error" not in failure.message
+
+
+# --- thoughts -------------------------------------------------------------------------------------
+
+HM = Thought("opus", "hm", "Sig/+=")
+
+
+def raw(thought: Thought) -> RawHistoryItem:
+    return RawHistoryItem(thought.raw_item().json)
+
+
+def test_a_thought_stands_in_front_of_what_was_said_and_names_the_model_that_signed_it() -> None:
+    history = (said("user", "Hi"), raw(HM), said("assistant", "Noted."), said("user", "Who?"))
+    _, line, _ = conversation(history).lines
+    assert line.blocks == [{"type": "thinking", "thinking": "hm", "signature": "Sig/+="}, text("Noted.")]
+    assert line.model == "opus"
+    feed = Feed(conversation(history).lines, 1)
+    feed.next()
+    written = [json.loads(each) for each in feed.next()[0].splitlines()]
+    assert written[0]["message"]["model"] == "opus"
+    secret = (said("user", "Hi"), raw(Thought("opus", data="abc")), said("assistant", "Noted."))
+    assert lines(*secret)[1][1][0] == {"type": "redacted_thinking", "data": "abc"}
+
+
+def test_a_thought_of_another_model_in_the_same_line_is_left_out() -> None:
+    history = (
+        raw(HM),
+        said("assistant", "One."),
+        raw(Thought("sonnet", "so", "S")),
+        said("assistant", "Two."),
+    )
+    _, line, _ = conversation(history).lines
+    assert [block["type"] for block in line.blocks] == ["thinking", "text", "text"]
+
+
+def test_a_thought_that_nothing_was_said_after_is_left_out() -> None:
+    assert lines(said("user", "Hi"), raw(HM), said("user", "Who?")) == [("user", [text("Hi"), text("Who?")])]
+    assert lines(said("user", "Hi"), said("assistant", "Yes."), raw(HM))[1] == ("assistant", [text("Yes.")])
+
+
+@given(st.text() | st.just("claude-thinking:") | st.binary().map(lambda raw: f"claude-thinking:{raw.hex()}"))
+def test_reasoning_of_others_and_damaged_thoughts_are_left_out(sealed: str) -> None:
+    item = {"type": "reasoning", "summary": [], "encrypted_content": sealed}
+    history = (said("user", "Hi"), RawHistoryItem(json.dumps(item).encode()), said("assistant", "Noted."))
+    assert lines(*history)[1] == ("assistant", [text("Noted.")])

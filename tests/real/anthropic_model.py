@@ -1,9 +1,9 @@
 """A scripted server of Anthropic's Messages API on loopback: the model of the real Claude Code under test.
 
 The last user text that holds `SCRIPT:` is followed by a JSON list of steps; step N is played for the N-th model call
-behind it, and beyond the last the text "ok". A step has `think`, `text`, `tools` (`name` and `args`), `usage`, `stop`,
-`hold` (the name of a gate that is waited for behind the first word), `drop` (the connection breaks behind the text) or
-`error` (`status`, `type`, `message`).
+behind it, and beyond the last the text "ok". A step has `think`, `signature`, `text`, `tools` (`name` and `args`),
+`stop`, `hold` (the name of a gate that is waited for behind the first word), `drop` (the connection breaks behind the
+text) or `error` (`status`, `type`, `message`).
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class AnthropicModel:
     requests: list[dict[str, Any]] = field(default_factory=list)
     """The bodies of all model calls."""
     gates: dict[str, asyncio.Event] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+    """What every answer has beside the usual ones."""
     gone: list[int] = field(default_factory=list)
     """The calls whose client hung up before their end, by their place in `requests`."""
 
@@ -59,7 +61,7 @@ class AnthropicModel:
         if error is not None:
             detail = {"type": error["type"], "message": error["message"]}
             return web.json_response({"type": "error", "error": detail}, status=error["status"])
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **self.headers})
         await response.prepare(request)
         try:
             await self._play(request, response, step, body["model"], f"msg_{place}")
@@ -94,6 +96,9 @@ class AnthropicModel:
             await say("content_block_start", index=index, content_block={"type": "thinking", "thinking": ""})
             delta = {"type": "thinking_delta", "thinking": think}
             await say("content_block_delta", index=index, delta=delta)
+            if signature := step.get("signature"):
+                delta = {"type": "signature_delta", "signature": signature}
+                await say("content_block_delta", index=index, delta=delta)
             await say("content_block_stop", index=index)
             index += 1
         if text := step.get("text"):
@@ -135,6 +140,8 @@ def _block_text(block: dict[str, Any]) -> str:
             return str(block["text"])
         case "tool_use":
             return f"<call {block['name']} {json.dumps(block['input'])}>"
+        case "thinking":
+            return f"<thought {block['thinking']} signed {block['signature']}>"
         case "tool_result":
             return f"<output {_text(block['content'])}>"
         case other:

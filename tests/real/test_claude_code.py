@@ -13,9 +13,11 @@ import psutil
 import pytest
 from openai import AsyncOpenAI
 
+from codex_proxy.app import make_server
 from tests.pictures import png_of, url_of
 from tests.real.anthropic_model import CACHED, IN, OUT, WRITTEN, AnthropicModel, anthropic_model, script
-from tests.real.claude_proxy import claude_processes, claude_proxy
+from tests.real.claude_proxy import claude_processes, claude_proxy, environment_of, settings_of
+from tests.real.proxy import client_of
 from tests.real.shared import living_on
 from tests.waiting import eventually
 
@@ -358,6 +360,67 @@ async def test_responses_continue_a_conversation(client: AsyncOpenAI, model: Ant
     assert second.output_text == "Rumpel."
     assert [role for role, _ in model.said()] == ["user", "assistant", "user"]
     assert [item.type for item in first.output] == ["reasoning", "message"]
+
+
+async def test_a_thought_that_is_signed_reaches_the_model_again_after_a_restart(
+    model: AnthropicModel, tmp_path: Path
+) -> None:
+    """It comes from the store, whose answers another process of Claude Code is given."""
+    step = {"think": "hm", "signature": "Sig/+=", "text": "I ask.", "tools": TWO_CALLS[:1]}
+    asked: Any = {"model": "codex-5", "instructions": "Be brief."}
+    asked["tools"] = [{"type": "function", "strict": False, **WEATHER["function"]}]
+    async with claude_proxy(tmp_path, model) as (client, _):
+        first = await client.responses.create(**asked, input="Weather? " + script(step, {"text": "Cold."}))
+    output: Any = {"type": "function_call_output", "call_id": first.output[-1].call_id, "output": "minus 5"}
+    async with claude_proxy(tmp_path, model) as (client, _):
+        second = await client.responses.create(**asked, previous_response_id=first.id, input=[output])
+    assert second.output_text == "Cold."
+    role, said = model.said()[-2]
+    assert (role, said.splitlines()[:2]) == ("assistant", ["<thought hm signed Sig/+=>", "I ask."])
+
+
+async def test_a_client_that_keeps_the_conversation_returns_the_thought_itself(
+    model: AnthropicModel, tmp_path: Path
+) -> None:
+    asked: Any = {"model": "codex-5", "instructions": "Be brief.", "store": False}
+    asked["include"] = ["reasoning.encrypted_content"]
+    step = {"think": "hm", "signature": "Sig/+=", "text": "Noted."}
+    question: Any = {"role": "user", "content": "I am Rumpel. " + script(step)}
+    async with claude_proxy(tmp_path, model) as (client, _):
+        first = await client.responses.create(**asked, input=[question])
+        asked["instructions"] = "Be very brief."  # another conversation: what is kept does not fit
+        said: Any = [item.model_dump(exclude_none=True) for item in first.output]
+        await client.responses.create(**asked, input=[question, *said, {"role": "user", "content": "Who?"}])
+    assert [item.type for item in first.output] == ["reasoning", "message"]
+    assert model.said()[-2] == ("assistant", "<thought hm signed Sig/+=>\nNoted.")
+
+
+async def test_limits_of_the_account_are_told_as_the_provider_counts_them(
+    model: AnthropicModel, tmp_path: Path
+) -> None:
+    name = "anthropic-ratelimit-unified"
+    model.headers = {
+        f"{name}-status": "allowed_warning",
+        f"{name}-reset": "1800000000",
+        f"{name}-representative-claim": "five_hour",
+        f"{name}-5h-utilization": "0.82",
+        f"{name}-5h-reset": "1800000000",
+        f"{name}-7d-utilization": "0.31",
+        f"{name}-7d-reset": "1800400000",
+    }
+    environment = environment_of(tmp_path, model, key="") | {"CLAUDE_CODE_OAUTH_TOKEN": "sk-ant-oat01-test"}
+    settings = settings_of(tmp_path, child_env="CLAUDE_CODE_OAUTH_TOKEN")
+    server = await make_server(settings, environment)
+    try:
+        await server.start()
+        async with client_of(f"http://127.0.0.1:{server.port}") as client:
+            await client.chat.completions.create(model="codex-5", messages=[PLAIN, user("Say.")])
+            told: Any = await client.get("/usage/limits", cast_to=object)
+    finally:
+        await server.stop()
+    [limit] = told["limits"]
+    windows = [(each["name"], each["used_percent"], each["resets_at"]) for each in limit["windows"]]
+    assert windows == [("primary", 82, 1800000000), ("secondary", 31, 1800400000)]
 
 
 # --- agent turns ------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools
 from codex_proxy.agents.claude_code.turn_states import TABLE, Change, State
 from codex_proxy.agents.failures import cleaned, failure_from_exit
 from codex_proxy.core.events import (
+    AccountLimitsReported,
     ApprovalRequested,
     Notice,
     Retrying,
@@ -221,6 +222,8 @@ class ClaudeCodeTurn:
             self._result(msgspec.json.decode(line, type=Result))
         elif message.type == "system":
             self._system(message, line)
+        elif message.type == "rate_limit_event" and message.rate_limit_info:
+            self._events.append(AccountLimitsReported(bytes(message.rate_limit_info)))
 
     def _unreadable(self, line: bytes) -> None:
         """Handles a line that cannot be decoded: a `result` line fails the turn, any other adds a notice."""

@@ -2,11 +2,13 @@
 
 In: the history, oldest first, including Responses items (`RawHistoryItem`). Out: alternating lines of the user and
 the assistant, as Anthropic's API requires. Every call has its output in the next line, and the last line, which the
-model answers, is the user's. Reasoning is left out, because its signature belongs to another conversation.
+model answers, is the user's. Of reasoning, the thoughts that Claude Code has made are kept, each with its signature and
+the model that signed it. All other reasoning is left out, because the provider would refuse it.
 """
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal
@@ -16,6 +18,7 @@ import msgspec
 from codex_proxy.agents.claude_code.messages import assistant_line, user_line
 from codex_proxy.agents.claude_code.tool_names import call_input, image_data, model_name
 from codex_proxy.agents.raw_items import items_of
+from codex_proxy.core.events import RawItem
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -42,11 +45,57 @@ prompt."""
 _ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
+_SEAL: Final = "claude-thinking:"
+"""What the encrypted content of this agent's reasoning items begins with."""
+
+
+class Thought(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A block of the model's thinking, which only the provider that signed it takes back."""
+
+    model: str
+    thinking: str = ""
+    signature: str = ""
+    data: str = ""
+    """All of a block that the provider has encrypted; then there is neither a text nor a signature."""
+
+    @property
+    def block(self) -> Block:
+        """The content block, as Anthropic's API takes it."""
+        if self.data:
+            return {"type": "redacted_thinking", "data": self.data}
+        return {"type": "thinking", "thinking": self.thinking, "signature": self.signature}
+
+    def raw_item(self) -> RawItem:
+        """Returns the thought as a reasoning item of the Responses API, for the history of later turns."""
+        sealed = _SEAL + base64.b64encode(msgspec.json.encode(self)).decode()
+        item = {"type": "reasoning", "summary": [], "encrypted_content": sealed}
+        return RawItem("reasoning", msgspec.json.encode(item))
+
+
+class _RawThought(msgspec.Struct, frozen=True):
+    type: str = ""
+    encrypted_content: str | None = None
+
+
+def thought_in(raw: bytes) -> Thought | None:
+    """Returns the thought that an item of the Responses API holds; None for other items and for reasoning of others."""
+    try:
+        item = msgspec.json.decode(raw, type=_RawThought)
+        sealed = item.encrypted_content or ""
+        if item.type != "reasoning" or not sealed.startswith(_SEAL):
+            return None
+        return msgspec.json.decode(base64.b64decode(sealed.removeprefix(_SEAL), validate=True), type=Thought)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
 class Line(msgspec.Struct):
     """One line of the conversation: everything that one role says before the next line of the other role."""
 
     role: Literal["user", "assistant"]
     blocks: list[Block]
+    model: str = ""
+    """Of the assistant: the model that has signed the thoughts in it."""
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -65,13 +114,17 @@ def conversation(history: Sequence[HistoryItem]) -> Conversation:
     prompt = "\n\n".join(text for text in system if text)
     if not items:  # nobody but the system speaks
         return Conversation("", (Line("user", [_text_block(prompt or CONTINUE)]),))
-    return Conversation(prompt, lines_of(items))
+    return Conversation(prompt, _lines(items))
 
 
 def lines_of(history: Sequence[HistoryItem]) -> tuple[Line, ...]:
     """Converts a history, or the part of it that the agent has not seen. Instructions in it become text of the user."""
+    return _lines(_plain(history))
+
+
+def _lines(items: Iterable[HistoryItem | Thought]) -> tuple[Line, ...]:
     writer = _Writer()
-    for item in _plain(history):
+    for item in items:
         writer.add(item)
     return tuple(writer.close())
 
@@ -96,7 +149,7 @@ class Feed:
         while self._lines:
             line = self._lines.pop(0)
             if line.role == "assistant":
-                writes.append(assistant_line(line.blocks, self._number))
+                writes.append(assistant_line(line.blocks, self._number, line.model))
                 self._number += 1
                 continue
             last = not self._lines
@@ -112,9 +165,14 @@ class _Writer:
         self._lines: list[Line] = []
         self._waiting: dict[str, str] = {}
         """The calls that have no output yet: the id that is written, by the client's id."""
+        self._thoughts: list[Thought] = []
+        """The thoughts since the last block. They are added with what the assistant says next, because none may be the
+        last block of a line."""
 
-    def add(self, item: HistoryItem) -> None:
-        if isinstance(item, HistoryMessage):
+    def add(self, item: HistoryItem | Thought) -> None:
+        if isinstance(item, Thought):
+            self._thoughts.append(item)
+        elif isinstance(item, HistoryMessage):
             if item.role == "assistant":
                 self._add("assistant", [_text_block(text)] if (text := _text(item.parts)) else [])
             elif item.role == "user":
@@ -154,12 +212,17 @@ class _Writer:
             self._answer_waiting()
         if not self._lines or self._lines[-1].role != role:
             self._lines.append(Line(role, []))
-        line = self._lines[-1].blocks
+        line = self._lines[-1]
         if result:  # outputs come before what the user says
-            place = sum(block["type"] == "tool_result" for block in line)
-            line[place:place] = blocks
-        else:
-            line += blocks
+            place = sum(block["type"] == "tool_result" for block in line.blocks)
+            line.blocks[place:place] = blocks
+            return
+        thoughts, self._thoughts = self._thoughts, []
+        for thought in thoughts if role == "assistant" else ():
+            if line.model in ("", thought.model):
+                line.model = thought.model
+                line.blocks.append(thought.block)
+        line.blocks += blocks
 
     def _answer_waiting(self) -> None:
         """Adds the output `NO_OUTPUT` to every call without one."""
@@ -169,16 +232,20 @@ class _Writer:
             self._add("user", [{"type": "tool_result", "tool_use_id": id, "content": content}], result=True)
 
 
-def _plain(history: Iterable[HistoryItem]) -> Iterable[HistoryItem]:
+def _plain(history: Iterable[HistoryItem]) -> Iterable[HistoryItem | Thought]:
     """Yields the history with raw items converted to other items, or left out if that is not possible."""
     for item in history:
         if isinstance(item, RawHistoryItem):
-            yield from items_of(item.json)
+            thought = thought_in(item.json)
+            if thought is not None:
+                yield thought
+            else:
+                yield from items_of(item.json)
         else:
             yield item
 
 
-def _is_instruction(item: HistoryItem) -> bool:
+def _is_instruction(item: HistoryItem | Thought) -> bool:
     return isinstance(item, HistoryMessage) and item.role == "developer"
 
 

@@ -33,6 +33,7 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     type: str = ""
     text: str | None = None
     thinking: str | None = None
+    signature: str | None = None
     partial_json: str | None = None
     stop_reason: str | None = None
 
@@ -43,6 +44,8 @@ class ContentBlock(msgspec.Struct, frozen=True, gc=False):
     type: str = ""
     id: str | None = None
     name: str | None = None
+    data: str | None = None
+    """Of `redacted_thinking`: what the provider has encrypted."""
 
 
 class StreamHead(msgspec.Struct, frozen=True, gc=False):
@@ -79,6 +82,7 @@ class Message(msgspec.Struct, frozen=True):
     request: msgspec.Raw = msgspec.Raw()
     response: msgspec.Raw = msgspec.Raw()
     error: msgspec.Raw = msgspec.Raw()
+    rate_limit_info: msgspec.Raw = msgspec.Raw()
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -218,13 +222,14 @@ def user_line(content: list[dict[str, Any]], *, query: bool) -> bytes:
     return encoded(line if query else line | {"shouldQuery": False})
 
 
-def assistant_line(content: list[dict[str, Any]], number: int) -> bytes:
+def assistant_line(content: list[dict[str, Any]], number: int, model: str = "") -> bytes:
     """Returns the line of an assistant's message in the history. `number` distinguishes it from the others in its
-    process."""
+    process. `model`: the one that has signed its thinking, which the program leaves out of calls of another one."""
+    said = {"role": "assistant", "content": content}
     return encoded(
         {
             "type": "assistant",
-            "message": {"role": "assistant", "content": content},
+            "message": {**said, "model": model} if model else said,
             "parent_tool_use_id": None,
             "session_id": "",
             "uuid": f"00000000-0000-4000-8000-{number:012d}",

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.claude_code import activities
+from codex_proxy.agents.claude_code.history import Thought
 from codex_proxy.agents.claude_code.messages import StreamEvent, WholeBlock, WholeMessage
 from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools
 from codex_proxy.agents.custom_tools import custom_input
@@ -77,9 +78,12 @@ class StepReader:
         """The ids of messages that arrived in deltas. They are ignored when they arrive again as a whole."""
         self._open: dict[int, str] = {}
         """The ids of open text and reasoning items, by the index of their content block."""
-        self._complete: list[ItemEnded] = []
-        """The ends of items whose content block has ended. They are added when more of the stream arrives, because
-        a stream that breaks off also ends its blocks."""
+        self._complete: list[ItemEnded | RawItem] = []
+        """The ends of items whose content block has ended, and signed thoughts. They are added when more of the stream
+        arrives, because a stream that breaks off also ends its blocks."""
+        self._model = ""
+        self._thoughts: dict[int, Thought] = {}
+        """The open blocks of thinking, as far as they have arrived, by their index."""
         self._reading: dict[int, _Call] = {}
         self._calls: dict[str, _Call] = {}
         """Calls of the client's tools in this step, by id."""
@@ -109,7 +113,8 @@ class StepReader:
                 self._block_ended(event.index)
             case "message_start":
                 self._drop_step()
-                self._message = "" if event.message is None else event.message.id
+                head = event.message
+                self._message, self._model = ("", "") if head is None else (head.id, head.model)
                 self._streamed.add(self._message)
 
     def _delta(self, event: StreamEvent) -> None:
@@ -120,12 +125,21 @@ class StepReader:
             self._say(TextDelta(self._item(event.index), delta.text))
         elif delta.thinking:
             self.events.append(ReasoningDelta(self._item(event.index), delta.thinking))
+            self._think(event.index, thinking=delta.thinking)
+        elif delta.signature:
+            self._think(event.index, signature=delta.signature)
         elif delta.partial_json:
             call = self._reading.get(event.index)
             if call is not None:
                 call.parts.append(delta.partial_json)
                 if self._streams_calls:
                     self.events.append(ArgumentsDelta(call.id, delta.partial_json))
+
+    def _think(self, index: int, *, thinking: str = "", signature: str = "") -> None:
+        known = self._thoughts.get(index)
+        if known is not None:
+            text, signed = known.thinking + thinking, known.signature + signature
+            self._thoughts[index] = msgspec.structs.replace(known, thinking=text, signature=signed)
 
     def _item(self, index: int) -> str:
         return self._open.get(index) or f"{self._message}_{index}"
@@ -150,6 +164,9 @@ class StepReader:
         elif block.type == "thinking":
             self._open[event.index] = id
             self.events.append(ItemStarted(Reasoning(id)))
+            self._thoughts[event.index] = Thought(self._model)
+        elif block.type == "redacted_thinking" and block.data:
+            self._complete.append(Thought(self._model, data=block.data).raw_item())
         elif block.type == "tool_use" and block.id:
             self._call_started(event.index, block.id, block.name or "")
 
@@ -169,11 +186,16 @@ class StepReader:
         id = self._open.pop(index, None)
         if id is not None:
             self._complete.append(ItemEnded(id))
+        thought = self._thoughts.pop(index, None)
+        if thought is not None and thought.signature:
+            self._complete.append(thought.raw_item())
 
     def _tell_complete(self) -> None:
         """Adds the ends of complete items. If an item's text is held back, so is its end."""
         for event in self._complete:
-            held = any(isinstance(each, TextDelta) and each.id == event.id for each in self._held)
+            held = isinstance(event, ItemEnded) and any(
+                isinstance(each, TextDelta) and each.id == event.id for each in self._held
+            )
             (self._held if held else self.events).append(event)
         self._complete.clear()
 
@@ -280,6 +302,7 @@ class StepReader:
     def _drop_step(self) -> None:
         """Drops what was collected of a step that broke off, because the next step repeats it."""
         self._open.clear()
+        self._thoughts.clear()
         self._complete.clear()
         self._reading.clear()
         self._calls.clear()
