@@ -58,7 +58,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the client may use the turn's model with the turn's effort."""
         return self._allows(turn.model, turn.effort)
 
-    def lists(self, name: str) -> bool:
+    def may_use(self, name: str) -> bool:
         """Whether the client may use the model of this name. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST for a
         name that several agents have."""
         resolved = resolve(name, self.catalog)

@@ -27,7 +27,7 @@ RETRIED: Final = frozenset(
     }
 )
 """Failures after which the same upstream is asked again, because it may answer the next time."""
-ANOTHERS: Final = RETRIED | {
+RETRIED_ELSEWHERE: Final = RETRIED | {
     *(K.UPSTREAM_TIMEOUT, K.UPSTREAM_UNAUTHORIZED, K.USAGE_LIMIT_REACHED, K.INSUFFICIENT_QUOTA),
     *(K.CONCURRENCY_EXCEEDED, K.AGENT_MISCONFIGURED, K.AGENT_NOT_AUTHENTICATED),
 }
@@ -86,7 +86,7 @@ class AttemptPlan:
             self._retried += 1
             self.attempts += 1
             return NextAttempt(self.target, wait)
-        if not self._others or not (refused_here or failure.kind in ANOTHERS):
+        if not self._others or not (refused_here or failure.kind in RETRIED_ELSEWHERE):
             return None
         self.target = self._others.pop(0)
         self._retried = 0

@@ -23,7 +23,7 @@ from codex_proxy.keys_file import open_to_others, read_keys
 
 PREFIX = "cpx_"
 """The prefix of keys, by which people and secret scanners recognise them."""
-CHANCE_BYTES = 32
+RANDOM_BYTES = 32
 """The random bytes in a key. With 256 bits a plain hash of the key is safe (see `core.keys`)."""
 
 
@@ -44,7 +44,7 @@ def add(settings: Settings, name: str, limits: Limits, *, replace: bool) -> tupl
     """Creates a key. Returns the key, and a text about it for the user. Raises `KeysError`."""
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(f"'{DEFAULT_NAME}' is the name of the key in PROXY_API_KEY: take another name")
-    secret = PREFIX + secrets.token_urlsafe(CHANCE_BYTES)
+    secret = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
     key = Key(
         name=name,
         sha256=digest_of(secret),

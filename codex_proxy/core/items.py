@@ -89,9 +89,9 @@ class McpOrigin(msgspec.Struct, frozen=True):
 class ClientName(msgspec.Struct, frozen=True):
     """The client's name of a tool that is offered to the model under another name.
 
-    `call_type`: the type of the item by which the client is told of a call; empty for that of the tool's kind.
-    `tool_search_call` is that of the tool by which the model finds the tools that the client has deferred, and
-    `local_shell_call` that of a client's shell.
+    `call_type`: the type of the output item in which the client gets a call of the tool. Empty: the usual type of
+    the tool's kind. `tool_search_call`: the tool searches the client's deferred tools. `local_shell_call`: the tool is
+    the client's shell.
     """
 
     name: str

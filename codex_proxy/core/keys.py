@@ -153,8 +153,8 @@ def table_of(key: Key) -> Mapping[str, Any]:
 
 
 def with_default(keys: tuple[Key, ...], api_key: str | None) -> tuple[Key, ...]:
-    """Returns the keys of a file with that of PROXY_API_KEY added. Raises `KeysError` where the file has its name, or
-    the key."""
+    """Returns the keys of a keys file, with `api_key` (PROXY_API_KEY) put first as the key named `default`. Raises
+    `KeysError` if the file already has that name or that key."""
     if api_key is None:
         return keys
     default = Key(name=DEFAULT_NAME, sha256=digest_of(api_key))

@@ -109,7 +109,7 @@ class StopSequences:
         return longest
 
     def _release(self, id: str, out: list[Event]) -> None:
-        """Appends the text of a message that was held back to `out`, because it was no stop sequence."""
+        """Adds to `out` the text held back from message `id`, which turned out to be no stop sequence."""
         held = self._held.pop(id, "")
         if held:
             out.append(TextDelta(id, held))

@@ -80,14 +80,14 @@ async def list_models(request: web.Request) -> web.Response:
         if own["models"]:
             return json_response(own)
     body = list_body(catalog, request.app[ENVIRONMENT], request.app[STARTED])
-    body["data"] = [entry for entry in body["data"] if client.lists(entry["id"])]
+    body["data"] = [entry for entry in body["data"] if client.may_use(entry["id"])]
     return json_response(body)
 
 
 async def one_model(request: web.Request) -> web.Response:
     """GET /v1/models/{id}: one model. Raises `Fault`: MODEL_NOT_FOUND, or NOT_ALLOWED if the key may not use it."""
     client, name = request[CLIENT], request.match_info["id"]
-    if not client.lists(name):
+    if not client.may_use(name):
         raise model_not_allowed(name)
     made = model_body if asks_anthropic(request) else one_body
     return json_response(made(name, client.catalog, request.app[STARTED]))
@@ -104,7 +104,7 @@ def _anthropic_models(request: web.Request) -> dict[str, Any]:
 
 def _is_listed(client: Client, name: str) -> bool:
     try:
-        return client.lists(name)
+        return client.may_use(name)
     except Fault:
         return False  # an alias that leads nowhere
 

@@ -294,13 +294,15 @@ def _refuse_unsupported(request: ResponseRequest, settings: ResponsesSettings) -
 
 
 def _ignored_by_us(request: ResponseRequest) -> tuple[str, ...]:
-    """Returns the given parameters that have no effect, in the order of `IGNORED`."""
+    """Returns the names of the given parameters that have no effect: those of `IGNORED`, then any that ask for log
+    probabilities."""
     given = tuple(name for name in IGNORED if getattr(request, name) is not None)
     return (*given, *_logprobs_asked_for(request).values())
 
 
 def _logprobs_asked_for(request: ResponseRequest) -> dict[str, str]:
-    """Returns the given parameters that ask for log probabilities, each with its value."""
+    """Returns what in the request asks for log probabilities: the field's path (`include[0]`) to the name that is
+    reported as ignored or refused."""
     included = {
         f"include[{index}]": name
         for index, name in enumerate(request.include or ())
