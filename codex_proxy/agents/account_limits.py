@@ -25,7 +25,8 @@ _CLAUDE_WINDOWS: Final[Mapping[str, tuple[WindowName, int]]] = {
     "five_hour": ("primary", 300),
     "seven_day": ("secondary", 10_080),
 }
-"""Claude Code's names of the windows of the whole account, with their lengths in minutes."""
+"""For each of Claude Code's windows of the whole account: which window of the limit it is, and its length in
+minutes."""
 _FARTHEST: Final = 253_402_300_799  # the last second of the year 9999
 
 
@@ -59,9 +60,10 @@ def _snapshots(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _claude_snapshots(told: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yields Claude Code's windows as snapshots: those of the whole account are the two windows of one limit, and each
-    window for a single model is a limit of its own. Before release 2.1.310 it tells of one window, often without a
-    share."""
+    """Yields the snapshots in Claude Code's `rate_limit_info`: one with the windows of the whole account, and one
+    for each window that limits a single model. Releases before 2.1.310 report one window at a time, often without
+    `utilization`.
+    """
     named = told.get("rateLimitType")
     windows = told.get("unifiedWindows")
     if not isinstance(windows, dict):

@@ -113,8 +113,8 @@ class AgentSession:
         self.origin: OriginMarks | None = None
         """Marks encrypted content of this agent, if the server has several; else None."""
         self.silence_hint = ""
-        """What it can mean that the agent says nothing for long, as a sentence for the client; empty where nothing is
-        known."""
+        """A sentence for the client about what the agent is probably doing if it sends nothing for long; empty if
+        nothing is known."""
         self._dialect = dialect
         self._scheduler: Scheduler | None = None
         self._released: Callable[[AgentSession, bool], None] | None = None

@@ -172,8 +172,8 @@ class Retrying(msgspec.Struct, frozen=True, gc=False):
     message: str
     http_status: int | None = None
     failure: Failure | None = None
-    """The failure of the call that is repeated, where the agent told its kind: what the turn ends with if its time is
-    up before a call succeeds."""
+    """The failure of the repeated call, if its kind is known. If a deadline ends the turn before the model answers,
+    the turn ends with this failure."""
 
 
 class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):

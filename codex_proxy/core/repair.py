@@ -74,9 +74,9 @@ class TurnRepair:
         self._used: set[str] = set()
         self._step = Step()
         self.retrying: Retrying | None = None
-        """The newest report that a call of the model is repeated; None once the model has said something again."""
+        """The last `Retrying` event; None once the model has sent something after it."""
         self.retries = 0
-        """How many such reports came since the model last said something."""
+        """The number of `Retrying` events since the model last sent something."""
         self._out: list[Event] = []
 
     def feed(self, events: Iterable[Event]) -> list[Event]:

@@ -368,8 +368,8 @@ class Child:
 async def spawn(
     command: Command, listener: ChildListener, *, on_stderr: Callable[[bytes], None] | None = None
 ) -> Child:
-    """Starts the command. The listener, and `on_stderr` with what the child writes to stderr, are called from the event
-    loop's next iteration on.
+    """Starts the command. From the next iteration of the event loop on, the listener is called, and `on_stderr`
+    with each chunk that the child writes to stderr.
 
     Raises `SpawnError`. It contains no await, so that it cannot be cancelled between the start and the return.
     """

@@ -128,10 +128,11 @@ class DeadlineWatch:
 
 
 def late_failure(late: Failure, retrying: Retrying | None, retries: int, hint: str) -> Failure:
-    """Returns the failure of a turn that a deadline ends, with what is known of the reason.
+    """Returns the failure of a turn that a deadline ends, with the reason as far as it is known.
 
-    `late`: that it took too long. `retrying`: the newest report of a repeated call, if the model has said nothing
-    since; the turn gets the failure of that call if its kind is known. `hint`: what a silence can mean in this agent.
+    `late`: the failure that says that the turn took too long. `retrying`: the last report of a repeated model call,
+    if the model has sent nothing since; the turn gets the failure of that call if its kind is known. `hint`: the
+    session's `silence_hint`, used if there was no such report.
     """
     if retrying is None:
         return msgspec.structs.replace(late, message=f"{late.message} {hint}") if hint else late

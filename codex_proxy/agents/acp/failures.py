@@ -107,8 +107,9 @@ def failure_of_text(
 
 
 def retry_event(text: str, preset: Preset) -> Retrying:
-    """Returns the event for a model call that the agent repeats. `text`: its words about that; with the failure of the
-    call, if they show its kind."""
+    """Returns the event for a model call that the agent repeats. `text`: the agent's message about that. The event
+    has the failure of the call if the text shows its kind.
+    """
     text = ADDRESSES.sub("", text)
     failure = None if _kind_in(text) is None else failure_of_text(text, preset)
     return Retrying(cleaned(text, MAX_NOTE), failure=failure)

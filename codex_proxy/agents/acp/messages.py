@@ -108,7 +108,9 @@ class ToolDropped(msgspec.Struct, frozen=True):
 
 
 class ModelCallFailed(msgspec.Struct, frozen=True):
-    """A call of the model has failed, by the agent's log: it repeats the call, or fails its turn. `text`: why."""
+    """The agent's log reports a failed call of the model. The agent then repeats the call or ends its turn with an
+    error. `text`: the error.
+    """
 
     text: str
 

@@ -61,10 +61,12 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     one_call_at_a_time: bool = False
     """Whether it makes the calls of a step one after the other, although it announces all of them first."""
     error_log: str = ""
-    """A regular expression for the lines on stderr in which it logs a failed model call, with the groups `session` and
-    `error`; empty if it logs none. It repeats such a call without a word in its protocol."""
+    """A regular expression for the lines on stderr that report a failed model call, with the groups `session` and
+    `error`. Empty for agents that log none. Needed where the agent repeats such calls without reporting it through
+    ACP."""
     silence_hint: str = ""
-    """What it can mean that it says nothing for long, as a sentence for the client."""
+    """A sentence for the client about what the agent is probably doing if it sends nothing for long. It is added to
+    the message of a turn that exceeds a time limit."""
     lists_late: bool = False
     """Whether it requests the tools of MCP servers only after the prompt."""
 

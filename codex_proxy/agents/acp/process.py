@@ -23,7 +23,8 @@ from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
 
 CLIENT_NAME = "codex-proxy"
 MAX_LOG_LINE = 1 << 20
-"""Bytes of a line of the agent's log on stderr. A longer one is not read, nor what was read together with it."""
+"""The maximum length of a line on the agent's stderr, in bytes. A longer line is dropped, with what was read after
+it in the same chunk."""
 RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it.")
 
 
@@ -31,7 +32,7 @@ class AcpProcess:
     """A process that serves many sessions at once. Call `start`, then `open_channel` for each session."""
 
     def __init__(self, error_log: str = "") -> None:
-        """`error_log`: as in `Preset`."""
+        """`error_log`: the regular expression of the same name in `Preset`."""
         self.connection = Connection(CLIENT_NAME, __version__)
         self.exit: Exit | None = None
         """How the process ended; None before that."""
@@ -182,7 +183,9 @@ class AcpProcess:
             self._note_change()
 
     def _log_received(self, chunk: bytes) -> None:
-        """Reads the agent's log on stderr: tells each session of its failed model calls."""
+        """Reads a chunk of the agent's stderr, and passes each failed model call in it to the session that it
+        belongs to.
+        """
         assert self._error_log is not None
         try:
             lines = self._log_framer.feed(chunk)

@@ -66,7 +66,7 @@ class UpdateReader:
     """Converts the updates of a session's turns to events, which are appended to `events`."""
 
     def __init__(self, new_id: Callable[[str], str], preset: Preset) -> None:
-        """`new_id` returns a new id with the given prefix."""
+        """`new_id` returns a new id with the given prefix. `preset`: the agent's."""
         self.events: list[Event] = []
         self.held = ""
         """Text that is held back because it may be an error message. The result of the turn shows whether it is."""
@@ -255,8 +255,9 @@ class UpdateReader:
                 self.events.append(Notice("agent_warning", text))
 
     def retry(self, reason: str) -> None:
-        """Adds `Retrying` and drops the open texts: the agent repeats its model call, and with it all text since the
-        last tool call. `reason`: its words about that."""
+        """Adds `Retrying` and drops the open texts: the agent repeats its model call, and with it all text since
+        the last tool call. `reason`: the agent's message about that.
+        """
         self._message = self._reasoning = self.held = ""
         self._said.clear()
         self.events.append(retry_event(reason, self._preset))

@@ -105,7 +105,7 @@ def failure_of(text: str, *, code: str | None, status: int | None, reason: str |
 
 
 def retry_event(retry: Retry) -> Retrying:
-    """Returns the event for a model call that Claude Code repeats, with the failure of that call, if it is known."""
+    """Returns the event for a model call that Claude Code repeats, with the failure of that call if it is known."""
     code = retry.error if retry.error != "unknown" else None
     if code is None and retry.error_status is None:
         return Retrying(BROKE_OFF)

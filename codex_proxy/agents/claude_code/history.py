@@ -46,21 +46,23 @@ _ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 _SEAL: Final = "claude-thinking:"
-"""What the encrypted content of this agent's reasoning items begins with."""
+"""The prefix of the `encrypted_content` of reasoning items that hold a thought of Claude Code's."""
 
 
 class Thought(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A block of the model's thinking, which only the provider that signed it takes back."""
+    """A block of the model's thinking. Anthropic's API accepts it in a history only with the signature of the
+    `model` that wrote it.
+    """
 
     model: str
     thinking: str = ""
     signature: str = ""
     data: str = ""
-    """All of a block that the provider has encrypted; then there is neither a text nor a signature."""
+    """The encrypted content of a `redacted_thinking` block, which has neither text nor signature; else empty."""
 
     @property
     def block(self) -> Block:
-        """The content block, as Anthropic's API takes it."""
+        """The content block, in the format of Anthropic's API."""
         if self.data:
             return {"type": "redacted_thinking", "data": self.data}
         return {"type": "thinking", "thinking": self.thinking, "signature": self.signature}
@@ -78,7 +80,7 @@ class _RawThought(msgspec.Struct, frozen=True):
 
 
 def thought_in(raw: bytes) -> Thought | None:
-    """Returns the thought that an item of the Responses API holds; None for other items and for reasoning of others."""
+    """Returns the thought in a reasoning item that `Thought.raw_item` made; None for every other item."""
     try:
         item = msgspec.json.decode(raw, type=_RawThought)
         sealed = item.encrypted_content or ""
@@ -95,7 +97,7 @@ class Line(msgspec.Struct):
     role: Literal["user", "assistant"]
     blocks: list[Block]
     model: str = ""
-    """Of the assistant: the model that has signed the thoughts in it."""
+    """For a line of the assistant: the model that signed its thoughts; empty if it has none."""
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -166,8 +168,8 @@ class _Writer:
         self._waiting: dict[str, str] = {}
         """The calls that have no output yet: the id that is written, by the client's id."""
         self._thoughts: list[Thought] = []
-        """The thoughts since the last block. They are added with what the assistant says next, because none may be the
-        last block of a line."""
+        """The thoughts since the last block. They are written before the assistant's next block, because no line
+        may end with a thought. If the user speaks first, they are dropped."""
 
     def add(self, item: HistoryItem | Thought) -> None:
         if isinstance(item, Thought):
@@ -233,7 +235,7 @@ class _Writer:
 
 
 def _plain(history: Iterable[HistoryItem]) -> Iterable[HistoryItem | Thought]:
-    """Yields the history with raw items converted to other items, or left out if that is not possible."""
+    """Yields the history with raw items converted to thoughts or other items, or left out if that is not possible."""
     for item in history:
         if isinstance(item, RawHistoryItem):
             thought = thought_in(item.json)

@@ -45,7 +45,7 @@ class ContentBlock(msgspec.Struct, frozen=True, gc=False):
     id: str | None = None
     name: str | None = None
     data: str | None = None
-    """Of `redacted_thinking`: what the provider has encrypted."""
+    """The encrypted content of a `redacted_thinking` block."""
 
 
 class StreamHead(msgspec.Struct, frozen=True, gc=False):
@@ -224,7 +224,9 @@ def user_line(content: list[dict[str, Any]], *, query: bool) -> bytes:
 
 def assistant_line(content: list[dict[str, Any]], number: int, model: str = "") -> bytes:
     """Returns the line of an assistant's message in the history. `number` distinguishes it from the others in its
-    process. `model`: the one that has signed its thinking, which the program leaves out of calls of another one."""
+    process. `model`: the model that signed the thinking in it. For calls of another model the program leaves that
+    thinking out.
+    """
     said = {"role": "assistant", "content": content}
     return encoded(
         {

@@ -79,11 +79,11 @@ class StepReader:
         self._open: dict[int, str] = {}
         """The ids of open text and reasoning items, by the index of their content block."""
         self._complete: list[ItemEnded | RawItem] = []
-        """The ends of items whose content block has ended, and signed thoughts. They are added when more of the stream
-        arrives, because a stream that breaks off also ends its blocks."""
+        """The ends of items whose content block has ended, and signed thoughts. They are added to the events when
+        more of the stream arrives, because a stream that breaks off ends its blocks, too."""
         self._model = ""
         self._thoughts: dict[int, Thought] = {}
-        """The open blocks of thinking, as far as they have arrived, by their index."""
+        """What has arrived of the open blocks of thinking, by block index."""
         self._reading: dict[int, _Call] = {}
         self._calls: dict[str, _Call] = {}
         """Calls of the client's tools in this step, by id."""
@@ -191,7 +191,7 @@ class StepReader:
             self._complete.append(thought.raw_item())
 
     def _tell_complete(self) -> None:
-        """Adds the ends of complete items. If an item's text is held back, so is its end."""
+        """Adds the ends of complete items, and signed thoughts. If an item's text is held back, so is its end."""
         for event in self._complete:
             held = isinstance(event, ItemEnded) and any(
                 isinstance(each, TextDelta) and each.id == event.id for each in self._held
