@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.agents.openai_chat.passage import Passage
+from codex_proxy.agents.openai_chat.stream import StreamEvent, decoded_event
 from codex_proxy.core.events import Usage
 from tests.upstreams.cases import CASES, DONE, USAGE, chunk, event, text
 
@@ -134,6 +135,25 @@ def test_nothing_is_passed_on_before_the_first_word() -> None:
     assert passage.feed(b": queued\n\n" + role) == b""
     assert passage.feed(word) == b": queued\n\n" + role + word
     assert passage.feed(word) == word
+
+
+def test_of_a_large_block_only_the_events_that_matter_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[bytes] = []
+
+    def counting(data: bytes, name: Any) -> StreamEvent:
+        decoded.append(data)
+        return decoded_event(data, name)
+
+    monkeypatch.setattr("codex_proxy.agents.openai_chat.passage.decoded_event", counting)
+    role, word = event(chunk({"role": "assistant", "content": ""})), event(chunk({"content": "Hi"}))
+    end = event(chunk({}, "stop"))
+    body = role + word * 500 + end + USAGE_CHUNK + DONE
+    for pieces in ([body], cut(body, [len(body) // 3])):
+        decoded.clear()
+        passage = Passage(stream=True, tells_usage=True)
+        assert passed(passage, pieces) == body
+        assert passage.deltas == 502
+        assert len(decoded) == 4, "the role, the first word, the end and the usage"
 
 
 def test_usage_in_the_last_delta_is_taken_out_of_it() -> None:

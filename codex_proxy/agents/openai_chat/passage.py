@@ -91,12 +91,7 @@ class Passage:
         block = chunk if whole else self._block(chunk)
         if not block:
             return b""
-        if self._stream and self._held is None and self._model_shown is None:
-            count = self._like_the_last(block) or self._plain_deltas(block)
-            if count:
-                self.deltas += count
-                return block
-        return b"".join(self._observed(block))
+        return block if self._goes_by(block) else b"".join(self._observed(block))
 
     def close(self) -> bytes:
         """Ends the body. Returns the last bytes to send to the client."""
@@ -126,6 +121,14 @@ class Passage:
             self.fault = StreamEvent("no_answer")
             return False
         return True
+
+    def _goes_by(self, block: bytes) -> bool:
+        """Returns whether a block is passed on without being decoded, because all its events are plain deltas."""
+        if not self._stream or self._held is not None or self._model_shown is not None:
+            return False
+        count = self._like_the_last(block) or self._plain_deltas(block)
+        self.deltas += count
+        return count > 0
 
     def _like_the_last(self, block: bytes) -> int:
         """Returns the number of events in a block if each begins and ends like the last delta's event; else 0."""
@@ -159,7 +162,7 @@ class Passage:
         """Returns the events that are complete with this chunk, and keeps the rest; empty if none is complete."""
         end = 0 if self._is_json else _end_of_events(b"".join(self._parts[-2:])[-2:], chunk)
         if end > 0:
-            block = b"".join((*self._parts, chunk[:end]))
+            block = b"".join((*self._parts, memoryview(chunk)[:end]))
             self._parts = [chunk[end:]] if end < len(chunk) else []
             self._size = len(chunk) - end
             return block
@@ -177,7 +180,14 @@ class Passage:
         for blank in _BLANK_LINE.finditer(block):
             if self.over:
                 return
-            yield from self._event(block[start : blank.start() + 1], block[blank.start() + 1 : blank.end()])
+            event = block[start : blank.end()]
+            if self._goes_by(
+                event
+            ):  # the first block and the last one may have many beside those that matter
+                yield event
+            else:
+                split = blank.start() + 1 - start
+                yield from self._event(event[:split], event[split:])
             start = blank.end()
 
     def _event(self, lines: bytes, blank: bytes) -> Iterator[bytes]:
