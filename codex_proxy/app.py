@@ -8,7 +8,6 @@ import ipaddress
 import os
 import signal
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,7 +97,7 @@ class RandomIds:
     """An `IdSource` with random ids that cannot be guessed."""
 
     def new(self, prefix: str) -> str:
-        return prefix + uuid.uuid4().hex
+        return prefix + os.urandom(16).hex()
 
 
 class StartError(Exception):

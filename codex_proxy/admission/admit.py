@@ -116,7 +116,8 @@ class Admission:
         self._check_mcp(mcp, turn, client)
         turn = self._as_served(turn, client)
         self._check_capabilities(turn, fields)
-        await check_schemas(self._checks, turn, answer=fields.output_schema, tool=fields.tool_schema)
+        if turn.tools or turn.output_schema is not None:
+            await check_schemas(self._checks, turn, answer=fields.output_schema, tool=fields.tool_schema)
         turn = in_workspace(turn, workdir_field, client.workspace)
         if self._images is not None or "forwarding" not in serving(self._agent, turn.model).capabilities:
             turn = await inline_images(turn, self._images, image_fields or {}, fields.input)

@@ -35,13 +35,19 @@ async def limit_stall(request: web.Request, response: web.StreamResponse) -> Non
         connection.setsockopt(socket.IPPROTO_TCP, USER_TIMEOUT, int(STALL_SECONDS * 1000))
 
 
+class _Response(web.StreamResponse):
+    """Sends its headers together with the first bytes, for which the client is woken once then."""
+
+    _send_headers_immediately = False
+
+
 class EventStream:
     """Writes events to one client. The headers are sent with the first write, so that before that a fault can still
     be answered with an HTTP status. A write that takes longer than `STALL_SECONDS` ends the connection.
     """
 
     def __init__(self, request: web.Request, headers: Mapping[str, str]) -> None:
-        self.response = web.StreamResponse(headers={**HEADERS, **headers})
+        self.response = _Response(headers={**HEADERS, **headers})
         self._request = request
         self._content_log = request.get(CONTENT_LOG)
         self._writer: StreamWriter | None = None

@@ -75,6 +75,8 @@ class StreamSlots:
         self._limit = limit
         self._owners = owners
         self._by_owner: Counter[str] = Counter()
+        # Looked up once: that costs as much as a line that is not logged.
+        self._write = log.debug if limit is None else log.info
 
     def acquire(self, request_id: str, owner: str = "") -> StreamSlot:
         """Takes a slot for one stream. Raises `NoSlotFault`."""
@@ -104,8 +106,7 @@ class StreamSlots:
         return StreamCount(before, self.active, self._limit or 0)
 
     def _log(self, outcome: str, count: StreamCount, request_id: str, **more: str) -> None:
-        write = log.debug if self._limit is None else log.info
-        write(
+        self._write(
             "sse_guard",
             scope="sse_guard",
             outcome=outcome,

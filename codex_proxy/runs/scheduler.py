@@ -214,7 +214,7 @@ class RunScheduler:
         history completed from `replay` and the step memory.
         """
         attempt = await self._first_attempt(turn)
-        if attempt.as_asked:
+        if attempt.as_asked and self.kept:
             reused = self.kept.take(thread_key(owner, attempt.turn), turn)
             if reused is not None:
                 return _StartPlan(attempt, reused=reused)

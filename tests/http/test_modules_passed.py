@@ -18,7 +18,7 @@ PACKAGE = f"{Path(codex_proxy.__file__).parent}/"
 
 MAX_OF_A_DELTA = 15
 """From the pipe of the agent to the socket of the client, by the call that reads the pipe."""
-MAX_OF_A_REQUEST = {"proto": 65, "app-server": 72}
+MAX_OF_A_REQUEST = {"proto": 64, "app-server": 71}
 """By dialect, of a short request to a server that has answered one before."""
 
 

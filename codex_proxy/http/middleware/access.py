@@ -152,7 +152,7 @@ def _check_header_limits(request: web.Request) -> None:
     headers = request.raw_headers
     if len(headers) > MAX_HEADERS:
         raise _headers_too_large(f"It has {len(headers)} headers; {MAX_HEADERS} are the most.")
-    size = sum(len(name) + len(value) + _OVERHEAD for name, value in headers) + len(request.raw_path)
+    size = sum([len(name) + len(value) + _OVERHEAD for name, value in headers]) + len(request.raw_path)
     if size > MAX_HEADER_BYTES:
         raise _headers_too_large(f"Its headers have {size} bytes; {MAX_HEADER_BYTES} are the most.")
 

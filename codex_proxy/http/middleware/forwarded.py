@@ -21,7 +21,6 @@ Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 TRUSTED_PROXIES: Final = web.AppKey("trusted_proxies", tuple[Network, ...])
 """The networks of reverse proxies that the operator trusts."""
 
-_NAMES: Final = frozenset({"forwarded", "via"})
 _PREFIX: Final = "x-forwarded-"
 _MAX_HOPS: Final = 16
 """The most addresses of `X-Forwarded-For` that are read, beginning with the nearest."""
@@ -29,7 +28,10 @@ _MAX_HOPS: Final = 16
 
 def is_forwarded(request: web.Request) -> bool:
     """Whether the request came through a reverse proxy."""
-    return any(name.lower() in _NAMES or name.lower().startswith(_PREFIX) for name in request.headers)
+    headers = request.headers
+    if "Forwarded" in headers or "Via" in headers:
+        return True
+    return any(name.lower().startswith(_PREFIX) for name in headers)
 
 
 def is_local(request: web.Request) -> bool:

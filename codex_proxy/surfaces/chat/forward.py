@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -65,8 +66,15 @@ def unknown_fields(fields: Fields) -> tuple[str, ...]:
     """Returns the names of fields that this server does not know: those that a header can contain, at most
     `MAX_NAMED`.
     """
-    unknown = (name for name in fields if name not in wire.ChatRequest.model_fields)
+    known = _known_fields()
+    unknown = (name for name in fields if name not in known)
     return tuple(name for name in unknown if _NAME.fullmatch(name))[:MAX_NAMED]
+
+
+@cache
+def _known_fields() -> frozenset[str]:
+    """Returns the names of the fields of a request. Pydantic takes a while to return them."""
+    return frozenset(wire.ChatRequest.model_fields)
 
 
 def may_forward_whole(request: wire.ChatRequest, policy: ForwardPolicy, *, has_web_images: bool) -> bool:
