@@ -89,7 +89,7 @@ def by_hand(*objects: bytes) -> bytes:
 
 def stream(data: bytes, more: bytes = b"") -> bytes:
     """A stream that is packed."""
-    packed = zlib.compress(data)
+    packed = zlib.compress(data, level=1)
     return b"<</Length %d/Filter/FlateDecode%b>>\nstream\n%b\nendstream" % (len(packed), more, packed)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
+from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
@@ -152,14 +153,15 @@ class Module:
         inside = (len(parts) > 2 or (self.package and len(parts) == 2)) and not is_wiring(self.name)
         return parts[1] if inside and parts[0] == "codex_proxy" and parts[1] not in WIRING else ""
 
-    def nodes(self) -> Iterator[ast.AST]:
-        return ast.walk(self.tree)
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
 
     def imports(self, *, for_types: bool = True) -> Iterator[str]:
         """Every module that it imports, dotted and absolute; `from a import b` may mean `a.b`. `for_types`: also those
         that only type checkers import."""
         unwanted = set() if for_types else set(self._type_checking())
-        for node in self.nodes():
+        for node in self.nodes:
             if node in unwanted:
                 continue
             if isinstance(node, ast.Import):
@@ -169,7 +171,7 @@ class Module:
                 yield from (f"{base}.{alias.name}" for alias in node.names)
 
     def _type_checking(self) -> Iterator[ast.AST]:
-        for node in self.nodes():
+        for node in self.nodes:
             if (
                 isinstance(node, ast.If)
                 and isinstance(node.test, ast.Name)
@@ -240,7 +242,7 @@ def sans_io(module: Module) -> list[str]:
     if module.layer not in SANS_IO or module.name.removeprefix("codex_proxy.") in DRIVES_CHILDREN:
         return []
     wrong = [f"imports {name}" for name in module.imports() if name.split(".")[0] in DOES_IO]
-    for node in module.nodes():
+    for node in module.nodes:
         if not isinstance(node, ast.Call):
             continue
         if isinstance(node.func, ast.Name) and node.func.id in IO_CALLS:
@@ -264,7 +266,7 @@ def world(module: Module) -> list[str]:
     read = [name for name in module.imports() if name in ("os.environ", "os.getenv", "sys.argv")]
     read += [
         f"{node.value.id}.{node.attr}"
-        for node in module.nodes()
+        for node in module.nodes
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
         if (node.value.id, node.attr) in (("os", "environ"), ("os", "getenv"), ("sys", "argv"))
     ]
@@ -283,7 +285,7 @@ def budgets(module: Module) -> list[str]:
     lines = module.source.count("\n")
     if lines > MAX_MODULE:
         wrong.append(f"{lines} lines")
-    for node in module.nodes():
+    for node in module.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > MAX_FUNCTION:
@@ -296,9 +298,9 @@ def agent_names(module: Module) -> list[str]:
     own = (NAMES_AGENTS, NAMES_CLIENTS)
     if module.name.startswith(own) or not module.name.startswith("codex_proxy"):
         return []
-    documented = {node.value for node in module.nodes() if isinstance(node, ast.Expr)}
+    documented = {node.value for node in module.nodes if isinstance(node, ast.Expr)}
     wrong = []
-    for node in module.nodes():
+    for node in module.nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in documented:
             # As a word of its own: the name of a header may hold one.
             said = re.findall(r"[\w-]+", node.value)
@@ -339,6 +341,11 @@ def python_files() -> list[Path]:
     return sorted(path for path in files if "__pycache__" not in path.parts)
 
 
+@cache
+def modules_of_the_project() -> list[Module]:
+    return [module_at(path) for path in python_files()]
+
+
 def module_at(path: Path) -> Module:
     parts = list(path.relative_to(ROOT).with_suffix("").parts)
     package = parts[-1] == "__init__"
@@ -346,13 +353,15 @@ def module_at(path: Path) -> Module:
 
 
 def test_every_module_keeps_to_the_shape_of_the_project() -> None:
-    modules = [module_at(path) for path in python_files()]
-    assert [f"{module.name}: {said}" for module in modules for rule in RULES for said in rule(module)] == []
+    found = [
+        (module.name, said) for module in modules_of_the_project() for rule in RULES for said in rule(module)
+    ]
+    assert found == []
 
 
 def test_no_module_imports_itself_through_others() -> None:
     """Not even later, inside of a function. Imports for annotations alone are no imports of a running server."""
-    modules = {module.name: module for module in map(module_at, python_files())}
+    modules = {module.name: module for module in modules_of_the_project()}
     imported = {
         name: {
             target if target in modules else target.rpartition(".")[0]

@@ -256,6 +256,7 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_key_asks_for_its_models_and_for_no_other(choosy: Proxy, path: str, stream: bool) -> None:

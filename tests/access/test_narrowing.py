@@ -179,6 +179,7 @@ async def watched(top: Path, keys: dict[str, dict[str, Any]], **settings: Any) -
 PATHS = pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 
 
+@pytest.mark.sampled(every=3)
 @PATHS
 @pytest.mark.parametrize(
     ("server", "key", "given"),
@@ -199,6 +200,7 @@ async def test_the_narrower_sandbox_of_server_and_key_counts(
         assert (turn.sandbox, turn.mode) == (given, "agent")
 
 
+@pytest.mark.sampled(every=3)
 @PATHS
 @pytest.mark.parametrize(
     ("server", "key", "asked", "given"),
@@ -255,6 +257,7 @@ async def test_a_key_works_in_its_own_folders_alone(top: Path, path: str) -> Non
             assert (answer.status, answer.error["param"]) == (400, "X-Codex-Workdir"), (name, folder)
 
 
+@pytest.mark.sampled(every=5)
 @PATHS
 @pytest.mark.parametrize(
     ("tools", "plain", "asked", "mode"),

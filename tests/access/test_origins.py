@@ -134,6 +134,7 @@ async def test_a_foreign_page_opens_no_websocket(listing: Proxy, path: str) -> N
     assert (answer.status, answer.error["code"]) == (403, "not_allowed")
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 async def test_no_route_takes_a_body_that_a_form_can_send(

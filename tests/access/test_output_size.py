@@ -21,6 +21,7 @@ async def proxy(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
         assert running.server.manager.running == 0
 
 
+@pytest.mark.sampled(every=2)
 async def test_a_flood_ends_a_chat_answer_as_length(proxy: Proxy) -> None:
     [choice] = (await proxy.ask(user(FLOOD))).body["choices"]
     assert choice["finish_reason"] == "length"
@@ -48,6 +49,7 @@ async def test_a_flood_ends_a_response_as_incomplete(proxy: Proxy) -> None:
     assert 0 < len(item["content"][0]["text"]) <= SIZE
 
 
+@pytest.mark.sampled(every=2)
 async def test_the_agent_stops_and_the_server_goes_on(proxy: Proxy) -> None:
     for _ in range(3):
         assert (await proxy.ask(user(FLOOD))).status == 200

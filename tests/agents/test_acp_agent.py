@@ -250,6 +250,7 @@ async def test_a_text_that_begins_anew_after_a_retry_is_said_once(tmp_path: Path
         assert text == " ".join(dict.fromkeys(text.split(" "))), text
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "fault",
     ["garbage", "bad_utf8", "split", "joined", "repeat", "wrong_types", "unknown_request", "big_line"],
@@ -261,6 +262,7 @@ async def test_strange_lines_do_not_end_a_turn(tmp_path: Path, fault: str) -> No
         assert "words" in message_of(answer)["content"]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("fault", ["crash", "torn", "eof_without_end", "close_stdout"])
 async def test_an_agent_that_dies_in_a_turn_fails_it_and_is_started_again(tmp_path: Path, fault: str) -> None:
     async with acp(tmp_path) as proxy:

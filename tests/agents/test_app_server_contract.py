@@ -89,6 +89,7 @@ def test_a_release_that_lacks_what_every_turn_needs_is_refused_by_its_name() -> 
     assert "needs thread/inject_items" in (found.refusal or "")
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("index", "path"), FIELDS, ids=[f"{CONTRACT[i].method}.{p}" for i, p in FIELDS])
 def test_every_field_of_the_contract_is_missed_when_it_is_renamed(index: int, path: str) -> None:
     clause, document = CONTRACT[index], schema()
@@ -106,6 +107,7 @@ def test_every_field_of_the_contract_is_missed_when_it_is_renamed(index: int, pa
     )
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("index", "path"), TYPED, ids=[f"{CONTRACT[i].method}.{p}" for i, p in TYPED])
 def test_every_field_of_the_contract_is_missed_when_its_type_is_another_one(index: int, path: str) -> None:
     clause, document = CONTRACT[index], schema()

@@ -217,6 +217,7 @@ def played(scenario: str) -> list[ev.Event]:
     return events
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_scenario_of_the_fake_agent_ends_as_it_promises(scenario: str) -> None:
     events = played(scenario)

@@ -129,6 +129,7 @@ def test_every_known_way_to_answer_means_what_it_means(name: str, turn: Turn) ->
     check(case, seen(played(turn, messages_of(case, [case.body]))))
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("turn", [asking(), HELD], ids=["streamed calls", "held calls"])
 @pytest.mark.parametrize("name", CASES)
 def test_it_means_the_same_byte_by_byte(name: str, turn: Turn) -> None:

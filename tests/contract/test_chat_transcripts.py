@@ -76,6 +76,7 @@ async def live(scenario: Scenario) -> AsyncIterator[tuple[aiohttp.ClientSession,
         yield session, url
 
 
+@pytest.mark.sampled(every=2)
 @EACH_SCENARIO
 async def test_a_live_answer_is_the_committed_one(
     live: tuple[aiohttp.ClientSession, str], scenario: Scenario

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 from codex_proxy.surfaces.chat.answer import IGNORED
 
@@ -35,11 +34,15 @@ def test_every_sentence_of_the_contract_has_exactly_one_test_beside_it() -> None
         assert re.fullmatch(r"`tests/\S+\.py::test_\w+`", test), sentence
 
 
-@pytest.mark.parametrize(("file", "name"), NAMED, ids=[name for _, name in NAMED])
-def test_a_test_that_the_page_names_exists(file: str, name: str) -> None:
-    tree = ast.parse((ROOT / file).read_text())
-    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-    assert name in defined
+def test_every_test_that_the_page_names_exists() -> None:
+    assert [(file, name) for file, name in NAMED if name not in defined_in(ROOT / file)] == []
+
+
+@cache
+def defined_in(file: Path) -> set[str]:
+    """The tests of a module."""
+    body = ast.parse(file.read_text()).body
+    return {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
 def test_the_parameters_that_are_ignored_are_all_named() -> None:

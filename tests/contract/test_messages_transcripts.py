@@ -29,6 +29,7 @@ def content(transcript: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in transcript.items() if key != "metadata"}
 
 
+@pytest.mark.sampled(every=2)
 @EACH_SCENARIO
 async def test_a_live_answer_is_the_committed_one(scenario: Scenario) -> None:
     transcript = committed(scenario.name)
@@ -60,6 +61,7 @@ def test_the_manifest_names_every_transcript_with_the_digest_of_its_content() ->
         assert entry["sha256"] == digest(content(committed(entry["file"].removesuffix(".json"))))
 
 
+@pytest.mark.exhaustive
 async def test_regenerating_gives_no_difference_except_metadata(tmp_path: Path) -> None:
     await write_all(tmp_path, transcripts())
     for each in SCENARIOS:

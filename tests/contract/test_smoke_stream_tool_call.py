@@ -30,6 +30,7 @@ async def run(url: str, output: Path, *arguments: str) -> tuple[int, Any, str]:
     return process.returncode, json.loads(out) if out else None, err.decode()
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("dialect", ["proto", "app-server"])
 @pytest.mark.parametrize("usage", [True, False])
 async def test_it_writes_the_raw_log_and_its_digest_and_prints_a_summary(
@@ -52,6 +53,7 @@ async def test_it_writes_the_raw_log_and_its_digest_and_prints_a_summary(
     assert summary["request_id"].startswith("req_")
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("scenario", ["text", "error_mid_text", "error_500"])
 async def test_a_proxy_that_gives_no_call_makes_it_fail_and_the_summary_says_why(
     tmp_path: Path, scenario: str

@@ -193,6 +193,7 @@ def test_a_big_line_is_as_big_as_asked_for() -> None:
     assert "".join(texts(messages, "agent_message_delta", "delta")) == SAID
 
 
+@pytest.mark.exhaustive
 def test_a_flood_is_a_hundred_thousand_deltas() -> None:
     with proto() as child:
         messages = ask(child, "[[fake:text misbehave=flood]]")

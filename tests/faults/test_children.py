@@ -69,7 +69,8 @@ class Row:
     only: Dialect | None = None
 
     def __str__(self) -> str:
-        return self.misbehaves + (" with a call" if self.course.calls else "")
+        where = " behind every line" if self.places is EVERY else ""
+        return self.misbehaves + (" with a call" if self.course.calls else "") + where
 
 
 FOUR = (0, 2, 8, -1)
@@ -77,6 +78,8 @@ ONE_STREAM, ONE_WHOLE = (MODES[0],), (MODES[3],)
 
 ROWS = [
     # It dies.
+    Row("crash", FaultKind.AGENT_CRASHED, FOUR),
+    Row("crash", FaultKind.AGENT_CRASHED, FOUR, course=WITH_A_CALL),
     Row("crash", FaultKind.AGENT_CRASHED, EVERY),
     Row("crash", FaultKind.AGENT_CRASHED, EVERY, course=WITH_A_CALL),
     Row("eof_without_end", FaultKind.AGENT_CRASHED, FOUR),
@@ -117,7 +120,13 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=str)
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, id=str(row), marks=[pytest.mark.exhaustive] if row.places is EVERY else [])
+        for row in ROWS
+    ],
+)
 async def test_the_answer_names_the_fault_and_nothing_is_left(there: Scene, row: Row) -> None:
     if row.only not in (None, there.dialect):
         pytest.skip("the dialect has no such thing")

@@ -110,6 +110,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("row", ROWS, ids=str)
 async def test_a_client_that_leaves_takes_its_turn_along_and_leaves_nothing(there: Scene, row: Row) -> None:
     for mode in MODES:

@@ -81,6 +81,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("row", ROWS, ids=str)
 async def test_a_program_that_cannot_serve_is_told_and_one_that_can_again_serves(
     there: Scene, row: Row, monkeypatch: pytest.MonkeyPatch
@@ -239,6 +240,7 @@ def file_of(connection: sqlite3.Connection) -> str:
         return ""
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("trouble", [locked, full])
 async def test_a_store_that_takes_nothing_fails_what_was_to_be_stored_and_nothing_else(
     there: Scene, trouble: Callable[[Scene], Any]
@@ -260,6 +262,7 @@ async def test_a_store_that_takes_nothing_fails_what_was_to_be_stored_and_nothin
     await there.at_rest()
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("trouble", [locked, full])
 async def test_a_server_whose_store_takes_nothing_is_not_ready_until_it_does(
     there: Scene, trouble: Callable[[Scene], Any], monkeypatch: pytest.MonkeyPatch

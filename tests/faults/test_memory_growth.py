@@ -137,6 +137,7 @@ async def victim(folder: Path, dialect: str) -> AsyncIterator[Victim]:
         await process.wait()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dialect", ["proto", "app-server"])
 async def test_a_few_hundred_faulted_requests_cost_no_memory_each(tmp_path: Path, dialect: str) -> None:
     async with victim(tmp_path, dialect) as server:

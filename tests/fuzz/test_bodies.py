@@ -116,6 +116,7 @@ def answered(line: http.client.HTTPConnection, path: str, body: bytes) -> tuple[
     return response.status, error
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("path", PATHS)
 @STEADY
 @given(body=st.binary(max_size=200) | NEARLY_JSON | NEARLY_JSON.map(lambda inside: b"{" + inside + b"}"))

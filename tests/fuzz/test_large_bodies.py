@@ -43,6 +43,7 @@ def response(picture: str) -> tuple[str, dict[str, Any]]:
     return "/v1/responses", {"input": [{"role": "user", "content": parts}], "store": False}
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("asking", [chat, response])
 @pytest.mark.parametrize("spoilt", [False, True])
 def test_a_large_picture_holds_nobody_up(port: int, asking: Any, spoilt: bool) -> None:

@@ -163,6 +163,7 @@ async def printed(example: str, proxy: Proxy, port: int) -> str:
     return out.getvalue()
 
 
+@pytest.mark.exhaustive
 async def test_the_agentic_workflow_of_the_contract_runs_as_written(proxy: Proxy, port: int) -> None:
     assert await printed(WORKFLOW, proxy, port) == (
         "Tool called: get_weather\nResult: Sunny in Paris.\nAnswer: The tool said: Sunny in Paris.\n"
@@ -250,6 +251,7 @@ async def test_the_profile_of_open_responses_server_tells_a_call_as_that_server_
     assert frames[-1]["response"]["output"][2]["content"][0]["text"] == "The tool said: Sunny in Paris."
 
 
+@pytest.mark.exhaustive
 async def test_a_chat_hears_of_the_operator_s_tools_as_thoughts_only(tmp_path: Path) -> None:
     more: dict[str, Any] = {"fake_dialect": "app-server", "mcp_config": operators(tmp_path)}
     async with fake_proxy(tmp_path, CALLS, **more) as proxy:
@@ -265,6 +267,7 @@ async def test_a_chat_hears_of_the_operator_s_tools_as_thoughts_only(tmp_path: P
     assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["stop"]
 
 
+@pytest.mark.exhaustive
 async def test_a_server_that_is_still_starting_is_waited_for_as_long_as_the_setting_says(
     tmp_path: Path,
 ) -> None:
@@ -337,6 +340,7 @@ def started(program: str) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.exhaustive
 async def test_a_server_that_stops_ends_a_list_under_way(tmp_path: Path) -> None:
     never = str(tmp_path / "never")
     slow = {"command": sys.executable, "args": [PROGRAM, "stdio", "--until", never]}
@@ -363,6 +367,7 @@ async def test_an_agent_that_ends_its_turn_with_calls_takes_no_servers(tmp_path:
     )
 
 
+@pytest.mark.exhaustive
 async def test_a_request_for_approval_may_be_brought_by_its_id(proxy: Proxy, port: int) -> None:
     """As the AI SDK does: no chain, but references to what is stored."""
     tools = [weather(port, require_approval="always")]

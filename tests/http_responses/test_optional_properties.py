@@ -16,6 +16,8 @@ from pydantic import BaseModel
 from tests.http.serving import fake_proxy
 from tests.http_responses.asking import client_of
 
+pytestmark = pytest.mark.sampled(every=2)
+
 USER_INFO = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
 """The contract's own example: `strict`, and neither closed nor with a word of what is required."""
 TEXT: Any = {"format": {"type": "json_schema", "name": "user_info", "schema": USER_INFO, "strict": True}}
@@ -112,6 +114,7 @@ MAY_BE_NULL = {
 }
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("schema", "said", "shown"),
     [

@@ -24,6 +24,8 @@ FUNCTION_CALLING = """
 from openai import OpenAI
 import json
 
+pytestmark = pytest.mark.sampled(every=2)
+
 client = OpenAI()
 
 # 1. Define a list of callable tools for the model
@@ -393,6 +395,7 @@ async def printed(example: str) -> str:
     return out.getvalue()
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("example", "last"),
     [

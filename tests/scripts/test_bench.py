@@ -34,6 +34,7 @@ def test_a_quick_run_gives_a_figure_for_everything(tmp_path: Path) -> None:
     assert len(done.stdout.splitlines()) == len(figures) + 1
 
 
+@pytest.mark.exhaustive
 def test_figures_that_mean_nothing_are_not_saved() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "scripts.bench_lib", "--quick", "--save"],

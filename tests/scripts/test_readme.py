@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -55,12 +54,12 @@ def test_the_sdk_example_prints_an_answer_and_its_tokens(server: Proxy) -> None:
     assert re.fullmatch(re.escape(SAYS) + r"\n[1-9]\d* tokens\n", out)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_to_files_lead_somewhere(document: Path) -> None:
-    links = re.findall(r"\]\(((?!https?:)[^)#]+)\)", document.read_text("utf-8"))
-    assert [link for link in links if not (document.parent / link).exists()] == []
+def test_links_to_files_lead_somewhere() -> None:
+    for document in DOCUMENTS:
+        links = re.findall(r"\]\(((?!https?:)[^)#]+)\)", document.read_text("utf-8"))
+        assert [link for link in links if not (document.parent / link).exists()] == [], document
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nobody_is_told_to_install_the_other_project_of_this_name(document: Path) -> None:
-    assert not re.search(r"pip install\s+[\"']?codex-proxy", document.read_text("utf-8"))
+def test_nobody_is_told_to_install_the_other_project_of_this_name() -> None:
+    for document in DOCUMENTS:
+        assert not re.search(r"pip install\s+[\"']?codex-proxy", document.read_text("utf-8")), document

@@ -41,6 +41,7 @@ def test_a_second_start_installs_nothing(checkout: Checkout) -> None:
     assert checkout.installs == []
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("changed", ["requirements/runtime.txt", "pyproject.toml"])
 def test_what_the_environment_is_made_from_is_installed_again_when_it_changes(
     checkout: Checkout, changed: str
@@ -59,6 +60,7 @@ def test_with_codex_installs_the_extra_and_is_no_flag_of_the_server(checkout: Ch
     assert "requirements/codex.txt" in checkout.installs[0]
 
 
+@pytest.mark.exhaustive
 def test_a_plain_start_takes_nothing_away_that_an_earlier_one_installed(checkout: Checkout) -> None:
     checkout.run("start", "--with-codex")
     checkout.forget()
@@ -78,12 +80,14 @@ def test_the_server_runs_in_the_folder_where_the_user_stands(checkout: Checkout,
     assert done.stdout.splitlines()[1] == str(here)
 
 
+@pytest.mark.exhaustive
 def test_a_link_to_it_works_from_anywhere(checkout: Checkout, tmp_path: Path) -> None:
     link = tmp_path / "serve-codex"
     os.symlink("a checkout/scripts/start", link)
     assert checkout.served(checkout.run(link))[0] == "serve"
 
 
+@pytest.mark.exhaustive
 def test_the_server_takes_the_place_of_the_script_so_that_ctrl_c_is_its_own(checkout: Checkout) -> None:
     checkout.run("start")
     script = checkout.folder / "scripts" / "start"
@@ -112,6 +116,7 @@ def test_with_a_codex_on_path_nothing_is_put_in_its_place(checkout: Checkout) ->
     assert "FAKE" not in done.stderr
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "named",
     [
@@ -126,6 +131,7 @@ def test_an_agent_named_by_a_flag_is_never_replaced(checkout: Checkout, named: t
     assert checkout.served(checkout.run("start", *named)) == ["serve", *named]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("variable", ["PROXY_AGENT", "PROXY_AGENT_PLUGIN", "CODEX_BIN"])
 def test_an_agent_named_by_a_variable_is_never_replaced(checkout: Checkout, variable: str) -> None:
     assert checkout.served(checkout.run("start", cwd=None, **{variable: "codex-proto"})) == ["serve"]

@@ -61,6 +61,7 @@ def environments(pid: int) -> Iterator[tuple[list[str], dict[str, str]]]:
             continue
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("dialect", ["proto", "app-server"])
 async def test_no_child_sees_a_secret_of_the_operators(tmp_path: Path, dialect: str) -> None:
     home = CodexHome(tmp_path / "home", tmp_path / "work", tmp_path / "user")
@@ -91,6 +92,7 @@ async def test_no_child_sees_a_secret_of_the_operators(tmp_path: Path, dialect: 
             assert not [name for name in names if name.startswith("PROXY_")]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("sandbox", "command"),

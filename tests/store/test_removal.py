@@ -100,6 +100,7 @@ async def test_what_a_process_has_left_is_removed_by_the_next_one(
     await store.close()
 
 
+@pytest.mark.exhaustive
 async def test_a_server_removes_at_its_start_what_the_last_one_has_left(
     path: Path, clock: Hands, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,7 @@ def _asking(path: str, streamed: bool) -> dict[str, Any]:
     return {**body, "model": "m", "stream": streamed}
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize(("agent", "name", "bad"), BAD, ids=[f"{agent} {name}" for agent, name, _ in BAD])

@@ -54,6 +54,7 @@ def calls(case: Case) -> list[Any]:
 # --- every dialect, on each endpoint --------------------------------------------------------------
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("name", CASES)
 async def test_chat_streams_what_the_upstream_means(name: str, client: AsyncOpenAI) -> None:
     case, text, finish, usage = CASES[name], "", None, None
@@ -86,6 +87,7 @@ async def test_chat_streams_what_the_upstream_means(name: str, client: AsyncOpen
         assert text == said(case)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", CASES)
 async def test_responses_streams_what_the_upstream_means(name: str, client: AsyncOpenAI) -> None:
     case, last, text = CASES[name], None, ""
@@ -111,6 +113,7 @@ async def test_responses_streams_what_the_upstream_means(name: str, client: Asyn
         assert (response.usage.input_tokens, response.usage.output_tokens) == case.usage
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("name", CASES)
 async def test_a_whole_answer_is_what_the_upstream_means(name: str, proxy: Proxy) -> None:
     case = CASES[name]
@@ -395,6 +398,7 @@ async def test_an_id_that_the_upstream_gives_again_or_that_is_too_long_becomes_a
 # --- tools of MCP servers -------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("surface", ["chat", "responses"])
 async def test_tools_of_an_mcp_server_are_run_here(

@@ -252,6 +252,7 @@ async def test_a_client_that_leaves_closes_the_connection_to_the_upstream_within
 # --- where this server has something to do --------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 async def test_with_tools_of_this_server_the_answer_is_its_own(server: Upstream, tmp_path: Path) -> None:
     config = tmp_path / "mcp.json"
     config.write_text(

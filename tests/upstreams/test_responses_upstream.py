@@ -309,6 +309,7 @@ async def test_one_json_object_is_read_like_a_stream(client: AsyncOpenAI, server
     assert response.output_text == "Hi."
 
 
+@pytest.mark.exhaustive
 async def test_tools_of_an_mcp_server_are_run_here(server: Upstream, tmp_path: Path) -> None:
     config = tmp_path / "mcp.json"
     command = {"command": sys.executable, "args": [PROGRAM, "stdio"]}

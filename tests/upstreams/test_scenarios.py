@@ -165,6 +165,7 @@ BOTH = [
 ]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("agent", "path"), BOTH)
 async def test_a_model_that_never_stops_calling_is_told_and_then_given_up(
     agent: str, path: str, tmp_path: Path
@@ -181,6 +182,7 @@ async def test_a_model_that_never_stops_calling_is_told_and_then_given_up(
     assert ["limit" in said for said in outputs[-1].values()] == [False, False, True, True]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("agent", "path"), BOTH)
 async def test_a_tool_that_no_server_has_is_told_to_the_model(agent: str, path: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"mcp_config": mcp_config(tmp_path)}

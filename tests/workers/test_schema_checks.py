@@ -215,6 +215,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("schema", [DOUBLING, LONG])
 async def test_nothing_is_left_of_a_server_that_was_killed(schema: Any) -> None:
     """While a check is made, and while none is."""

@@ -19,6 +19,7 @@ def parsed(entry: dict[str, Any]) -> ParsedMessages:
     return read(json.dumps(entry["body"]).encode(), ANY_MODEL)
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_recorded_request_is_accepted(name: str) -> None:
     entry = REQUESTS[name]
