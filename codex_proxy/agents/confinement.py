@@ -9,6 +9,7 @@ mechanism can do that.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import shutil
@@ -93,6 +94,15 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def title(self) -> str:
         return TITLES[self.mechanism]
+
+    def clear_tmp(self) -> None:
+        """Removes the temporary files that earlier processes have left. Ignores what cannot be removed."""
+        for entry in os.scandir(self.tmp):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
 
     def around(self, command: Command, writable: Iterable[str]) -> Command:
         """Returns a command that runs `command` confined: it can write to those paths in `writable` that exist and

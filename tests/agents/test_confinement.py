@@ -231,6 +231,18 @@ async def test_doctor_names_what_confines_the_agent_and_warns_where_nothing_does
     assert confined.status == ("warning" if here is None else "ok")
 
 
+async def test_temporary_files_of_confined_processes_are_removed_at_the_next_start(tmp_path: Path) -> None:
+    if (await found_here("landlock", tmp_path)).confinement is None:
+        pytest.skip("Landlock does not work here")
+    left = tmp_path / "state" / "confined" / "tmp"
+    (left / "folder").mkdir(parents=True)
+    (left / "folder" / "file").write_text("left")
+    (left / "link").symlink_to(tmp_path)
+    async with unasking(tmp_path, agent_confinement="landlock"):
+        assert os.listdir(left) == []
+    assert tmp_path.exists()
+
+
 async def test_each_writable_folder_has_its_own_process_and_only_so_many_are_kept(tmp_path: Path) -> None:
     if (await found_here("landlock", tmp_path)).confinement is None:
         pytest.skip("Landlock does not work here")

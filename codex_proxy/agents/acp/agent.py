@@ -175,6 +175,8 @@ class AcpAgent:
         """Starts the program and reads what it offers. Raises `Fault` if it cannot be started. If nobody is signed
         in, turns fail, but not the start.
         """
+        if self._launch.confinement is not None:
+            await asyncio.to_thread(self._launch.confinement.clear_tmp)
         await self._process(self._place)
 
     async def open(self, turn: Turn) -> AgentSession:
