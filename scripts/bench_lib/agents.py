@@ -11,9 +11,9 @@ import json
 import shutil
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 
@@ -101,6 +101,12 @@ def _claude_command(context: AgentContext) -> Command:
     return Command(argv, claude_environment(context), key.cwd)
 
 
+class _Program(Protocol):
+    """A program that is driven directly."""
+
+    async def first_token(self) -> float: ...
+
+
 class _Sides:
     """Both sides of one agent. `preset`: its name, if it speaks ACP."""
 
@@ -111,24 +117,23 @@ class _Sides:
         self._request = chat_request(PROMPT)
 
     async def measured(self, rounds: int) -> tuple[list[float], list[float]]:
-        """Seconds to the first token, of the proxy and of the program, in turns; one round before is not counted."""
-        mine, theirs = [], []
-        async with _acp(self._command, self._preset) if self._preset else _nothing() as shared:
-            for _ in range(rounds + 1):
-                if shared is not None:
-                    mine.append(await first_delta(self._port, self._request))
-                    theirs.append(await shared.first_chunk())
-                    continue
-                async with _child(self._command) as child:
-                    await asyncio.sleep(WARM_SECONDS)
-                    mine.append(await first_delta(self._port, self._request))
-                    theirs.append(await _claude_first_delta(child))
+        """Seconds to the first token, of the proxy and of the program, in turns; one round before is not counted.
+        Each is first every other time, since the work after a turn slows the next one down."""
+        mine: list[float] = []
+        theirs: list[float] = []
+        async with AsyncExitStack() as stack:
+            acp: _Program | None = None
+            if self._preset is not None:
+                acp = await stack.enter_async_context(_acp(self._command, self._preset))
+            for number in range(rounds + 1):
+                async with nullcontext(acp) if acp is not None else _claude(self._command) as program:
+                    if number % 2:
+                        mine.append(await first_delta(self._port, self._request))
+                        theirs.append(await program.first_token())
+                    else:
+                        theirs.append(await program.first_token())
+                        mine.append(await first_delta(self._port, self._request))
         return mine[1:], theirs[1:]
-
-
-@asynccontextmanager
-async def _nothing() -> AsyncIterator[None]:
-    yield None
 
 
 @asynccontextmanager
@@ -172,22 +177,35 @@ async def _line(process: asyncio.subprocess.Process) -> dict[str, Any]:
     return message
 
 
-async def _claude_first_delta(process: asyncio.subprocess.Process) -> float:
-    """Seconds from `initialize` to the first delta of the text. Sees the turn to its end."""
-    assert process.stdin is not None
-    clock = asyncio.get_running_loop().time
-    user: dict[str, Any] = {"type": "user", "message": {"role": "user", "content": PROMPT}}
-    user |= {"parent_tool_use_id": None, "session_id": ""}
-    first = 0.0
-    async with asyncio.timeout(PATIENCE):
-        begun = clock()
-        process.stdin.write(control_request("initialize", "initialize", hooks=None))
-        process.stdin.write(json.dumps(user).encode() + b"\n")
-        while (message := await _line(process))["type"] != "result":
-            event: Mapping[str, Any] = message.get("event") or {}
-            if not first and event.get("delta", {}).get("type") == "text_delta":
-                first = clock() - begun
-    return first
+class _Claude:
+    """A process of Claude Code that waits for its turn."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def first_token(self) -> float:
+        """Seconds from `initialize` to the first delta of the text. Sees the turn to its end."""
+        assert self._process.stdin is not None
+        clock = asyncio.get_running_loop().time
+        user: dict[str, Any] = {"type": "user", "message": {"role": "user", "content": PROMPT}}
+        user |= {"parent_tool_use_id": None, "session_id": ""}
+        first = 0.0
+        async with asyncio.timeout(PATIENCE):
+            begun = clock()
+            self._process.stdin.write(control_request("initialize", "initialize", hooks=None))
+            self._process.stdin.write(json.dumps(user).encode() + b"\n")
+            while (message := await _line(self._process))["type"] != "result":
+                event: Mapping[str, Any] = message.get("event") or {}
+                if not first and event.get("delta", {}).get("type") == "text_delta":
+                    first = clock() - begun
+        return first
+
+
+@asynccontextmanager
+async def _claude(command: Command) -> AsyncIterator[_Claude]:
+    async with _child(command) as process:
+        await asyncio.sleep(WARM_SECONDS)
+        yield _Claude(process)
 
 
 class _Acp:
@@ -207,7 +225,7 @@ class _Acp:
         )
         self._program = Program(self._preset, declared_in(result))
 
-    async def first_chunk(self) -> float:
+    async def first_token(self) -> float:
         """Seconds from `session/new` to the first text. Sees the turn to its end."""
         clock = asyncio.get_running_loop().time
         async with asyncio.timeout(PATIENCE):
