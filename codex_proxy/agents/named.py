@@ -179,6 +179,7 @@ def context_of(named: NamedAgent, environ: Mapping[str, str], context: AgentCont
         cannot=frozenset(table.cannot) | (preset.cannot if preset else frozenset()),
         refuses=preset.refuses if preset else frozenset(),
         health_interval=table.health_interval,
+        table=f"[upstreams.{named.name}]",
     )
     return msgspec.structs.replace(context, settings=settings, name=named.name, upstream=options)
 

@@ -35,6 +35,8 @@ class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Optional request fields that the upstream answers with an error. They are not sent."""
     health_interval: float | None = None
     """Seconds between two requests for the upstream's list of models; None for the default."""
+    table: str = ""
+    """The table that the settings are in, like `[upstreams.groq]`; empty where they are those of the server."""
 
 
 class AgentContext(msgspec.Struct, frozen=True):

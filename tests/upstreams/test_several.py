@@ -573,6 +573,49 @@ def test_a_wrong_table_is_refused_by_the_name_of_its_key(text: str, where: str, 
     assert ".".join(map(str, first["loc"])).startswith(where)
 
 
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"url": "h:1/v1"}, "url of [upstreams.a] has to be an address"),
+        ({"url": "http://u:pw@h/v1"}, "give a key with key_env of [upstreams.a]"),
+        (
+            {"url": "http://h/v1", "key_file": "/nowhere"},
+            "key_file of [upstreams.a]: /nowhere cannot be read",
+        ),
+        ({"url": "http://h/v1", "key_env": "BAD_KEY"}, "check key_env of [upstreams.a]"),
+        ({"url": "https://h/v1", "ca_file": "/nowhere"}, "ca_file of [upstreams.a]"),
+        (NOWHERE, "name another one with url of [upstreams.a]"),
+    ],
+)
+async def test_doctor_names_what_to_change_as_the_table_has_it(
+    table: dict[str, Any], words: str, tmp_path: Path, logged: list[Any]
+) -> None:
+    flags = {"port": 0, "workdir": tmp_path, "state_dir": tmp_path / "state", "upstreams": {"a": table}}
+    checkup = await examine({**flags, "agent": "a"}, None, {"PATH": os.defpath, "BAD_KEY": "a\nb"})
+    check = next(check for check in checkup.checks if check.name == "a: upstream")
+    assert check.status == "failed"
+    assert words in check.message + check.advice
+    assert "PROXY_UPSTREAM_URL" not in check.message + check.advice
+    assert logged == [], "it is told once"
+
+
+async def test_what_a_client_is_told_names_the_table(a: Upstream, b: Upstream, tmp_path: Path) -> None:
+    a.key, b.models = "another", []
+    dead = NOWHERE | {"fallback": ["b/m"]}
+    upstreams = {"a": {"url": a.url, "models": ["m"]}, "b": {"url": b.url}, "dead": dead}
+    async with several(tmp_path, upstreams=upstreams) as proxy:
+        refused = await proxy.ask(ask("a/m"))
+        assert (refused.status, refused.error["code"]) == (502, "upstream_unauthorized")
+        assert "key_env of [upstreams.a]" in refused.error["message"]
+        nameless = await proxy.ask(ask("b"))
+        assert (nameless.status, nameless.error["param"]) == (404, "model")
+        assert "default_model of [upstreams.b]" in nameless.error["message"]
+        answer = await proxy.ask(ask("dead"))
+        assert (answer.status, answer.headers["x-codex-upstream"]) == (200, "b"), (
+            "nobody could list its models"
+        )
+
+
 async def test_doctor_looks_at_each_and_shows_no_key(a: Upstream, tmp_path: Path) -> None:
     upstreams = {"a": {"url": a.url, "headers": {"x-secret": "sk-in-a-header"}}, "b": NOWHERE}
     flags = {"port": 0, "workdir": tmp_path, "state_dir": tmp_path / "state", "upstreams": upstreams}

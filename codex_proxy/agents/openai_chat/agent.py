@@ -39,16 +39,12 @@ MAX_HOPS: Final = 8
 """The most servers like this one that a request may pass through."""
 HOPS_HEADER: Final = "X-Codex-Hops"
 
-LOOP: Final = Failure(
-    kind=FaultKind.AGENT_MISCONFIGURED,
-    message="The request came back to this server by way of its own upstream: its operator has to give another "
-    "address with PROXY_UPSTREAM_URL.",
+_LOOP: Final = (
+    "The request came back to this server by way of its own upstream: its operator has to give another address "
+    "with {}."
 )
-NO_MODEL: Final = Failure(
-    kind=FaultKind.MODEL_NOT_FOUND,
-    message="This server knows no default model, since its upstream lists none: name one in 'model', or set "
-    "CODEX_MODEL.",
-    param="model",
+_NO_MODEL: Final = (
+    "This server knows no default model, since its upstream lists none: name one in 'model', or set {}."
 )
 NO_CLIENTS_KEY: Final = Failure(
     kind=FaultKind.INVALID_API_KEY,
@@ -72,7 +68,9 @@ class OpenAIChatAgent:
         self._upstream = upstream
         self._clock = clock
         self._client = UpstreamClient(upstream)
-        self._errors = ErrorReader(upstream.secrets, clients_key=upstream.clients_key)
+        self._errors = ErrorReader(
+            upstream.secrets, clients_key=upstream.clients_key, key_name=upstream.setting_names.key
+        )
         self._refused: set[str] = set(upstream.refuses)
         """The optional request fields that the upstream refuses. They are not sent."""
         self._id = uuid.uuid4().hex[:12]
@@ -97,10 +95,11 @@ class OpenAIChatAgent:
         """Returns a session, which sends its first request when it begins."""
         hops = turn.origin.hops
         if self._id in hops or len(hops) >= MAX_HOPS:
-            raise Fault(LOOP)
+            message = _LOOP.format(self._upstream.setting_names.url)
+            raise Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))
         model = turn.model or next((model.id for model in self._models if model.is_default), "")
         if not model:
-            raise Fault(NO_MODEL)
+            raise Fault(self._trouble or self._no_model())
         headers = {HOPS_HEADER: ",".join((*hops, self._id))}
         if self._upstream.clients_key:
             if not turn.origin.key:
@@ -110,6 +109,10 @@ class OpenAIChatAgent:
         transport = HttpTransport(self._client, headers)
         self._transports.add(transport)
         return AgentSession(turn, dialect, transport)
+
+    def _no_model(self) -> Failure:
+        message = _NO_MODEL.format(self._upstream.setting_names.model)
+        return Failure(kind=FaultKind.MODEL_NOT_FOUND, message=message, param="model")
 
     def _dialect(self, turn: Turn, model: str) -> Dialect[Message]:
         now = self._clock.epoch
@@ -195,7 +198,6 @@ async def look_once(upstream: Upstream, clock: Clock) -> tuple[Failure | None, t
     agent = OpenAIChatAgent(upstream, clock)
     await agent._client.start()
     try:
-        await agent._look()
-        return agent.trouble(), agent.models()
+        return await agent._asked_for_models(), agent.models()
     finally:
         await agent.close()

@@ -39,10 +39,7 @@ NO_ANSWER: Final = Failure(
 TOO_LONG: Final = Failure(
     kind=K.UPSTREAM_ERROR, message="The model server sent a line that is too long to be part of an answer."
 )
-KEY_REFUSED: Final = Failure(
-    kind=K.UPSTREAM_UNAUTHORIZED,
-    message="The model server refused the credentials of this server. Its operator has to check PROXY_UPSTREAM_KEY.",
-)
+_KEY_REFUSED: Final = "The model server refused the credentials of this server. Its operator has to check {}."
 CLIENTS_KEY_REFUSED: Final = Failure(
     kind=K.INVALID_API_KEY,
     message="The model server refused your API key, which this server passes on. Send one that it takes.",
@@ -70,10 +67,14 @@ class ErrorReader:
     """Converts the errors of one upstream to failures. `secrets`: texts that no message may contain, such as the
     key."""
 
-    def __init__(self, secrets: Sequence[str] = (), *, clients_key: bool = False) -> None:
-        """`clients_key`: the upstream is sent the client's own key."""
+    def __init__(
+        self, secrets: Sequence[str] = (), *, clients_key: bool = False, key_name: str = "PROXY_UPSTREAM_KEY"
+    ) -> None:
+        """`clients_key`: the upstream is sent the client's own key. `key_name`: the setting that has its key."""
         self._secrets = tuple(secret for secret in secrets if secret)
-        self._clients_key = clients_key
+        message = _KEY_REFUSED.format(key_name)
+        of_operator = Failure(kind=K.UPSTREAM_UNAUTHORIZED, message=message)
+        self._key_refused = CLIENTS_KEY_REFUSED if clients_key else of_operator
 
     def of_response(self, status: int, headers: Mapping[str, str], body: bytes, now: float) -> Failure:
         """Returns the failure for an answer with an error status. `now`: seconds since 1970, to evaluate a date in
@@ -93,7 +94,7 @@ class ErrorReader:
     def _of(self, value: Any, status: int | None) -> Failure:
         error = _error_in(value)
         if status in (401, 403) or error.get("type") == _NO_KEY_OF_LITELLM:
-            return CLIENTS_KEY_REFUSED if self._clients_key else KEY_REFUSED
+            return self._key_refused
         words = self._without_secrets(cleaned(words_in(value)))
         code = error.get("code")
         code = (

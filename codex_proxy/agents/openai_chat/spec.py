@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]
 
-from codex_proxy.agents.openai_chat.upstream import CAPABILITIES, CHAT, NAME, Timeouts, Upstream, Wire
+from codex_proxy.agents.openai_chat.upstream import (
+    CAPABILITIES,
+    CHAT,
+    NAME,
+    SettingNames,
+    Timeouts,
+    Upstream,
+    Wire,
+)
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 
 if TYPE_CHECKING:
@@ -63,15 +71,15 @@ async def check_upstream(context: AgentContext, wire: Wire) -> list[Check]:
     trouble, models = await look_once(upstream, context.clock)
     facts["models"] = len(models)
     if trouble is not None:
-        advice = f"Start the server on {upstream.host}, or name another one with --upstream-url (PROXY_UPSTREAM_URL)."
+        names = upstream.setting_names
+        advice = f"Start the server on {upstream.host}, or name another one with {names.url}."
         if trouble.kind.value == "upstream_unauthorized":
-            advice = (
-                f"Give a key that {upstream.host} takes with PROXY_UPSTREAM_KEY or PROXY_UPSTREAM_KEY_FILE."
-            )
+            advice = f"Give a key that {upstream.host} takes with {names.key} or {names.key_file}."
         return [Check(name="upstream", status="failed", message=trouble.message, advice=advice, facts=facts)]
     if not models:
         message = f"{upstream.host} answers, and lists no models: any name is passed on to it."
-        advice = "Set CODEX_MODEL to the name of the model that a request without one gets."
+        model = upstream.setting_names.model
+        advice = f"Set {model} to the name of the model that a request without one gets."
         return [Check(name="upstream", status="warning", message=message, advice=advice, facts=facts)]
     message = f"{upstream.host} answers, and has {len(models)} models; the default is {models[0].id}."
     return [Check(name="upstream", status="ok", message=message, facts=facts)]
@@ -80,13 +88,14 @@ async def check_upstream(context: AgentContext, wire: Wire) -> list[Check]:
 def upstream_of(context: AgentContext, wire: Wire = CHAT) -> Upstream:
     """Returns the upstream that the settings name. Raises `NoAgentError` with a sentence that says what to change."""
     settings, environ = context.settings, context.environ
+    names = SettingNames.of_table(context.upstream.table)
     if not settings.upstream_url:
         raise NoAgentError(
             f"--agent {wire.agent} needs the address of a server that speaks {wire.api}: give it with "
             "--upstream-url (PROXY_UPSTREAM_URL), like http://127.0.0.1:11434/v1."
         )
-    url = _checked_url(settings.upstream_url, wire)
-    key = _key_of(settings, environ)
+    url = _checked_url(settings.upstream_url, wire, names)
+    key = _key_of(settings, environ, names)
     clients_key = key == CLIENTS_KEY
     if clients_key and settings.wants_key:
         raise NoAgentError(
@@ -94,7 +103,7 @@ def upstream_of(context: AgentContext, wire: Wire = CHAT) -> Upstream:
             "(PROXY_API_KEY, PROXY_KEYS_FILE): have one or the other."
         )
     if settings.upstream_ca_file is not None and not settings.upstream_ca_file.is_file():
-        raise NoAgentError(f"PROXY_UPSTREAM_CA_FILE: there is no file {settings.upstream_ca_file}.")
+        raise NoAgentError(f"{names.ca_file}: there is no file {settings.upstream_ca_file}.")
     return Upstream(
         url=url,
         key="" if clients_key else key,
@@ -113,14 +122,15 @@ def upstream_of(context: AgentContext, wire: Wire = CHAT) -> Upstream:
         capabilities=wire.capabilities - context.upstream.cannot,
         refuses=context.upstream.refuses,
         health_interval=context.upstream.health_interval,
+        setting_names=names,
     )
 
 
-def _checked_url(given: str, wire: Wire) -> str:
+def _checked_url(given: str, wire: Wire, names: SettingNames) -> str:
     """Returns the base URL for requests. `/v1` is added to a URL without a path. Raises `NoAgentError` if it is
     invalid.
     """
-    wrong = "--upstream-url (PROXY_UPSTREAM_URL) has to be an address like http://127.0.0.1:11434/v1"
+    wrong = f"{names.url} has to be an address like http://127.0.0.1:11434/v1"
     try:
         parts = urlsplit(given.strip())
         host, _ = parts.hostname, parts.port
@@ -129,21 +139,21 @@ def _checked_url(given: str, wire: Wire) -> str:
     if parts.scheme not in ("http", "https") or not host:
         raise NoAgentError(f"{wrong}.")
     if parts.username is not None or parts.password is not None:
-        raise NoAgentError(f"{wrong}, without a user or a password: give a key with PROXY_UPSTREAM_KEY.")
+        raise NoAgentError(f"{wrong}, without a user or a password: give a key with {names.key}.")
     if parts.query or parts.fragment:
         raise NoAgentError(f"{wrong}, without anything behind a ? or a #.")
     path = parts.path.rstrip("/").removesuffix(wire.path) or "/v1"
     return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
 
 
-def _key_of(settings: Settings, environ: Mapping[str, str]) -> str:
+def _key_of(settings: Settings, environ: Mapping[str, str], names: SettingNames) -> str:
     given = settings.upstream_key
     if given is not None and settings.upstream_key_file is not None:
         raise NoAgentError(
             "The upstream's key is given twice: leave PROXY_UPSTREAM_KEY or PROXY_UPSTREAM_KEY_FILE out."
         )
     if settings.upstream_key_file is not None:
-        key = _read_key(settings.upstream_key_file)
+        key = _read_key(settings.upstream_key_file, names.key_file)
     elif given is not None:
         key = given.get_secret_value().strip()
     else:
@@ -152,19 +162,19 @@ def _key_of(settings: Settings, environ: Mapping[str, str]) -> str:
         key = environ.get(ADAPTERS_KEY, "").strip() if named else ""
     if not (key.isascii() and key.isprintable()) or len(key) > _MAX_KEY_CHARS:
         raise NoAgentError(
-            "The upstream's key holds characters that no key has: check PROXY_UPSTREAM_KEY, or its file."
+            f"The upstream's key holds characters that no key has: check {names.key}, or {names.key_file}."
         )
     return key
 
 
-def _read_key(file: Path) -> str:
+def _read_key(file: Path, name: str) -> str:
     try:
         key = file.expanduser().read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise NoAgentError(f"PROXY_UPSTREAM_KEY_FILE: {file} cannot be read ({reason}).") from error
+        raise NoAgentError(f"{name}: {file} cannot be read ({reason}).") from error
     if not key:
-        raise NoAgentError(f"PROXY_UPSTREAM_KEY_FILE: {file} is empty.")
+        raise NoAgentError(f"{name}: {file} is empty.")
     return key
 
 

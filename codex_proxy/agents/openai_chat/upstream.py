@@ -63,6 +63,29 @@ class Timeouts(msgspec.Struct, frozen=True):
     """The longest time between two reads of the body."""
 
 
+class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator calls the settings of an upstream, for messages about them."""
+
+    url: str = "--upstream-url (PROXY_UPSTREAM_URL)"
+    key: str = "PROXY_UPSTREAM_KEY"
+    key_file: str = "PROXY_UPSTREAM_KEY_FILE"
+    ca_file: str = "PROXY_UPSTREAM_CA_FILE"
+    model: str = "CODEX_MODEL"
+
+    @classmethod
+    def of_table(cls, table: str) -> SettingNames:
+        """Returns the names in a table of the settings file, like `[upstreams.groq]`; an empty one is none."""
+        if not table:
+            return cls()
+        return cls(
+            url=f"url of {table}",
+            key=f"key_env of {table}",
+            key_file=f"key_file of {table}",
+            ca_file=f"ca_file of {table} (or PROXY_UPSTREAM_CA_FILE)",
+            model=f"default_model of {table}",
+        )
+
+
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     """The address, credentials and options of one upstream."""
 
@@ -88,6 +111,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     """Optional request fields that the upstream refuses with an error."""
     health_interval: float | None = None
     """Seconds between two requests for the list of models; None for the default."""
+    setting_names: SettingNames = SettingNames()
 
     @property
     def host(self) -> str:
