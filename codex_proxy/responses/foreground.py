@@ -97,7 +97,7 @@ class ForegroundResponse(RunningResponse):
             await save_response(self._service, self._prepared, final, self.output)
 
     async def _complete(self, frames: Frames) -> None:
-        self.buffer.append(frames)
+        self.buffer.append(frames, last=True)
 
 
 class ResponseReader:
@@ -125,9 +125,8 @@ class ResponseReader:
 
     def take(self) -> bytes:
         frames = self._frames.take()
-        self._begun = self._begun or bool(frames)
         data = b"".join([frame for _, frame in frames])
-        return data + self._end if self._begun and self._frames.finished else data
+        return data + self._end if data and self._frames.finished else data
 
     def take_frames(self) -> Frames:
         """Returns the new frames, one by one."""

@@ -30,12 +30,12 @@ class FrameBuffer:
         self._on_drained = on_drained
         self._readers: list[FrameReader] = []
 
-    def append(self, frames: Frames) -> None:
-        """Adds a batch and wakes the readers."""
+    def append(self, frames: Frames, *, last: bool = False) -> None:
+        """Adds a batch and wakes the readers. `last`: `end` is called next, so that readers take both at once."""
         if frames:
             self.next = frames[-1][0] + 1
             for reader in self._readers:
-                reader.put(frames)
+                reader.put(frames, last=last)
         self.report_drained()
 
     def end(self) -> None:
@@ -104,7 +104,7 @@ class FrameReader:
         self._batches = []
         self._buffer.remove(self)
 
-    def put(self, frames: Frames) -> None:
+    def put(self, frames: Frames, *, last: bool) -> None:
         """Adds a batch. Called by the buffer."""
         if self._max_bytes is not None:
             self._size += sum([len(frame) for _, frame in frames])
@@ -112,4 +112,4 @@ class FrameReader:
                 self._batches, self._size, self.overrun = [], 0, True
         if not self.overrun:
             self._batches.append(frames)
-        self.wakeup.wake()
+        self.wakeup.wake(last=last)

@@ -117,3 +117,24 @@ async def test_a_reader_of_a_buffer_that_has_ended_is_finished_with_its_first_lo
     assert late.finished
     assert early.take() == frames(0), "what it had not taken is still there"
     assert early.finished
+
+
+@virtual
+async def test_the_last_frames_are_not_pushed_but_taken_with_the_end() -> None:
+    buffer = FrameBuffer()
+    reader = buffer.reader()
+    pushed: list[Frames] = []
+
+    def push() -> bool:
+        pushed.append(reader.take())
+        return True
+
+    waiting = asyncio.create_task(reader.wait(push))
+    await settled()
+    buffer.append(frames(0))
+    buffer.append(frames(1), last=True)
+    buffer.end()
+    await waiting
+    assert pushed == [frames(0)]
+    assert reader.take() == frames(1)
+    assert reader.finished
