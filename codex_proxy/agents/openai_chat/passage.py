@@ -181,9 +181,8 @@ class Passage:
             if self.over:
                 return
             event = block[start : blank.end()]
-            if self._goes_by(
-                event
-            ):  # the first block and the last one may have many beside those that matter
+            # The first block and the last one may have many plain deltas beside the events that matter.
+            if self._goes_by(event):
                 yield event
             else:
                 split = blank.start() + 1 - start
