@@ -100,9 +100,9 @@ async def port_check(settings: Settings) -> Check:
 
 def _running(settings: Settings, health: dict[str, Any], facts: dict[str, Fact]) -> Check:
     where = f"{settings.host}:{settings.port}"
-    agent = health["agent"]
+    names = ", ".join(str(agent.get("name")) for agent in _agents_in(health))
     version = f" {health['version']}" if "version" in health else ""  # not told where a key is wanted
-    message = f"A codex-proxy{version} serves {agent.get('name')} on {where} already."
+    message = f"A codex-proxy{version} serves {names} on {where} already."
     if health.get("status") == "ok":
         return Check(name="port", status="ok", message=message, facts=facts)
     trouble = str(health.get("trouble", "its agent is in trouble"))
@@ -122,8 +122,16 @@ async def health_of(server_url: str) -> dict[str, Any] | None:
             body = await reply.json(content_type=None)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
         return None
-    ours = isinstance(body, dict) and isinstance(body.get("agent"), dict) and "fake" in body["agent"]
-    return body if ours else None
+    return body if isinstance(body, dict) and _agents_in(body) else None
+
+
+def _agents_in(health: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the agents that a health report names: those of `agents`, or the one of `agent`. Empty if the report is
+    not that of a codex-proxy."""
+    several = health.get("agents")
+    given = several if isinstance(several, list) else [health.get("agent")]
+    agents = [agent for agent in given if isinstance(agent, dict) and "fake" in agent]
+    return agents if len(agents) == len(given) else []
 
 
 def why_not(host: str, port: int) -> str | None:

@@ -226,6 +226,13 @@ async def test_a_port_of_another_program_fails_and_one_of_ours_does_not(tmp_path
         assert "codex-proxy chat" in done.json["next"][-1]
 
 
+async def test_a_running_server_with_several_agents_is_known_as_ours(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, agents={"one": {"agent": "fake"}, "two": {"agent": "fake"}}) as proxy:
+        done = await doctor(tmp_path, "--agent", "fake", "--port", str(proxy.server.port))
+        assert (done.status, done.check("port")["status"]) == (0, "ok")
+        assert "serves one, two on" in done.check("port")["message"]
+
+
 async def test_an_address_for_others_without_a_key_fails_as_the_start_would(tmp_path: Path) -> None:
     done = await doctor(tmp_path, "--agent", "fake", "--host", "0.0.0.0")
     assert (done.status, done.check("settings")["status"]) == (1, "failed")
