@@ -13,6 +13,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from codex_proxy.agents.acp.agent import AcpAgent
+from codex_proxy.agents.acp.presets import PRESETS
 from codex_proxy.app import Server
 from tests.real.acp_proxy import AGENTS, SHELL, acp_proxy, agent_processes
 from tests.real.scripted_apis import CACHED, IN, OUT, ScriptedApis, script, scripted_apis
@@ -147,6 +148,21 @@ async def test_a_model_that_tries_to_run_a_command_runs_none(
     steps = {"text": "I run it.", "tools": [{"name": name, "args": arguments}]}, {"text": "Done."}
     await client.chat.completions.create(model="codex-5", messages=[user("Run.", *steps)])
     assert not (server.settings.workdir / "made.txt").exists()
+
+
+async def test_a_confined_program_serves_as_before(agent: str, apis: ScriptedApis, tmp_path: Path) -> None:
+    if PRESETS[agent].sandboxed:
+        pytest.skip("it has a sandbox of its own")
+    own: dict[str, Any] = {"agent_unconfined": True, "sandbox": "workspace-write"}
+    async with acp_proxy(agent, tmp_path, apis.url, **own) as (client, server):
+        acp = server.agent
+        assert isinstance(acp, AcpAgent)
+        if "sandbox" not in acp.capabilities:
+            pytest.skip(f"nothing confines it here: {acp.warning}")
+        answer = await client.chat.completions.create(
+            model="codex-5", messages=[user("Hi.", {"text": "Confined."})]
+        )
+        assert answer.choices[0].message.content == "Confined."
 
 
 @pytest.mark.parametrize(
