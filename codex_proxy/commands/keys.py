@@ -16,6 +16,8 @@ import msgspec
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
+from codex_proxy.agents.named import named_agents
+from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.config import Settings
 from codex_proxy.core.keys import DEFAULT_NAME, Key, KeysError, digest_of, parse_keys, table_of
 from codex_proxy.files.private import make_folder, replacing
@@ -66,7 +68,25 @@ def add(settings: Settings, name: str, limits: Limits, *, replace: bool) -> tupl
         "Clients send it as `Authorization: Bearer KEY`. A server that runs takes it within a second."
         f"{' From then on every client needs a key.' if first else ''}"
     )
-    return secret, told
+    return secret, told + _unknown_among(limits.agents, settings)
+
+
+def _unknown_among(agents: Sequence[str], settings: Settings) -> str:
+    """Returns a note on agents that none of the settings' tables names; empty where there are no tables. A key may be
+    made before the table that it is for."""
+    if not (settings.agents or settings.upstreams):
+        return ""
+    try:
+        known = [each.name for each in named_agents(settings)]
+    except NoAgentError:
+        return ""
+    unknown = ", ".join(f"'{name}'" for name in agents if name not in known)
+    return (
+        f"\nThe settings have no agent {unknown}: there are {', '.join(known)}. Until there is one, no model of it "
+        "can be asked for with this key."
+        if unknown
+        else ""
+    )
 
 
 def remove(settings: Settings, name: str) -> str:

@@ -53,6 +53,15 @@ def test_no_two_keys_are_the_same(file: Path) -> None:
     assert len(made) == len(read_keys(file)) == 5
 
 
+def test_an_agent_that_the_settings_do_not_have_is_named(file: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('[upstreams.groq]\npreset = "groq"\n\n[upstreams.ollama]\npreset = "ollama"\n')
+    for agent, is_known in (("ollama", True), ("olama", False)):
+        done = keys(file, "add", agent, "--agent", agent, "--config", str(config))
+        assert done.exit_code == 0
+        assert ("no agent 'olama': there are groq, ollama" in done.stderr) is not is_known
+
+
 def test_limits_are_written_down_and_listed(file: Path, tmp_path: Path) -> None:
     limits = ["--rpm", "5", "--concurrency", "2", "--sandbox", "read-only", "--plain-model"]
     limits += ["--model", "codex-5", "--model", "gpt-x", "--root", str(tmp_path), "--no-mcp"]
