@@ -35,53 +35,55 @@ CONFIG_OPTION = click.option(
     "config_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A TOML file with settings.",
+    help="TOML file with settings.",
 )
 
 SETTING_OPTIONS = (
     click.option(
         "--agent",
         metavar=f"[{'|'.join(registry.names())}]",
-        help="Which agent serves. auto (the default) takes the Codex that is found.",
+        help="The agent to use. auto (the default) uses the Codex that it finds.",
     ),
     click.option(
         "--agent-plugin",
         metavar="MODULE:SPEC",
-        help="The agent of a package of your own, which is imported here.",
+        help="An agent from another Python package; its module is imported.",
     ),
     click.option(
         "--agent-command",
         metavar="COMMAND",
-        help='The program of --agent acp with its arguments: "gemini --acp".',
+        help='Program and arguments of --agent acp, for example "gemini --acp".',
     ),
     click.option(
-        "--agent-env", metavar="NAMES", help="Variables for an agent that speaks ACP: names, or NAME=value."
+        "--agent-env", metavar="NAMES", help="Environment variables for an ACP agent: names, or NAME=value."
     ),
     click.option(
         "--agent-usage",
         type=click.Choice(["turn", "last", "session", "chunks"]),
-        help="What the token counts of an agent that speaks ACP cover.",
+        help="What the token counts of an ACP agent cover.",
     ),
     click.option(
         "--agent-unconfined",
         is_flag=True,
         default=None,
-        help="Serve an agent that speaks ACP also where it asks nobody before it acts.",
+        help="Allow an ACP agent that does not ask for permission before it acts.",
     ),
     click.option(
         "--agent-confinement",
         type=click.Choice(["auto", "codex", "bubblewrap", "landlock", "none"]),
-        help="What keeps such an agent from writing outside of its sandbox (default: the first that works).",
+        help="How an ACP agent is kept from writing outside of its sandbox (default: the first way that works).",
     ),
     click.option(
         "--upstream-url",
         metavar="URL",
-        help="The server whose models are served, for an agent that has one: http://127.0.0.1:11434/v1.",
+        help="The model server of an agent that uses one, for example http://127.0.0.1:11434/v1.",
     ),
     click.option("--codex-bin", metavar="PATH", help="The Codex binary, if it is not on PATH."),
     click.option("--claude-bin", metavar="PATH", help="Claude Code's program, if it is not on PATH."),
-    click.option("--codex-home", metavar="DIR", help="Codex's own home (default: ~/.codex)."),
-    click.option("--workdir", metavar="DIR", help="Folder in which agent turns work (default: this one)."),
+    click.option("--codex-home", metavar="DIR", help="Codex's home folder (default: ~/.codex)."),
+    click.option(
+        "--workdir", metavar="DIR", help="Folder in which agent turns work (default: the current one)."
+    ),
     click.option(
         "--sandbox",
         type=click.Choice(["read-only", "workspace-write", "danger-full-access"]),
@@ -89,24 +91,32 @@ SETTING_OPTIONS = (
     ),
     click.option("--host", metavar="ADDRESS", help="Address to listen on (default: 127.0.0.1)."),
     click.option(
-        "--port", type=click.IntRange(0, 65535), help="Port (default: 11435); 0 takes any free one."
+        "--port",
+        type=click.IntRange(0, 65535),
+        help="Port to listen on (default: 11435); 0 for any free port.",
     ),
     click.option(
-        "--api-key", metavar="KEY", help="Key that clients must send. PROXY_API_KEY keeps it out of `ps`."
+        "--api-key",
+        metavar="KEY",
+        help="API key that clients must send. Set PROXY_API_KEY instead to keep it out of `ps`.",
     ),
     click.option(
-        "--mcp-config", metavar="FILE", help="MCP servers (`mcpServers` JSON) whose tools every request gets."
+        "--mcp-config", metavar="FILE", help="JSON file with `mcpServers`, whose tools every request gets."
     ),
     CONFIG_OPTION,
     click.option(
-        "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Default: info."
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        help="The least severe messages to log (default: info).",
     ),
-    click.option("--log-format", type=click.Choice(["console", "json"]), help="Default: console."),
+    click.option(
+        "--log-format", type=click.Choice(["console", "json"]), help="Format of the log (default: console)."
+    ),
     click.option(
         "--log-content",
         is_flag=True,
         default=None,
-        help="Log prompts and answers too, to find a fault. Off by default: a log is read by many.",
+        help="Log prompts and answers too (default: off, since others may read the log).",
     ),
 )
 """The options that set settings. Every command that reads settings has them."""
@@ -157,14 +167,16 @@ def load_settings(flags: dict[str, Any], config_file: Path | None) -> Any:
         raise click.UsageError(str(error)) from error
 
 
-@main.command(short_help="Look at everything a server needs, and say what is missing.")
+@main.command(short_help="Check everything a server needs, and report what is missing.")
 @with_settings
-@click.option("--json", "as_json", is_flag=True, help="For programs: docs/operations.md says what is in it.")
-@click.option("--all", "every_setting", is_flag=True, help="Show settings that have their defaults too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/operations.md describes it.")
+@click.option(
+    "--all", "every_setting", is_flag=True, help="Also show settings that have their default value."
+)
 def doctor(config_file: Path | None, as_json: bool, every_setting: bool, **flags: Any) -> None:
-    """Look at the agent, its sign-in, the port, the folders and the settings, and say what to do next.
+    """Check the agent, its sign-in, the port, the folders and the settings, and say what to do next.
 
-    No turn is run. Exit status 0 if a server would serve, 1 if not.
+    No turn is run. The exit status is 0 if a server can start, else 1.
     """
     from codex_proxy.commands.checkup import as_text
     from codex_proxy.commands.doctor import examine
@@ -174,17 +186,21 @@ def doctor(config_file: Path | None, as_json: bool, every_setting: bool, **flags
     sys.exit(0 if checkup.ok else 1)
 
 
-@main.command(short_help="Tell a client (an editor, an SDK) where this server is.")
+@main.command(short_help="Set up a client (an editor, an SDK) to use this server.")
 @click.argument("client", required=False)
-@click.option("--write", is_flag=True, help="Change the client's file; the old one is kept beside it.")
 @click.option(
-    "--file", metavar="FILE", default="", help="The client's file, if it is not where it usually is."
+    "--write",
+    is_flag=True,
+    help="Change the client's settings file; a copy of the old one is kept beside it.",
+)
+@click.option(
+    "--file", metavar="FILE", default="", help="The client's settings file, if it is not in the usual place."
 )
 @click.option("--base-url", metavar="URL", help="Address of the server (default: that of the settings).")
 @click.option(
-    "--model", metavar="NAME", default="codex-5", show_default=True, help="Model the client asks for."
+    "--model", metavar="NAME", default="codex-5", show_default=True, help="Model the client is to use."
 )
-@click.option("--key", metavar="KEY", help="Key the client sends, where the server wants one.")
+@click.option("--key", metavar="KEY", help="API key the client sends, if the server needs one.")
 @CONFIG_OPTION
 def connect(
     client: str | None,
@@ -195,7 +211,7 @@ def connect(
     key: str | None,
     config_file: Path | None,
 ) -> None:
-    """Print what to put where, so that CLIENT finds this server. Without CLIENT: list those there are."""
+    """Print the settings with which CLIENT uses this server. Without CLIENT, list the known clients."""
     from codex_proxy.commands.connect import command
 
     if client is None:
@@ -219,16 +235,16 @@ def connect(
         sys.exit(1)
 
 
-@main.group(name="store", short_help="Look after stored responses and conversations.")
+@main.group(name="store", short_help="Inspect, export and clean up stored responses and conversations.")
 def store_group() -> None:
-    """Look after the responses and conversations that a server has stored; it may run meanwhile."""
+    """Inspect, export and clean up the responses and conversations that a server has stored. It may be running."""
 
 
 @store_group.command(name="stats")
 @with_settings
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def store_stats(config_file: Path | None, as_json: bool, **flags: Any) -> None:
-    """Say how much there is of everything."""
+    """Print how many objects of each kind are stored."""
     from codex_proxy.commands.store import show_stats
 
     _say(_of_store(show_stats(load_settings(flags, config_file), as_json=as_json)), as_json=as_json)
@@ -237,7 +253,7 @@ def store_stats(config_file: Path | None, as_json: bool, **flags: Any) -> None:
 @store_group.command(name="prune")
 @with_settings
 def store_prune(config_file: Path | None, **flags: Any) -> None:
-    """Remove what the PROXY_STORE_* settings no longer keep, and free the room on the disk."""
+    """Remove what the PROXY_STORE_* settings no longer keep, and free its disk space."""
     from codex_proxy.commands.store import prune
 
     _say(_of_store(prune(load_settings(flags, config_file))))
@@ -258,7 +274,7 @@ def store_check(config_file: Path | None, **flags: Any) -> None:
     "--output",
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
     default="-",
-    help="A file, which will be for its owner alone; default: standard output.",
+    help="File to write, readable by its owner alone (default: standard output).",
 )
 def store_export(config_file: Path | None, output: Path, **flags: Any) -> None:
     """Write every response and conversation as one line of JSON each."""
@@ -282,57 +298,64 @@ def _of_store(work: Coroutine[Any, Any, Result]) -> Result:
         raise click.ClickException(str(error)) from error
 
 
-@main.group(name="keys", short_help="Make, list and remove keys for clients.")
+@main.group(name="keys", short_help="Create, list and remove API keys for clients.")
 def keys_group() -> None:
-    """Keys that clients send. A server that runs notices changes within a second."""
+    """Create, list and remove the API keys of clients. A running server notices changes within a second."""
 
 
 @keys_group.command(name="add")
 @click.argument("name")
-@click.option(
-    "--model", "models", multiple=True, metavar="NAME", help="A model it may ask for; several times."
-)
+@click.option("--model", "models", multiple=True, metavar="NAME", help="A model it may use. Can be repeated.")
 @click.option(
     "--agent",
     "agents",
     multiple=True,
     metavar="NAME",
-    help="An agent or an upstream whose models it may ask for; several times.",
+    help="An agent or upstream whose models it may use. Can be repeated.",
 )
 @click.option(
     "--sandbox",
     "most_sandbox",
     type=click.Choice(["read-only", "workspace-write", "danger-full-access"]),
-    help="The most that its agent turns may do.",
+    help="The widest sandbox of its agent turns.",
 )
-@click.option("--root", "roots", multiple=True, metavar="DIR", help="A folder it may work in; several times.")
-@click.option("--rpm", type=click.IntRange(1), help="Requests a minute.")
-@click.option("--concurrency", type=click.IntRange(1), help="Requests at once.")
-@click.option("--plain-model", is_flag=True, help="No agent turns: the model alone.")
-@click.option("--no-mcp", is_flag=True, help="No tools of MCP servers.")
-@click.option("--replace", is_flag=True, help="Put it in the place of the key that has this name.")
+@click.option(
+    "--root",
+    "roots",
+    multiple=True,
+    metavar="DIR",
+    help="A folder its agent turns may work in. Can be repeated.",
+)
+@click.option("--rpm", type=click.IntRange(1), help="The most requests in a minute.")
+@click.option("--concurrency", type=click.IntRange(1), help="The most requests at the same time.")
+@click.option("--plain-model", is_flag=True, help="Refuse agent turns: the key can use only the model.")
+@click.option("--no-mcp", is_flag=True, help="Give it no tools of MCP servers.")
+@click.option("--replace", is_flag=True, help="Replace the existing key of this name.")
 @CONFIG_OPTION
 def keys_add(
     name: str, most_sandbox: str | None, replace: bool, config_file: Path | None, **limits: Any
 ) -> None:
-    """Make the key NAME and print it, once. What it stores is stored under its name."""
+    """Create the API key NAME and print it. It cannot be shown again.
+
+    Responses and conversations created with it belong to NAME.
+    """
     from codex_proxy.commands.keys import Limits, add
     from codex_proxy.core.keys import KeysError
 
     settings = load_settings({}, config_file)
     try:
-        key, told = add(settings, name, Limits(sandbox=most_sandbox, **limits), replace=replace)
+        key, note = add(settings, name, Limits(sandbox=most_sandbox, **limits), replace=replace)
     except KeysError as error:
         raise click.ClickException(str(error)) from error
     _say(key)
-    _say(told, err=True)
+    _say(note, err=True)
 
 
 @keys_group.command(name="list")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @CONFIG_OPTION
 def keys_list(as_json: bool, config_file: Path | None) -> None:
-    """List the names of the keys, and their limits."""
+    """List the names and limits of the keys."""
     from codex_proxy.commands.keys import listing
     from codex_proxy.core.keys import KeysError
 
@@ -346,7 +369,10 @@ def keys_list(as_json: bool, config_file: Path | None) -> None:
 @click.argument("name")
 @CONFIG_OPTION
 def keys_remove(name: str, config_file: Path | None) -> None:
-    """Take the key NAME away."""
+    """Remove the key NAME.
+
+    Requests with it are refused from then on; the responses and conversations created with it are kept.
+    """
     from codex_proxy.commands.keys import remove
     from codex_proxy.core.keys import KeysError
 
@@ -356,17 +382,17 @@ def keys_remove(name: str, config_file: Path | None) -> None:
         raise click.ClickException(str(error)) from error
 
 
-@main.command(short_help="Chat in the terminal with the server that runs.")
+@main.command(short_help="Chat with the running server in the terminal.")
 @click.option("--base-url", metavar="URL", help="Address of the server (default: that of the settings).")
-@click.option("--model", metavar="NAME", default="codex-5", show_default=True, help="Model to ask.")
+@click.option("--model", metavar="NAME", default="codex-5", show_default=True, help="Model to use.")
 @click.option(
-    "--key", metavar="KEY", help="Key of the server, where it wants one (default: that of the settings)."
+    "--key", metavar="KEY", help="API key to send, if the server needs one (default: that of the settings)."
 )
 @CONFIG_OPTION
 def chat(base_url: str | None, model: str, key: str | None, config_file: Path | None) -> None:
-    """Chat with the server that runs. Ctrl-C ends an answer, /quit leaves, /help tells more.
+    """Chat with the running server. Ctrl-C stops an answer, /quit leaves, /help lists the commands.
 
-    In a pipe the input is one question: echo "What does this folder hold?" | codex-proxy chat
+    If the input is a pipe, it is one question: echo "What does this folder hold?" | codex-proxy chat
     """
     from rich.console import Console
 
@@ -381,17 +407,21 @@ def chat(base_url: str | None, model: str, key: str | None, config_file: Path | 
     sys.exit(answer_once(conversation, sys.stdin, console, Console(stderr=True)))
 
 
-@main.command(short_help="Say what turns have cost, day by day.")
-@click.option("--days", type=click.IntRange(1, 31), default=7, show_default=True, help="How many days back.")
-@click.option("--json", "as_json", is_flag=True, help="For programs: what the server answers.")
+@main.command(short_help="Show the tokens that turns have used, day by day.")
+@click.option(
+    "--days", type=click.IntRange(1, 31), default=7, show_default=True, help="Number of days to show."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the server's answer as JSON.")
 @click.option("--base-url", metavar="URL", help="Address of the server (default: that of the settings).")
-@click.option("--key", metavar="KEY", help="Whose usage (default: the key of the settings).")
-@click.option("--all-keys", is_flag=True, help="Everybody's, out of the store instead of from the server.")
+@click.option("--key", metavar="KEY", help="API key whose usage is shown (default: that of the settings).")
+@click.option(
+    "--all-keys", is_flag=True, help="Show the usage of all keys, read from the store instead of the server."
+)
 @CONFIG_OPTION
 def usage(
     days: int, as_json: bool, base_url: str | None, key: str | None, all_keys: bool, config_file: Path | None
 ) -> None:
-    """Ask the server that runs what the turns of a key have cost, and what the agent's account may still use."""
+    """Show what the turns of a key have used, and what is left of the limits of the agent's account."""
     from codex_proxy.commands.usage import of_all_keys, print_rows, run
 
     if all_keys:

@@ -18,7 +18,7 @@ from codex_proxy.agents.upstream_presets import PresetName
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_OURS: Final = frozenset(
+_OWN_HEADERS: Final = frozenset(
     (
         "authorization",
         "content-length",
@@ -42,7 +42,7 @@ def _checked_name(name: str) -> str:
 
 
 def _checked_header(name: str) -> str:
-    if _HEADER.fullmatch(name) is None or name.lower() in _OURS:
+    if _HEADER.fullmatch(name) is None or name.lower() in _OWN_HEADERS:
         raise ValueError("this is no header that can be set here; a key is given with key_env or key_file")
     return name
 

@@ -151,9 +151,11 @@ class McpToolSource:
         listed = [_listed_tool(tool) for tool in listing.tools]
         tools = [tool for tool in listed if allows(offer, tool)]
         fault = next(iter(listing.faults), None)
-        return self._said(offer, tools, fault), _asked_for(offer, tools)
+        return self._listing_events(offer, tools, fault), _asked_for(offer, tools)
 
-    def _said(self, offer: McpOffer, tools: Sequence[ListedTool], fault: McpFault | None) -> Sequence[Event]:
+    def _listing_events(
+        self, offer: McpOffer, tools: Sequence[ListedTool], fault: McpFault | None
+    ) -> Sequence[Event]:
         id = self._ids.new("mcpl_")
         if fault is not None and not tools:
             item = McpTools(id, offer.server_label, error=fault.message)

@@ -77,8 +77,8 @@ def with_server_tools(turn: Turn, found: ServerTools, *, steps: int, calls: int 
     A tool of the request wins over the operator's of the same name, and over a tool of a server in the request where
     the whole name with the server's label is the same.
     """
-    brought = {tool.name for tool in turn.tools}
-    operators = [tool for tool in found.operators if _name_at_server(tool) not in brought]
+    own_names = {tool.name for tool in turn.tools}
+    operators = [tool for tool in found.operators if _name_at_server(tool) not in own_names]
     joined: dict[str, Tool] = {}
     for tool in (*turn.tools, *found.tools, *operators):
         joined.setdefault(tool.name, tool)  # an agent refuses a turn with two of one name

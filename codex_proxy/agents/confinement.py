@@ -236,13 +236,13 @@ async def _trouble(candidate: Confinement, folder: Path) -> str:
             argv = (sys.executable, "-I", "-S", "-c", PROBE, str(inside), str(outside), port)
             command = Command(argv, {"PATH": os.defpath}, str(inside))
             exit = await run_to_end(candidate.around(command, [str(inside)]), PROBE_SECONDS)
-        why = _words(exit)
+        why = _reason_against(exit)
         if not why and (os.listdir(outside) != ["kept"] or (outside / "kept").read_bytes() != b"kept"):
             why = PROBE_WORDS[3]
         return why
 
 
-def _words(exit: Exit | None) -> str:
+def _reason_against(exit: Exit | None) -> str:
     """Returns the reason against a mechanism, from the exit of its probe; empty if there is none."""
     if exit is None:
         return "it did not start, or did not end in time"

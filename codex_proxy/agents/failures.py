@@ -223,7 +223,7 @@ def failure_from_text(
     `kind` is the name in `codexErrorInfo`, `http_status` the number in it, and `details` the error's
     `additionalDetails`. Dialects that have none of these give the text alone.
     """
-    said = _heart_of(text[:MAX_READ], (details or "")[:MAX_READ])
+    said = _provider_text(text[:MAX_READ], (details or "")[:MAX_READ])
     body = _body_in(said)
     code = body.get("code") or body.get("type")
     readable = _readable(said, body)
@@ -268,7 +268,7 @@ def _matching(rows: Texts, text: str) -> tuple[FaultKind, str | None] | None:
     return next(((fault, code) for pattern, fault, code in rows if pattern.search(text)), None)
 
 
-def _heart_of(text: str, details: str) -> str:
+def _provider_text(text: str, details: str) -> str:
     """Returns the provider's own text, if Codex reports it within or together with a sentence about a retry; else
     `text`.
     """

@@ -32,7 +32,10 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
         chosen = settings_of(settings, flags, config_file)
     except (ValueError, OSError) as error:
         failed = Check(
-            name="settings", status="failed", message=said_of(error), advice="Mend the setting that is named."
+            name="settings",
+            status="failed",
+            message=settings_error_text(error),
+            advice="Mend the setting that is named.",
         )
         return Checkup(checks=(failed,))
     checks = [settings_check(settings, config_file)]
@@ -60,7 +63,7 @@ def how_to_go_on(port: Check) -> str:
     return "Start the server with `codex-proxy serve`, then try `codex-proxy chat` in another terminal."
 
 
-def said_of(error: Exception) -> str:
+def settings_error_text(error: Exception) -> str:
     """Returns the first error in the settings as one sentence."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]

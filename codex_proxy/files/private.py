@@ -62,7 +62,7 @@ def close_to_others(path: Path) -> bool:
     changes the target of a link, nor a file that has replaced the one that was checked."""
     if not hasattr(os, "O_PATH"):  # not Linux; there `chmod` can be told not to follow a link
         found = path.lstat()
-        if not _open_and_ours(found):
+        if not _own_and_open_to_others(found):
             return False
         os.chmod(path, stat.S_IMODE(found.st_mode) & ~OTHERS, follow_symlinks=False)
         return True
@@ -70,7 +70,7 @@ def close_to_others(path: Path) -> bool:
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)
-        if not _open_and_ours(found):
+        if not _own_and_open_to_others(found):
             return False
         os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(found.st_mode) & ~OTHERS)
         return True
@@ -78,7 +78,7 @@ def close_to_others(path: Path) -> bool:
         os.close(descriptor)
 
 
-def _open_and_ours(found: os.stat_result) -> bool:
+def _own_and_open_to_others(found: os.stat_result) -> bool:
     return not stat.S_ISLNK(found.st_mode) and found.st_uid == os.geteuid() and bool(found.st_mode & OTHERS)
 
 

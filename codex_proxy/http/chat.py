@@ -135,14 +135,14 @@ async def _stream(
 
 
 async def _start(request: web.Request, parsed: ParsedChat, turn: Turn) -> Source:
-    manager, owner = request.app[RUNS], request[OWNER]
+    scheduler, owner = request.app[RUNS], request[OWNER]
     if turn.forwarded is not None:
-        return await start(manager, turn, owner)
+        return await start(scheduler, turn, owner)
     turn, tools = await request.app[ADMISSION].add_server_tools(turn, request[CLIENT], _fields(parsed))
     if _runs(request, parsed) == 1:
-        return await start(manager, turn, owner, runner=tools.runner)
+        return await start(scheduler, turn, owner, runner=tools.runner)
     one_choice = msgspec.structs.replace(turn, choices=1)
-    return await start_samples(manager, one_choice, parsed.choices, owner, runner=tools.runner)
+    return await start_samples(scheduler, one_choice, parsed.choices, owner, runner=tools.runner)
 
 
 def _runs(request: web.Request, parsed: ParsedChat) -> int:

@@ -235,7 +235,7 @@ class SampledRuns:
 
 
 async def start(
-    manager: RunScheduler,
+    scheduler: RunScheduler,
     turn: Turn,
     owner: str,
     *,
@@ -245,14 +245,14 @@ async def start(
     """Starts one turn. `runner` runs the server's tools; `remembers`: the turn may be written to the step memory.
     Raises the `Fault` of a turn that cannot begin.
     """
-    return OneRun(await manager.start(turn, owner, runner=runner, remembers=remembers))
+    return OneRun(await scheduler.start(turn, owner, runner=runner, remembers=remembers))
 
 
 async def start_samples(
-    manager: RunScheduler, turn: Turn, count: int, owner: str, *, runner: ToolRunner | None = None
+    scheduler: RunScheduler, turn: Turn, count: int, owner: str, *, runner: ToolRunner | None = None
 ) -> SampledRuns:
     """Starts the same turn `count` times. If one cannot start, the others are ended and its `Fault` is raised."""
-    starting = [asyncio.ensure_future(manager.start(turn, owner, runner=runner)) for _ in range(count)]
+    starting = [asyncio.ensure_future(scheduler.start(turn, owner, runner=runner)) for _ in range(count)]
     try:
         return SampledRuns(await asyncio.gather(*starting))
     except BaseException:

@@ -77,11 +77,11 @@ def agent_headers(
     them. `continued`: the agent's session has seen the conversation so far.
     """
     agent = serving(agent, turn.model)
-    able = agent.capabilities
-    named = [name for name in ignored if not ("sampling" in able and name in turn.sampling)]
-    if search is not None and not (turn.web_search and "web_search" in able):
+    capabilities = agent.capabilities
+    named = [name for name in ignored if not ("sampling" in capabilities and name in turn.sampling)]
+    if search is not None and not (turn.web_search and "web_search" in capabilities):
         named.append(search)
-    if turn.verbosity is not None and "verbosity" not in able:
+    if turn.verbosity is not None and "verbosity" not in capabilities:
         named.append(verbosity)
     if "effort" in agent.off:
         asked = {effort: turn.effort or turn.summary, "service_tier": turn.service_tier}
@@ -89,20 +89,20 @@ def agent_headers(
     headers = {"x-codex-agent": agent.name}
     if named:
         headers["x-codex-ignored-params"] = ", ".join(named)
-    if "history" not in able and not continued and _told_as_text(turn, able):
+    if "history" not in capabilities and not continued and _history_becomes_text(turn, capabilities):
         headers["x-codex-history"] = "flattened"
-    if turn.tools and "client_tools" in able and "plain_model" not in able:
+    if turn.tools and "client_tools" in capabilities and "plain_model" not in capabilities:
         headers["x-codex-mode"] = "agent"
     return headers
 
 
-def _told_as_text(turn: Turn, able: Collection[str]) -> bool:
+def _history_becomes_text(turn: Turn, capabilities: Collection[str]) -> bool:
     """Whether an agent without a history gets earlier messages or instructions as part of the prompt's text. A
     leading system prompt does not count if the agent supports one.
     """
     rest = list(turn.history)
     while (
-        "system_prompt" in able
+        "system_prompt" in capabilities
         and rest
         and isinstance(rest[0], HistoryMessage)
         and rest[0].role == "developer"

@@ -118,17 +118,17 @@ class _Server(web.Server):
         """Closes connections as they become idle. Returns False if some are not idle after `within` seconds."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
-        while any([not connection.closes_if_idle() for connection in self._ours()]):  # noqa: C419 - each of them
+        while any([not connection.closes_if_idle() for connection in self._client_connections()]):  # noqa: C419 - each of them
             if loop.time() >= deadline:
                 return False
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
         return True
 
     def give_up(self) -> None:
-        for connection in self._ours():
+        for connection in self._client_connections():
             connection.give_up()
 
-    def _ours(self) -> list[_Connection]:
+    def _client_connections(self) -> list[_Connection]:
         return [each for each in self.connections if isinstance(each, _Connection)]
 
     def __call__(self) -> web.RequestHandler:

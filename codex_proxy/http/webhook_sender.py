@@ -63,7 +63,7 @@ class WebhookSender:
         self._stuck: set[Key] = set()
         """Deliveries that are over but could not be removed from the outbox. They are not repeated by this process."""
 
-    def pending(self, response_id: str, status: str) -> list[PendingWebhook]:
+    def make_for(self, response_id: str, status: str) -> list[PendingWebhook]:
         """Returns the webhooks to store for a response that ends with this status, one for each target."""
         event_id = event_id_of(response_id)
         body = webhook_body(

@@ -202,8 +202,8 @@ def turn_in_context(
     fresh = [item.shown for item in context.fresh if item.shown is not None]
     entries = history_entries([*earlier, *fresh], earlier=len(earlier))
     turn = turn_of(parsed, tuple(part for _, part in entries))
-    if brought := tools_in(earlier):  # those of the request's own items are offered already
-        turn = msgspec.structs.replace(turn, tools=joined(turn.tools, brought))
+    if earlier_tools := tools_in(earlier):  # those of the request's own items are offered already
+        turn = msgspec.structs.replace(turn, tools=joined(turn.tools, earlier_tools))
     items = (*context.earlier, *context.fresh)
     if all(item.model is None for item in items):
         return turn, None
@@ -253,7 +253,7 @@ class _ModelCalls:
                     yield part
             elif isinstance(part, HistoryOutput):
                 call_id = self._renamed.get(part.call_id, part.call_id)
-                if not _taken(self._outputs, call_id):
+                if not _count_down(self._outputs, call_id):
                     yield msgspec.structs.replace(part, call_id=call_id)
             elif model is None:
                 yield part
@@ -262,10 +262,10 @@ class _ModelCalls:
         if model is not None and model.head.kind == "call":
             self._renamed[call.call_id] = model.head.call_id or ""
             return True
-        return _taken(self._calls, call.call_id)
+        return _count_down(self._calls, call.call_id)
 
 
-def _taken(kept: Counter[str], call_id: str) -> bool:
+def _count_down(kept: Counter[str], call_id: str) -> bool:
     """Subtracts one from the count of `call_id`. Returns False if the count is 0."""
     there = kept[call_id] > 0
     kept[call_id] -= there

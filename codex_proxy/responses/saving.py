@@ -70,7 +70,7 @@ async def end_stored_response(
             output=output,
             append=append,
             only_from=UNFINISHED,
-            webhooks=() if webhooks is None else webhooks.pending(final["id"], final["status"]),
+            webhooks=() if webhooks is None else webhooks.make_for(final["id"], final["status"]),
         )
     finally:
         if webhooks is not None:

@@ -229,7 +229,7 @@ class IdleSessions:
             if len(printed[0]) <= len(kept.prints):
                 continue  # the most frequent case by far: a new conversation beside others
             fresh = fresh_after(kept.prints, history, printed)
-            new = None if fresh is None else _taken(kept.pending, fresh, turn)
+            new = None if fresh is None else _accepted_items(kept.pending, fresh, turn)
             if new is None or not kept.session.can_resume:
                 continue
             self._forget(kept.session)
@@ -268,7 +268,7 @@ class IdleSessions:
         self._forget(session)
 
 
-def _taken(
+def _accepted_items(
     pending: PendingOutputs, fresh: Sequence[HistoryItem], turn: Turn
 ) -> tuple[HistoryItem, ...] | None:
     """Returns the new items in the form in which the thread accepts them; None if it does not accept them. An idle

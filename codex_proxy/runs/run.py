@@ -395,10 +395,10 @@ class Run:
             self._replayable = ""
         self._watch.alive(visible=visible)
         if not HANDLED_EVENTS.isdisjoint(map(type, events)):
-            self._take_ours(events)
+            self._handle_own_events(events)
         self._append(events, size)
 
-    def _take_ours(self, events: list[Event]) -> None:
+    def _handle_own_events(self, events: list[Event]) -> None:
         """Handles the events of `HANDLED_EVENTS`: keeps raw items, adds up usage, declines requests of the agent,
         and reports account limits.
         """

@@ -34,7 +34,7 @@ from codex_proxy.runs.idle_sessions import (
     thread_key,
 )
 from codex_proxy.runs.run import Deadlines, Run
-from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, filled
+from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, with_outputs
 from codex_proxy.tools.attempt import Attempt, first_attempt
 from codex_proxy.tools.checks import Check
 from codex_proxy.tools.replay import entries_of, recalled_history, said_by, visible_calls
@@ -193,7 +193,7 @@ class RunScheduler:
             return
         started = self._runs[run]
         outputs = [item for item in run.turn.history if isinstance(item, HistoryOutput)]
-        replay = None if started.replay is None else filled(started.replay, outputs)
+        replay = None if started.replay is None else with_outputs(started.replay, outputs)
         self._runs[run] = msgspec.structs.replace(started, replay=replay)
         plan = await self._plan_start(run.turn, run.client, replay)
         run.attempt = plan.attempt

@@ -76,7 +76,7 @@ class ServerCalls:
         outputs = await asyncio.gather(
             *(self._approved_one(caller, call, request, turn) for call, request in approved_calls(turn))
         )
-        return msgspec.structs.replace(turn, history=filled(turn.history, outputs))
+        return msgspec.structs.replace(turn, history=with_outputs(turn.history, outputs))
 
     async def _approved_one(
         self, caller: Caller, call: HistoryCall, request_id: str, turn: Turn
@@ -121,7 +121,7 @@ def approved_calls(turn: Turn) -> list[tuple[HistoryCall, str]]:
     return [(calls[call_id], request) for call_id, request in waiting.items()]
 
 
-def filled(history: Sequence[HistoryItem], outputs: Iterable[HistoryOutput]) -> tuple[HistoryItem, ...]:
+def with_outputs(history: Sequence[HistoryItem], outputs: Iterable[HistoryOutput]) -> tuple[HistoryItem, ...]:
     """Returns the history in which the outputs that are still to come (`approved_by`) are replaced by `outputs`, by
     call id.
     """

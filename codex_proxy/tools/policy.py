@@ -351,7 +351,7 @@ class ToolPolicy:
         if not self._parallel:
             hidden += [_answered(ask, DEFERRED) for ask in good[1:]]
             good = good[:1]
-        ours, enough = self._ours_of(good)
+        ours, enough = self._server_calls_of(good)
         self._waiting = [ask for ask in good if self._is_for_client(ask)]
         if self._waiting or ours:
             self._let_go(done)
@@ -362,11 +362,11 @@ class ToolPolicy:
             if not ours:
                 self._hand_on(done)
         elif enough or ((hidden or bad_call) and not ours):
-            self._told(hidden + enough, NEVER_STOPPED if enough else NEVER_LEARNED, done)
+            self._answer_faults(hidden + enough, NEVER_STOPPED if enough else NEVER_LEARNED, done)
         else:
             done.answers += hidden
 
-    def _told(self, hidden: list[HiddenOutput], too_often: Failure, done: PolicyResult) -> None:
+    def _answer_faults(self, hidden: list[HiddenOutput], too_often: Failure, done: PolicyResult) -> None:
         """Gives the agent the error outputs `hidden` of invalid calls. After `MAX_FAULTS` times in a turn it ends
         the turn with the failure `too_often` instead.
         """
@@ -396,7 +396,7 @@ class ToolPolicy:
         tool = self._own.get(ask.name)
         return tool is None or (tool.mcp is not None and tool.mcp.asks)
 
-    def _ours_of(self, good: list[ToolCallRequested]) -> tuple[list[ServerCall], list[HiddenOutput]]:
+    def _server_calls_of(self, good: list[ToolCallRequested]) -> tuple[list[ServerCall], list[HiddenOutput]]:
         """Returns those of the calls that this server runs, and outputs for those of them that exceed the limit of
         calls.
         """

@@ -24,7 +24,7 @@ from codex_proxy.tools.strict_subset import (
 )
 
 _NULL: Final = {"type": "null"}
-_TOLD: Final = {"default": "Default", "examples": "Examples"}
+_GUIDING_ANNOTATIONS: Final = {"default": "Default", "examples": "Examples"}
 """Annotations that may guide the model, and the titles under which they are added to the schema's description."""
 
 
@@ -104,7 +104,9 @@ class _Fitting:
 def _without_annotations(schema: dict[str, Any]) -> dict[str, Any]:
     """Returns the schema without annotations. Those that may guide the model are added to its description."""
     form = {key: value for key, value in schema.items() if key not in ANNOTATIONS}
-    told = [f"{_TOLD[key]}: {_json(schema[key])}" for key in _TOLD if key in schema]
+    told = [
+        f"{_GUIDING_ANNOTATIONS[key]}: {_json(schema[key])}" for key in _GUIDING_ANNOTATIONS if key in schema
+    ]
     if told:
         said = [form["description"]] if isinstance(form.get("description"), str) else []
         form["description"] = "\n".join([*said, *told])

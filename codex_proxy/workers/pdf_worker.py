@@ -48,7 +48,7 @@ def read_pdf(question: PdfQuestion) -> PdfAnswer:
     except _UnreadableError as error:
         return PdfAnswer(wrong=str(error))
     except Exception as error:  # noqa: BLE001 - whatever a damaged file makes the library raise: no end of kinds
-        return PdfAnswer(wrong=_said_of(error, "is damaged"))
+        return PdfAnswer(wrong=_problem_text(error, "is damaged"))
 
 
 def _text_of(data: bytes) -> str:
@@ -96,7 +96,9 @@ def _page_text(page: Any, number: int) -> str:
     try:
         text = page.extract_text()
     except Exception as error:
-        raise _UnreadableError(_said_of(error, f"is damaged: its page {number} cannot be read")) from error
+        raise _UnreadableError(
+            _problem_text(error, f"is damaged: its page {number} cannot be read")
+        ) from error
     # Lone halves of surrogate pairs are no text, and nothing that is sent on could hold them.
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\r\n", "\n")
     clean = text.translate(_CONTROLS)
@@ -104,7 +106,7 @@ def _page_text(page: Any, number: int) -> str:
     return clean.strip() if len(clean) * 2 > len(text) else ""
 
 
-def _said_of(error: Exception, damaged: str) -> str:
+def _problem_text(error: Exception, damaged: str) -> str:
     """Returns what is wrong with a PDF, as the end of a sentence: `damaged`, unless the error is about a limit of
     memory.
     """

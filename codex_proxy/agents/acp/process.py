@@ -230,7 +230,7 @@ class AcpTransport:
     def attach(self, reader: TransportReader) -> None:
         self._reader = reader
         if self._door is not None:
-            self._door.sink = self._tool_server_told
+            self._door.sink = self._tool_server_message
             self._door.await_list()
         self.process.attach(self._channel, reader)
 
@@ -260,7 +260,7 @@ class AcpTransport:
             self._door.close()
         self.process.close_channel(self._channel)
 
-    def _tool_server_told(self, message: Input) -> None:
+    def _tool_server_message(self, message: Input) -> None:
         if self._reader is not None:
             messages: Sequence[Any] = (message,)
             self._reader.received(messages, 0)

@@ -91,7 +91,7 @@ class UsageCounter:
         exactly that request."""
         if self._rule in (None, "chunks"):
             return None
-        usage = usage_in(_told_by(result))
+        usage = usage_in(_count_in(result))
         if self._rule == "session":
             return self._of_session(usage)
         if not self._whole or (self._rule == "last" and not self._one_call):
@@ -109,7 +109,7 @@ class UsageCounter:
         return turn if told and min(turn.input, turn.cached, turn.output, turn.reasoning) >= 0 else None
 
 
-def _told_by(result: object) -> object:
+def _count_in(result: object) -> object:
     """Returns the token count in the result of `session/prompt`: ACP's `usage`, or Gemini CLI's
     `_meta.quota.token_count`."""
     if not isinstance(result, dict):

@@ -323,7 +323,7 @@ class ClaudeCodeTurn:
     def _assistant(self, message: Message) -> None:
         whole = msgspec.json.decode(message.message, type=WholeMessage)
         if whole.model == SYNTHETIC:
-            self._error_code = _word(message.error)
+            self._error_code = _string(message.error)
         elif self._state is not State.ACTIVE:
             pass
         elif message.parent_tool_use_id is not None:
@@ -482,10 +482,10 @@ class ClaudeCodeTurn:
         return step
 
 
-def _word(value: msgspec.Raw) -> str | None:
+def _string(value: msgspec.Raw) -> str | None:
     """Returns the string in a raw JSON value; None if the value is not a string."""
     try:
-        word = msgspec.json.decode(value) if value else None
+        decoded = msgspec.json.decode(value) if value else None
     except UNREADABLE:
         return None
-    return word if isinstance(word, str) else None
+    return decoded if isinstance(decoded, str) else None

@@ -59,7 +59,7 @@ def exec_argv(
     argv += ["--json", "--ephemeral", "--skip-git-repo-check"]
     if turn.permissions is None:
         argv += ["--sandbox", "read-only" if turn.mode == "model" else turn.sandbox]
-    argv += arguments_of([*pairs, *_wishes(turn)])
+    argv += arguments_of([*pairs, *_config_overrides(turn)])
     if turn.model:
         argv += ["--model", turn.model]
     if schema is not None:
@@ -67,7 +67,7 @@ def exec_argv(
     return (*argv, "-")
 
 
-def _wishes(turn: Turn) -> list[tuple[str, str]]:
+def _config_overrides(turn: Turn) -> list[tuple[str, str]]:
     """Returns the turn's settings (effort and so on) as config.toml keys and TOML values. They override the user's
     own.
     """

@@ -43,7 +43,7 @@ UNEXPLAINED: Final = Failure(
     kind=FaultKind.UPSTREAM_ERROR,
     message="The model server ended its answer with an error that it does not explain.",
 )
-FAULTS: Final = {"no_json": NO_JSON, "no_answer": NO_ANSWER, "too_long": TOO_LONG}
+FAILURES: Final = {"no_json": NO_JSON, "no_answer": NO_ANSWER, "too_long": TOO_LONG}
 """The failure for each kind of `StreamEvent` that means that the body is not an answer."""
 _CUT: Final = {"length": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
 """Finish reasons of answers that were cut off, whose calls are ignored. All other reasons mean an ordinary end, or
@@ -131,7 +131,7 @@ class OpenAIChat(UpstreamTurn[Answer]):
             elif event.kind == "done":
                 self._complete(answer, out)
             else:
-                out += self._failed(FAULTS[event.kind])
+                out += self._failed(FAILURES[event.kind])
 
     def _ends_without_last_event(self, answer: Answer, out: list[Event]) -> bool:
         if answer.finish is None:

@@ -13,7 +13,7 @@ import msgspec
 
 from codex_proxy.agents.base import NOTHING, Ended, Reply, Step
 from codex_proxy.agents.openai_chat.body import encoded
-from codex_proxy.agents.openai_chat.dialect import FAULTS, UNEXPLAINED
+from codex_proxy.agents.openai_chat.dialect import FAILURES, UNEXPLAINED
 from codex_proxy.agents.openai_chat.exchange import End, Head, Message
 from codex_proxy.agents.openai_chat.failures import BROKEN_OFF, MAX_ERROR_BYTES, ErrorReader
 from codex_proxy.agents.openai_chat.passage import Passage
@@ -127,7 +127,7 @@ class Forwarding:
             passage.deltas = 0
         if passage.fault is not None:
             kind, value = passage.fault.kind, passage.fault.value
-            self._fail(FAULTS[kind] if kind in FAULTS else self._errors.of_event(value), out)
+            self._fail(FAILURES[kind] if kind in FAILURES else self._errors.of_event(value), out)
         elif passage.done:
             self._complete(out)
 

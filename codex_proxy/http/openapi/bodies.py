@@ -20,7 +20,7 @@ from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.responses.parse import CONVERSATION_PREFIX
 from codex_proxy.surfaces.responses.wire import CompactRequest, ContextFields, Include, ResponseRequest
 
-NEVER_TAKEN: Final = frozenset({"ChatUnheardPart", "UnheardPart", "ChosenHosted", "HostedTool"})
+ALWAYS_REFUSED: Final = frozenset({"ChatUnheardPart", "UnheardPart", "ChosenHosted", "HostedTool"})
 """Members of unions that exist only so that their values can be refused by name."""
 
 _CONVERSATION_ID: Final[Schema] = {"type": "string", "pattern": f"^{CONVERSATION_PREFIX}"}
@@ -83,7 +83,7 @@ def body_schemas(*, most_choices: int) -> dict[str, Schema]:
     found["ChatRequest"]["properties"]["n"] = {
         "anyOf": [{"type": "integer", "minimum": 1, "maximum": most_choices}, NULL]
     }
-    for name in NEVER_TAKEN:
+    for name in ALWAYS_REFUSED:
         del found[name]
     return found
 
@@ -123,7 +123,7 @@ def _adapt(node: Schema, prefix: str) -> None:
     # The members of a union are told apart by a word in them; several may fit an object that has none.
     members = node.pop("oneOf", None)
     if members is not None:
-        node["anyOf"] = [each for each in members if _name(each, prefix) not in NEVER_TAKEN]
+        node["anyOf"] = [each for each in members if _name(each, prefix) not in ALWAYS_REFUSED]
 
 
 def _name(member: Schema, prefix: str) -> str:

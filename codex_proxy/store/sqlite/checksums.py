@@ -57,7 +57,7 @@ class _Table(NamedTuple):
     """
 
     query: str
-    key: tuple[int, ...]
+    first_key: tuple[int, ...]
     """A key that sorts before every row: where to begin."""
     sound: Callable[..., bool]
     what: str

@@ -18,7 +18,7 @@ from codex_proxy.files.private import close_to_others, create, make_folder, unfi
 from codex_proxy.store.base import StoreDamaged, StoreRefused, StoreUnavailable
 from codex_proxy.store.sqlite.migrations import APPLICATION_ID, LATEST, migrate, version_of
 
-_TOLD = {
+_EXPLANATIONS = {
     sqlite3.SQLITE_BUSY: "is locked by another process; end it, or try again",
     sqlite3.SQLITE_LOCKED: "is locked by another process; end it, or try again",
     sqlite3.SQLITE_PROTOCOL: "is locked by another process; end it, or try again",
@@ -49,7 +49,7 @@ def is_damage(error: sqlite3.Error) -> bool:
 def as_store_error(error: sqlite3.Error, location: str) -> StoreUnavailable | None:
     """Returns the error that the caller should raise for an SQLite error, or None if the error is a bug. `location`
     names the file."""
-    text = _TOLD.get(primary_code(error))
+    text = _EXPLANATIONS.get(primary_code(error))
     if text is None:
         return None
     kind = StoreDamaged if is_damage(error) else StoreUnavailable

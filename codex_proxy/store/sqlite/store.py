@@ -337,7 +337,7 @@ class SqliteStore:
     async def check(self) -> Checked:
         rows, damaged = 0, []
         for table in checksums.TABLES:
-            key = table.key
+            key = table.first_key
             while True:
                 read, found, key = await self._read(checksums.damaged_after, table, key)
                 if not read:

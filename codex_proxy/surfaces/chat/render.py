@@ -71,7 +71,7 @@ chunk)."""
 
 DONE: Final = b"data: [DONE]\n\n"
 NOT_MEASURED: Final = StreamMetrics()
-_SAID: Final = (Message, Reasoning, ToolCall)
+_SHOWN_ITEMS: Final = (Message, Reasoning, ToolCall)
 """The kinds of items that a chat answer can show."""
 NOBODY: Final[tuple[Choice, ...]] = ()
 
@@ -233,7 +233,7 @@ class ChatRenderer:
     def _item_started(self, event: ItemStarted, out: list[bytes]) -> None:
         item = event.item
         line = self._line_of(item)
-        if line is None and not isinstance(item, _SAID):
+        if line is None and not isinstance(item, _SHOWN_ITEMS):
             return
         self._targets[item.id] = self._addressed(item)
         if isinstance(item, Message):

@@ -49,9 +49,9 @@ class BlockReader:
                 yield TextPart(content)
             return
         for index, block in enumerate(content if isinstance(content, list) else ()):
-            yield from self.part(block, f"{place}[{index}]", newest=newest)
+            yield from self.parts_of_block(block, f"{place}[{index}]", newest=newest)
 
-    def part(self, block: Any, place: str, *, newest: bool) -> Iterator[Part]:
+    def parts_of_block(self, block: Any, place: str, *, newest: bool) -> Iterator[Part]:
         """Yields the parts of one block."""
         kind = block_type(block)
         if kind == "text":

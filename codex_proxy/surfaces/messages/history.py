@@ -137,7 +137,7 @@ class _History:
             if block_type(block) == "tool_result":
                 said += self._result(block, where, newest=newest)
             else:
-                said += self._reader.part(block, where, newest=newest)
+                said += self._reader.parts_of_block(block, where, newest=newest)
         if said:
             self._say(HistoryMessage("user", tuple(said)))
 

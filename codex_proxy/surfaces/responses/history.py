@@ -222,7 +222,7 @@ def _part(part: ItemDict) -> Part:
 # --- items that stand alone ---------------------------------------------------------------------
 
 
-def _said(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
+def _message(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
     role = _ROLES.get(item["role"], "developer")
     parts = tuple(_part(part) for part in item["content"])
     if role == "assistant":
@@ -235,13 +235,13 @@ def _said(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
     return [HistoryMessage(role, parts, item.get("phase"), own)]
 
 
-def _said_by_agent(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
+def _sub_agent_message(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
     """Returns a message between two of the client's sub-agents as a user message."""
     texts = [part.get("text") or part.get("encrypted_content") or "" for part in item["content"]]
     return [HistoryMessage("user", (TextPart("".join(texts)),))]
 
 
-def _reasoned(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
+def _reasoning(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
     id = item.get("id") or ""
     if not item.get("encrypted_content") or (id and id in seen):
         return []
@@ -271,12 +271,12 @@ def _raw(item: ItemDict) -> list[HistoryItem]:
 
 
 _OTHERS: Final[dict[str, Callable[[ItemDict, set[str]], list[HistoryItem]]]] = {
-    "message": _said,
-    "reasoning": _reasoned,
+    "message": _message,
+    "reasoning": _reasoning,
     "compaction": _compacted,
     ACTIVITY_TYPE: _nothing,
     "additional_tools": _nothing,
-    "agent_message": _said_by_agent,
+    "agent_message": _sub_agent_message,
     "tool_search_call": _nothing,
     "tool_search_output": _nothing,
     "web_search_call": _as_it_came,

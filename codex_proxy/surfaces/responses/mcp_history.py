@@ -66,7 +66,7 @@ class McpHistory:
 
     def unanswered(self) -> Sequence[tuple[HistoryCall, HistoryOutput]]:
         """Returns the calls whose approval request has no response, each with an output that says so."""
-        return [(call, _told(call, UNANSWERED)) for call in self._waiting.values()]
+        return [(call, _text_output(call, UNANSWERED)) for call in self._waiting.values()]
 
     # --- one kind of item each ------------------------------------------------------------------
 
@@ -92,17 +92,17 @@ class McpHistory:
         call = self._requests[request]
         self._waiting.pop(request, None)
         if run is not None:
-            return (_given(run, call),)
+            return (_run_output(run, call),)
         if not item["approve"]:
             reason = item.get("reason")
-            return (_told(call, f"{DENIED}: {reason}" if reason else f"{DENIED}."),)
+            return (_text_output(call, f"{DENIED}: {reason}" if reason else f"{DENIED}."),)
         if index < self._earlier:
-            return (_told(call, mcp_items.CUT_OFF),)
+            return (_text_output(call, mcp_items.CUT_OFF),)
         return (HistoryOutput(call.call_id, (), approved_by=request),)
 
     def _called(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
         call = self._new_call(item, index, own=True)
-        return () if call is None else (call, _given(item, call))
+        return () if call is None else (call, _run_output(item, call))
 
     def _new_call(self, item: ItemDict, index: int, *, own: bool) -> HistoryCall | None:
         """Returns the call of an item; None if an earlier item had the same call."""
@@ -142,7 +142,7 @@ def _is_request(item: ItemDict) -> bool:
     return item["type"] == mcp_items.REQUEST and item.get("status") not in _UNDER_WAY
 
 
-def _given(item: ItemDict, call: HistoryCall) -> HistoryOutput:
+def _run_output(item: ItemDict, call: HistoryCall) -> HistoryOutput:
     """Returns the output of a call that was run."""
     output, error = item.get("output"), item.get("error")
     if error is not None:
@@ -154,5 +154,5 @@ def _given(item: ItemDict, call: HistoryCall) -> HistoryOutput:
     return HistoryOutput(call.call_id, (TextPart(text),), own=call.own)
 
 
-def _told(call: HistoryCall, text: str) -> HistoryOutput:
+def _text_output(call: HistoryCall, text: str) -> HistoryOutput:
     return HistoryOutput(call.call_id, (TextPart(text),))

@@ -82,7 +82,7 @@ def call_fields(output: OutputItem) -> dict[str, Any]:
     }
 
 
-def request_fields(output: OutputItem) -> dict[str, Any]:
+def approval_request_fields(output: OutputItem) -> dict[str, Any]:
     """Returns the fields of an `mcp_approval_request` item."""
     item = output.item
     assert isinstance(item, McpApproval)

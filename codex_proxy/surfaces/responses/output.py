@@ -103,7 +103,7 @@ class OutputItem:
         item has ended."""
 
     @property
-    def ours(self) -> bool:
+    def made_by_server(self) -> bool:
         """Whether this server made the item. The status with which such an item ends is final."""
         return isinstance(self.item, SERVER_ITEMS)
 
@@ -217,7 +217,7 @@ KINDS: Final[dict[str, Callable[[OutputItem], dict[str, Any]]]] = {
     LOCAL_SHELL_CALL: _local_shell_call,
     mcp_items.LIST: mcp_items.list_fields,
     mcp_items.CALL: mcp_items.call_fields,
-    mcp_items.REQUEST: mcp_items.request_fields,
+    mcp_items.REQUEST: mcp_items.approval_request_fields,
     ACTIVITY_TYPE: _activity,
 }
 """The types of output items, each with the function that returns its fields other than type, id and status."""
@@ -232,7 +232,7 @@ _PREFIXES: Final = {
     mcp_items.LIST: "mcpl_",
     ACTIVITY_TYPE: "act_",
 }
-_OURS_KINDS: Final[dict[type[Item], str]] = {
+_SERVER_ITEM_KINDS: Final[dict[type[Item], str]] = {
     McpTools: mcp_items.LIST,
     McpCall: mcp_items.CALL,
     McpApproval: mcp_items.REQUEST,
@@ -269,7 +269,7 @@ def _kind_of(item: Item, activity: str) -> str | None:
         return "custom_tool_call" if item.kind == "custom" else "function_call"
     if isinstance(item, Activity):
         return {"summaries": "reasoning", "items": ACTIVITY_TYPE}.get(activity)
-    return _OURS_KINDS[type(item)]
+    return _SERVER_ITEM_KINDS[type(item)]
 
 
 def line_of(item: Activity) -> str:

@@ -37,7 +37,7 @@ class OutputOrder:
             return
         if output.parts:
             self._events.part_done(output, output.parts[-1])
-        if output.ours and status != "incomplete":
+        if output.made_by_server and status != "incomplete":
             self._events.item_stage(output, status)
         self._over_with[output.index] = status
         self._close_what_can_be()
@@ -58,7 +58,7 @@ class OutputOrder:
         while self._done in self._over_with:
             output = self.items[self._done]
             last = self._done == len(self.items) - 1
-            stays = output.ours and self._over_with[self._done] != "incomplete"
+            stays = output.made_by_server and self._over_with[self._done] != "incomplete"
             if output.awaiting or (last and not stays):
                 return
             self._close("completed")
@@ -68,14 +68,14 @@ class OutputOrder:
         output = self.items[self._done]
         ended = self._over_with.pop(self._done)
         self._done += 1
-        if output.ours:
-            status = self._status_of_ours(output, ended, status)
+        if output.made_by_server:
+            status = self._status_of_server_item(output, ended, status)
         elif ended == "failed" and output.kind == ACTIVITY_TYPE:
             status = "failed"
         output.status = status
         self._events.item_done(output)
 
-    def _status_of_ours(self, output: OutputItem, ended: str, status: str) -> str:
+    def _status_of_server_item(self, output: OutputItem, ended: str, status: str) -> str:
         """Returns the final status of an item that this server made. A call that was cut off and is not the last
         item is `failed`, because only the last one may be incomplete.
         """

@@ -148,7 +148,7 @@ class ResponsesRenderer:
                 handler(self, event)
             if self.ended:
                 break
-        return self._taken()
+        return self._take_frames()
 
     def open(self) -> bytes:
         """Returns the bytes of `response.created` and `response.in_progress` if they were not sent yet. Sent with
@@ -157,7 +157,7 @@ class ResponsesRenderer:
         if self.ended:
             return b""
         self._begin()
-        return self._taken()
+        return self._take_frames()
 
     def take_frames(self) -> list[tuple[int, bytes]]:
         """With `keep_frames`: returns the frames since the last call, each with its sequence number, without the
@@ -191,7 +191,7 @@ class ResponsesRenderer:
     def _whole_output(self) -> list[dict[str, Any]]:
         return [output.whole() for output in self._output]
 
-    def _taken(self) -> bytes:
+    def _take_frames(self) -> bytes:
         frames = self._events.take()
         if self._frames is not None:
             first = self._events.number - len(frames)
@@ -271,7 +271,7 @@ class ResponsesRenderer:
         output = output_item(item, self._ids, activity=self._activity, client_names=self._client_names)
         if output is None:
             return
-        self._step_began = self._step_began or not output.ours
+        self._step_began = self._step_began or not output.made_by_server
         self._items[item.id] = output
         output.waiting = self._waits(output)
         if not output.waiting:
@@ -381,7 +381,7 @@ class ResponsesRenderer:
         client has asked for activity items.
         """
         output = self._items.get(event.id)
-        if output is not None and output.ours:
+        if output is not None and output.made_by_server:
             output.printed.append(event.text)
         elif self._activity == "items":
             self._say(event.id, OUTPUT, event.text)

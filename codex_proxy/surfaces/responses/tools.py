@@ -72,9 +72,9 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def offered_by(
-    given: Sequence[wire.AnyTool] | None, choice: wire.ToolChoice | None, brought: Sequence[Tool] = ()
+    given: Sequence[wire.AnyTool] | None, choice: wire.ToolChoice | None, input_tools: Sequence[Tool] = ()
 ) -> Offered:
-    """Returns what the model is offered. `brought` are the client's tools that items of the input contain
+    """Returns what the model is offered. `input_tools` are the client's tools that items of the input contain
     (`tools_in`).
     """
     given = given or ()
@@ -83,7 +83,7 @@ def offered_by(
             raise _hosted(tool.type, f"tools[{index}]")
     named = list(client_tools(given))
     refuse_duplicates([each.tool for each in named], [each.param for each in named])
-    tools = joined(tuple(each.tool for each in named if not each.deferred), brought)
+    tools = joined(tuple(each.tool for each in named if not each.deferred), input_tools)
     searched_by_server = any(
         isinstance(tool, wire.ToolSearchTool) and tool.execution != "client" for tool in given
     )
@@ -105,10 +105,10 @@ def offered_by(
     )
 
 
-def joined(tools: tuple[Tool, ...], brought: Iterable[Tool]) -> tuple[Tool, ...]:
-    """Returns the tools of the request and those in `brought`. If two have the same name, the request's is used."""
+def joined(tools: tuple[Tool, ...], input_tools: Iterable[Tool]) -> tuple[Tool, ...]:
+    """Returns the tools of the request and those in `input_tools`. If two have the same name, the request's is used."""
     names = {tool.name for tool in tools}
-    return (*tools, *(tool for tool in brought if tool.name not in names))
+    return (*tools, *(tool for tool in input_tools if tool.name not in names))
 
 
 def _hosted(kind: str, param: str) -> Fault:
