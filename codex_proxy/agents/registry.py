@@ -10,6 +10,7 @@ package can take the name of a built-in agent.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -68,10 +69,12 @@ def agent_able_to(capability: str) -> str | None:
 def check_name(agent: str, plugin: str | None) -> None:
     """Raises `ValueError` if `--agent` names no agent that could exist. Does not import plugins."""
     if agent not in names() and plugin is None and agent not in _entry_points():
-        known = ", ".join((*names(), *sorted(_entry_points())))
+        known = (*names(), *sorted(_entry_points()))
+        close = difflib.get_close_matches(agent, known, n=1)
+        meant = f" Did you mean {close[0]}?" if close else ""
         raise ValueError(
-            f"there is no agent {agent!r} (there are {known}); an agent of a package of your own is named with "
-            "--agent-plugin MODULE:SPEC"
+            f"there is no agent {agent!r}.{meant} There are {', '.join(known)}; an agent of a package of your own is "
+            "named with --agent-plugin MODULE:SPEC"
         )
 
 

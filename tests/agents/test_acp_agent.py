@@ -19,9 +19,11 @@ from codex_proxy.agents.acp.agent import AcpAgent
 from codex_proxy.agents.acp.messages import ModelCallFailed, request, request_id
 from codex_proxy.agents.acp.process import AcpProcess
 from codex_proxy.agents.base import Ended
+from codex_proxy.agents.spec import NoAgentError
+from codex_proxy.app import make_server
 from codex_proxy.core.faults import Failure
 from codex_proxy.process.child import Command
-from tests.http.serving import WEATHER, Answer, Proxy, fake_proxy, until, user
+from tests.http.serving import WEATHER, Answer, Proxy, fake_proxy, settings_of, until, user
 
 
 def acp(folder: Path, environment: dict[str, str] | None = None, **settings: Any) -> Any:
@@ -347,6 +349,12 @@ async def test_a_program_that_does_not_speak_acp_ends_the_start_with_a_sentence(
         async with fake_proxy(tmp_path, agent="acp", agent_command="true"):
             pass
     assert "ended while it was starting" in raised.value.failure.message
+
+
+async def test_a_program_that_is_not_installed_is_named_with_how_to_install_it(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, agent="gemini")
+    with pytest.raises(NoAgentError, match=r"no gemini on PATH.*npm install -g @google/gemini-cli"):
+        await make_server(settings, {"PATH": str(tmp_path)})
 
 
 LOGGING = """

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from codex_proxy.agents.registry import BUILT_IN, agent_able_to, chosen_spec, names, specs
+from codex_proxy.agents.registry import BUILT_IN, agent_able_to, check_name, chosen_spec, names, specs
 from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.app import make_server
 from codex_proxy.commands.doctor import examine
@@ -185,3 +185,10 @@ def test_a_start_imports_the_agent_that_serves_and_no_other(folder: Path, agent:
     # reads; the rest comes when the agent is made.
     always = {"codex_proxy.agents.codex.program", "codex_proxy.agents.codex.tested"}
     assert {name for name in parts if not name.endswith(".spec")} <= always
+
+
+def test_a_misspelt_agent_is_refused_with_the_one_that_was_meant() -> None:
+    with pytest.raises(ValueError, match=r"no agent 'claud-code'\. Did you mean claude-code\?"):
+        check_name("claud-code", None)
+    with pytest.raises(ValueError, match=r"no agent 'xyz'\. There are auto"):
+        check_name("xyz", None)

@@ -17,6 +17,7 @@ import pytest
 from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.app import make_server
 from codex_proxy.commands.doctor import examine
+from codex_proxy.core.faults import Fault
 from tests.http.serving import ENVIRONMENT, Proxy, running, settings_of, until, user
 from tests.pictures import PIXEL
 
@@ -334,3 +335,19 @@ async def test_doctor_says_what_is_found_and_how_to_sign_in(tmp_path: Path) -> N
     assert "ANTHROPIC_API_KEY is set, and not passed on" in found["sign-in"].message
     assert "claude auth login" in found["sign-in"].advice
     assert "sk-ant-1" not in str(found)
+
+
+async def test_a_release_that_is_too_old_ends_the_start_with_what_to_do(tmp_path: Path) -> None:
+    old = tmp_path / "claude"
+    refuses = "echo 'error: unknown option --include-partial-messages' >&2; exit 1"
+    old.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "1.0.20 (Claude Code)" && exit\n{refuses}\n')
+    old.chmod(0o755)
+    server = await make_server(settings_of(tmp_path, agent="claude-code", claude_bin=str(old)), ENVIRONMENT)
+    try:
+        with pytest.raises(Fault, match=r"unknown option.*It is release 1.0.20.*claude update"):
+            await server.start()
+    finally:
+        await server.stop()
+    flags = {"agent": "claude-code", "claude_bin": str(old), "state_dir": str(tmp_path / "state"), "port": 0}
+    found = {each.name: each for each in (await examine(flags, None, ENVIRONMENT)).checks}
+    assert "claude update" in found["sign-in"].advice

@@ -2,10 +2,10 @@
 Completions and Responses.
 
 The last user text that holds `SCRIPT:` is followed by a JSON list of steps; step N is played for the N-th model call
-behind it, and beyond the last the text "ok". A step has `think`, `text`, `tools` (`args` and a `name`, which has to be
-in the name of an offered tool), `delay` (seconds between words), `drop` (the number of events after which the
-connection breaks) or `error` (`status`, `type`, `message`). Agents make calls of their own (titles, suggestions), which
-are answered and not scripted.
+behind it, and beyond the last the text "ok". A step has `think`, `signature` (of the thought: what only its provider
+can check or decrypt), `text`, `tools` (`args` and a `name`, which has to be in the name of an offered tool), `delay`
+(seconds between words), `drop` (the number of events after which the connection breaks) or `error` (`status`, `type`,
+`message`). Agents make calls of their own (titles, suggestions), which are answered and not scripted.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class ScriptedApis:
         api = next((api for end, api in APIS if end in path), None)
         if api is None:
             return web.json_response({})
-        if body.get("tools"):
-            self.bodies.append(body)
         messages, tools = api.read(body)
-        step: Body = step_of(messages) if body.get("tools") else {"text": "ok"}
+        if tools:
+            self.bodies.append(body)
+        step: Body = step_of(messages) if tools else {"text": "ok"}
         if error := step.get("error"):
             return web.json_response(api.error(error), status=error["status"])
         calls = [(_offered(call["name"], tools), call["args"]) for call in step.get("tools", ())]
@@ -137,7 +137,8 @@ class Anthropic(Api):
 
         blocks = list(whole["content"])
         if step.get("think"):
-            blocks.insert(0, {"type": "thinking", "thinking": step["think"], "signature": ""})
+            signed = {"signature": step.get("signature", "")}
+            blocks.insert(0, {"type": "thinking", "thinking": step["think"], **signed})
         await event("message_start", message=whole | {"content": [], "stop_reason": None})
         for index, block in enumerate(blocks):
             kind = block["type"]
@@ -147,6 +148,8 @@ class Anthropic(Api):
                 deltas = [{"type": "input_json_delta", "partial_json": json.dumps(block["input"])}]
             else:
                 deltas = [{"type": f"{kind}_delta", kind: word} for word in words(block[kind])]
+            if block.get("signature"):
+                deltas.append({"type": "signature_delta", "signature": block["signature"]})
             for delta in deltas:
                 await event("content_block_delta", index=index, delta=delta)
                 await asyncio.sleep(step.get("delay", 0))
@@ -256,7 +259,8 @@ class Responses(Api):
             elif kind in ("function_call_output", "custom_tool_call_output"):
                 said.append(("user", ""))
         tools = []
-        for tool in body.get("tools", ()):
+        later = [item["tools"] for item in body["input"] if item.get("type") == "additional_tools"]
+        for tool in (*body.get("tools", ()), *(tool for each in later for tool in each)):
             inner = tool.get("tools", ()) if tool["type"] == "namespace" else [tool]
             space = f"{tool['name']}/" if tool["type"] == "namespace" else ""
             tools += [space + str(each.get("name") or each["type"]) for each in inner]
@@ -293,7 +297,8 @@ class Responses(Api):
         items = list(whole["output"])
         if step.get("think"):
             summary = [{"type": "summary_text", "text": step["think"]}]
-            items.insert(0, {"type": "reasoning", "id": f"rs_{id}", "summary": summary})
+            sealed = {"encrypted_content": step["signature"]} if step.get("signature") else {}
+            items.insert(0, {"type": "reasoning", "id": f"rs_{id}", "summary": summary, **sealed})
         await event(
             "response.created", response=whole | {"status": "in_progress", "output": [], "usage": None}
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -150,17 +151,29 @@ def merged(preset: Preset, environ: Mapping[str, str]) -> dict[str, str]:
     return out
 
 
+def found(launch: Launch) -> Launch:
+    """Returns the launch. Raises `NoAgentError`, which says how to install it, if its program is not on `PATH`."""
+    program, preset = launch.command.argv[0], launch.preset
+    if os.sep in program or shutil.which(program, path=launch.command.env.get("PATH", os.defpath)):
+        return launch
+    how = f"Install it (`npm install -g {preset.package}`)" if preset.package else "Install it"
+    raise NoAgentError(
+        f"{preset.title} was not found: there is no {program} on PATH. {how}, or name its program with --agent-command."
+    )
+
+
 def _spec(preset: Preset, summary: str) -> AgentSpec:
     async def make(context: AgentContext) -> Agent:
         from codex_proxy.agents.acp.agent import AcpAgent
 
-        return AcpAgent(await with_confinement(launch_of(preset, context), context), context.clock)
+        launch = found(launch_of(preset, context))
+        return AcpAgent(await with_confinement(launch, context), context.clock)
 
     async def check(context: AgentContext) -> list[Check]:
         from codex_proxy.agents.acp.checks import check_program
 
         async def launch() -> Launch:
-            return await with_confinement(launch_of(preset, context), context)
+            return await with_confinement(found(launch_of(preset, context)), context)
 
         return await check_program(preset, launch)
 

@@ -55,6 +55,8 @@ class ClaudeProcesses(msgspec.Struct, frozen=True):
     """The working folder of plain-model turns. It is empty, so that no file can reach the model."""
     warm: LaunchKey
     """The kind of process that is started before the first turn."""
+    advice: str = ""
+    """What to do if a process cannot be started; empty where nothing is known."""
     kept: int = 4
     """The number of processes kept without a running turn: the waiting one, and those of conversations."""
 
@@ -89,7 +91,11 @@ class ClaudeCodeAgent:
         """The number of processes that ended while they waited, and were replaced."""
 
     async def start(self) -> None:
-        self._greeting = await ask_greeting(self._processes.command(self._processes.warm))
+        try:
+            self._greeting = await ask_greeting(self._processes.command(self._processes.warm))
+        except Fault as fault:
+            message = f"{fault.failure.message} {self._processes.advice}".strip()
+            raise Fault(msgspec.structs.replace(fault.failure, message=message)) from fault
         self._greeted_at = self._clock.monotonic()
         if not self._greeting.signed_in:
             log.warning("agent_not_signed_in", advice=NOT_SIGNED_IN.message)

@@ -23,10 +23,19 @@ NO_CLAUDE: Final = (
 NO_VERSION: Final = "{} --version did not tell a version of Claude Code: is it that program?"
 
 
+OLD: Final = "It is release {}, and the one that was tested is {}: update it with `claude update`."
+
+
 async def _make(context: AgentContext) -> Agent:
     """Finds the program and its release, and makes the folder of plain turns. Raises `NoAgentError` or `Fault`."""
     from codex_proxy.agents.claude_code.agent import ClaudeCodeAgent, ClaudeProcesses
-    from codex_proxy.agents.claude_code.launch import LaunchKey, claude_argv, version_in, version_text
+    from codex_proxy.agents.claude_code.launch import (
+        NEWEST_TESTED,
+        LaunchKey,
+        claude_argv,
+        version_in,
+        version_text,
+    )
     from codex_proxy.agents.claude_code.process import ask_version
     from codex_proxy.files.private import make_folder
     from codex_proxy.process.child import Command
@@ -62,6 +71,9 @@ async def _make(context: AgentContext) -> Agent:
         empty_folder=str(empty),
         warm=warm,
         kept=settings.claude_processes,
+        advice=OLD.format(version_text(version), version_text(NEWEST_TESTED))
+        if version < NEWEST_TESTED
+        else "",
     )
     return ClaudeCodeAgent(processes, context.clock)
 
@@ -132,6 +144,8 @@ async def _check(context: AgentContext) -> list[Check]:
             greeting = await ask_greeting(Command(argv, claude_environment(context), folder))
         except Fault as fault:
             advice = "Run `claude` by hand: what it says there is the reason."
+            if version < NEWEST_TESTED:
+                advice = OLD.format(version_text(version), version_text(NEWEST_TESTED))
             return [*checks, Check(name="sign-in", status="failed", message=str(fault), advice=advice)]
     unseen = [
         name for name in KEY_NAMES if context.environ.get(name) and name not in claude_environment(context)
