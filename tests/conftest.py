@@ -59,6 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("all" if config.getoption("run_all") else "default run")
+    gc.disable()  # what is imported stays: to look at it again and again takes a fifth of the collection of tests
 
 
 @pytest.hookimpl(trylast=True)
@@ -92,9 +93,9 @@ def _leave_out_most_of_the_sampled(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded by now stays: the collector need not look at it again and again."""
-    gc.collect()
+    """What is loaded by now stays: the collector need not look at it."""
     gc.freeze()
+    gc.enable()
 
 
 def _place(path: Path) -> int:

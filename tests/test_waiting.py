@@ -6,6 +6,7 @@ And none gives up what has to come after a few seconds: a busy machine would fai
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,8 +37,10 @@ MEANT_TO_PASS = {
 
 def sleeps(path: Path) -> Iterator[int]:
     """The lines that sleep, for longer than giving others their turn (`asyncio.sleep(0)`) takes."""
-    tree = ast.parse(path.read_text("utf-8"))
-    for node in ast.walk(tree):
+    text = path.read_text("utf-8")
+    if "sleep" not in text:  # to parse every test takes longer than to run it
+        return
+    for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         if node.func.attr != "sleep" or not isinstance(node.func.value, ast.Name):
@@ -50,7 +53,10 @@ def sleeps(path: Path) -> Iterator[int]:
 def short_bounds(path: Path) -> Iterator[int]:
     """The lines that wait, for what has to come, for fewer seconds than `SHORTEST_BOUND`: `within=`, `timeout=`,
     `asyncio.timeout(...)`, the mark of pytest-timeout, and what processes and threads are waited for."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    text = path.read_text("utf-8")
+    if not re.search(r"within=|timeout|\.wait\(|\.join\(\d", text):
+        return
+    for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.Call):
             continue
         given = [keyword.value for keyword in node.keywords if keyword.arg in ("within", "timeout")]
