@@ -216,6 +216,16 @@ class Settings(BaseSettings):
         description="seconds that it may be silent in the middle of an answer",
     )
 
+    upstream_retries: int = Field(
+        2, ge=0, le=10, description="further attempts while an answer has not begun and it fails or limits"
+    )
+    upstream_retry_wait: float = Field(
+        30.0, ge=0, description="seconds that it may ask to wait, for another attempt to be made"
+    )
+    upstream_breaker_failures: int = Field(
+        5, ge=0, description="failures in a row after which it is not asked for 10 s; 0 for never"
+    )
+
     # Models.
     env: Literal["prod", "dev"] = Field("prod", description="dev lists codev-5*, prod codex-5*")
     model_aliases: str = Field(

@@ -69,8 +69,7 @@ class State(Collector):
         for each in each_of(agent):
             info.add_metric((__version__, each.name, each.version), 1)
         yield info
-        if agent.members:
-            yield from self._members(agent)
+        yield from self._members(agent)
         yield from self._children()
         if self._store is not None:
             size = sum(map(_size, (self._store, Path(f"{self._store}-wal"))))
@@ -90,7 +89,10 @@ class State(Collector):
             "Requests of turns to an upstream, by what became of them before anything of an answer was told.",
             labels=("agent", "outcome"),
         )
-        for name, each in agent.members.items():
+        if not agent.members and not isinstance(agent, UpstreamState):
+            return
+        for each in each_of(agent):
+            name = each.name
             ready.add_metric((name,), each.trouble() is None)
             if isinstance(each, UpstreamState) and each.breaker_state is not None:
                 for state in STATES:

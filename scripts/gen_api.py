@@ -73,7 +73,7 @@ TOLD = (
     ),
     ("`x-codex-history`", "`flattened`: the agent takes no history, so it was told as one text"),
     ("`x-codex-upstream`", "of several upstreams the one whose answer this is"),
-    ("`x-codex-attempts`", "requests to upstreams that this answer took, with `x-codex-upstream`"),
+    ("`x-codex-attempts`", "requests to upstreams that this answer took"),
     (
         "`x-ratelimit-limit-requests`, `x-ratelimit-remaining-requests`, `x-ratelimit-reset-requests`",
         "where there is a limit of requests a minute",

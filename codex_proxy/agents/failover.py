@@ -61,7 +61,7 @@ class FailoverSession(AgentSession):
         if the last one could not be opened.
         """
         super().__init__(first.session.turn, first.session._dialect, first.session.transport)
-        self.origin = OriginMarks(first.member.name)
+        self.origin = _marks_of(first.member)
         self._attempt: Attempt | None = first
         self._count = count
         self._next_attempt: Callable[[Failure], Awaitable[Attempt | None]] | None = next_attempt
@@ -100,7 +100,7 @@ class FailoverSession(AgentSession):
         self._dialect, self.transport, self.origin = (
             session._dialect,
             session.transport,
-            OriginMarks(attempt.member.name),
+            _marks_of(attempt.member),
         )
         turn, self.turn = session.turn, without_content(session.turn)
         session.turn = self.turn
@@ -131,7 +131,9 @@ class FailoverSession(AgentSession):
         if self._attempt is not None:
             starts = [event for event in events if type(event) is TurnStarted]
             rest = [event for event in events if type(event) is not TurnStarted]
-            events = [*starts[:1], ServedBy(self._attempt.member.name, self._count()), *rest]
+            member = self._attempt.member
+            served_by = ServedBy("" if member.is_alone else member.name, self._count())
+            events = [*starts[:1], served_by, *rest]
         if self.listener is not None:
             self.listener.session_received(self, events, size)
 
@@ -176,6 +178,11 @@ class FailoverSession(AgentSession):
     def is_current(self, attempt: Attempt) -> bool:
         """Whether this attempt is the current one, and has not failed."""
         return attempt is self._attempt and self._going_on is None
+
+
+def _marks_of(member: Member) -> OriginMarks | None:
+    """Returns the marks for what only this member can read; None where there is no other one."""
+    return None if member.is_alone else OriginMarks(member.name)
 
 
 class _AttemptReader:

@@ -69,9 +69,14 @@ class Member:
         *,
         capabilities: frozenset[Capability] = frozenset(),
         rules: UpstreamRules | None = None,
+        is_alone: bool = False,
     ) -> None:
-        """`capabilities` are used until the agent has been made. `rules` are given if it is an upstream."""
+        """`capabilities` are used until the agent has been made. `rules` are given if it is an upstream. `is_alone`: it
+        is the only agent of its server, so that no message needs its name.
+        """
         self.name = name
+        self.is_alone = is_alone
+        self._title = "The model server" if is_alone else f"The model server '{name}'"
         self.rules = rules
         self.breaker = Breaker(
             rules.breaker_failures if rules else 0, rules.breaker_seconds if rules else 0.0
@@ -256,13 +261,13 @@ class Member:
 
     def _has_enough(self) -> Failure:
         most = 0 if self.rules is None else self.rules.concurrency
-        message = f"The model server '{self.name}' has {most} turns of this server, which is the most. Try again later."
+        message = f"{self._title} has {most} turns of this server, which is the most. Try again later."
         return Failure(kind=FaultKind.CONCURRENCY_EXCEEDED, message=message, retry_after=5)
 
     def _left_alone(self) -> Failure:
         return Failure(
             kind=FaultKind.UNAVAILABLE,
-            message=f"The model server '{self.name}' has failed several times in a row, and is not asked for a moment. "
+            message=f"{self._title} has failed several times in a row, and is not asked for a moment. "
             "Try again later.",
             retry_after=max(1.0, self.breaker.seconds_left(self._clock.monotonic())),
         )

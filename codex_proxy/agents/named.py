@@ -23,6 +23,7 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
+    from codex_proxy.agents.member import UpstreamRules
     from codex_proxy.agents.several import SeveralAgents
 
 WIRES: Final = {"chat": "openai-chat", "responses": "openai-responses"}
@@ -215,35 +216,52 @@ async def make_agent(context: AgentContext) -> Agent:
         return await make_several(context)
     spec, reference = registry.chosen_spec(settings), registry.plugin_reference(settings)
     if reference is None:
-        return await spec.make(context)
+        agent = await spec.make(context)
+        return agent if context.name or spec.name not in WIRES.values() else _one_upstream(agent, context)
     return await registry.make_plugin_agent(spec, reference, context)
+
+
+def _one_upstream(agent: Agent, context: AgentContext) -> Agent:
+    from codex_proxy.agents.several import OneUpstream
+
+    return OneUpstream(agent, context.clock, _rules_of(context.settings), random.random)
+
+
+def _rules_of(settings: Settings, table: UpstreamTable | None = None) -> UpstreamRules:
+    """Returns the rules for an upstream: those of its table, or of the settings for one without a table."""
+    from codex_proxy.agents.member import UpstreamRules
+
+    if table is None:
+        return UpstreamRules(
+            retries=settings.upstream_retries,
+            retry_wait=settings.upstream_retry_wait,
+            queue_wait=settings.of_server.queue_wait,
+            breaker_failures=settings.upstream_breaker_failures,
+        )
+    fallback = tuple((name, model) for name, _, model in (one.partition("/") for one in table.fallback))
+    return UpstreamRules(
+        retries=table.retries,
+        retry_wait=table.retry_wait,
+        fallback=fallback,
+        concurrency=table.concurrency,
+        queue_wait=settings.of_server.queue_wait,
+        breaker_failures=table.breaker_failures,
+        breaker_seconds=table.breaker_seconds,
+    )
 
 
 async def make_several(context: AgentContext) -> SeveralAgents:
     """Returns the agents of the tables as one agent, not yet started. Raises `NoAgentError` for tables with an
     error.
     """
-    from codex_proxy.agents.member import Member, UpstreamRules
+    from codex_proxy.agents.member import Member
     from codex_proxy.agents.several import SeveralAgents
 
     members = {}
     named = named_agents(context.settings)
     for each in named:
-        table = each.upstream
-        rules = None
-        if table is not None:
-            fallback = tuple(
-                (name, model) for name, _, model in (one.partition("/") for one in table.fallback)
-            )
-            rules = UpstreamRules(
-                retries=table.retries,
-                retry_wait=table.retry_wait,
-                fallback=fallback,
-                concurrency=table.concurrency,
-                queue_wait=context.settings.queue_wait,
-                breaker_failures=table.breaker_failures,
-                breaker_seconds=table.breaker_seconds,
-            )
+        is_upstream = each.upstream is not None or each.spec.name in WIRES.values()
+        rules = _rules_of(each.settings, each.upstream) if is_upstream else None
         members[each.name] = Member(
             each.name, _maker(each, context), context.clock, capabilities=each.spec.capabilities, rules=rules
         )

@@ -1,4 +1,5 @@
-"""Combines several agents of a server into one `Agent`, which gives each turn to the agent of its model.
+"""Combines several agents of a server into one `Agent`, which gives each turn to the agent of its model; and makes
+further attempts for a single upstream.
 
 The name of a model is `NAME/MODEL` here; the agent itself sees only MODEL. Content that only one agent can decrypt
 is marked with its name. A turn for an upstream may take several attempts, also at other upstreams, until its answer
@@ -19,11 +20,12 @@ from codex_proxy.agents.agent import SEPARATOR, Agent, ProcessCounts
 from codex_proxy.agents.attempts import AttemptPlan, NextAttempt, Target
 from codex_proxy.agents.base import Capability
 from codex_proxy.agents.failover import Attempt, FailoverSession
-from codex_proxy.agents.member import Member, RefusedHereError
+from codex_proxy.agents.member import Member, RefusedHereError, UpstreamRules
 from codex_proxy.agents.origin_marks import OriginMarks
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.ids import Clock
 from codex_proxy.core.turn import Turn
 
 Listed = tuple[tuple[AgentModel, ...], ...]
@@ -93,46 +95,19 @@ class SeveralAgents:
             session.origin = OriginMarks(name)
             self._givers[session] = member
             return session
-        targets = self._targets(name, model)
+        targets = self._targets(name, model, turn)
         if turn.forwarded is not None:  # what others make of it could not be passed on as it is
             able = (target for target in targets if "forwarding" in self._members[target.name].capabilities)
             targets = [targets[0], *(target for target in able if target is not targets[0])]
-        plan = AttemptPlan(targets, self._chance)
 
-        async def following(failure: Failure) -> Attempt | None:
-            return await self._open_next(turn, plan, plan.after(failure), failure)
+        async def opened(target: Target, may_wait: bool) -> Attempt:
+            asked = self._members[target.name]
+            given = _for(turn, target.name, target.model)
+            return Attempt(asked, await asked.open(given, may_wait=may_wait))
 
-        first = await self._open_next(turn, plan, NextAttempt(plan.target), None)
-        assert first is not None
-        return FailoverSession(first, lambda: plan.attempts, following)
+        return await _failover_session(AttemptPlan(targets, self._chance), opened, self._sleep)
 
-    async def _open_next(
-        self, turn: Turn, plan: AttemptPlan, following: NextAttempt | None, failure: Failure | None
-    ) -> Attempt | None:
-        """Opens the attempt `following`; if that fails, the first later one that can be opened. Returns None if
-        there is none. `failure` is that of the attempt before, None if this is the first.
-
-        Raises the `Fault` of the last attempt that could not be opened.
-        """
-        while following is not None:
-            if following.wait:
-                await self._sleep(following.wait)
-            target = following.target
-            member = self._members[target.name]
-            try:
-                session = await member.open(
-                    _for(turn, target.name, target.model), may_wait=plan.is_last and failure is None
-                )
-                return Attempt(member, session)
-            except Fault as fault:
-                refused = isinstance(fault, RefusedHereError)
-                following = plan.after(fault.failure, refused_here=refused)
-                # What an upstream has said tells more than that this server did not ask another one.
-                if following is None and (failure is None or not refused):
-                    raise
-        return None
-
-    def _targets(self, name: str, model: str) -> list[Target]:
+    def _targets(self, name: str, model: str, turn: Turn) -> list[Target]:
         """Returns the upstreams that may be asked, in order, each with its own name for the model."""
         targets = []
         rules = self._members[name].rules
@@ -144,7 +119,7 @@ class SeveralAgents:
                 Target(
                     other,
                     its_model or self._same_model(other, model),
-                    its_rules.retries,
+                    _retries(its_rules, turn),
                     its_rules.retry_wait,
                 )
             )
@@ -223,3 +198,88 @@ def _for(turn: Turn, name: str, model: str) -> Turn:
     """Returns the turn for the member `name`: with its own name of the model, and without raw items that only other
     agents can read."""
     return msgspec.structs.replace(turn, model=model, history=OriginMarks(name).own(turn.history))
+
+
+class OneUpstream(Member):
+    """An `Agent` of an upstream that is the only agent of its server: a `Member` whose turns may take several attempts.
+    Names of models are the upstream's own."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        clock: Clock,
+        rules: UpstreamRules,
+        chance: Callable[[], float],
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`chance`: a number from 0 to 1."""
+
+        async def made() -> Agent:
+            return agent
+
+        super().__init__(agent.name, made, clock, capabilities=agent.capabilities, rules=rules, is_alone=True)
+        self._chance = chance
+        self._sleep = sleep
+
+    async def start(self) -> None:
+        """Starts the upstream's agent. Raises `Fault` if it cannot start."""
+        await super().start()
+        trouble = self.trouble()
+        if not self.is_there and trouble is not None:
+            raise Fault(trouble)
+
+    async def open(self, turn: Turn, *, may_wait: bool = True) -> AgentSession:
+        """Returns a session that makes further attempts while its answer has not begun."""
+        assert self.rules is not None
+
+        async def opened(target: Target, may_wait_now: bool) -> Attempt:
+            return Attempt(self, await super(OneUpstream, self).open(turn, may_wait=may_wait_now))
+
+        target = Target(self.name, turn.model, _retries(self.rules, turn), self.rules.retry_wait)
+        return await _failover_session(AttemptPlan([target], self._chance), opened, self._sleep)
+
+    async def release(self, session: AgentSession, *, finished: bool) -> None:
+        if isinstance(session, FailoverSession):
+            await session.release_last(finished=finished)
+        else:
+            await super().release(session, finished=finished)
+
+
+def _retries(rules: UpstreamRules, turn: Turn) -> int:
+    """Returns how often one upstream is asked again: never for another server like this one, which asks again itself,
+    so that attempts do not multiply along a row of them."""
+    return 0 if turn.origin.hops else rules.retries
+
+
+async def _failover_session(
+    plan: AttemptPlan,
+    opened: Callable[[Target, bool], Awaitable[Attempt]],
+    sleep: Callable[[float], Awaitable[None]],
+) -> FailoverSession:
+    """Returns a session that begins with the first attempt of the plan that can be opened. `opened` opens the attempt
+    at a target; its second argument is whether a free slot may be waited for. Raises the `Fault` of the last attempt,
+    if none can be opened."""
+
+    async def next_one(following: NextAttempt | None, failure: Failure | None) -> Attempt | None:
+        """Opens the attempt `following` or, if that fails, the first later one that can be opened. Returns None if
+        there is none. Raises the `Fault` of the last attempt that could not be opened."""
+        while following is not None:
+            if following.wait:
+                await sleep(following.wait)
+            try:
+                return await opened(following.target, plan.is_last and failure is None)
+            except Fault as fault:
+                refused = isinstance(fault, RefusedHereError)
+                following = plan.after(fault.failure, refused_here=refused)
+                # What an upstream has said tells more than that this server did not ask another one.
+                if following is None and (failure is None or not refused):
+                    raise
+        return None
+
+    async def after(failure: Failure) -> Attempt | None:
+        return await next_one(plan.after(failure), failure)
+
+    first = await next_one(NextAttempt(plan.target), None)
+    assert first is not None
+    return FailoverSession(first, lambda: plan.attempts, after)

@@ -233,7 +233,7 @@ class ForwardedBytes(msgspec.Struct, frozen=True, gc=False):
 
 class ServedBy(msgspec.Struct, frozen=True, gc=False):
     """The name of the upstream that gave this answer, and how many requests were made for it, those to other
-    upstreams included."""
+    upstreams included. The name is empty where there is only one."""
 
     upstream: str
     attempts: int = 1

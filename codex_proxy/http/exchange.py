@@ -126,14 +126,16 @@ class TurnTimings:
 
 
 def timings_of(request: web.Request) -> TurnTimings:
-    """Returns timings for the request's turn. If there are several upstreams, the name of the one that answers is
-    added to the reply headers and the log line.
+    """Returns timings for the request's turn. The number of attempts at an upstream and, if there are several, the name
+    of the one that answers are added to the reply headers and the log line.
     """
 
     def served_by(event: ServedBy) -> None:
-        request[REPLY_HEADERS]["x-codex-upstream"] = event.upstream
         request[REPLY_HEADERS]["x-codex-attempts"] = str(event.attempts)
-        request[NOTES] |= {"upstream": event.upstream, "attempts": event.attempts}
+        request[NOTES]["attempts"] = event.attempts
+        if event.upstream:
+            request[REPLY_HEADERS]["x-codex-upstream"] = event.upstream
+            request[NOTES]["upstream"] = event.upstream
 
     return TurnTimings(request.app[CLOCK], served_by)
 

@@ -126,8 +126,10 @@ async def upstream(certificate: Path | None = None, port: int = 0) -> AsyncItera
 async def proxy_before(
     url: str, folder: Path, environment: Mapping[str, str] | None = None, **settings: Any
 ) -> AsyncIterator[Proxy]:
-    """A proxy whose upstream is there."""
-    given = {"agent": "openai-chat", "upstream_url": url, **settings}
+    """A proxy whose upstream is there. It is asked once, and however often it fails, unless the settings say
+    otherwise."""
+    once = {"upstream_retries": 0, "upstream_breaker_failures": 0}
+    given = {"agent": "openai-chat", "upstream_url": url, **once, **settings}
     async with fake_proxy(folder, environment, **given) as proxy:
         yield proxy
 

@@ -98,10 +98,16 @@ BAD = [
 ]
 
 
+def own_agent(proxy: Proxy) -> Any:
+    """The agent that has the connections, behind the one that makes further attempts."""
+    one: Any = proxy.server.agent
+    return one._agent
+
+
 async def nothing_left(proxy: Proxy) -> None:
     """No turn, no exchange and no connection of the agent's."""
     await proxy.settled()
-    agent: Any = proxy.server.agent
+    agent = own_agent(proxy)
     await eventually(lambda: not agent._transports)
     names = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]  # type: ignore[union-attr]
     assert not any(name.startswith("Exchange") for name in names)
@@ -281,7 +287,7 @@ async def test_a_slow_client_holds_up_the_upstream(tmp_path: Path) -> None:
     async with raw_upstream(talk) as url, proxy_before(url, tmp_path) as proxy:
         async with proxy.open(user(stream=True) | {"model": "m"}) as reply:
             await reply.content.readexactly(100)
-            agent: Any = proxy.server.agent
+            agent = own_agent(proxy)
             [transport] = agent._transports
             await eventually(lambda: not transport._exchanges[-1]._may_read.is_set())
             assert written < 64 << 20, "the rest waits where it is made"
@@ -569,7 +575,7 @@ async def test_a_request_that_comes_back_is_refused(tmp_path: Path) -> None:
 
 def point_at(proxy: Proxy, url: str) -> None:
     """Gives the proxy another upstream, as no operator can while it runs."""
-    agent: Any = proxy.server.agent
+    agent = own_agent(proxy)
     agent._client._upstream = msgspec.structs.replace(agent._client._upstream, url=url)
 
 

@@ -30,10 +30,10 @@ from codex_proxy.surfaces.errors import TABLE
 from tests import pictures
 from tests.http.serving import WEATHER, Proxy, fake_proxy, user
 from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
-from tests.upstreams.cases import CASES
+from tests.upstreams.cases import CASES, Case, text
 from tests.upstreams.serving import Upstream, proxy_before, raw_upstream, upstream
 from tests.upstreams.test_connections import HI, OK, ROLE, said, sending, silent
-from tests.upstreams.test_responses_upstream import answered, message
+from tests.upstreams.test_responses_upstream import THOUGHT, answered, message
 from tests.waiting import eventually
 
 NOWHERE = {"url": "http://127.0.0.1:1/v1", "retries": 0}
@@ -281,6 +281,104 @@ async def test_an_upstream_that_fails_before_its_answer_is_asked_again(
         assert (answer.headers["x-codex-upstream"], answer.headers["x-codex-attempts"]) == ("a", "3")
         assert len(a.asked) == 3
         await proxy.settled()
+
+
+def failing(status: int, **headers: str) -> Case:
+    return Case(status, headers, ['{"error":{"message":"Not now."}}'], [], "failed")
+
+
+@pytest.mark.parametrize("agent", ["openai-chat", "openai-responses"])
+@pytest.mark.parametrize("status", [408, 429, 500, 503, 504])
+async def test_a_single_upstream_is_asked_again_by_default_as_one_of_a_table_is(
+    agent: str, status: int, a: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.agents.attempts.FIRST_WAIT", 0.001)
+    good = text("Hello.") if agent == "openai-chat" else answered(message("Hello."))
+    async with fake_proxy(tmp_path, agent=agent, upstream_url=a.url) as proxy:
+        for path, asked in (("/v1/chat/completions", user()), ("/v1/responses", {"input": "Hi"})):
+            a.script = [failing(status), failing(status), good]
+            answer = await proxy.send("POST", path, {**asked, "model": "small", "stream": True})
+            assert answer.status == 200
+            assert said(answer.text) == "Hello."
+            assert answer.headers["x-codex-attempts"] == "3"
+            assert "x-codex-upstream" not in answer.headers, "it has no name"
+        assert len(a.asked) == 6
+        await proxy.settled()
+
+
+async def test_of_several_servers_in_a_row_only_the_first_asks_again(
+    a: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.agents.attempts.FIRST_WAIT", 0.001)
+    for name in ("inner", "outer"):
+        (tmp_path / name).mkdir()
+    async with (
+        fake_proxy(tmp_path / "inner", agent="openai-chat", upstream_url=a.url) as inner,
+        fake_proxy(tmp_path / "outer", agent="openai-chat", upstream_url=f"{inner.url}/v1") as outer,
+    ):
+        a.script = [failing(500)] * 9
+        answer = await outer.ask(ask("small"))
+        assert (answer.status, answer.error["code"]) == (502, "upstream_error")
+        assert len(a.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("case", "settings", "asked"),
+    [
+        (failing(500), {"upstream_retries": 0}, 1),
+        (failing(400), {}, 1),
+        (failing(401), {}, 1),
+        (failing(429, **{"retry-after": "31"}), {}, 1),
+        (failing(503, **{"retry-after": "2"}), {"upstream_retry_wait": 1}, 1),
+        (failing(500), {"upstream_retries": 1}, 2),
+        (CASES["cut_mid"], {}, 1),
+    ],
+    ids=[
+        *("no retries", "its refusal", "a refused key", "a wait above 30 s", "a wait above the setting"),
+        *("as many as the setting says", "after the first word"),
+    ],
+)
+async def test_a_single_upstream_is_asked_no_more_than_makes_sense(
+    case: Case,
+    settings: dict[str, Any],
+    asked: int,
+    a: Upstream,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("codex_proxy.agents.attempts.FIRST_WAIT", 0.001)
+    async with fake_proxy(tmp_path, agent="openai-chat", upstream_url=a.url, **settings) as proxy:
+        a.script = [case] * 5
+        await proxy.ask(ask("small", stream=True))
+        assert len(a.asked) == asked
+
+
+async def test_a_single_upstream_that_keeps_failing_is_left_alone_for_a_while(
+    a: Upstream, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"upstream_retries": 0, "metrics": True}
+    async with fake_proxy(tmp_path, agent="openai-chat", upstream_url=a.url, **settings) as proxy:
+        a.script = [failing(500)] * 9
+        statuses = [(await proxy.ask(ask("small"))).status for _ in range(6)]
+        assert statuses == [*[502] * 5, 503]
+        answer = await proxy.ask(ask("small"))
+        assert 0 < int(answer.headers["retry-after"]) <= 10
+        assert "'" not in answer.error["message"], "it has no name"
+        assert len(a.asked) == 5
+        assert (await proxy.send("GET", "/healthz")).body["agent"]["breaker"] == "open"
+        metrics = (await proxy.send("GET", "/metrics")).text
+        assert 'codex_proxy_upstream_breaker{agent="openai-chat",state="open"} 1.0' in metrics
+        assert 'codex_proxy_upstream_attempts_total{agent="openai-chat",outcome="failed"} 5.0' in metrics
+
+
+async def test_encrypted_reasoning_of_a_single_upstream_is_not_marked(a: Upstream, tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, agent="openai-responses", upstream_url=a.url) as proxy:
+        a.script = [answered(THOUGHT, message("Hm."))]
+        include = ["reasoning.encrypted_content"]
+        answer = await proxy.send(
+            "POST", "/v1/responses", {"model": "small", "input": "?", "include": include}
+        )
+        assert answer.body["output"][0]["encrypted_content"] == THOUGHT["encrypted_content"]
 
 
 async def test_another_upstream_is_asked_where_one_limits(a: Upstream, b: Upstream, tmp_path: Path) -> None:

@@ -141,6 +141,10 @@ def _fault_of(found: FaultKind, status: int | None, text: str) -> FaultKind:
         K.UNAVAILABLE,
     ):
         return K.REJECTED_BY_PROVIDER
+    if (
+        found is K.UPSTREAM_TIMEOUT and status is not None
+    ):  # it has answered, so that another attempt may help at once
+        return K.UNAVAILABLE if status == 408 else K.UPSTREAM_ERROR
     return found
 
 

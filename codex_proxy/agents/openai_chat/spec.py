@@ -34,6 +34,7 @@ UPSTREAM_SETTINGS: Final = frozenset(
     {
         *("upstream_url", "upstream_key", "upstream_key_file", "upstream_ca_file"),
         *("upstream_connect_timeout", "upstream_first_byte_timeout", "upstream_idle_timeout"),
+        *("upstream_retries", "upstream_retry_wait", "upstream_breaker_failures"),
     }
 )
 _MAX_KEY_CHARS: Final = 10_000
