@@ -114,13 +114,14 @@ def by_kind(
     text: str | None = None,
     array: str | None = None,
     other: str | None = None,
+    unknown: str | None = None,
     untyped: Callable[[dict[str, Any]], str | None] | None = None,
 ) -> Discriminator:
     """Returns a discriminator that chooses the member of a union for a value.
 
-    An object is chosen by the value of its `field`: `tags` maps values to tags, `other` is the tag for any other
-    value, and `untyped` returns the tag for an object without the field. `text` and `array` are the tags for a
-    string and for an array.
+    An object is chosen by the value of its `field`: `tags` maps values to tags, `unknown` is the tag for any other
+    string, and `other` that for any other value. `untyped` returns the tag for an object without the field. `text` and
+    `array` are the tags for a string and for an array.
     """
 
     def tag(value: Any) -> str | None:
@@ -133,7 +134,7 @@ def by_kind(
         kind = value.get(field)
         if kind is None and untyped is not None:
             return untyped(value)
-        return tags.get(kind, other) if isinstance(kind, str) else other
+        return tags.get(kind, unknown or other) if isinstance(kind, str) else other
 
     shapes = {"a string": text, "an array": array, "an object": tags or other}
     kinds = ", ".join(f"'{kind}'" for kind in tags)
@@ -240,7 +241,7 @@ def _fault(error: ValidationError, place: str = "") -> Fault:
     if kind == "literal_error":
         if not isinstance(value, str):
             return _wrong_type(param, value, f"one of {context['expected']}")
-        return _none_of(param, value, context["expected"])
+        return none_of(param, value, context["expected"])
     problem, code = _problem(kind, value, context)
     if problem:
         return bad_request(f"Invalid '{param}': {problem}", param, code)
@@ -292,7 +293,7 @@ def _figure(value: Any) -> str:
     return excerpt(str(value)) if isinstance(value, float) or abs(value) < 10**MAX_EXCERPT else "a larger one"
 
 
-def _none_of(param: str, given: str, values: str) -> Fault:
+def none_of(param: str, given: str, values: str) -> Fault:
     message = f"Invalid value: '{excerpt(given)}'. Supported values are: {values}."
     return bad_request(message, param, "invalid_value")
 
@@ -312,7 +313,7 @@ def _unknown_kind(param: str, value: Any, message: str) -> Fault:
         return _missing(inner)
     if not isinstance(kind, str):
         return _wrong_type(inner, kind, "a string")
-    return _none_of(inner, kind, kinds)
+    return none_of(inner, kind, kinds)
 
 
 def _missing(param: str) -> Fault:

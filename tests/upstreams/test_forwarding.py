@@ -156,6 +156,37 @@ async def test_audio_files_and_addresses_of_images_reach_the_upstream(
 # --- names and usage ------------------------------------------------------------------------------
 
 
+SEEN = {"type": "video_url", "video_url": {"url": "https://example.com/cat.mp4", "fps": 2.50}}
+
+
+@pytest.mark.parametrize("with_tools", [False, True], ids=["passed on", "told anew"])
+async def test_parts_of_a_type_that_nobody_here_knows_reach_the_upstream_and_are_named(
+    with_tools: bool, proxy: Proxy, server: Upstream
+) -> None:
+    content = [{"type": "text", "text": "What is it?"}, SEEN]
+    messages = [{"role": "user", "content": content}]
+    more: dict[str, Any] = {"tools": [WEATHER]} if with_tools else {}
+    answer = await proxy.ask({"model": "small", "messages": messages, **more})
+    assert answer.status == 200
+    assert server.asked[-1].body["messages"] == messages
+    assert answer.headers["x-codex-passed-params"] == "messages[].content[].video_url"
+
+
+async def test_such_a_part_is_refused_by_its_place_where_it_cannot_go_as_it_was_written(
+    proxy: Proxy, server: Upstream, tmp_path: Path
+) -> None:
+    calls = {"role": "assistant", "content": [SEEN]}
+    answer = await proxy.ask(user() | {"messages": [*user()["messages"], calls], "tools": [WEATHER]})
+    assert (answer.status, answer.error["param"]) == (400, "messages[1].content[0].type")
+    assert "'text', 'refusal'" in answer.error["message"]
+    (tmp_path / "b").mkdir()
+    async with proxy_before(server.url, tmp_path / "b", agent="openai-responses") as other:
+        answer = await other.ask({"model": "small", "messages": [{"role": "user", "content": [SEEN]}]})
+    assert (answer.status, answer.error["param"]) == (400, "messages[0].content[0].type")
+    assert "'video_url'" in answer.error["message"]
+    assert server.asked == []
+
+
 async def test_a_model_asked_for_by_another_name_is_answered_by_that_name(
     server: Upstream, tmp_path: Path
 ) -> None:

@@ -20,7 +20,9 @@ from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.responses.parse import CONVERSATION_PREFIX
 from codex_proxy.surfaces.responses.wire import CompactRequest, ContextFields, Include, ResponseRequest
 
-ALWAYS_REFUSED: Final = frozenset({"ChatUnheardPart", "UnheardPart", "ChosenHosted", "HostedTool"})
+ALWAYS_REFUSED: Final = frozenset(
+    {"ChatUnheardPart", "UnheardPart", "ChatOtherPart", "ChosenHosted", "HostedTool"}
+)
 """Members of unions that exist only so that their values can be refused by name."""
 
 _CONVERSATION_ID: Final[Schema] = {"type": "string", "pattern": f"^{CONVERSATION_PREFIX}"}

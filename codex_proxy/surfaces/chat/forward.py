@@ -8,7 +8,7 @@ their bytes, so that numbers are neither rounded nor written differently. Source
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, TypeAlias
 
@@ -62,13 +62,15 @@ def fields_of(body: bytes) -> dict[str, msgspec.Raw]:
     return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
 
 
-def unknown_fields(fields: Fields) -> tuple[str, ...]:
-    """Returns the names of fields that this server does not know: those that a header can contain, at most
-    `MAX_NAMED`.
+def unknown_fields(request: wire.ChatRequest, fields: Fields) -> tuple[str, ...]:
+    """Returns the names of fields that this server does not know, and types of parts (`messages[].content[].TYPE`):
+    those that a header can contain, at most `MAX_NAMED`.
     """
     known = _known_fields()
-    unknown = (name for name in fields if name not in known)
-    return tuple(name for name in unknown if _NAME.fullmatch(name))[:MAX_NAMED]
+    named = [name for name in fields if name not in known and _NAME.fullmatch(name)]
+    types = [part.type for part in _parts(request) if isinstance(part, wire.OtherPart)]
+    named += [f"messages[].content[].{kind}" for kind in dict.fromkeys(types) if _NAME.fullmatch(kind)]
+    return tuple(named[:MAX_NAMED])
 
 
 @cache
@@ -91,12 +93,12 @@ def may_forward_whole(request: wire.ChatRequest, policy: ForwardPolicy, *, has_w
 
 def has_images(request: wire.ChatRequest) -> bool:
     """Whether any message has an image."""
+    return any(isinstance(part, wire.ImagePart) for part in _parts(request))
+
+
+def _parts(request: wire.ChatRequest) -> Iterator[object]:
     contents = (getattr(message, "content", None) for message in request.messages)
-    return any(
-        isinstance(part, wire.ImagePart)
-        for parts in contents
-        for part in (parts if isinstance(parts, list) else ())
-    )
+    return (part for parts in contents if isinstance(parts, list) for part in parts)
 
 
 def wants_text(request: wire.ChatRequest) -> bool:

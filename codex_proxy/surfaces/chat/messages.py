@@ -9,6 +9,7 @@ for parts that no agent accepts. Sources: docs/contract.md#messages-and-parts, O
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -23,7 +24,11 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.surfaces.attachments import file_text, image_part
+from codex_proxy.surfaces.body import none_of
 from codex_proxy.surfaces.chat import wire
+
+_ATTACHMENTS: Final = (wire.UnheardPart, wire.FilePart, wire.OtherPart)
+"""The parts that are neither text nor images."""
 
 
 def history_of(
@@ -32,7 +37,8 @@ def history_of(
     originals: Sequence[msgspec.Raw] | None = None,
 ) -> tuple[HistoryItem, ...]:
     """Turns `messages` into the history of a turn. `pdfs`: see `file_text`. `originals` are the messages as JSON,
-    if the agent accepts them in this form: it is given those of the user that contain audio or files.
+    if the agent accepts them in this form: it is given those of the user that contain audio, files or parts of unknown
+    types.
     """
     reader = _Reader(pdfs, originals)
     for index, message in enumerate(messages):
@@ -90,7 +96,7 @@ class _Reader:
         content = message.content
         if self._originals is None or not _has_attachments(content):
             return HistoryMessage("user", _named(message.name, _shown_parts(content, place, self._pdfs)))
-        told = [part for part in content if not isinstance(part, wire.UnheardPart | wire.FilePart)]
+        told = [part for part in content if not isinstance(part, _ATTACHMENTS)]
         parts = tuple(_shown_part(part, place, None) for part in told if not isinstance(part, str))
         return HistoryMessage("user", parts, chat_message=bytes(self._originals[index]))
 
@@ -125,7 +131,7 @@ class _Reader:
             raise bad_request(
                 "A message has either 'tool_calls' or 'function_call', not both.", f"{place}.function_call"
             )
-        parts = _assistant_parts(message)
+        parts = _assistant_parts(message, f"{place}.content")
         if parts:
             self.items.append(HistoryMessage("assistant", parts))
         self._place = place
@@ -203,15 +209,25 @@ def _named(name: str | None, parts: tuple[Part, ...]) -> tuple[Part, ...]:
     return (TextPart(f"{name}:"), *parts)
 
 
-def _assistant_parts(message: wire.AssistantMessage) -> tuple[Part, ...]:
+def _assistant_parts(message: wire.AssistantMessage, place: str) -> tuple[Part, ...]:
     """Returns the text and the refusal of an assistant message as text parts; none for a message with calls only."""
     content = message.content or ()
     if isinstance(content, str):
         texts = [content]
     else:
-        texts = [part.text if isinstance(part, wire.TextPart) else part.refusal for part in content]
+        texts = [_said(part, f"{place}[{index}]") for index, part in enumerate(content)]
     texts.append(message.refusal or "")
     return tuple(TextPart(text) for text in texts if text)
+
+
+def _said(part: wire.AssistantPart, place: str) -> str:
+    if isinstance(part, wire.OtherPart):
+        raise _unknown_part(part, wire.SAID_TYPES, place)
+    return part.text if isinstance(part, wire.TextPart) else part.refusal
+
+
+def _unknown_part(part: wire.OtherPart, known: Iterable[str], place: str) -> Fault:
+    return none_of(f"{place}.type", part.type, ", ".join(f"'{kind}'" for kind in known))
 
 
 def _shown_parts(content: wire.ShownContent, place: str, pdfs: PdfTexts | None) -> tuple[Part, ...]:
@@ -222,14 +238,14 @@ def _shown_parts(content: wire.ShownContent, place: str, pdfs: PdfTexts | None) 
 
 def _has_attachments(content: wire.ShownContent) -> bool:
     """Whether there are parts that are neither text nor images."""
-    return not isinstance(content, str) and any(
-        isinstance(part, wire.UnheardPart | wire.FilePart) for part in content
-    )
+    return not isinstance(content, str) and any(isinstance(part, _ATTACHMENTS) for part in content)
 
 
 def _shown_part(part: wire.ShownPart, place: str, pdfs: PdfTexts | None) -> Part:
     if isinstance(part, wire.TextPart):
         return TextPart(part.text)
+    if isinstance(part, wire.OtherPart):
+        raise _unknown_part(part, wire.SHOWN_TYPES, place)
     if isinstance(part, wire.UnheardPart):
         raise bad_request(
             f"The agent cannot take a part of type '{part.type}': accepted are 'text', 'image_url' and 'file'.",

@@ -212,7 +212,7 @@ def parse(
         ignored=(*logprobs_asked_for(request), *named),
         web_search=False,
         service_tier=None,
-        passed_on=unknown_fields(fields),
+        passed_on=unknown_fields(request, fields),
     )
 
 
@@ -252,7 +252,7 @@ def _forwarded(
         legacy_function_call=bool(request.functions),
         workdir_param=workdir_param,
         web_images={},
-        passed_on=unknown_fields(fields),
+        passed_on=unknown_fields(request, fields),
     )
 
 

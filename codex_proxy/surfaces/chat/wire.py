@@ -7,7 +7,7 @@ docs/contract.md#messages-and-parts, OpenAI's own types for the ranges.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, Tag
 
@@ -60,18 +60,37 @@ class UnheardPart(Wire):
     type: Literal["input_audio"]
 
 
+class OtherPart(Wire):
+    """A part of a type that this server does not know. Only an upstream that is sent the message as it was written
+    gets it."""
+
+    type: str
+
+
 _STRING_OR_PARTS = by_kind("type", {}, text="~string", array="~parts")
 
+SAID_TYPES: Final = {"text": "~text", "refusal": "~refusal"}
+SHOWN_TYPES: Final = {
+    "text": "~text",
+    "image_url": "~image",
+    "input_audio": "~unheard",
+    "file": "~file",
+}
+"""The tags of the known parts by their types: of the assistant's messages, and of the user's."""
+
 AssistantPart: TypeAlias = Annotated[
-    Annotated[TextPart, Tag("~text")] | Annotated[RefusalPart, Tag("~refusal")],
-    by_kind("type", {"text": "~text", "refusal": "~refusal"}),
+    Annotated[TextPart, Tag("~text")]
+    | Annotated[RefusalPart, Tag("~refusal")]
+    | Annotated[OtherPart, Tag("~other")],
+    by_kind("type", SAID_TYPES, unknown="~other"),
 ]
 ShownPart: TypeAlias = Annotated[
     Annotated[TextPart, Tag("~text")]
     | Annotated[ImagePart, Tag("~image")]
     | Annotated[FilePart, Tag("~file")]
-    | Annotated[UnheardPart, Tag("~unheard")],
-    by_kind("type", {"text": "~text", "image_url": "~image", "input_audio": "~unheard", "file": "~file"}),
+    | Annotated[UnheardPart, Tag("~unheard")]
+    | Annotated[OtherPart, Tag("~other")],
+    by_kind("type", SHOWN_TYPES, unknown="~other"),
 ]
 TextParts: TypeAlias = Annotated[list[TextPart], Field(min_length=1)]
 AssistantParts: TypeAlias = Annotated[list[AssistantPart], Field(min_length=1)]
