@@ -333,7 +333,8 @@ class Settings(BaseSettings):
         "MAX_CONVERSATION_HISTORY",
         default=100,
         ge=1,
-        description="tool steps that are remembered in RAM",
+        description="conversations (responses that continue each other) that are kept with PROXY_STORE=memory, and in a"
+        " file where this is set; tool steps that are remembered in RAM",
     )
     responses_profile: Literal["openai", "open-responses-server"] = Field(
         "openai", description="events of `/responses`: OpenAI's, or those of open-responses-server"

@@ -89,8 +89,15 @@ def retention_of(settings: Settings) -> Retention:
         conversation_age=settings.store_conversation_max_age or None,
         frames_age=settings.store_frames_max_age,
         max_responses=settings.store_max_responses or None,
+        max_conversations=_conversations_of(settings),
         max_bytes=max_bytes,
     )
+
+
+def _conversations_of(settings: Settings) -> int | None:
+    """Returns how many conversations are kept. A file keeps all, unless the operator has set the number."""
+    is_set = "max_conversation_history" in settings.model_fields_set
+    return settings.max_conversation_history if settings.store == "memory" or is_set else None
 
 
 def _step_memory_settings(settings: Settings) -> StepMemorySettings:

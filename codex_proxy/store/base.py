@@ -102,6 +102,11 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds for which the stream of a finished background response can be read again."""
     max_responses: int | None = 100_000
     """The most responses. This many responses of usual size take some hundred MB."""
+    max_conversations: int | None = None
+    """The most conversations that responses form by continuing each other. The one that was continued the longest time
+    ago is removed as soon as there is another one more. `spared` saves only those that a turn continues, and responses
+    of the background that have just ended. Responses of a stored conversation, which has an id of its own, do not
+    count."""
     max_bytes: int | None = 4 << 30
     """The most bytes of all content, most of which are images."""
     spared: float = 3600.0

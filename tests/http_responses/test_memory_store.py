@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openai import NotFoundError
 from pydantic import ValidationError
 
 from codex_proxy.commands.store import existing_store
@@ -86,3 +87,40 @@ async def test_without_a_store_as_many_steps_are_remembered_as_the_settings_allo
         for key in (b"1", b"2", b"3"):
             await memory.remember("ann", {key: b"value"}, durable=True)
         assert await memory.recall("ann", [b"1", b"2", b"3"]) == {b"2": b"value", b"3": b"value"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({"store": "memory"}, 100),
+        ({"store": "memory", "max_conversation_history": 7}, 7),
+        ({"store": "sqlite"}, None),
+        ({"store": "sqlite", "max_conversation_history": 7}, 7),
+    ],
+)
+def test_conversations_are_bounded_in_memory_and_in_a_file_where_that_is_set(
+    settings: dict[str, Any], kept: int | None, tmp_path: Path
+) -> None:
+    assert retention_of(settings_of(tmp_path, **settings)).max_conversations == kept
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+async def test_the_newest_conversations_can_be_gone_on_with_and_the_oldest_is_gone(
+    store: str, tmp_path: Path
+) -> None:
+    async with serving(tmp_path, store=store, max_conversation_history=2) as (_, client):
+
+        async def answer(previous: str | None = None) -> str:
+            made = await client.responses.create(
+                model="codex-5", input=said("Hi."), previous_response_id=previous
+            )
+            return str(made.id)
+
+        oldest, older = await answer(), await answer()
+        going_on = await answer(await answer(older))
+        newest = await answer()
+        for id in (going_on, older, newest):
+            assert (await client.responses.retrieve(id)).id == id
+        with pytest.raises(NotFoundError):
+            await client.responses.retrieve(oldest)
+        await answer(going_on)

@@ -86,6 +86,60 @@ async def test_responses_go_by_count_the_oldest_first(make: Make, clock: Hands) 
     assert await stored(store, "resp_139", "resp_140") == ["resp_140"]
 
 
+async def test_the_conversation_that_was_continued_the_longest_time_ago_goes_as_a_whole(
+    make: Make, clock: Hands
+) -> None:
+    store = await make(Retention(max_conversations=2))
+    for second, (id, after) in enumerate(
+        [("a1", None), ("b1", None), ("a2", "a1"), ("b2", "b1"), ("a3", "a2"), ("c1", None)]
+    ):
+        await turn(store, id, after=after, created=clock.now + second)
+    assert await stored(store, "a1", "a2", "a3", "b1", "b2", "c1") == ["a1", "a2", "a3", "c1"]
+    assert len(await context_ids(store, "a3")) == 6
+    await turn(store, "a2'", after="a2", created=clock.now + 9)
+    assert await stored(store, "a1", "a2", "a3", "a2'", "c1") == ["a1", "a2", "a3", "a2'"], (
+        "a branch is another"
+    )
+
+
+async def test_a_conversation_that_a_turn_continues_is_spared_until_it_is_stored(
+    make: Make, clock: Hands
+) -> None:
+    store = await make(Retention(max_conversations=1, spared=60))
+    await turn(store, "a1", created=clock.now)
+    await store.context(OWNER, "a1")
+    await turn(store, "b1", created=clock.now + 1)
+    assert await stored(store, "a1", "b1") == ["a1"], "the other one had to go"
+    await turn(store, "a2", after="a1", created=clock.now + 2)
+    await store.context(OWNER, "a2")  # of a turn that is never stored
+    clock.now += 61
+    await turn(store, "c1", created=clock.now)
+    assert await stored(store, "a1", "a2", "c1") == ["c1"]
+
+
+async def test_only_finished_chains_count_as_conversations(make: Make, clock: Hands) -> None:
+    store = await make(Retention(max_conversations=1))
+    await store.add_conversation(conversation("conv_1"))
+    for number in range(3):
+        await store.add_response(
+            response(f"conv_{number}", conversation="conv_1", created=clock.now + number)
+        )
+        await store.add_response(
+            response(f"back_{number}", background=True, status="in_progress", created=clock.now + number)
+        )
+    await turn(store, "a1", created=clock.now)
+    await turn(store, "b1", created=clock.now + 1)
+    kept = await stored(store, "conv_0", "conv_2", "back_0", "back_2", "a1", "b1")
+    assert kept == ["conv_0", "conv_2", "back_0", "back_2", "b1"]
+    for number in range(3):
+        await store.update_response(OWNER, f"back_{number}", status="completed", json=b"{}")
+    kept = await stored(store, "back_0", "back_1", "back_2", "b1")
+    assert kept == ["back_0", "back_1", "back_2"], "what has just ended is waited for"
+    clock.now += 3601
+    await turn(store, "c1", created=clock.now)
+    assert await stored(store, "back_0", "back_1", "back_2", "c1") == ["c1"]
+
+
 async def test_count_and_size_spare_what_is_being_worked_on(make: Make, clock: Hands) -> None:
     store = await make(Retention(max_responses=0, max_bytes=0, spared=60))
     await turn(store, "resp_1", created=clock.now)

@@ -4,12 +4,13 @@ First removes everything that is too old, then what exceeds a number, then what 
 steps, frames, and the least recently used response or conversation. A response is removed only when no other
 continues it, so a chain is removed from its end. Objects that were used less than `Retention.spared` ago are not
 removed for number or size.
+Only the number of conversations is kept at once, by the writes that may add one (`trim`).
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -26,6 +27,7 @@ ROWS_AT_ONCE: Final = 1000
 """The most remembered steps or frames that one write removes."""
 
 NOTHING: Final = Pruned()
+_LAST_OF_CHAIN: Final = "children = 0 AND unfinished = 0 AND deleted = 0 AND conversation_id IS NULL"
 
 
 def used_bytes(connection: sqlite3.Connection) -> int:
@@ -80,6 +82,27 @@ def _sum(one: Pruned, other: Pruned) -> Pruned:
         steps=one.steps + other.steps,
         usage=one.usage + other.usage,
     )
+
+
+def trim(connection: sqlite3.Connection, most: int, in_use: Collection[tuple[str, str]]) -> None:
+    """Removes the conversations that were continued the longest time ago, down to `most`, as far as one write may. A
+    conversation is a chain of responses, and is known by the last of them. `in_use`: owner and id of responses that a
+    turn is continuing; these are not removed."""
+    budget = removal.Budget(removal.PIECE)
+    for _ in range(OBJECTS_AT_ONCE):
+        count = connection.execute(f"SELECT count(*) FROM responses WHERE {_LAST_OF_CHAIN}").fetchone()[0]
+        if count <= most:
+            return
+        oldest_first = connection.execute(
+            f"SELECT owner, id FROM responses WHERE {_LAST_OF_CHAIN} ORDER BY created, seq LIMIT ?",
+            (len(in_use) + 1,),
+        )
+        oldest = next((row for row in oldest_first.fetchall() if tuple(row) not in in_use), None)
+        if oldest is None:
+            return
+        responses.mark_deleted(connection, *oldest)
+        if removal.sweep(connection, budget):
+            return
 
 
 # --- the jobs -----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -81,6 +82,9 @@ class SqliteStore:
         self._memory = memory
         self._limits = limits
         self._ram = RamStepMemory(memory, clock.epoch)
+        self._continued: OrderedDict[tuple[str, str], float] = OrderedDict()
+        """Owner and id of responses that count as in use, and since when: a turn that is not stored yet has read their
+        context, or they have just ended."""
         self._sweeping: asyncio.Task[None] | None = None
         """The task that removes the remaining rows of a large deletion; None where there is none."""
         self._one_sweep = asyncio.Lock()
@@ -138,6 +142,25 @@ class SqliteStore:
     ) -> T:
         return await self._writer.run(lambda connection: job(connection, *args, **named))
 
+    async def _trimmed(
+        self, job: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **named: P.kwargs
+    ) -> T:
+        """Makes a write after which there may be a conversation too many, and removes that in the same write."""
+        most = self._retention.max_conversations
+        if most is None:
+            return await self._write(job, *args, **named)
+        since = self._now - self._retention.spared
+        while self._continued and next(iter(self._continued.values())) < since:
+            self._continued.popitem(last=False)
+        in_use = frozenset(self._continued)
+
+        def both(connection: sqlite3.Connection) -> T:
+            done = job(connection, *args, **named)
+            retention.trim(connection, most, in_use)
+            return done
+
+        return await self._writer.run(both)
+
     async def _read(
         self, job: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **named: P.kwargs
     ) -> T:
@@ -190,7 +213,9 @@ class SqliteStore:
         output: Sequence[StoredItem] = (),
         append: Append | None = None,
     ) -> None:
-        await self._write(responses.add, response, input, output, append, self._now)
+        if response.previous_id is not None:
+            self._continued.pop((response.owner, response.previous_id), None)
+        await self._trimmed(responses.add, response, input, output, append, self._now)
 
     async def update_response(
         self,
@@ -206,7 +231,8 @@ class SqliteStore:
         webhooks: Sequence[PendingWebhook] = (),
     ) -> bool:
         change = responses.Change(status, json, recovery, webhooks)
-        return await self._write(responses.update, owner, id, change, output, append, only_from, self._now)
+        self._continue(owner, id)  # it was made when it began, and somebody waits for its end
+        return await self._trimmed(responses.update, owner, id, change, output, append, only_from, self._now)
 
     async def response(self, owner: str, id: str) -> StoredResponse | None:
         return await self._read(responses.get, owner, id)
@@ -218,10 +244,17 @@ class SqliteStore:
         return await self._read(responses.input_items, owner, response_id, page)
 
     async def context(self, owner: str, response_id: str) -> list[ChainTurn]:
+        self._continue(owner, response_id)
         return await self._read(responses.context, owner, response_id)
 
     async def scan_context(self, owner: str, response_id: str, visit: Callable[[StoredItem], object]) -> None:
+        self._continue(owner, response_id)
         await self._read(responses.scan, owner, response_id, self._limits, visit)
+
+    def _continue(self, owner: str, response_id: str) -> None:
+        if self._retention.max_conversations is not None:
+            self._continued[owner, response_id] = self._now
+            self._continued.move_to_end((owner, response_id))
 
     async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
         return await self._read(items.found_among, owner, ids)
