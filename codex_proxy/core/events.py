@@ -7,6 +7,7 @@ renderers never see one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
@@ -231,6 +232,19 @@ class ForwardedBytes(msgspec.Struct, frozen=True, gc=False):
     deltas: int = 0
 
 
+class AnswerDetails(msgspec.Struct, frozen=True):
+    """What a server of Chat Completions says of an answer in addition to its items. A later one of the same turn
+    replaces it."""
+
+    fields: Mapping[str, msgspec.Raw] = {}
+    """Fields of the answer, as JSON: `service_tier` and `system_fingerprint`."""
+    annotations: bytes = b""
+    """The `annotations` of the message, as a JSON array; empty if it has none."""
+    tokens: Mapping[str, Mapping[str, int]] = {}
+    """Further counts of the turn's tokens, by the field of `usage` that has them: `prompt_tokens_details` or
+    `completion_tokens_details`."""
+
+
 class ServedBy(msgspec.Struct, frozen=True, gc=False):
     """The name of the upstream that gave this answer, and how many requests were made for it, those to other
     upstreams included. The name is empty where there is only one."""
@@ -269,6 +283,7 @@ Event: TypeAlias = (
     | RawItem
     | AccountLimitsReported
     | ForwardedBytes
+    | AnswerDetails
     | ServedBy
     | Notice
 )

@@ -14,8 +14,9 @@ from openai import AsyncOpenAI
 
 from tests.http.serving import WEATHER, Proxy, user
 from tests.mcp.serving import PROGRAM
-from tests.upstreams.cases import CASES, Case, call, stream, text
+from tests.upstreams.cases import CASES, DONE, USAGE, Case, call, chunk, event, stream, text
 from tests.upstreams.serving import Upstream, proxy_before, upstream
+from tests.upstreams.test_scenarios import mcp_config
 from tests.waiting import eventually, polled
 
 CHAT_TOOL: Any = WEATHER
@@ -189,6 +190,66 @@ async def test_a_format_reaches_the_upstream_and_is_kept(kind: str, proxy: Proxy
     if kind == "json_schema":
         assert asked["json_schema"]["name"] == "x"
         assert asked["json_schema"]["schema"].items() >= schema.items()
+
+
+DETAILS: dict[str, Any] = {"service_tier": "flex", "system_fingerprint": "fp_1"}
+CITED = {
+    "type": "url_citation",
+    "url_citation": {"url": "https://example.com", "start_index": 0, "end_index": 5},
+}
+COUNTED: dict[str, Any] = {
+    **USAGE,
+    "prompt_tokens_details": {"cached_tokens": 3, "audio_tokens": 0, "cache_write_tokens": 4},
+    "completion_tokens_details": {
+        "reasoning_tokens": 2,
+        "audio_tokens": 1,
+        "accepted_prediction_tokens": 5,
+        "rejected_prediction_tokens": 6,
+    },
+}
+DETAILED = [
+    *(
+        chunk({"role": "assistant", "content": "Hello"}, **DETAILS),
+        chunk({"annotations": [CITED]}, **DETAILS),
+    ),
+    *(chunk({}, "stop", **DETAILS), {**chunk({}), "choices": [], "usage": COUNTED}),
+]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_answer_that_is_told_anew_keeps_what_openais_wire_has(
+    streamed: bool, proxy: Proxy, server: Upstream
+) -> None:
+    server.script = [b"".join(map(event, DETAILED)) + DONE]
+    asked = user("Hi", tools=[WEATHER]) | {"model": "small"}
+    if not streamed:
+        body = (await proxy.ask(asked)).body
+        [message] = [each["message"] for each in body["choices"]]
+        assert (message["content"], message["annotations"]) == ("Hello", [CITED])
+        tops, usage = [body], body["usage"]
+    else:
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        *frames, _ = (await proxy.ask({**asked, **options})).frames
+        deltas = [each["delta"] for frame in frames for each in frame["choices"]]
+        assert [delta["annotations"] for delta in deltas if "annotations" in delta] == [[CITED]]
+        assert [each["finish_reason"] for frame in frames for each in frame["choices"]][-2:] == [None, "stop"]
+        tops, usage = [frame for frame in frames if "service_tier" in frame], frames[-1]["usage"]
+        assert all("usage" in frame for frame in frames)
+    assert [{name: top[name] for name in DETAILS} for top in tops] == [DETAILS]
+    for field in ("prompt_tokens_details", "completion_tokens_details"):
+        assert usage[field] == COUNTED[field]
+
+
+async def test_counts_of_all_requests_of_a_turn_are_added_and_the_last_answer_names_itself(
+    server: Upstream, tmp_path: Path
+) -> None:
+    first = [chunk(call("files__echo", '{"text":"x"}'), **DETAILS), chunk({}, "tool_calls", usage=COUNTED)]
+    last = [chunk({"content": "Hi"}, "stop", system_fingerprint="fp_2", usage=COUNTED)]
+    server.script = [b"".join(map(event, each)) + DONE for each in (first, last)]
+    async with proxy_before(server.url, tmp_path, mcp_config=mcp_config(tmp_path)) as proxy:
+        body = (await proxy.ask(user("Hi") | {"model": "small"})).body
+    assert (body["system_fingerprint"], body.get("service_tier")) == ("fp_2", None)
+    assert body["usage"]["completion_tokens_details"]["rejected_prediction_tokens"] == 12
 
 
 async def test_an_agent_is_not_to_be_had(proxy: Proxy) -> None:

@@ -7,7 +7,7 @@ items. The dialect decides what the end of the answer means. No shape of a chunk
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from typing import Any
+from typing import Any, Final
 
 from codex_proxy.agents.openai_chat.calls import Call, Piece, ToolCalls
 from codex_proxy.agents.openai_chat.think_tags import Split, ThinkTags
@@ -22,6 +22,19 @@ from codex_proxy.core.events import (
     Usage,
 )
 from codex_proxy.core.items import Message, Reasoning, ToolCall
+
+DETAILS: Final = ("service_tier", "system_fingerprint")
+"""Fields of an answer, beside its choices and usage, that OpenAI's API has."""
+TOKEN_DETAILS: Final = {
+    "prompt_tokens_details": ("audio_tokens", "cache_write_tokens"),
+    "completion_tokens_details": (
+        "audio_tokens",
+        "accepted_prediction_tokens",
+        "rejected_prediction_tokens",
+    ),
+}
+"""The token counts that `Usage` has no field for."""
+MAX_ANNOTATIONS: Final = 1000
 
 
 class Answer:
@@ -47,6 +60,12 @@ class Answer:
         """The texts and refusals of the answer so far."""
         self.message_id = ""
         """The id of the open or last message; empty before there is one."""
+        self.fields: dict[str, str] = {}
+        """The last values of `DETAILS`."""
+        self.annotations: list[Any] = []
+        """The first annotations of the message, up to `MAX_ANNOTATIONS`."""
+        self.tokens: dict[str, dict[str, int]] = {}
+        """The token counts of the last usage that `usage` has no field for, by the field of `TOKEN_DETAILS`."""
         self._new_id = new_id
         self._streams = streams
         self._think = ThinkTags()
@@ -58,6 +77,10 @@ class Answer:
         usage = usage_in(chunk)
         if usage is not None:
             self.usage = usage
+            self.tokens = _further_tokens(chunk)
+        for name in DETAILS:
+            if isinstance(chunk.get(name), str):
+                self.fields[name] = chunk[name]
         choice = _first_choice(chunk)
         if choice is None:
             return []
@@ -100,6 +123,9 @@ class Answer:
         if isinstance(refusal, str) and refusal:
             self.text.append(refusal)
             out.append(RefusalDelta(self._message(out), refusal))
+        annotations = delta.get("annotations")
+        if isinstance(annotations, list) and annotations:
+            self.annotations += annotations[: MAX_ANNOTATIONS - len(self.annotations)]
         calls = delta.get("tool_calls")
         for each in calls if isinstance(calls, list) else ():
             self._add_call(self.calls.feed(each), out)
@@ -210,6 +236,18 @@ def usage_in(chunk: dict[str, Any]) -> Usage | None:
         output=_count(usage, "completion_tokens") or 0,
         reasoning=_count(of_completion, "reasoning_tokens") or 0,
     )
+
+
+def _further_tokens(chunk: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """Returns the counts of `TOKEN_DETAILS` that a chunk reports."""
+    usage = chunk.get("usage")
+    found: dict[str, dict[str, int]] = {}
+    for field, names in TOKEN_DETAILS.items():
+        details = usage.get(field) if isinstance(usage, dict) else None
+        counts = {name: count for name in names if (count := _count(details, name)) is not None}
+        if counts:
+            found[field] = counts
+    return found
 
 
 def _count(fields: Any, name: str) -> int | None:

@@ -26,6 +26,7 @@ from codex_proxy.agents.openai_chat.messages import Conversation
 from codex_proxy.agents.openai_chat.stream import StreamEvent, is_error
 from codex_proxy.agents.openai_chat.upstream_turn import UpstreamTurn
 from codex_proxy.core.events import (
+    AnswerDetails,
     Event,
     Notice,
     RawItem,
@@ -69,6 +70,8 @@ class OpenAIChat(UpstreamTurn[Answer]):
         self._streamed: frozenset[str] = frozenset()
         """The tools whose calls are reported while they arrive."""
         self._conversation = Conversation()
+        self._tokens: dict[str, dict[str, int]] = {}
+        """The sums of the token counts in `AnswerDetails`."""
         self._asked: set[str] = set()
         """Ids of the calls of the last step that wait for outputs."""
 
@@ -161,12 +164,27 @@ class OpenAIChat(UpstreamTurn[Answer]):
         stop = _CUT.get(answer.finish or "", Stop.STOP)
         calls = answer.calls.named() if stop is Stop.STOP else []
         self._add_usage(answer.usage, out)
+        self._add_details(answer, out)
         if calls and not self._all_streamed:
             self._hold(calls, out)
         out.append(StepCompleted(answer.usage))
         if not calls or self._all_streamed:
             self._ended = True
             out.append(TurnEnded(Stop.TOOL_CALLS if calls else stop, "provider"))
+
+    def _add_details(self, answer: Answer, out: list[Event]) -> None:
+        for field, counts in answer.tokens.items():
+            sums = self._tokens.setdefault(field, {})
+            for name, count in counts.items():
+                sums[name] = sums.get(name, 0) + count
+        if answer.fields or answer.annotations or self._tokens:
+            out.append(
+                AnswerDetails(
+                    {name: msgspec.Raw(encoded(value)) for name, value in answer.fields.items()},
+                    encoded(answer.annotations) if answer.annotations else b"",
+                    {field: dict(sums) for field, sums in self._tokens.items()},
+                )
+            )
 
     def _hold(self, calls: Sequence[Call], out: list[Event]) -> None:
         """Adds the calls of a step: first their raw items, then the requests for outputs. A call that is invalid

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from codex_proxy.core.events import (
+    AnswerDetails,
     ArgumentsDelta,
     Event,
     ItemEnded,
@@ -126,6 +127,7 @@ class ChatRenderer:
         self._max_tokens = max_tokens
         self._measure = metrics
         self._routed = False
+        self._details = AnswerDetails()
         self.spent = TurnTokens()
         self.visible = False
         self.ended = False
@@ -158,8 +160,12 @@ class ChatRenderer:
         if self.failure is not None:
             raise Fault(self.failure)
         choices = [choice.whole() for choice in self._choices]
+        if self._details.annotations:
+            for each in choices:
+                each["message"]["annotations"] = msgspec.Raw(self._details.annotations)
         head = {"id": self._envelope["id"], "object": "chat.completion"}
-        return json_bytes({**head, **self._envelope, "choices": choices, "usage": self._figures()})
+        top = {**head, **self._envelope, **self._details.fields}
+        return json_bytes({**top, "choices": choices, "usage": self._figures()})
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
@@ -274,6 +280,8 @@ class ChatRenderer:
             return
         if not self.visible:
             self._begin(out)
+        if self._details.fields or self._details.annotations:
+            out.append(self._details_chunk())
         stops = event.choice_stops or {}
         self._each(
             self._choices, lambda choice, said: choice.finish(stops.get(choice.index, event.stop), said), out
@@ -283,15 +291,31 @@ class ChatRenderer:
             out.append(self._usage_chunk())
         out.append(DONE)
 
+    def _details_chunk(self) -> bytes:
+        """Returns the chunk with what the model's server says of its answer. It comes last but for the finish reasons,
+        since parts of it are known only then."""
+        details = self._details
+        delta = {"annotations": msgspec.Raw(details.annotations)} if details.annotations else {}
+        choices = [{"index": each.index, "delta": delta, "finish_reason": None} for each in self._choices]
+        head = {"id": self._envelope["id"], "object": "chat.completion.chunk"}
+        body = json_bytes({**head, **self._envelope, **details.fields, "choices": choices})
+        return b"data: " + body[:-1] + self._chunk_end.removeprefix(b"]")
+
+    def _take_details(self, event: AnswerDetails, out: list[bytes]) -> None:
+        self._details = event
+
     # --- usage ----------------------------------------------------------------------------------
 
     def _figures(self) -> dict[str, Any]:
-        return chat_usage(
+        figures = chat_usage(
             self.spent,
             copies=1 if self._routed else len(self._choices),
             prompt=self._prompt_tokens,
             answer=self._answer_tokens,
         )
+        for field, counts in self._details.tokens.items():
+            figures[field] |= counts
+        return figures
 
     def _answer_tokens(self) -> int:
         """Returns an estimate of the answer's tokens, counted as for `max_tokens`. An answer that several choices
@@ -326,6 +350,7 @@ HANDLERS: Final[dict[type, Callable[[ChatRenderer, Any, list[bytes]], None]]] = 
     RefusalDelta: ChatRenderer._refusal_delta,
     ItemStarted: ChatRenderer._item_started,
     ItemEnded: ChatRenderer._item_ended,
+    AnswerDetails: ChatRenderer._take_details,
     UsageReported: lambda renderer, event, out: renderer.spent.add_total(event),
     StepCompleted: lambda renderer, event, out: renderer.spent.add_call(event),
     TurnEnded: ChatRenderer._turn_ended,
