@@ -35,7 +35,14 @@ from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.messages import MESSAGES_OPTIONS, MessagesOptions
 from codex_proxy.http.metrics import add_metrics
-from codex_proxy.http.middleware.access import HOSTS, MAX_LINE, ORIGINS, PASSES_KEYS, is_origin
+from codex_proxy.http.middleware.access import (
+    FORWARDED_HEADERS,
+    HOSTS,
+    MAX_LINE,
+    ORIGINS,
+    PASSES_KEYS,
+    is_origin,
+)
 from codex_proxy.http.middleware.body_budget import BODY_BUDGET, ByteBudget
 from codex_proxy.http.middleware.content_log import log_contents
 from codex_proxy.http.middleware.forwarded import TRUSTED_PROXIES, Network
@@ -222,6 +229,8 @@ class Server:
         )
         app[ENVIRONMENT], app[STARTED] = settings.env, int(clock.epoch())
         app[PASSES_KEYS] = passes_keys_on(settings)
+        tables = settings.upstreams.values()
+        app[FORWARDED_HEADERS] = frozenset(name for table in tables for name in table.forward_headers)
         app[STREAM_SLOTS] = StreamSlots(settings.sse_max_concurrency, self._owners)
         app[REQUEST_LIMITS] = RequestLimits(RateLimits(clock), RunningRequests())
         app[BODY_BUDGET] = ByteBudget(settings.total_body_bytes, settings.key_body_bytes)

@@ -200,7 +200,7 @@ class Settings(BaseSettings):
         description="certificates (PEM) that are trusted beside the system's when it is reached by https",
     )
     upstream_connect_timeout: float = Field(
-        10.0, gt=0, description="seconds until there is a connection to it"
+        5.0, gt=0, description="seconds until there is a connection to it"
     )
     upstream_first_byte_timeout: float = Field(
         300.0,

@@ -32,6 +32,10 @@ _OWN_HEADERS: Final = frozenset(
 """Request headers that this server sets itself, so that a table may not."""
 
 
+_SECRET: Final = frozenset({"cookie", "x-api-key", "api-key", "proxy-authorization"})
+"""Headers with which clients prove who they are, besides `authorization`."""
+
+
 def _checked_name(name: str) -> str:
     if _NAME.fullmatch(name) is None:
         raise ValueError(
@@ -47,8 +51,15 @@ def _checked_header(name: str) -> str:
     return name
 
 
+def _checked_forwarded(name: str) -> str:
+    if _checked_header(name).lower() in _SECRET:
+        raise ValueError("what a client proves itself with is never passed on")
+    return name.lower()
+
+
 TableName = Annotated[str, AfterValidator(_checked_name)]
 HeaderName = Annotated[str, AfterValidator(_checked_header)]
+ForwardedName = Annotated[str, AfterValidator(_checked_forwarded)]
 
 
 class UpstreamTable(BaseModel):
@@ -77,6 +88,16 @@ class UpstreamTable(BaseModel):
     cannot: tuple[Capability, ...] = Field(
         (), description="capabilities (docs/agents.md) that it lacks, beside those of the preset"
     )
+    context_window: int | None = Field(
+        None, ge=1, description="tokens that its models take, where its list does not say it"
+    )
+    reasoning_back: Literal["none", "reasoning_content", "reasoning"] | None = Field(
+        None,
+        description="field in which its models get their reasoning back with their calls, until the user speaks again",
+    )
+    forward_headers: tuple[ForwardedName, ...] = Field(
+        (), description="headers of clients that it is sent, such as `x-request-id`; never keys or cookies"
+    )
     ca_file: Path | None = Field(None, description="certificates (PEM) that are trusted beside the system's")
     connect_timeout: float | None = Field(None, gt=0, description="seconds until there is a connection")
     first_byte_timeout: float | None = Field(None, gt=0, description="seconds until its answer begins")
@@ -97,7 +118,7 @@ class UpstreamTable(BaseModel):
         description="upstreams that are asked instead while an answer has not begun: `NAME`, or `NAME/MODEL`",
     )
     concurrency: int = Field(0, ge=0, description="turns at once; 0 for any number")
-    health_interval: float = Field(60.0, gt=0, description="seconds between two looks at its list of models")
+    health_interval: float = Field(30.0, gt=0, description="seconds between two looks at its list of models")
     breaker_failures: int = Field(
         5, ge=0, description="failures in a row after which it is not asked for a while; 0 for never"
     )

@@ -179,10 +179,18 @@ def context_of(named: NamedAgent, environ: Mapping[str, str], context: AgentCont
         models=table.models,
         cannot=frozenset(table.cannot) | (preset.cannot if preset else frozenset()),
         refuses=preset.refuses if preset else frozenset(),
+        context_window=table.context_window,
+        reasoning_back=_reasoning_back_of(table, preset),
+        forward_headers=table.forward_headers,
         health_interval=table.health_interval,
         table=f"[upstreams.{named.name}]",
     )
     return msgspec.structs.replace(context, settings=settings, name=named.name, upstream=options)
+
+
+def _reasoning_back_of(table: UpstreamTable, preset: Preset | None) -> str:
+    given = table.reasoning_back or (preset.reasoning_back if preset is not None else "")
+    return "" if given == "none" else given
 
 
 def _key_of(

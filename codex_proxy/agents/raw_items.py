@@ -46,6 +46,14 @@ def items_of(raw: bytes) -> list[HistoryItem]:
     return []
 
 
+def reasoning_text(raw: bytes) -> str:
+    """Returns the text of a reasoning item that is neither encrypted nor summed up; empty for other items."""
+    item = json.loads(raw)
+    if item.get("type") != "reasoning":
+        return ""
+    return "".join(part.text for part in _parts(item.get("content")) if isinstance(part, TextPart))
+
+
 def _parts(content: Any) -> tuple[Part, ...]:
     if isinstance(content, str):
         return (TextPart(content),)

@@ -29,6 +29,8 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it refuses requests without a key."""
     cannot: frozenset[Capability] = frozenset()
     """The capabilities that it does not have, of those of a server of Chat Completions."""
+    reasoning_back: str = ""
+    """The field of a message in which its models want their reasoning back with their calls."""
     refuses: frozenset[str] = frozenset()
     """Optional request fields that it answers with an error, by the names that `openai_chat.body` uses."""
 
@@ -58,6 +60,8 @@ PRESETS: Final[Mapping[PresetName, Preset]] = {
         key_env="DEEPSEEK_API_KEY",
         needs_key=True,
         cannot=frozenset({"structured_output", "images"}),
+        # https://api-docs.deepseek.com/guides/thinking_mode: with tool calls it has to come back within a turn.
+        reasoning_back="reasoning_content",
     ),
     # https://docs.mistral.ai/api: unknown fields are a 422, `stream_options.include_usage` among them; usage is told
     # without it.

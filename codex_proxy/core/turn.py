@@ -35,6 +35,8 @@ class Origin(msgspec.Struct, frozen=True):
     """The servers of this kind that the request has already passed, oldest first."""
     key: str = ""
     """The client's own API key; empty unless the operator wants it passed on."""
+    headers: Mapping[str, str] = {}
+    """The headers, by lower-case name, that the operator wants passed on to some upstream."""
 
     def __repr__(self) -> str:
         return f"Origin(hops={self.hops!r})"

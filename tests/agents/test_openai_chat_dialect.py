@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +33,16 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import HistoryMessage, McpOrigin, TextPart, Tool, ToolCall
+from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryMessage,
+    HistoryOutput,
+    McpOrigin,
+    RawHistoryItem,
+    TextPart,
+    Tool,
+    ToolCall,
+)
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from tests.agents.damage import broken, in_pieces
@@ -46,7 +56,7 @@ CUT = Failure(kind=FaultKind.UPSTREAM_DISCONNECTED, message="The model server br
 OK = Head(200)
 
 
-def dialect(refused: set[str] | None = None) -> OpenAIChat:
+def dialect(refused: set[str] | None = None, *, reasoning_back: str = "") -> OpenAIChat:
     numbers = itertools.count()
     return OpenAIChat(
         "m",
@@ -54,6 +64,7 @@ def dialect(refused: set[str] | None = None) -> OpenAIChat:
         refused=set() if refused is None else refused,
         new_id=lambda prefix: f"{prefix}{next(numbers)}",
         now=lambda: 1000.0,
+        reasoning_back=reasoning_back,
     )
 
 
@@ -276,6 +287,72 @@ def test_a_field_that_only_we_wanted_is_left_out_once_it_is_refused(
     assert isinstance(again.events[-1], TurnEnded), "once"
 
 
+SCHEMA = msgspec.Raw(b'{"type":"object","title":"city","properties":{"city":{"type":"string"}}}')
+TWO_TEXTS = HistoryMessage("user", (TextPart("What"), TextPart("now?")))
+
+
+def told_again(turn: Turn, words: str) -> tuple[dict[str, Any], dict[str, Any], set[str]]:
+    """The first body, the one behind an error with these words, and what is left out from then on."""
+    refused: set[str] = set()
+    made = dialect(refused)
+    first = json.loads(made.begin(turn).writes)
+    error = json.dumps({"error": {"message": words}}).encode()
+    step = made.receive([Head(400), error, End()])
+    assert step.events == []
+    again, left_out = json.loads(step.writes), set(refused)
+    assert json.loads(dialect(left_out).begin(turn).writes) == again, "the next turn begins with it"
+    while not made.finished:
+        step = made.receive([Head(400), error, End()])
+    assert isinstance(step.events[-1], TurnEnded), "no way is tried twice"
+    return first, again, left_out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "response_format type json_schema is not supported by this model",
+        "'response_format.type' must be one of 'text', 'json_object', not json_schema",
+        "This response_format type is unavailable now: json_schema",
+    ],
+)
+def test_a_server_without_schemas_gets_one_in_words_and_any_object_as_the_format(words: str) -> None:
+    first, again, refused = told_again(asking(output_schema=SCHEMA), words)
+    assert first["response_format"]["type"] == "json_schema"
+    assert again["response_format"] == {"type": "json_object"}
+    assert again["messages"][:-1] == first["messages"]
+    assert again["messages"][-1]["role"] == "system"
+    assert '"city":{"type":"string"}' in again["messages"][-1]["content"]
+    assert refused == {"json_schema"}
+
+
+def test_a_schema_that_is_wrong_is_the_clients_affair() -> None:
+    made = dialect()
+    made.begin(asking(output_schema=SCHEMA))
+    words = "Invalid schema for response_format 'city': 'x' is no type."
+    [end] = made.receive([Head(400), json.dumps({"error": {"message": words}}).encode(), End()]).events
+    assert isinstance(end, TurnEnded)
+    assert end.failure is not None
+    assert words in end.failure.message
+
+
+def test_a_server_that_knows_no_strict_tools_gets_them_without_the_word() -> None:
+    first, again, refused = told_again(HELD, "tools.0.function.strict: Extra inputs are not permitted")
+    assert first["tools"][0]["function"].pop("strict") is True
+    assert again == first
+    assert refused == {"strict"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["messages[0].content: expected a string", "messages.0.content: Input should be a valid string"],
+)
+def test_a_server_that_takes_no_parts_gets_texts_as_one_string(words: str) -> None:
+    first, again, refused = told_again(asking(history=(TWO_TEXTS,)), words)
+    assert [part["text"] for part in first["messages"][0]["content"]] == ["What", "now?"]
+    assert again["messages"] == [{"role": "user", "content": "What\n\nnow?"}]
+    assert refused == {"parts"}
+
+
 def test_the_upstreams_wait_is_told_as_seconds_or_as_a_date() -> None:
     for value, seconds in (("17", 17.0), ("Thu, 01 Jan 1970 00:17:10 GMT", 30.0)):
         end = played(asking(), [Head(429, {"retry-after": value}), b"{}", End()])[-1]
@@ -356,6 +433,32 @@ def test_a_turn_goes_on_with_the_outputs_of_its_calls() -> None:
     assert done[-1] == TurnEnded(Stop.STOP, "provider")
     usage = [each for each in done if isinstance(each, UsageReported)]
     assert usage[0].usage.input == 22, "of both requests"
+
+
+THOUGHT = {"reasoning_content": "Hm."}
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_reasoning_goes_back_with_its_calls_where_the_operator_says_so(field: str) -> None:
+    for name, expected in (("", None), (field, "Hm.")):
+        made = dialect(reasoning_back=name)
+        made.begin(MCP)
+        step = made.receive([OK, stream(THOUGHT, call("files__read", "{}"), finish="tool_calls"), End()])
+        raw = [json.loads(each.json) for each in step.events if isinstance(each, RawItem)]
+        assert [item["type"] for item in raw] == [*(["reasoning"] if name else []), "function_call"]
+        asked = made.answer("call_a", ToolReply((TextPart("x"),)))
+        made_call = json.loads(asked.writes)["messages"][1]
+        assert made_call.get(field) == expected
+
+
+def test_reasoning_does_not_go_back_once_the_user_has_said_something_new() -> None:
+    content = [{"type": "reasoning_text", "text": "Hm."}]
+    reasoning = RawHistoryItem(json.dumps({"type": "reasoning", "summary": [], "content": content}).encode())
+    called = (HistoryCall("call_a", "files__read", "{}"), HistoryOutput("call_a", (TextPart("x"),)))
+    for later, expected in (((), "Hm."), ((TWO_TEXTS,), None)):
+        made = dialect(reasoning_back="reasoning_content")
+        step = made.begin(asking(history=(TWO_TEXTS, reasoning, *called, *later)))
+        assert json.loads(step.writes)["messages"][1].get("reasoning_content") == expected
 
 
 def test_what_the_model_has_to_see_again_is_told_as_items() -> None:

@@ -26,11 +26,12 @@ from codex_proxy.commands.serve import banner
 from codex_proxy.config import Settings, load
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.keys import digest_of
+from codex_proxy.store_lifecycle import retention_of
 from codex_proxy.surfaces.errors import TABLE
 from tests import pictures
 from tests.http.serving import WEATHER, Proxy, fake_proxy, user
 from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
-from tests.upstreams.cases import CASES, Case, text
+from tests.upstreams.cases import CASES, Case, call, stream, text
 from tests.upstreams.serving import Upstream, proxy_before, raw_upstream, upstream
 from tests.upstreams.test_connections import HI, OK, ROLE, said, sending, silent
 from tests.upstreams.test_responses_upstream import THOUGHT, answered, message
@@ -259,6 +260,98 @@ async def test_the_key_of_a_preset_goes_to_no_other_address(a: Upstream, tmp_pat
     async with several(tmp_path, {"OPENAI_API_KEY": "sk-openais"}, upstreams=upstreams) as proxy:
         assert (await proxy.ask(ask("a/small", max_completion_tokens=5))).status == 200
         assert "Authorization" not in a.asked[-1].headers
+
+
+async def test_headers_that_the_operator_names_are_passed_on_and_no_others(
+    a: Upstream, b: Upstream, tmp_path: Path
+) -> None:
+    tables = {"a": {"url": a.url, "forward_headers": ["X-Request-Id", "x-team"]}, "b": {"url": b.url}}
+    given = {
+        "x-request-id": "req-7",
+        "x-team": "search",
+        "x-other": "1",
+        "cookie": "a=b",
+        "authorization": "Bearer k",
+    }
+    async with several(tmp_path, upstreams=tables) as proxy:
+        for server, name in ((a, "a/small"), (b, "b/small")):
+            assert (await proxy.ask(ask(name), headers=given)).status == 200
+            sent = {name.lower(): value for name, value in server.asked[-1].headers.items()}
+            passed = {name: value for name, value in given.items() if sent.get(name) == value}
+            assert passed == ({"x-request-id": "req-7", "x-team": "search"} if server is a else {})
+
+
+@pytest.mark.parametrize("wire", ["chat", "responses"])
+async def test_a_context_window_is_the_lists_or_the_tables(wire: str, a: Upstream, tmp_path: Path) -> None:
+    a.models = [{"id": "v", "max_model_len": 4096}, {"id": "l", "meta": {"n_ctx": 2048}}, {"id": "o"}]
+    table = {"url": a.url, "wire": wire, "context_window": 1024, "models": ["*", "mine"]}
+    async with several(tmp_path, upstreams={"a": table}) as proxy:
+        listed = (await proxy.send("GET", "/v1/models")).body["data"]
+    assert {each["id"]: each["context_window"] for each in listed} == {
+        "a/v": 4096,
+        "a/l": 2048,
+        "a/o": 1024,
+        "a/mine": 1024,
+    }
+
+
+async def test_reasoning_goes_back_to_its_upstream_with_the_clients_calls(
+    a: Upstream, tmp_path: Path
+) -> None:
+    table = {"url": a.url, "reasoning_back": "reasoning_content"}
+    called = stream({"reasoning_content": "Hm."}, call("get_weather", "{}"), finish="tool_calls")
+    async with several(tmp_path, upstreams={"a": table}) as proxy:
+        a.script = [called, text("Sunny.")]
+        asked = ask("a/small", tools=[WEATHER])
+        made = (await proxy.ask(asked)).body["choices"][0]["message"]
+        output = {"role": "tool", "tool_call_id": "call_a", "content": "sunny"}
+        messages = [*asked["messages"], {"role": "assistant", "tool_calls": made["tool_calls"]}, output]
+        assert (await proxy.ask({**asked, "messages": messages})).status == 200
+    assert [each.get("reasoning_content") for each in a.asked[-1].body["messages"]] == [None, "Hm.", None]
+
+
+@pytest.mark.parametrize(
+    ("limit", "scheme", "code", "words"),
+    [
+        ("connect_timeout", "https", "upstream_unreachable", "no connection within its time limit"),
+        ("first_byte_timeout", "http", "request_timeout", "did not begin to answer within 0.2 s"),
+        ("total_timeout", "http", "request_timeout", "took longer than 0.2 s"),
+    ],
+)
+async def test_each_time_limit_of_a_table_holds(
+    limit: str, scheme: str, code: str, words: str, tmp_path: Path
+) -> None:
+    async with raw_upstream(silent) as url:
+        table = {"url": url.replace("http:", f"{scheme}:"), "models": ["m"], "retries": 0, limit: 0.2}
+        async with several(tmp_path, upstreams={"a": table}) as proxy:
+            answer = await proxy.ask(ask("a/m"))
+    assert answer.error["code"] == code
+    assert words in answer.error["message"]
+
+
+def test_the_names_of_open_responses_server_set_what_they_set_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PROXY_PORT", raising=False)
+    monkeypatch.delenv("PROXY_HOST", raising=False)
+    for name, value in {
+        "API_ADAPTER_HOST": "0.0.0.0",
+        "API_ADAPTER_PORT": "9876",
+        "OPENAI_BASE_URL_INTERNAL": "http://127.0.0.1:1",
+        "STREAM_TIMEOUT": "7",
+        "MCP_SERVERS_CONFIG_PATH": "/etc/mcp.json",
+        "MAX_CONVERSATION_HISTORY": "5",
+        "MAX_TOOL_CALL_ITERATIONS": "3",
+        "HEARTBEAT_INTERVAL": "4",
+    }.items():
+        monkeypatch.setenv(name, value)
+    settings = load({}, None)
+    assert (settings.host, settings.port) == ("0.0.0.0", 9876)
+    assert settings.upstream_url == "http://127.0.0.1:1"
+    assert settings.mcp_config == Path("/etc/mcp.json")
+    assert (settings.upstream_idle_timeout, settings.heartbeat_interval) == (7, 4)
+    assert (settings.max_conversation_history, settings.max_tool_call_iterations) == (5, 3)
+    assert retention_of(settings).max_conversations == 5, "since it was set"
 
 
 # --- another attempt --------------------------------------------------------------------------------
@@ -659,6 +752,9 @@ async def test_tables_that_mean_nothing_keep_the_server_from_starting(
         ("[upstreams.'a/b']\nurl = 'http://h'", "upstreams.a/b"),
         ("[upstreams.a]\nurl = 'http://h'\nheaders = {authorization = 'Bearer x'}", "upstreams.a.headers"),
         ("[upstreams.a]\nurl = 'http://h'\ncannot = ['fly']", "upstreams.a.cannot"),
+        ("[upstreams.a]\nurl = 'http://h'\nforward_headers = ['Cookie']", "upstreams.a.forward_headers"),
+        ("[upstreams.a]\nurl = 'http://h'\nforward_headers = ['x-api-key']", "upstreams.a.forward_headers"),
+        ("[upstreams.a]\nurl = 'http://h'\nreasoning_back = 'thoughts'", "upstreams.a.reasoning_back"),
         ("[upstreams.a]\npreset = 'acme'", "upstreams.a.preset"),
     ],
 )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import aiohttp
+import msgspec
 import structlog
 
 from codex_proxy import __version__
@@ -31,7 +32,7 @@ from codex_proxy.core.turn import Turn
 
 log = structlog.get_logger(__name__)
 
-MODELS_SECONDS: Final = 60.0
+MODELS_SECONDS: Final = 30.0
 """Seconds between two requests for the list of models, which may change at any time."""
 RETRY_SECONDS: Final = 5.0
 """Seconds between two such requests while the upstream cannot be reached."""
@@ -75,7 +76,7 @@ class OpenAIChatAgent:
         """The optional request fields that the upstream refuses. They are not sent."""
         self._id = uuid.uuid4().hex[:12]
         """Identifies this server in a request header, to detect a request that comes back to it."""
-        self._models = models_of(upstream.models, ())
+        self._models = self._served(())
         self._trouble: Failure | None = None
         self._transports: set[HttpTransport] = set()
         self._watch: asyncio.Task[None] | None = None
@@ -105,6 +106,8 @@ class OpenAIChatAgent:
             if not turn.origin.key:
                 raise Fault(NO_CLIENTS_KEY)
             headers["Authorization"] = f"Bearer {turn.origin.key}"
+        names = self._upstream.forward_headers
+        headers |= {name: turn.origin.headers[name] for name in names if name in turn.origin.headers}
         dialect = self._dialect(turn, model)
         transport = HttpTransport(self._client, headers)
         self._transports.add(transport)
@@ -124,6 +127,7 @@ class OpenAIChatAgent:
             refused=self._refused,
             new_id=lambda prefix: prefix + uuid.uuid4().hex,
             now=now,
+            reasoning_back=self._upstream.reasoning_back,
         )
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
@@ -159,6 +163,15 @@ class OpenAIChatAgent:
     def kill(self) -> None:
         """Does nothing: connections end with this process."""
 
+    def _served(self, listed: Sequence[AgentModel]) -> tuple[AgentModel, ...]:
+        """Returns the models to serve, of those that the upstream lists and those that the operator has named."""
+        window = self._upstream.context_window
+        found = models_of(self._upstream.models, listed)
+        return tuple(
+            model if model.context_window else msgspec.structs.replace(model, context_window=window)
+            for model in found
+        )
+
     async def _look_again(self) -> None:
         while True:
             usual = self._upstream.health_interval or MODELS_SECONDS
@@ -183,7 +196,7 @@ class OpenAIChatAgent:
             return failure_of(error)
         if status == 200:
             with contextlib.suppress(TypeError):
-                found = models_of(self._upstream.models, models_in(body) or ())
+                found = self._served(models_in(body) or ())
                 if found != self._models:  # who has looked names up in them need not do so again
                     self._models = found
             return None

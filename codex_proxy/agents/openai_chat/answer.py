@@ -58,6 +58,10 @@ class Answer:
         self.calls = ToolCalls(new_id, taken_ids)
         self.text: list[str] = []
         """The texts and refusals of the answer so far."""
+        self.reasoning: list[str] = []
+        """The texts of the reasoning so far."""
+        self.reasoning_id = ""
+        """The id of the first item with reasoning."""
         self.message_id = ""
         """The id of the open or last message; empty before there is one."""
         self.fields: dict[str, str] = {}
@@ -157,7 +161,9 @@ class Answer:
             return
         if "reasoning" not in self._open:
             id = self._open["reasoning"] = self._new_id("rs_")
+            self.reasoning_id = self.reasoning_id or id
             out.append(ItemStarted(Reasoning(id)))
+        self.reasoning.append(text)
         out.append(ReasoningDelta(self._open["reasoning"], text))
 
     def _message(self, out: list[Event]) -> str:

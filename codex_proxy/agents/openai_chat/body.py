@@ -7,6 +7,7 @@ Images, tools, sampling and formats are passed on unchanged; custom tools are se
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -28,17 +29,28 @@ OPTIONAL: Final[Mapping[str, bytes]] = {
     "parallel_tool_calls": b"parallel_tool_calls",
     "max_tokens": b"max_completion_tokens",
     "json_object": b"response_format",
+    "strict": b"strict",
 }
 """Fields that are left out, or sent in another form, for an upstream that refuses them; each with the word by which
 its error is recognised. An answer without them is still correct, because this server enforces or estimates what
 they are for."""
+_NO_SCHEMAS: Final = re.compile(
+    rb"json_schema.{0,200}(?:support|available|must be|expected|one of|unknown|invalid type)"
+    rb"|(?:support|available|must be|expected|one of|unknown|invalid type).{0,200}json_schema",
+    re.IGNORECASE | re.DOTALL,
+)
+_NO_PARTS: Final = re.compile(
+    rb"content.{0,120}(?:must be a|should be a|expected a|valid) string", re.IGNORECASE | re.DOTALL
+)
 _REFUSING: Final = frozenset({400, 422, 500})
 
 
 def request_body(turn: Turn, model: str, messages: Sequence[Any], refused: Collection[str] = ()) -> bytes:
     """Returns the body for a turn whose conversation is `messages`. `refused`: the fields of `OPTIONAL` that the
     upstream does not take."""
-    body: dict[str, Any] = {**turn.passed_fields, "model": model, "messages": messages, "stream": True}
+    told = [*messages, _schema_words(turn)] if _schema_in_words(turn, refused) else messages
+    told = list(map(_without_parts, told)) if "parts" in refused else told
+    body: dict[str, Any] = {**turn.passed_fields, "model": model, "messages": told, "stream": True}
     if "stream_options" not in refused:
         body["stream_options"] = {"include_usage": True}  # without it most servers tell no usage
     body |= turn.sampling
@@ -60,19 +72,45 @@ def _answer_fields(turn: Turn, refused: Collection[str]) -> dict[str, Any]:
         # The old name is the one that all servers know; OpenAI's newer models take the new one only.
         name = "max_completion_tokens" if "max_tokens" in refused else "max_tokens"
         fields[name] = turn.max_tokens
-    if turn.output_schema is not None:
+    if turn.output_schema is not None and not _schema_in_words(turn, refused):
         name = msgspec.json.decode(turn.output_schema, type=NamedSchema).title
         schema = {"name": name, "strict": True, "schema": turn.output_schema}
         fields["response_format"] = {"type": "json_schema", "json_schema": schema}
-    elif turn.json_object and "json_object" not in refused:
+    elif (turn.json_object or turn.output_schema is not None) and "json_object" not in refused:
         fields["response_format"] = {"type": "json_object"}
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _schema_in_words(turn: Turn, refused: Collection[str]) -> bool:
+    return turn.output_schema is not None and "json_schema" in refused
+
+
+def _schema_words(turn: Turn) -> dict[str, Any]:
+    """Returns the message that tells a schema to the model of a server that takes none."""
+    assert turn.output_schema is not None
+    words = "Answer with JSON alone, that matches this JSON schema: " + bytes(turn.output_schema).decode()
+    return {"role": "system", "content": words}
+
+
+def _without_parts(message: Any) -> Any:
+    """Returns the message with its text as a string, if it has nothing but text."""
+    content = message.get("content")
+    if not _has_text_parts(message):
+        return message
+    return {**message, "content": "\n\n".join(part["text"] for part in content)}
+
+
+def _has_text_parts(message: Any) -> bool:
+    content = message.get("content")
+    return isinstance(content, list) and all(part.get("type") == "text" for part in content)
 
 
 def _tool_fields(turn: Turn, refused: Collection[str]) -> dict[str, Any]:
     if not turn.tools:
         return {}
-    fields: dict[str, Any] = {"tools": [_function(tool) for tool in turn.tools]}
+    fields: dict[str, Any] = {
+        "tools": [_function(tool, may_be_strict="strict" not in refused) for tool in turn.tools]
+    }
     choice = turn.tool_choice
     if isinstance(choice, NamedTools):
         required = choice.required
@@ -86,7 +124,7 @@ def _tool_fields(turn: Turn, refused: Collection[str]) -> dict[str, Any]:
     return fields
 
 
-def _function(tool: Tool) -> dict[str, Any]:
+def _function(tool: Tool, *, may_be_strict: bool) -> dict[str, Any]:
     function = {
         "name": tool.name,
         "description": tool.description,
@@ -94,14 +132,17 @@ def _function(tool: Tool) -> dict[str, Any]:
     }
     if not tool.description:
         del function["description"]
-    if tool.strict and tool.kind == "function":
+    if tool.strict and may_be_strict and tool.kind == "function":
         function["strict"] = True
     return {"type": "function", "function": function}
 
 
-def refused_field(turn: Turn, status: int, error: bytes) -> str | None:
-    """Returns the field of `OPTIONAL` in the request for this turn that the upstream's error names; None if the
-    error is about something else. `error` is the body of the answer.
+def refused_field(
+    turn: Turn, messages: Sequence[Any], refused: Collection[str], status: int, error: bytes
+) -> str | None:
+    """Returns what the upstream's error refuses of the request for this turn: a field of `OPTIONAL`, `json_schema` or
+    `parts`; None if the error is about something else. `refused`: what is left out already. `error` is the body of the
+    answer.
     """
     if status not in _REFUSING:
         return None
@@ -109,8 +150,14 @@ def refused_field(turn: Turn, status: int, error: bytes) -> str | None:
         "stream_options": True,
         "parallel_tool_calls": bool(turn.tools) and not turn.parallel_tool_calls,
         "max_tokens": turn.max_tokens is not None,
-        "json_object": turn.json_object,
+        "json_object": turn.json_object or _schema_in_words(turn, refused),
+        "strict": any(tool.strict for tool in turn.tools),
     }
+    had = {name: each and name not in refused for name, each in had.items()}
+    if turn.output_schema is not None and "json_schema" not in refused and _NO_SCHEMAS.search(error):
+        return "json_schema"
+    if "parts" not in refused and any(map(_has_text_parts, messages)) and _NO_PARTS.search(error):
+        return "parts"
     return next((name for name, word in OPTIONAL.items() if had[name] and word in error), None)
 
 

@@ -37,7 +37,7 @@ from codex_proxy.core.events import (
     TurnStarted,
 )
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import HistoryCall, HistoryMessage, HistoryOutput, Part, TextPart
+from codex_proxy.core.items import HistoryCall, HistoryMessage, HistoryOutput, Part, RawHistoryItem, TextPart
 from codex_proxy.core.turn import Turn, without_content
 
 UNEXPLAINED: Final = Failure(
@@ -62,9 +62,11 @@ class OpenAIChat(UpstreamTurn[Answer]):
         refused: set[str],
         new_id: Callable[[str], str],
         now: Callable[[], float],
+        reasoning_back: str = "",
     ) -> None:
-        """See `UpstreamTurn`."""
+        """See `UpstreamTurn`. `reasoning_back`: see `Conversation`."""
         super().__init__(model, errors=errors, refused=refused, new_id=new_id, now=now)
+        self._reasoning_back = reasoning_back
         self._all_streamed = False
         """Whether every call is the client's, and reported while it arrives."""
         self._streamed: frozenset[str] = frozenset()
@@ -77,7 +79,7 @@ class OpenAIChat(UpstreamTurn[Answer]):
 
     def begin(self, turn: Turn) -> Step:
         """Returns the step that sends the first request."""
-        self._conversation = Conversation(turn.history)
+        self._conversation = Conversation(turn.history, reasoning_back=self._reasoning_back)
         tools = turn.tools
         self._custom = frozenset(tool.name for tool in tools if tool.kind == "custom")
         # What the server checks, runs or hides has to be whole before the client hears of it.
@@ -87,7 +89,9 @@ class OpenAIChat(UpstreamTurn[Answer]):
                 for tool in tools
                 if tool.kind == "function" and not tool.strict and tool.mcp is None
             )
-        self._all_streamed = turn.parallel_tool_calls and len(self._streamed) == len(tools)
+        # Reasoning that has to come back is remembered with the calls, as everything is that a client does not see.
+        passes = turn.parallel_tool_calls and not self._reasoning_back
+        self._all_streamed = passes and len(self._streamed) == len(tools)
         self._turn = msgspec.structs.replace(
             without_content(turn), tools=tools, output_schema=turn.output_schema
         )
@@ -143,8 +147,7 @@ class OpenAIChat(UpstreamTurn[Answer]):
         return True
 
     def _refused_field(self, status: int, body: bytes) -> str | None:
-        field = refused_field(self._turn, status, body)
-        return None if field in self._refused else field
+        return refused_field(self._turn, self._conversation.messages(), self._refused, status, body)
 
     # --- the end of an answer -----------------------------------------------------------------------
 
@@ -166,7 +169,7 @@ class OpenAIChat(UpstreamTurn[Answer]):
         self._add_usage(answer.usage, out)
         self._add_details(answer, out)
         if calls and not self._all_streamed:
-            self._hold(calls, out)
+            self._hold(answer, calls, out)
         out.append(StepCompleted(answer.usage))
         if not calls or self._all_streamed:
             self._ended = True
@@ -186,11 +189,16 @@ class OpenAIChat(UpstreamTurn[Answer]):
                 )
             )
 
-    def _hold(self, calls: Sequence[Call], out: list[Event]) -> None:
+    def _hold(self, answer: Answer, calls: Sequence[Call], out: list[Event]) -> None:
         """Adds the calls of a step: first their raw items, then the requests for outputs. A call that is invalid
         gets an error as its output at once.
         """
         asks: list[Event] = []
+        if self._reasoning_back and answer.reasoning:
+            content = [{"type": "reasoning_text", "text": "".join(answer.reasoning)}]
+            item = {"type": "reasoning", "id": answer.reasoning_id, "summary": [], "content": content}
+            out.append(RawItem("reasoning", encoded(item)))
+            self._conversation.add(RawHistoryItem(encoded(item)))
         for call in calls:
             kind: Literal["function", "custom"] = "custom" if call.name in self._custom else "function"
             text = custom_input(call.text) if kind == "custom" else call.text

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.openai_chat.body import custom_arguments
-from codex_proxy.agents.raw_items import items_of
+from codex_proxy.agents.raw_items import items_of, reasoning_text
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -47,7 +47,12 @@ class Conversation:
     request.
     """
 
-    def __init__(self, history: Iterable[HistoryItem] = ()) -> None:
+    def __init__(self, history: Iterable[HistoryItem] = (), *, reasoning_back: str = "") -> None:
+        """`reasoning_back`: the field in which the model gets its reasoning back with its calls, as long as the user
+        has said nothing new; empty if it gets none."""
+        self._reasoning_back = reasoning_back
+        self._reasoning = ""
+        """The reasoning before the next call."""
         self._entries: list[dict[str, Any] | _Calls] = []
         self._unanswered: dict[str, _Calls] = {}
         self.call_ids: set[str] = set()
@@ -58,9 +63,12 @@ class Conversation:
     def add(self, item: HistoryItem) -> None:
         """Appends an item; an output is put with its call."""
         if isinstance(item, RawHistoryItem):
+            self._reasoning += reasoning_text(item.json) if self._reasoning_back else ""
             for each in items_of(item.json):
                 self.add(each)
         elif isinstance(item, HistoryMessage):
+            if item.role == "user":
+                self._forget_reasoning()
             if item.parts or item.chat_message is not None:
                 self._entries.append(_message(item))
         elif isinstance(item, HistoryCall):
@@ -87,6 +95,9 @@ class Conversation:
                 message = last
             else:
                 message = {"role": "assistant", "content": None}
+            if self._reasoning:
+                message = {**message, self._reasoning_back: self._reasoning}
+                self._reasoning = ""
             last = _Calls({**message, "tool_calls": []})
             self._entries.append(last)
         arguments = custom_arguments(call.arguments) if call.kind == "custom" else call.arguments
@@ -95,6 +106,13 @@ class Conversation:
         last.outputs[call.call_id] = None
         self.call_ids.add(call.call_id)
         self._unanswered[call.call_id] = last
+
+    def _forget_reasoning(self) -> None:
+        self._reasoning = ""
+        if self._reasoning_back:
+            for entry in self._entries:
+                if isinstance(entry, _Calls):
+                    entry.message.pop(self._reasoning_back, None)
 
     def _add_output(self, output: HistoryOutput) -> None:
         calls = self._unanswered.pop(output.call_id, None)

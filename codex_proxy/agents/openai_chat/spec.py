@@ -122,6 +122,9 @@ def upstream_of(context: AgentContext, wire: Wire = CHAT) -> Upstream:
         wire=wire,
         capabilities=wire.capabilities - context.upstream.cannot,
         refuses=context.upstream.refuses,
+        context_window=context.upstream.context_window,
+        reasoning_back=context.upstream.reasoning_back,
+        forward_headers=context.upstream.forward_headers,
         health_interval=context.upstream.health_interval,
         setting_names=names,
     )

@@ -109,6 +109,12 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: frozenset[Capability] = CAPABILITIES
     refuses: frozenset[str] = frozenset()
     """Optional request fields that the upstream refuses with an error."""
+    context_window: int | None = None
+    """The tokens that its models take, for models whose entry in the list does not say it."""
+    reasoning_back: str = ""
+    """The field of a message in which its models get their reasoning back with their calls; empty if they get none."""
+    forward_headers: tuple[str, ...] = ()
+    """The names of client headers that are sent to it, in lower case."""
     health_interval: float | None = None
     """Seconds between two requests for the list of models; None for the default."""
     setting_names: SettingNames = SettingNames()

@@ -121,6 +121,8 @@ READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 KEY_PROTOCOL: Final = "openai-insecure-api-key."
 """The prefix of the subprotocol that contains the API key of a page's WebSocket."""
 
+FORWARDED_HEADERS: Final = web.AppKey("forwarded_headers", frozenset[str])
+"""The names of headers that some upstream is sent, in lower case."""
 PASSES_KEYS: Final = web.AppKey("passes_keys", bool)
 """Whether turns contain the client's API key, for an agent that passes it on to its upstream."""
 HOPS_HEADER: Final = "X-Codex-Hops"
@@ -217,7 +219,9 @@ def origin_of(request: web.Request) -> Origin:
     """Returns where the request came from, for agents that pass it on."""
     hops = request.headers.get(HOPS_HEADER, "").split(",", _MAX_HOPS)
     key = key_in(request) if request.app[PASSES_KEYS] else ""
-    return Origin(tuple(hop.strip() for hop in hops if hop.strip()), key)
+    given = request.headers
+    headers = {name: given[name] for name in request.app[FORWARDED_HEADERS] if name in given}
+    return Origin(tuple(hop.strip() for hop in hops if hop.strip()), key, headers)
 
 
 def key_in(request: web.Request) -> str:
