@@ -154,8 +154,9 @@ class AcpAgent:
         result: Params = {"sessionId": session.identifier}
         if not self._faults.has("no_modes"):
             result["modes"] = {"currentModeId": session.mode, "availableModes": MODES}
-        models = [{"modelId": "fake-model", "name": "Fake"}, {"modelId": "fake-other", "name": "Other"}]
-        result["models"] = {"currentModelId": session.model, "availableModels": models}
+        if not self._faults.has("no_models"):
+            models = [{"modelId": "fake-model", "name": "Fake"}, {"modelId": "fake-other", "name": "Other"}]
+            result["models"] = {"currentModelId": session.model, "availableModels": models}
         self.answer(identifier, result)
 
     def _session(self, params: Params) -> AcpSession:

@@ -48,10 +48,14 @@ class Request:
                 return text_of(item.get("content"))
         return ""
 
+    def is_asked_anew(self) -> bool:
+        """Whether the model is told that its last answer was thrown away."""
+        return any("Your last answer was thrown away" in text_of(item.get("content")) for item in self.items)
+
     def answered_rounds(self, after: int) -> int:
         """How many rounds of tool calls have been answered since the last user message.
 
-        A flattened prompt (proto) has no items for that: there a call id, or a line that starts with "tool",
+        A flattened prompt (proto, ACP) has no items for that: there a call id, or a line that starts with "tool",
         behind character `after` of the message counts as one answered round.
         """
         rounds = 0
@@ -62,7 +66,11 @@ class Request:
             is_output = item.get("type") == "function_call_output"
             rounds += is_output and not in_outputs
             in_outputs = is_output
-        if rounds == 0 and self.dialect == "proto" and _TOOL_TRACE.search(self.last_user_text(), after):
+        if (
+            rounds == 0
+            and self.dialect in ("proto", "acp")
+            and _TOOL_TRACE.search(self.last_user_text(), after)
+        ):
             return 1
         return rounds
 

@@ -143,8 +143,10 @@ class Script:
         """Replaces the last message of the scenario by the options `say`, `pieces` and `n`."""
         for action in reversed(actions):
             if action["do"] == "message" and "count" not in action:
-                if "say" in self.options:
-                    deltas = words(self.options["say"].replace("{outputs}", "; ".join(outputs)))
+                said = self.options.get("anew") if self._request.is_asked_anew() else None
+                said = self.options.get("say") if said is None else said
+                if said is not None:
+                    deltas = words(said.replace("{outputs}", "; ".join(outputs)))
                 elif "pieces" in self.options:
                     deltas = [str(piece) for piece in json.loads(self.options["pieces"])]
                 elif "n" in self.options:

@@ -71,7 +71,16 @@ TOLD = (
         "`x-codex-estimated`",
         "`true`: the answer of `count_tokens` is an estimate, and no less than the truth",
     ),
-    ("`x-codex-history`", "`flattened`: the agent takes no history, so it was told as one text"),
+    (
+        "`x-codex-history`",
+        "`flattened`: the agent takes no history, so it was told as one text; `system-as-user`: the model takes no "
+        "system prompt, so the user says it",
+    ),
+    (
+        "`x-codex-uncertain`",
+        "what the agent does not vouch for: `usage` may be an estimate, `finish_reason` is `stop` also where the "
+        "answer was cut, `sandbox`: none of the system held what an agent turn ran",
+    ),
     ("`x-codex-upstream`", "of several upstreams the one whose answer this is"),
     ("`x-codex-attempts`", "requests to upstreams that this answer took"),
     (

@@ -48,7 +48,6 @@ class FieldNames(msgspec.Struct, frozen=True, kw_only=True):
     input_item: str
     """The content of one of its entries."""
     tool_schema: str
-    output_format: str
     output_schema: str
 
 
@@ -179,8 +178,6 @@ class Admission:
         able = agent.capabilities
         if turn.tools and "client_tools" not in able:
             raise self._cannot(agent, "client_tools", "do tools of the client", "tools")
-        if turn.output_schema is not None and "structured_output" not in able:
-            raise self._cannot(agent, "structured_output", "do structured output", fields.output_format)
         if turn.mode == "model" and "plain_model" not in able and turn.tools:
             raise self._cannot(agent, "plain_model", "do plain-model turns", "tools")
         if "images" not in able:

@@ -20,6 +20,7 @@ PROTO_CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {
         *("history", "client_tools", "structured_output", "images", "plain_model"),
         *("system_prompt", "exact_usage", "stop_reasons", "parallel_calls", "model_choice"),
+        "sandbox",  # it runs nothing
     }
 )
 """The capabilities with the dialect of `codex proto`, in which a turn ends when it has calls."""

@@ -37,6 +37,19 @@ def prompt_of(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
     return flattened(history)
 
 
+def with_instructions_of_user(history: Iterable[HistoryItem]) -> tuple[HistoryItem, ...]:
+    """Returns the history with the developer's messages as labelled messages of the user, for a model that takes no
+    system prompt."""
+    return tuple(_as_users(item) for item in history)
+
+
+def _as_users(item: HistoryItem) -> HistoryItem:
+    if not isinstance(item, HistoryMessage) or item.role != "developer":
+        return item
+    texts = [part.text for part in item.parts if isinstance(part, TextPart)]
+    return HistoryMessage("user", (TextPart("\n".join((f"[{_ROLES[item.role]}]", *texts))),))
+
+
 def flattened(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
     """Returns the history as one text with numbers in place of images, and the images in that order."""
     images: list[ImagePart] = []

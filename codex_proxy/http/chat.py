@@ -38,7 +38,6 @@ FIELDS = FieldNames(
     input="messages",
     input_item="messages[{}].content",
     tool_schema="tools[{}].function.parameters",
-    output_format="response_format",
     output_schema="response_format.json_schema.schema",
 )
 FUNCTIONS_FIELDS = msgspec.structs.replace(FIELDS, tool_schema="functions[{}].parameters")
@@ -117,6 +116,7 @@ def _forward_policy(request: web.Request, model: str) -> ForwardPolicy | None:
         whole=not (admission.offers_tools and request[CLIENT].mcp),
         web_images=not admission.fetches_images,
         images="images" in able,
+        instructions="system_prompt" in able,
     )
 
 
@@ -192,6 +192,7 @@ def _headers(request: web.Request, parsed: ParsedChat, source: Source) -> dict[s
         search,
         "verbosity",
         "reasoning_effort",
+        parallel="parallel_tool_calls" if parsed.parallel_calls else None,
         continued=source.continued,
     )
     if parsed.passed_on:

@@ -36,7 +36,6 @@ FIELDS: Final = FieldNames(
     input="messages",
     input_item="messages[{}].content",
     tool_schema="tools[{}].input_schema",
-    output_format="output_config.format",
     output_schema="output_config.format.schema",
 )
 _SESSION_HEADER: Final = "x-claude-code-session-id"

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from codex_proxy.agents.agent import Agent, serving
+from codex_proxy.agents.agent import SEPARATOR, Agent, serving
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryMessage
 from codex_proxy.core.shown_text import trace_of
@@ -68,13 +68,15 @@ def agent_headers(
     verbosity: str,
     effort: str,
     *,
+    parallel: str | None = None,
     continued: bool,
 ) -> dict[str, str]:
-    """Returns the headers of a turn's answer: the name of the agent, the parameters that have no effect, and more.
+    """Returns the headers of a turn's answer: the name of the agent, the parameters that have no effect, what the agent
+    does not vouch for, and more.
 
-    `ignored`: parameters that have no effect with any agent. `search`: the request's field for web search, None if
-    it asks for none; `verbosity`, `effort`: the fields for these. They are added if the agent does not support
-    them. `continued`: the agent's session has seen the conversation so far.
+    `ignored`: parameters that have no effect with any agent. `search`, `parallel`: the request's fields for web search
+    and for several calls in one answer, None if it asks for none; `verbosity`, `effort`: the fields for these. They are
+    added if the agent does not support them. `continued`: the agent's session has seen the conversation so far.
     """
     agent = serving(agent, turn.model)
     capabilities = agent.capabilities
@@ -83,6 +85,10 @@ def agent_headers(
         named.append(search)
     if turn.verbosity is not None and "verbosity" not in capabilities:
         named.append(verbosity)
+    if parallel is not None and turn.tools and "parallel_calls" not in capabilities:
+        named.append(parallel)
+    if turn.model and "model_choice" not in capabilities and turn.model not in _own_models(agent):
+        named.append("model")
     if "effort" in agent.off:
         asked = {effort: turn.effort or turn.summary, "service_tier": turn.service_tier}
         named += [field for field, value in asked.items() if value is not None]
@@ -91,9 +97,35 @@ def agent_headers(
         headers["x-codex-ignored-params"] = ", ".join(named)
     if "history" not in capabilities and not continued and _history_becomes_text(turn, capabilities):
         headers["x-codex-history"] = "flattened"
+    elif "history" in capabilities and "system_prompt" not in capabilities and _has_instructions(turn):
+        headers["x-codex-history"] = "system-as-user"
     if turn.tools and "client_tools" in capabilities and "plain_model" not in capabilities:
         headers["x-codex-mode"] = "agent"
+    uncertain = _uncertain(turn, capabilities)
+    if uncertain:
+        headers["x-codex-uncertain"] = ", ".join(uncertain)
     return headers
+
+
+def _own_models(agent: Agent) -> set[str]:
+    """The names under which the agent's models are asked for; with the agent's own name where it is one of several."""
+    return {name for model in agent.models() for name in (model.id, f"{agent.name}{SEPARATOR}{model.id}")}
+
+
+def _uncertain(turn: Turn, capabilities: Collection[str]) -> list[str]:
+    """What of the answer the agent does not vouch for. An answer that is passed on unchanged is its server's affair."""
+    if turn.forwarded is not None:
+        return []
+    lacks = {
+        "usage": "exact_usage" not in capabilities,
+        "finish_reason": "stop_reasons" not in capabilities,
+        "sandbox": turn.mode == "agent" and "sandbox" not in capabilities,
+    }
+    return [name for name, lacking in lacks.items() if lacking]
+
+
+def _has_instructions(turn: Turn) -> bool:
+    return any(isinstance(item, HistoryMessage) and item.role == "developer" for item in turn.history)
 
 
 def _history_becomes_text(turn: Turn, capabilities: Collection[str]) -> bool:

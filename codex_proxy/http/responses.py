@@ -193,6 +193,7 @@ def headers_of(
         search,
         "text.verbosity",
         "reasoning",
+        parallel="parallel_tool_calls" if prepared.parsed.parallel_calls else None,
         continued=continued,
     )
 

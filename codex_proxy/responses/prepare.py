@@ -25,7 +25,6 @@ FIELDS = FieldNames(
     input="input",
     input_item="input",
     tool_schema="tools[{}].parameters",
-    output_format="text.format",
     output_schema="text.format.schema",
 )
 

@@ -224,9 +224,10 @@ class RunScheduler:
         return _StartPlan(attempt, opened=await self.agent.open(attempt.turn))
 
     async def _first_attempt(self, turn: Turn) -> Attempt:
-        schema = turn.output_schema
-        form = None if schema is None else await self.checks.strict_form(bytes(schema))
-        return first_attempt(turn, form, keeps_choice="tool_choice" in self.agent_of(turn).capabilities)
+        able, form = self.agent_of(turn).capabilities, None
+        if turn.output_schema is not None and "structured_output" in able:
+            form = await self.checks.strict_form(bytes(turn.output_schema))
+        return first_attempt(turn, form, keeps_choice="tool_choice" in able)
 
     async def _with_memory(self, turn: Turn, owner: str) -> Turn:
         """Returns the turn with the items of earlier steps put back into its history from the step memory."""

@@ -23,7 +23,17 @@ from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.app import make_server
 from codex_proxy.core.faults import Failure
 from codex_proxy.process.child import Command
-from tests.http.serving import WEATHER, Answer, Proxy, fake_proxy, settings_of, until, user
+from tests.http.serving import (
+    WEATHER,
+    Answer,
+    Proxy,
+    fake_agent,
+    fake_proxy,
+    proxy_of,
+    settings_of,
+    until,
+    user,
+)
 
 
 def acp(folder: Path, environment: dict[str, str] | None = None, **settings: Any) -> Any:
@@ -152,6 +162,78 @@ async def test_an_operator_who_wants_no_agent_turns_has_requests_with_tools_refu
         assert (answer.status, answer.error["code"]) == (400, "unsupported_by_agent")
 
 
+# --- answers under a schema -----------------------------------------------------------------------
+
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+IN_CHAT = {"response_format": {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}}
+ROME = '{"city": "Rome"}'
+
+
+def said_in(answer: Answer) -> str:
+    """The text of a streamed chat answer."""
+    chunks = [frame for frame in answer.frames if isinstance(frame, dict) and frame.get("choices")]
+    return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_schema_is_told_in_words_and_the_answer_is_checked(tmp_path: Path, stream: bool) -> None:
+    async with acp(tmp_path) as proxy:
+        answer = await proxy.ask(user(f"[[fake:text say='{ROME}']]", stream=stream, **IN_CHAT))
+        assert (said_in(answer) if stream else message_of(answer)["content"]) == ROME
+        any_object = {"response_format": {"type": "json_object"}}
+        anything = '{"any": ["thing"]}'
+        answer = await proxy.ask(user(f"[[fake:text say='{anything}']] JSON", stream=stream, **any_object))
+        assert (said_in(answer) if stream else message_of(answer)["content"]) == anything
+        echoed = await proxy.ask(user("[[fake:echo]]", response_format={"type": "json_object"}))
+        assert json.loads(message_of(echoed)["content"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_does_not_fit_is_asked_for_once_more(tmp_path: Path, stream: bool) -> None:
+    async with acp(tmp_path) as proxy:
+        prompt = f"[[fake:text say='The city is Rome.' anew='{ROME}']]"
+        answer = await proxy.ask(user(prompt, stream=stream, **IN_CHAT))
+        assert (said_in(answer) if stream else message_of(answer)["content"]) == ROME
+        if not stream:
+            assert answer.body["usage"]["completion_tokens"] == 40, "both attempts are counted"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_does_not_fit_twice_is_an_error(tmp_path: Path, stream: bool) -> None:
+    async with acp(tmp_path) as proxy:
+        answer = await proxy.ask(user("[[fake:text say='The city is Rome.']]", stream=stream, **IN_CHAT))
+        assert answer.status == 502
+        assert answer.error["code"] == "invalid_structured_output"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_responses_under_a_schema_are_checked_as_chat_is(tmp_path: Path, stream: bool) -> None:
+    async with acp(tmp_path) as proxy:
+        text = {"format": {"type": "json_schema", "name": "city", "schema": CITY}}
+        prompt = f"[[fake:text say='Rome.' anew='{ROME}']]"
+        body = {"model": "codex-5", "input": prompt, "text": text, "stream": stream}
+        answer = await proxy.send("POST", "/v1/responses", body)
+        assert answer.status == 200
+        assert json.dumps(ROME)[1:-1] in answer.text
+        assert "Rome." not in answer.text.replace(json.dumps(prompt)[1:-1], "")
+        twice = await proxy.send("POST", "/v1/responses", {**body, "input": "[[fake:text say=Rome.]]"})
+        assert "invalid_structured_output" in twice.text
+
+
+async def test_an_answer_under_a_schema_may_come_after_calls_of_tools(tmp_path: Path) -> None:
+    async with acp(tmp_path) as proxy:
+        asked = user(f"[[fake:tool_call say='{ROME}']]", tools=[WEATHER], **IN_CHAT)
+        first = await proxy.ask(asked)
+        assert first.body["choices"][0]["finish_reason"] == "tool_calls"
+        second = await proxy.ask(continued(asked, first, *outputs_of(first)))
+        assert message_of(second)["content"] == ROME
+
+
 # --- sessions -------------------------------------------------------------------------------------
 
 
@@ -216,6 +298,66 @@ async def test_a_turn_that_cannot_be_cancelled_costs_the_process(
             assert await reply.content.readline()
         await until(lambda: before is not None and before.exit is not None)
         assert (await proxy.ask(user())).status == 200
+
+
+# --- what the agent lacks ---------------------------------------------------------------------------
+
+
+async def test_what_the_agent_does_not_vouch_for_is_named_in_a_header(tmp_path: Path) -> None:
+    async with acp(tmp_path) as proxy:
+        answer = await proxy.ask(user())
+        assert answer.headers["x-codex-uncertain"] == "usage, finish_reason, sandbox"
+        plain = await proxy.ask(user(), headers={"X-Codex-Mode": "model"})
+        assert plain.headers["x-codex-uncertain"] == "usage, finish_reason"
+    async with fake_proxy(tmp_path) as proxy:
+        assert "x-codex-uncertain" not in (await proxy.ask(user())).headers
+
+
+async def test_parallel_calls_that_are_asked_for_are_named_where_the_agent_cannot_promise_them(
+    tmp_path: Path,
+) -> None:
+    async with acp(tmp_path) as proxy:
+        for stream in (True, False):
+            asked = user("[[fake:text]]", tools=[WEATHER], stream=stream, parallel_tool_calls=True)
+            answer = await proxy.ask(asked)
+            assert answer.headers["x-codex-ignored-params"] == "parallel_tool_calls"
+            assert (
+                "x-codex-ignored-params"
+                not in (await proxy.ask({**asked, "parallel_tool_calls": False})).headers
+            )
+        tool = {"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {}}}
+        body = {"model": "codex-5", "input": "[[fake:text]]", "tools": [tool], "parallel_tool_calls": True}
+        answer = await proxy.send("POST", "/v1/responses", body)
+        assert answer.headers["x-codex-ignored-params"] == "parallel_tool_calls"
+
+
+async def test_an_agent_that_lists_no_models_has_one_and_takes_no_other(tmp_path: Path) -> None:
+    async with acp(tmp_path, {"FAKE_CODEX_MISBEHAVE": "no_models"}) as proxy:
+        assert "model_choice" not in agent_of(proxy).capabilities
+        for model in ("default", "codex-5"):
+            answer = await proxy.ask({**user(), "model": model})
+            assert answer.status == 200
+            assert "x-codex-ignored-params" not in answer.headers
+        refused = await proxy.ask({**user(), "model": "fake-other"})
+        assert (refused.status, refused.error["code"]) == (404, "model_not_found")
+
+
+async def test_a_name_of_a_model_that_changes_nothing_is_named(tmp_path: Path) -> None:
+    agent = fake_agent()
+    agent.capabilities -= {"model_choice"}
+    async with proxy_of(agent, tmp_path) as proxy:
+        answer = await proxy.ask({**user(), "model": "another"})
+        assert answer.headers["x-codex-ignored-params"] == "model"
+
+
+async def test_the_operator_is_told_where_the_sandbox_of_the_settings_is_not_followed(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    async with acp(tmp_path, sandbox="workspace-write", workdir=work) as proxy:
+        assert "write nothing, whatever --sandbox says" in agent_of(proxy).warning
+        assert '"mode":"plan"' in message_of(await proxy.ask(user("[[fake:echo]]")))["content"]
+    async with acp(tmp_path) as proxy:
+        assert agent_of(proxy).warning == ""
 
 
 # --- what may go wrong ----------------------------------------------------------------------------

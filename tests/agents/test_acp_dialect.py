@@ -16,6 +16,7 @@ from codex_proxy.agents.acp.messages import (
 )
 from codex_proxy.agents.acp.presets import PRESETS
 from codex_proxy.agents.acp.program import Program
+from codex_proxy.agents.acp.usage import UsageCounter
 from codex_proxy.agents.base import Ended
 from codex_proxy.core.events import (
     ItemStarted,
@@ -24,6 +25,7 @@ from codex_proxy.core.events import (
     Retrying,
     Stop,
     TurnEnded,
+    TurnStarted,
     Usage,
     UsageReported,
 )
@@ -31,6 +33,7 @@ from codex_proxy.core.faults import FaultKind
 from codex_proxy.core.items import Activity, HistoryMessage, ImagePart, TextPart
 from codex_proxy.core.turn import Turn
 from tests.agents.acp_replayer import (
+    NAMES,
     TOOLS,
     Played,
     begun,
@@ -87,11 +90,67 @@ def test_usage_of_two_model_calls_is_reported_where_the_agent_tells_that_of_the_
     assert usages(play("opencode-tool_allow")) == [], "it tells the last call's alone"
 
 
-def test_a_turn_that_takes_several_requests_of_the_client_reports_usage_only_where_each_call_is_counted() -> (
-    None
-):
-    assert usages(play("claude-acp-client_tool_parked", tools=TOOLS)) == []
-    assert usages(play("qwen-client_tool_parked", tools=TOOLS))[-1] == Usage(1200, 1000, 34, 7)
+CALL = Usage(1200, 1000, 34, 7)
+"""What one model call of the recordings was counted as."""
+
+
+@pytest.mark.parametrize("name", ["client_tool_parked", "client_tool_parallel"])
+@pytest.mark.parametrize("agent", ["gemini", "qwen", "opencode", "copilot", "claude-acp", "codex-acp"])
+def test_a_request_that_is_a_part_of_a_turn_reports_its_own_model_calls_or_nothing(
+    agent: str, name: str
+) -> None:
+    if f"{agent}-{name}" not in NAMES:
+        pytest.skip("there is no such recording")
+    played = play(f"{agent}-{name}", tools=TOOLS)
+    requests: list[list[Usage]] = [[]]
+    for event in played.events:
+        if isinstance(event, TurnStarted) and played.calls:
+            requests.append([])
+        elif isinstance(event, UsageReported):
+            requests[-1].append(event.usage)
+    told = [request[-1] for request in requests if request]
+    # Of two calls that Qwen makes one after the other, the second costs no model call.
+    assert told == {"qwen": [CALL, CALL], "opencode": [CALL]}.get(agent, [])
+    if agent == "opencode":
+        assert requests[-1], "its last request had one model call, which is the one it tells"
+
+
+def test_a_session_total_is_the_turns_where_the_total_before_it_is_known() -> None:
+    def told(total: int) -> dict[str, object]:
+        return {"usage": {"inputTokens": total, "outputTokens": total, "totalTokens": 2 * total}}
+
+    counter = UsageCounter("session")
+    counter.start_turn()
+    assert counter.result(told(10)) == Usage(10, 0, 10, 0)
+    counter.start_turn()
+    counter.go_on()
+    assert counter.result(told(30)) is None, "it covers several requests"
+    counter.start_turn()
+    assert counter.result(told(35)) == Usage(5, 0, 5, 0)
+    counter.start_turn()
+    assert counter.result({}) is None
+    counter.start_turn()
+    assert counter.result(told(90)) is None, "what the turn without a count spent is in it"
+    counter.start_turn()
+    assert counter.result(told(91)) == Usage(1, 0, 1, 0)
+
+
+def test_the_count_of_the_last_model_call_is_not_that_of_a_request_with_two_messages() -> None:
+    played = opened("opencode-text")
+    messages = messages_of("opencode-text")
+    played.receive(messages[:-1])
+    session = played.last_request("session/prompt")
+    assert session is not None
+    update = {
+        "sessionUpdate": "agent_message_chunk",
+        "messageId": "another",
+        "content": {"type": "text", "text": "Anew."},
+    }
+    params = {"sessionId": session["params"]["sessionId"], "update": update}
+    played.receive([{"jsonrpc": "2.0", "method": "session/update", "params": params}])
+    played.receive([{**messages[-1], "id": session["id"]}])
+    assert played.end.stop == Stop.STOP
+    assert usages(played) == []
 
 
 # --- what the agent does by itself ----------------------------------------------------------------
@@ -456,7 +515,8 @@ def test_a_model_is_chosen_by_an_option_or_by_set_model(agent: str, model: str, 
     [
         ("claude-acp", {"images", "system_prompt", "parallel_calls"}, {"sandbox", "history"}),
         ("codex-acp", {"images", "system_prompt", "parallel_calls", "sandbox"}, {"plain_model"}),
-        ("gemini", {"images", "client_tools"}, {"system_prompt", "parallel_calls", "sandbox"}),
+        ("gemini", {"images", "client_tools"}, {"system_prompt", "parallel_calls", "sandbox", "exact_usage"}),
+        ("qwen", {"exact_usage"}, {"stop_reasons", "parallel_calls"}),
     ],
 )
 def test_an_agent_can_do_what_its_program_declares(agent: str, able: set[str], unable: set[str]) -> None:
@@ -540,6 +600,21 @@ def test_instructions_are_a_system_prompt_where_the_agent_declares_one() -> None
         "content": [{"type": "text", "text": "Be terse."}],
     }
     assert not played.turn.flattened
+
+
+def test_instructions_behind_a_message_are_blocks_of_their_own() -> None:
+    history = (
+        HistoryMessage("user", (TextPart("look"), ImagePart("data:image/png;base64,aGk="))),
+        HistoryMessage("developer", (TextPart("Answer with JSON."),)),
+    )
+    played = opened("gemini-text", history=history)
+    prompt = played.last_request("session/prompt")
+    assert prompt is not None
+    assert prompt["params"]["prompt"] == [
+        {"type": "text", "text": "look"},
+        {"type": "image", "mimeType": "image/png", "data": "aGk="},
+        {"type": "text", "text": "[system]\nAnswer with JSON."},
+    ]
 
 
 def test_any_other_history_goes_in_as_one_labelled_text() -> None:

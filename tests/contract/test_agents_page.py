@@ -21,7 +21,6 @@ IN_README: dict[str, Capability] = {
     "images (data URLs)": "images",
     "tools of the client": "client_tools",
     "tools of MCP servers, run here": "tool_replies",
-    "`response_format` with a schema": "structured_output",
 }
 """Rows of the README's table that are about a capability."""
 
@@ -43,6 +42,11 @@ def column(spec: AgentSpec) -> str:
 def test_agents_of_one_family_can_do_the_same() -> None:
     for family in {spec.family for spec in SPECS} - {""}:
         assert len({spec.capabilities for spec in SPECS if spec.family == family}) == 1
+
+
+def test_an_agent_counts_as_confined_where_it_declares_a_sandbox() -> None:
+    for spec in SPECS:
+        assert spec.plain_only or spec.confined == ("sandbox" in spec.capabilities) or spec.family, spec.name
 
 
 def test_the_table_of_agents_is_what_they_say_of_themselves() -> None:

@@ -103,6 +103,30 @@ async def test_a_clients_tool_is_called_and_its_output_comes_in_a_later_request(
     assert sum("SCRIPT" in json.dumps(body) for body in apis.bodies) >= 2
 
 
+CITY: Any = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+
+
+async def test_an_answer_under_a_schema_is_checked_whole_and_streamed(
+    agent: str, served: tuple[AsyncOpenAI, Server]
+) -> None:
+    client, _ = served
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
+    rome = json.dumps({"city": "Rome"})
+    fits: Any = {"model": "codex-5", "messages": [user("City?", {"text": rome})], "response_format": wanted}
+    answer = await client.chat.completions.create(**fits)
+    assert answer.choices[0].message.content == rome
+    stream = await client.chat.completions.create(**fits, stream=True)
+    assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices]) == rome
+    with pytest.raises(openai.InternalServerError) as raised:
+        await client.chat.completions.create(**{**fits, "messages": [user("City?", {"text": "It is Rome."})]})
+    assert raised.value.code == "invalid_structured_output"
+
+
 async def test_four_turns_at_once_are_not_mixed(agent: str, served: tuple[AsyncOpenAI, Server]) -> None:
     client, _ = served
     said = [f"{letter} " * 20 for letter in "abcd"]

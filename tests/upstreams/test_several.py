@@ -632,6 +632,32 @@ async def test_a_key_of_a_server_with_one_agent_may_name_it(a: Upstream, tmp_pat
             assert answer.status == status
 
 
+async def test_an_upstream_without_a_system_prompt_has_the_user_say_it(a: Upstream, tmp_path: Path) -> None:
+    async with several(tmp_path, upstreams={"a": {"url": a.url, "cannot": ["system_prompt"]}}) as proxy:
+        said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello."}]
+        answer = await proxy.ask({"model": "a/small", "messages": said})
+        assert (answer.status, answer.headers["x-codex-history"]) == (200, "system-as-user")
+        assert a.asked[-1].body["messages"] == [
+            {"role": "user", "content": "[system]\nBe brief."},
+            {"role": "user", "content": "Hello."},
+        ]
+        assert "x-codex-history" not in (await proxy.ask(ask("a/small"))).headers
+
+
+async def test_an_upstream_that_takes_no_schema_has_it_told_in_words_and_the_answer_checked(
+    a: Upstream, tmp_path: Path
+) -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    wanted = {"type": "json_schema", "json_schema": {"name": "city", "schema": schema}}
+    async with several(tmp_path, upstreams={"a": {"url": a.url, "cannot": ["structured_output"]}}) as proxy:
+        answer = await proxy.ask(ask("a/small", response_format=wanted))
+        assert (answer.status, answer.error["code"]) == (502, "invalid_structured_output")
+        assert len(a.asked) >= 2
+        body = a.asked[-1].body
+        assert body["response_format"] == {"type": "json_object"}
+        assert "It must be valid under this JSON schema" in str(body["messages"])
+
+
 # --- an upstream beside another agent ---------------------------------------------------------------
 
 

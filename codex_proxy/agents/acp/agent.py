@@ -49,6 +49,7 @@ MAX_PROCESSES: Final = 4
 """The most processes of a confined agent that are kept at the same time. Each folder that turns may write to needs
 its own process."""
 
+READS_ONLY: Final = "{title} has no sandbox of its own: its turns write nothing, whatever --sandbox says."
 UNCONFINED: Final = (
     "--agent-unconfined is given: nothing keeps {title} from running commands and writing files on this "
     "machine{why}."
@@ -111,8 +112,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def warning(self) -> str:
-        """A text for the operator about how the program is confined, or that it is not; empty if nothing is
-        unusual.
+        """A text for the operator about what limits the program, or that nothing does; empty if its turns may do what
+        the settings say.
         """
         title = self.preset.title
         if self.confinement is not None and self.sandbox != "danger-full-access":
@@ -120,7 +121,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
             where = WHERE[self.sandbox]
             return CONFINED.format(title=title, by=self.confinement.title, although=although, where=where)
         if not self.unconfined:
-            return ""
+            follows = self.preset.sandboxed or self.sandbox == "read-only"
+            return "" if follows else READS_ONLY.format(title=title)
         why = f" ({self.no_confinement})" if self.no_confinement else ""
         return UNCONFINED.format(title=title, why=why)
 
@@ -319,6 +321,8 @@ class AcpAgent:
         self.capabilities = self._launch.program(declared).capabilities
         if probe.error is None:
             self.offer, slot.failure = offer_of(probe.result), None
+            if self.offer.model is None:
+                self.capabilities -= {"model_choice"}
         else:
             slot.failure = failure_of_error(probe.error, self._launch.preset)
             slot.failed_at = self._clock.monotonic()

@@ -146,7 +146,8 @@ class ClientTools:
         if not titles:
             return None
         title = call.title or ""
-        return self._behind(title, f"{SERVER}_") or self._behind(title, f"{SERVER}-")
+        named = (self._behind(title, prefix) for prefix in (f"mcp__{SERVER}__", f"{SERVER}_", f"{SERVER}-"))
+        return next((tool for tool in named if tool is not None), None)
 
     def _behind(self, name: str, prefix: str) -> Tool | None:
         return self._tools.get(name.removeprefix(prefix)) if name.startswith(prefix) else None

@@ -179,6 +179,7 @@ class AcpTurn:
             self._send_prompt(later_prompt(new_items).blocks)
         else:
             self._usage.go_on()
+            self._reader.go_on()
             for item in new_items:
                 if isinstance(item, HistoryOutput):
                     self._give_output(item.call_id, ToolReply(item.parts))
@@ -333,10 +334,10 @@ class AcpTurn:
 
     def _read_update(self, update: Any) -> None:
         self._reader.read(update)
-        if self._reader.used_tools:
+        if self._reader.calls_model_again:
             self._usage.another_call()
-            if self._settled and not self._waiting and self._are_all_called():
-                self._ask_client()
+        if self._settled and not self._waiting and self._are_all_called():
+            self._ask_client()
         usage = self._usage.chunk(update.meta)
         if usage is not None:
             self._events.append(UsageReported(usage, "provider"))

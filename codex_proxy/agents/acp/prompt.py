@@ -36,10 +36,16 @@ def first_prompt(history: Sequence[HistoryItem], *, takes_system: bool) -> Promp
 
 
 def later_prompt(items: Sequence[HistoryItem]) -> Prompt:
-    """Returns the prompt for a session that has seen everything before these items."""
-    if len(items) == 1 and _is(items[0], "user"):
-        assert isinstance(items[0], HistoryMessage)
-        return Prompt(_blocks(items[0].parts))
+    """Returns the prompt for a session that has seen everything before these items. Instructions that follow a single
+    message are blocks behind its own."""
+    first, *rest = items or (None,)
+    if (
+        isinstance(first, HistoryMessage)
+        and first.role == "user"
+        and all(_is(each, "developer") for each in rest)
+    ):
+        instructions = [TextPart(f"[system]\n{text}") for each in rest for text in _texts(each)]
+        return Prompt(_blocks((*first.parts, *instructions)), flattened=bool(rest))
     text, images = flattened(items)
     return Prompt(_blocks((TextPart(text), *images)), flattened=True)
 

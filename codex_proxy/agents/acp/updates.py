@@ -71,8 +71,8 @@ class UpdateReader:
         self.held = ""
         """Text that is held back because it may be an error message. The result of the turn shows whether it is."""
         self.tools = ClientTools()
-        self.used_tools = False
-        """Whether the turn has called any tool, and therefore takes more than one model call."""
+        self.calls_model_again = False
+        """Whether the client's request takes more than one model call: a tool was called, or another message begun."""
         self.ran_commands = False
         self._new_id = new_id
         self._preset = preset
@@ -95,9 +95,15 @@ class UpdateReader:
         """Resets the reader for another turn, in which the client offers `tools`."""
         self.tools = tools
         self.held = ""
-        self.used_tools = self.ran_commands = self._step_called = False
+        self.ran_commands = self._step_called = False
         self._calls.clear()
         self._ended_calls.clear()
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Starts the next client request of the same turn."""
+        self.calls_model_again = False
+        self._message_name = None
 
     def read(self, update: Update) -> None:
         """Appends the events of an update. Updates of other types add none."""
@@ -144,7 +150,8 @@ class UpdateReader:
             self._say(held, None)
 
     def _say(self, text: str, name: str | None) -> None:
-        if self._message and name != self._message_name and None not in (name, self._message_name):
+        if name != self._message_name and None not in (name, self._message_name):
+            self.calls_model_again = True
             self.end_message()
         if not self._message:
             self._end_reasoning()
@@ -187,9 +194,9 @@ class UpdateReader:
         name = call.tool_call_id
         if not name or name in self._ended_calls:
             return call
-        self.used_tools = True
         state = self._calls.get(name)
         if state is None:
+            self.calls_model_again = True
             self.end_texts()
             self._step_called = True
             waits = _is_unnamed(call, call) and not self.tools.is_called_by(call)

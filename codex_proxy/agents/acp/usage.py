@@ -65,14 +65,15 @@ class UsageCounter:
         self._one_call = self._whole = True
 
     def go_on(self) -> None:
-        """Starts the next request of the client within the same turn. The total at the end of the turn then covers
-        several requests, and is not used.
+        """Starts the next request of the client within the same turn. A total of the turn then covers several
+        requests, and is not used. The tokens of the last model call are, for the last request.
         """
         self._turn = NO_TOKENS
         self._whole = False
+        self._one_call = True
 
     def another_call(self) -> None:
-        """Records that the turn has more than one model call."""
+        """Records that the client's request has more than one model call."""
         self._one_call = False
 
     def chunk(self, meta: object) -> Usage | None:
@@ -94,9 +95,8 @@ class UsageCounter:
         usage = usage_in(_count_in(result))
         if self._rule == "session":
             return self._of_session(usage)
-        if not self._whole or (self._rule == "last" and not self._one_call):
-            return None
-        return usage
+        covered = self._one_call if self._rule == "last" else self._whole
+        return usage if covered else None
 
     def _of_session(self, total: Usage | None) -> Usage | None:
         known, before = self._known, self._session

@@ -25,6 +25,7 @@ from codex_proxy.agents.openai_chat.model_list import models_in, models_of
 from codex_proxy.agents.openai_chat.transport import HttpTransport
 from codex_proxy.agents.openai_chat.upstream import NAME, Upstream
 from codex_proxy.agents.session import AgentSession
+from codex_proxy.agents.transcript import with_instructions_of_user
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.ids import Clock
@@ -101,6 +102,8 @@ class OpenAIChatAgent:
         model = turn.model or next((model.id for model in self._models if model.is_default), "")
         if not model:
             raise Fault(self._trouble or self._no_model())
+        if "system_prompt" not in self.capabilities:
+            turn = msgspec.structs.replace(turn, history=with_instructions_of_user(turn.history))
         headers = {HOPS_HEADER: ",".join((*hops, self._id))}
         if self._upstream.clients_key:
             if not turn.origin.key:

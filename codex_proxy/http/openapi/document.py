@@ -42,7 +42,10 @@ _TURN_HEADERS: Final = {
     "x-codex-ignored-params": "Parameters of the request that were accepted and change nothing.",
     "x-codex-mode": "`agent`: the agent has no plain model: the request with tools was a read-only agent turn.",
     "x-codex-passed-params": "Parameters that this server does not know and has passed on to the agent's server.",
-    "x-codex-history": "`flattened`: the agent takes no history, so it was told as one text.",
+    "x-codex-history": "`flattened`: the agent takes no history, so it was told as one text. `system-as-user`: the "
+    "model takes no system prompt, so the user says it.",
+    "x-codex-uncertain": "What the agent does not vouch for: `usage` may be an estimate, `finish_reason` is `stop` "
+    "also where the answer was cut, `sandbox`: none of the system held what an agent turn ran.",
     "x-codex-upstream": "Of several upstreams the one whose answer this is.",
     "x-codex-attempts": "Requests to upstreams that this answer took.",
 }

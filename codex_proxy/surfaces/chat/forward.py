@@ -17,6 +17,7 @@ import msgspec
 from codex_proxy.core.turn import ForwardedRequest
 from codex_proxy.surfaces.chat import wire
 from codex_proxy.surfaces.chat.answer import SAMPLING, logprobs_asked_for
+from codex_proxy.surfaces.chat.messages import has_instructions
 
 Fields: TypeAlias = Mapping[str, msgspec.Raw]
 """The members of a JSON object, each as the bytes that the client wrote."""
@@ -55,6 +56,8 @@ class ForwardPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the upstream is sent web addresses of images. It is if this server fetches no images."""
     images: bool = True
     """Whether the upstream's model accepts images. If not, a request with images is refused."""
+    instructions: bool = True
+    """Whether the upstream's model accepts a system prompt. If not, the user says it."""
 
 
 def fields_of(body: bytes) -> dict[str, msgspec.Raw]:
@@ -86,6 +89,8 @@ def may_forward_whole(request: wire.ChatRequest, policy: ForwardPolicy, *, has_w
     if not policy.whole or (has_web_images and not policy.web_images):
         return False
     if not policy.images and has_images(request):
+        return False
+    if not policy.instructions and has_instructions(request.messages):
         return False
     plain = wants_text(request) and not (request.tools or request.functions)
     return plain or bool(only_in_bytes(request))

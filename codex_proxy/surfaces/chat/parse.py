@@ -170,6 +170,8 @@ class ParsedChat(msgspec.Struct, frozen=True, kw_only=True):
     """The header or field that named the folder, for the `param` of a 400."""
     web_images: dict[str, str]
     """The web addresses of images, each with the field that has it, for the `param` of a 400."""
+    parallel_calls: bool = False
+    """Whether the request explicitly asks for several calls in one answer."""
     passed_on: tuple[str, ...] = ()
     """Fields that this server does not know and sends to the upstream, for the header `x-codex-passed-params`."""
 
@@ -269,8 +271,7 @@ def _understood(
     """
     refuse_unsupported(request, settings.logprobs)
     choices = choices_of(request, settings.max_choices)
-    wanted = format_of(request, structured_output=settings.structured_output)
-    offered = offered_by(request)
+    wanted, offered = format_of(request, structured_output=settings.structured_output), offered_by(request)
     history = history_of(request.messages, pdfs, originals)
     model_asked = DEFAULT_NAME if request.model is None else request.model
     resolved = resolve(model_asked, catalog)
@@ -315,6 +316,7 @@ def _understood(
         legacy_function_call=offered.legacy,
         workdir_param=workdir_param,
         web_images=web_images(request.messages),
+        parallel_calls=request.parallel_tool_calls is True,
     )
 
 

@@ -118,6 +118,8 @@ class ParsedResponse(msgspec.Struct, frozen=True, kw_only=True):
     activity: Activity
     echo: dict[str, Any]
     """The fields of the response object that are known from the request and do not change."""
+    parallel_calls: bool
+    """Whether the request explicitly asks for several calls in one answer."""
     ignored: tuple[str, ...]
     """Parameters that were accepted and have no effect, for the header `x-codex-ignored-params`."""
     workdir_param: WorkdirParam
@@ -134,7 +136,7 @@ def parse(
 ) -> ParsedResponse:
     """Parses the body of a request. Raises the `Fault` of the first error. `pdfs`: see `file_text`."""
     request = _checked(parse_body(body), settings)
-    conversation, wanted = context_of(request), format_of(request)
+    context, wanted = context_of(request), format_of(request)
     items = normalised(request.input, pdfs=pdfs)
     offered = offered_by(request.tools, request.tool_choice, tools_in(items))
     resolved = resolve(request.model, catalog)
@@ -166,7 +168,7 @@ def parse(
         input_items=items,
         instructions=request.instructions,
         previous_response_id=request.previous_response_id,
-        conversation=conversation,
+        conversation=context,
         store=request.store is not False,
         background=bool(request.background),
         stream=bool(request.stream),
@@ -178,9 +180,8 @@ def parse(
         truncation=request.truncation or "disabled",
         json_object=wanted.kind == "json_object",
         activity=_activity(headers.activity, settings),
-        echo=echo_of(
-            request, offered, effort=turn.effort, service_tier=tier.served, conversation=conversation
-        ),
+        echo=echo_of(request, offered, effort=turn.effort, service_tier=tier.served, conversation=context),
+        parallel_calls=request.parallel_tool_calls is True,
         ignored=(*_ignored_by_us(request), *offered.left_out, *tier.ignored),
         workdir_param=workdir_param,
     )
