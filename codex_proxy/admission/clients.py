@@ -113,7 +113,9 @@ class Clients:
 
     @property
     def trouble(self) -> str | None:
-        """Why the newest version of the keys could not be read; None if it could."""
+        """Why the newest version of the keys file could not be read, so that the keys of the version before it stay
+        valid; None if it could be read.
+        """
         return self._source.trouble
 
     def knows(self, digest: str) -> bool:

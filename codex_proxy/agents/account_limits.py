@@ -59,15 +59,15 @@ def _snapshots(value: Any) -> Iterator[Mapping[str, Any]]:
         yield one
 
 
-def _claude_snapshots(told: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _claude_snapshots(reported: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yields the snapshots in Claude Code's `rate_limit_info`: one with the windows of the whole account, and one
     for each window that limits a single model. Releases before 2.1.310 report one window at a time, often without
     `utilization`.
     """
-    named = told.get("rateLimitType")
-    windows = told.get("unifiedWindows")
+    named = reported.get("rateLimitType")
+    windows = reported.get("unifiedWindows")
     if not isinstance(windows, dict):
-        windows = {named: told}
+        windows = {named: reported}
     whole: dict[str, Any] = {}
     for name, window in windows.items():
         if not isinstance(name, str) or not isinstance(window, dict):
@@ -83,48 +83,48 @@ def _claude_snapshots(told: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             whole[place] = used
         else:
             yield {"limitId": name, "primary": used}
-    if told.get("status") == "rejected":
+    if reported.get("status") == "rejected":
         whole["rateLimitReachedType"] = named
     yield whole
 
 
-def _limits(told: Mapping[str, Any]) -> AccountLimits:
-    windows = (_window(name, told.get(name)) for name in _WINDOWS)
+def _limits(reported: Mapping[str, Any]) -> AccountLimits:
+    windows = (_window(name, reported.get(name)) for name in _WINDOWS)
     return AccountLimits(
-        id=_text(told, "limitId", "limit_id") or "",
-        name=_text(told, "limitName", "limit_name"),
-        plan=_text(told, "planType", "plan_type"),
+        id=_text(reported, "limitId", "limit_id") or "",
+        name=_text(reported, "limitName", "limit_name"),
+        plan=_text(reported, "planType", "plan_type"),
         windows=tuple(each for each in windows if each is not None),
-        reached=_text(told, "rateLimitReachedType", "rate_limit_reached_type"),
+        reached=_text(reported, "rateLimitReachedType", "rate_limit_reached_type"),
     )
 
 
-def _window(name: WindowName, told: Any) -> LimitWindow | None:
-    if not isinstance(told, dict):
+def _window(name: WindowName, reported: Any) -> LimitWindow | None:
+    if not isinstance(reported, dict):
         return None
-    used = _number(told, "usedPercent", "used_percent")
+    used = _number(reported, "usedPercent", "used_percent")
     if used is None:
         return None
-    minutes = _number(told, "windowDurationMins", "window_minutes")
-    resets_at = _number(told, "resetsAt", "resets_at")
+    minutes = _number(reported, "windowDurationMins", "window_minutes")
+    resets_at = _number(reported, "resetsAt", "resets_at")
     return LimitWindow(
         name=name,
         used_percent=used,
         seconds=None if minutes is None else int(minutes * 60),
         resets_at=None if resets_at is None else int(resets_at),
-        resets_in=_number(told, "resets_in_seconds"),
+        resets_in=_number(reported, "resets_in_seconds"),
     )
 
 
-def _text(told: Mapping[str, Any], *names: str) -> str | None:
-    found = next((told[name] for name in names if isinstance(told.get(name), str)), None)
+def _text(reported: Mapping[str, Any], *names: str) -> str | None:
+    found = next((reported[name] for name in names if isinstance(reported.get(name), str)), None)
     return None if found is None else found[:_MAX_CHARS]
 
 
-def _number(told: Mapping[str, Any], *names: str) -> float | None:
+def _number(reported: Mapping[str, Any], *names: str) -> float | None:
     """Returns the first of these fields that holds a finite, plausible number; None where there is none."""
     for name in names:
-        value = told.get(name)
+        value = reported.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _FARTHEST:
             return value
     return None
@@ -141,9 +141,9 @@ class NewestLimits:
 
     def update(self, json: bytes) -> None:
         """Takes the JSON that an agent reported; empty bytes where it was asked and gave no answer."""
-        for told in limits_in(json):
-            if told.id in self._known or len(self._known) < MAX_COUNT:
-                self._known[told.id] = _merged(self._known.get(told.id), told)
+        for reported in limits_in(json):
+            if reported.id in self._known or len(self._known) < MAX_COUNT:
+                self._known[reported.id] = _merged(self._known.get(reported.id), reported)
                 self._told_at = _now()
         self._answered.set()
 
@@ -170,14 +170,14 @@ class NewestLimits:
                 await self._answered.wait()
 
 
-def _merged(known: AccountLimits | None, told: AccountLimits) -> AccountLimits:
+def _merged(known: AccountLimits | None, reported: AccountLimits) -> AccountLimits:
     if known is None:
-        return told
-    windows = {each.name: each for each in (*known.windows, *told.windows)}
+        return reported
+    windows = {each.name: each for each in (*known.windows, *reported.windows)}
     return msgspec.structs.replace(
-        told,
-        name=told.name or known.name,
-        plan=told.plan or known.plan,
+        reported,
+        name=reported.name or known.name,
+        plan=reported.plan or known.plan,
         windows=tuple(windows.values()),
     )
 

@@ -113,9 +113,9 @@ def _table(*heads: str) -> Table:
     return table
 
 
-def _cell(said: str) -> Text:
+def _cell(text: str) -> Text:
     """Returns a text of the server for a table. Markup and control characters in it have no effect."""
-    return Text(escaped(said))
+    return Text(escaped(text))
 
 
 def _print(table: Table, console: Console) -> None:

@@ -80,7 +80,9 @@ def most_tokens(text: str, known: dict[str, Piece] | None = None) -> int:
 
 
 class Piece(NamedTuple):
-    """The share of one piece in the token count of its chunk of text."""
+    """What one piece (a word, a space, a run of punctuation, ...) adds to the sums of its chunk, from which
+    `_chunk` computes the chunk's tokens.
+    """
 
     words: int = 0
     signs: int = 0

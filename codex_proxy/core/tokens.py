@@ -29,7 +29,9 @@ _PIECE: Final = re.compile(
     re.DOTALL,
 )
 WORD, DIGITS, DENSE_RUN, SPACE, SIGNS = range(1, 6)
-"""The kinds of pieces."""
+"""The kinds of pieces that `pieces` yields: letters, up to three digits, Chinese, Japanese or Korean characters,
+white space, punctuation.
+"""
 
 _EXACT: Final = 16 * 1024
 """The most characters of which every one is counted. Of a longer text only its beginning and its end are counted,

@@ -169,7 +169,7 @@ class Source(Protocol):
 
 
 class OneRun:
-    """The events of one run."""
+    """Reads the events of one run, for the answer to one HTTP request. `close` ends the run."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -130,7 +130,7 @@ def _has_instructions(turn: Turn) -> bool:
 
 def _history_becomes_text(turn: Turn, capabilities: Collection[str]) -> bool:
     """Whether an agent without a history gets earlier messages or instructions as part of the prompt's text. A
-    leading system prompt does not count if the agent supports one.
+    leading system prompt does not count if the agent supports one. `capabilities` are the agent's.
     """
     rest = list(turn.history)
     while (

@@ -116,7 +116,7 @@ class Connection:
             await asyncio.wait((self._task,))
 
     def fault(self) -> McpFault:
-        """Returns why the session ended, or why it could not be opened."""
+        """Returns why the session ended, or why it could not be opened. Call it only when `alive` is false."""
         if self._report.fault is not None:
             return self._report.fault
         task = self._task

@@ -81,10 +81,10 @@ def output_items(service: ResponsesService, final: dict[str, Any], run: Run) -> 
     """Returns the items of the output as they are stored. Those that only the model sees are included if the
     response is complete.
     """
-    said: list[ModelItem] = []
+    from_model: list[ModelItem] = []
     if final["status"] == "completed":
-        said = model_items(run, service.runs.identity(run.turn))
-    return stored_output(final["output"], said, service.ids, service.clock.epoch())
+        from_model = model_items(run, service.runs.identity(run.turn))
+    return stored_output(final["output"], from_model, service.ids, service.clock.epoch())
 
 
 def conversation_append(parsed: ParsedResponse, status: object) -> Append | None:
@@ -100,26 +100,28 @@ def conversation_append(parsed: ParsedResponse, status: object) -> Append | None
 
 
 def stored_output(
-    output: Sequence[ItemDict], said: Sequence[ModelItem], ids: IdSource, now: float
+    output: Sequence[ItemDict], from_model: Sequence[ModelItem], ids: IdSource, now: float
 ) -> list[StoredItem]:
-    """Returns the items in the order of the output. Items that only the model sees (from `said`) are placed where the
-    model put them out, without JSON for clients."""
-    heads = [item.head for item in said]
-    merged = _OutputItems(said, heads, ids, now)
+    """Returns the items in the order of the output. Items that only the model sees (from `from_model`, the turn's
+    items as the model gave them) are placed where the model put them out, without JSON for clients. `now` is in
+    seconds since 1970.
+    """
+    heads = [item.head for item in from_model]
+    merged = _OutputItems(from_model, heads, ids, now)
     for item in output:
         merged.put(item)
-    merged.rest(len(said))
+    merged.rest(len(from_model))
     return merged.out
 
 
 class _OutputItems:
-    """Merges the items that the client sees with the model's own items (`said`), in one order."""
+    """Merges the items that the client sees with the model's own items (`from_model`), in one order."""
 
     def __init__(
-        self, said: Sequence[ModelItem], heads: Sequence[ItemHead], ids: IdSource, now: float
+        self, from_model: Sequence[ModelItem], heads: Sequence[ItemHead], ids: IdSource, now: float
     ) -> None:
         self.out: list[StoredItem] = []
-        self._said = said
+        self._from_model = from_model
         self._heads = heads
         self._ids = ids
         self._now = now
@@ -129,14 +131,15 @@ class _OutputItems:
         """Adds an item that the client sees, after the model's items that came before it."""
         raw = b""
         place = next(
-            (place for place in range(self._next, len(self._said)) if _same(item, self._heads[place])), None
+            (place for place in range(self._next, len(self._from_model)) if _same(item, self._heads[place])),
+            None,
         )
         if place is not None:
             self.rest(place)
             self._next = place + 1
             # Where a text was cut (at a stop sequence, say), what was seen counts.
             if item["type"] != "message" or _text_of(item) == self._heads[place].text:
-                raw = msgspec.json.encode(self._said[place])
+                raw = msgspec.json.encode(self._from_model[place])
         self.out.append(StoredItem(item["id"], msgspec.json.encode(item), raw, self._now))
 
     def rest(self, end: int) -> None:
@@ -145,7 +148,7 @@ class _OutputItems:
         """
         for place in range(self._next, end):
             if self._heads[place].kind != "message":
-                raw = msgspec.json.encode(self._said[place])
+                raw = msgspec.json.encode(self._from_model[place])
                 self.out.append(StoredItem(self._ids.new("item_"), b"", raw, self._now))
         self._next = max(self._next, end)
 

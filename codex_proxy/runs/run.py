@@ -140,8 +140,8 @@ def late_failure(late: Failure, retrying: Retrying | None, retries: int, hint: s
     if retrying.failure is None:
         message = f"{late.message} It had asked its model again {times}: {retrying.message}"
         return msgspec.structs.replace(late, message=message)
-    said = retrying.failure.message.rstrip(".")
-    message = f"{said}. The agent asked again {times}, and ran out of time: {late.message}"
+    reason = retrying.failure.message.rstrip(".")
+    message = f"{reason}. The agent asked again {times}, and ran out of time: {late.message}"
     return msgspec.structs.replace(retrying.failure, message=message)
 
 
@@ -184,7 +184,9 @@ class RunOwner(Protocol):
         ...
 
     def with_details(self, run: Run, failure: Failure) -> Failure:
-        """Returns the failure with details that the agent did not give: the context window, the time of a reset."""
+        """Returns a copy of the failure with what the agent did not report: the size of the model's context window
+        if the context was too long, the time of the next reset if a limit of the account was reached.
+        """
         ...
 
     def run_ended(self, run: Run) -> None:
@@ -388,8 +390,8 @@ class Run:
 
     # --- the stages behind the attempt ----------------------------------------------------------
 
-    def _log_events(self, said: list[Event], size: int) -> None:
-        events = self._repair.feed(said)
+    def _log_events(self, batch: list[Event], size: int) -> None:
+        events = self._repair.feed(batch)
         visible = not VISIBLE.isdisjoint(map(type, events))
         if visible:
             self._replayable = ""

@@ -94,8 +94,10 @@ class RunScheduler:
         epoch: Callable[[], float] = time.time,
         deadlines_of: Callable[[Turn], Deadlines] | None = None,
     ) -> None:
-        """`owners` returns how many owners of turns there may be; if several, none of them gets all slots. `epoch`
-        returns the seconds since 1970.
+        """`limits` bound the number of runs and their size, `deadlines` the time of each; `deadlines_of` returns
+        those of a turn, where agents differ. `memory` remembers calls between the requests of a conversation
+        (default: in RAM). `kept` limits the idle sessions that are kept. `owners` returns how many owners of turns
+        there may be; if several, none of them gets all slots. `epoch` returns the seconds since 1970.
         """
         self.agent = agent
         self._epoch = epoch
@@ -141,12 +143,14 @@ class RunScheduler:
         runner: ToolRunner | None = None,
         first: Sequence[Event] = (),
     ) -> Run:
-        """Starts a run and returns it. Raises `Fault` if there is no room, or if the agent cannot take the turn.
+        """Starts a run and returns it. Raises `Fault` if the server is stopping, if all slots are taken and the
+        queue is full or no slot becomes free in time, or if the agent cannot take the turn.
 
-        `owner` is the owner of the turn: what is remembered or kept of it is for this owner only. `remembers`: the
-        turn is written to the step memory; `durable`: on disk, too. `replay` is the same history with the model's
-        own items in it, for a session that has not seen them. `runner` runs this server's tools; `first` are events
-        that the client sees before those of the agent.
+        `owner` is the owner of the turn: only the owner's later turns can use what is stored of this one.
+        `remembers`: the calls of the turn are written to `memory` (a `StepMemory`); `durable`: they may be written
+        to disk there. `replay` is the turn's history with the model's own items in it, for a session that has not
+        seen them; None if no such items are stored. `runner` runs this server's tools; `first` are events that the
+        client sees before those of the agent.
         """
         slot = await self._slot(owner)
         to_run = bool(approved_calls(turn))

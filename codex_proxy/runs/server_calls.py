@@ -122,8 +122,8 @@ def approved_calls(turn: Turn) -> list[tuple[HistoryCall, str]]:
 
 
 def with_outputs(history: Sequence[HistoryItem], outputs: Iterable[HistoryOutput]) -> tuple[HistoryItem, ...]:
-    """Returns the history in which the outputs that are still to come (`approved_by`) are replaced by `outputs`, by
-    call id.
+    """Returns the history with its placeholders replaced by `outputs`, by call id. A placeholder is the
+    `HistoryOutput` (with `approved_by`) of a call that the client has approved and that is still to be run.
     """
     by_id = {output.call_id: output for output in outputs}
     return tuple(

@@ -1,10 +1,10 @@
 """The parts of a request that Chat Completions and Responses have in common: mode, sandbox, tools, and the format
 of the text.
 
-Comes in: the operator's settings, what the model's name and the headers ask for, and whether the client seems to be
-an agent itself (its request has tools, a response format, or instructions). Goes out: values. A request can narrow
-what the server allows and never widen it. Raises `Fault`: NOT_ALLOWED for agent mode where the operator said
-`never`, else INVALID_REQUEST.
+Input: the operator's settings, what the model's name and the headers ask for, and whether the client seems to be an
+agent itself (its request has tools, a response format, or instructions). Output: the mode and sandbox of the turn,
+and texts for the model about tools and formats. A request can narrow what the server allows and never widen it.
+Raises `Fault`: NOT_ALLOWED for agent mode where the operator said `never`, else INVALID_REQUEST.
 """
 
 from __future__ import annotations

@@ -39,9 +39,9 @@ class _NoBoundError(Exception):
 
 
 def schema_work(schema: bytes) -> int | None:
-    """Returns an upper bound of the work that one check of a text under this schema takes, in places of the schema;
-    None where there is no bound. A pattern counts its compiled size, and the target of a reference counts for each
-    reference to it.
+    """Returns an upper bound of the work of checking one text against this schema; None where there is no bound.
+    The unit is the visit of one value of the schema. A pattern counts its compiled size, and the target of a
+    reference counts for each reference to it.
     """
     try:
         root = msgspec.json.decode(schema)

@@ -191,7 +191,9 @@ def refusal(id: int | str) -> bytes:
 
 
 def tool_output(key: str, result: object) -> bytes:
-    """Returns the line that carries the result of a call (`CallToolResult` of MCP) to the session's tool server."""
+    """Returns the line that carries the result of a call (`CallToolResult` of MCP) to the session's tool server.
+    `key` names the waiting call: see `Door.park`.
+    """
     return _OUTPUT + _encode({"key": key, "result": result}) + b"\n"
 
 

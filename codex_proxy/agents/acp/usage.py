@@ -16,18 +16,18 @@ from codex_proxy.core.events import Usage
 NO_TOKENS = Usage()
 
 
-def usage_in(told: object) -> Usage | None:
+def usage_in(counts: object) -> Usage | None:
     """Reads a token count with ACP's or Gemini's field names. Returns None if it is missing or counts nothing."""
-    if not isinstance(told, dict):
+    if not isinstance(counts, dict):
         return None
-    given = _count(told, "inputTokens", "input_tokens")
-    output = _count(told, "outputTokens", "output_tokens")
+    given = _count(counts, "inputTokens", "input_tokens")
+    output = _count(counts, "outputTokens", "output_tokens")
     if given is None or output is None:
         return None
-    cached = _count(told, "cachedReadTokens", "cached_tokens") or 0
-    written = _count(told, "cachedWriteTokens") or 0
-    thought = _count(told, "thoughtTokens") or 0
-    total = _count(told, "totalTokens")
+    cached = _count(counts, "cachedReadTokens", "cached_tokens") or 0
+    written = _count(counts, "cachedWriteTokens") or 0
+    thought = _count(counts, "thoughtTokens") or 0
+    total = _count(counts, "totalTokens")
     apart = cached > given if total is None else given + output < total
     if apart:
         given += cached + written
@@ -37,9 +37,9 @@ def usage_in(told: object) -> Usage | None:
     return None if usage == NO_TOKENS else usage
 
 
-def _count(told: dict[str, Any], *names: str) -> int | None:
+def _count(counts: dict[str, Any], *names: str) -> int | None:
     for name in names:
-        value = told.get(name)
+        value = counts.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53:
             return value
     return None
@@ -105,8 +105,8 @@ class UsageCounter:
             return None
         self._session = total
         turn = total - before
-        told = known and self._whole
-        return turn if told and min(turn.input, turn.cached, turn.output, turn.reasoning) >= 0 else None
+        complete = known and self._whole
+        return turn if complete and min(turn.input, turn.cached, turn.output, turn.reasoning) >= 0 else None
 
 
 def _count_in(result: object) -> object:

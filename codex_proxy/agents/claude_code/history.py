@@ -33,7 +33,9 @@ from codex_proxy.core.items import (
 Block = dict[str, Any]
 
 NO_OUTPUT: Final = "No output: the call was cut off before it was answered."
-"""The output of a call that has none. The provider refuses a conversation without it."""
+"""The text that stands for the output of a call without one. The provider refuses a conversation in which a call
+has no output.
+"""
 CONTINUE: Final = "Continue."
 """The user's last line, if the history ends with a message of the assistant."""
 BEGIN: Final = "(The conversation begins with your message.)"
@@ -97,7 +99,7 @@ class Line(msgspec.Struct):
     role: Literal["user", "assistant"]
     blocks: list[Block]
     model: str = ""
-    """For a line of the assistant: the model that signed its thoughts; empty if it has none."""
+    """In a line of the assistant: the model that signed the thinking blocks in it; empty if there are none."""
 
 
 class Conversation(msgspec.Struct, frozen=True):

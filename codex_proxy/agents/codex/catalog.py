@@ -151,7 +151,9 @@ def _custom(template: dict[str, Any], slug: str, lite: bool) -> dict[str, Any]:
 
 
 def _entries(bundled: bytes | dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the entries of the models, after checking each field."""
+    """Returns the entries of the models in `bundled`, the JSON that the binary prints, or its value. Raises
+    `CatalogError` for an entry without a needed field, or with a field of another type.
+    """
     if isinstance(bundled, bytes):
         try:
             catalog = msgspec.json.decode(bundled)

@@ -21,7 +21,9 @@ PAGE_BYTES: Final = 4096
 
 _RESPONSE_ITEMS: Final = ("response_items", ("response", "side", "position"))
 _CONVERSATION_ITEMS: Final = ("conversation_items", ("conversation", "position"))
-"""The table of a list of items, and its key columns; the first of them is the row of the object that has the list."""
+"""The tables of the lists of items, each with its key columns. The first column is the row of the response or
+conversation that has the list.
+"""
 
 Mark = Callable[[sqlite3.Connection, str, str], bool]
 

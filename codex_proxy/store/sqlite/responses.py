@@ -173,8 +173,10 @@ def scan(
     limits: ContextLimits,
     visit: Callable[[StoredItem], object],
 ) -> None:
-    """Calls `visit` with each item of the chain, row by row, without keeping it. Raises `NotStored` and
-    `ContextTooLarge`."""
+    """Calls `visit` with each stored item of a chain of responses, oldest first, without keeping the items in
+    memory. `id` is the last response of the chain. Raises `NotStored` if `owner` has no such response, and
+    `ContextTooLarge` if the chain exceeds `limits`.
+    """
     row = row_of(connection, "response", owner, id)
     items, size = connection.execute(
         f"{_CHAIN} SELECT count(item), coalesce(sum(length(json) + length(raw)), 0) FROM chain"

@@ -169,8 +169,10 @@ def text_of(block: dict[str, Any]) -> str:
 
 
 def results_text(block: dict[str, Any]) -> str:
-    """Returns the result of a tool that Anthropic's servers ran as text: titles and addresses, texts, or why it
-    failed."""
+    """Returns the result of a tool that Anthropic's servers ran as text: a line for each entry, with the title,
+    URL, text, output or error code that it has, joined by ` - `. `block` is the result block as the client sends it
+    back.
+    """
     content = block.get("content")
     lines: list[str] = []
     for each in content if isinstance(content, list) else [content]:

@@ -51,7 +51,9 @@ def instructions_of(system: wire.Content | None) -> str:
 def history_of(
     messages: Sequence[wire.InputMessage], reader: BlockReader, identity: str
 ) -> tuple[HistoryItem, ...]:
-    """Turns `messages` into the history of a turn. `identity` names the agent and model that will read it."""
+    """Turns `messages` into the history of a turn. `identity` names the agent and model that will read it. `reader`
+    reads the content blocks.
+    """
     newest = max((index for index, each in enumerate(messages) if each.role == "user"), default=-1)
     history = _History(reader, identity)
     for index, message in enumerate(messages):

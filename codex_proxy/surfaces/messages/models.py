@@ -46,7 +46,7 @@ def page_query(limit: str | None, after_id: str | None, before_id: str | None) -
 
 def anthropic_names(catalog: ModelCatalog, env: str) -> list[str]:
     """Returns every name in the list. Claude Code shows only names with `claude` or `anthropic` in them, so each of
-    the others is listed a second time with the prefix `claude-`.
+    the others is listed a second time with the prefix `claude-`. `env`: see `listed_names`.
     """
     names = listed_names(catalog, env)
     return list(dict.fromkeys([*names, *map(with_claude_prefix, names)]))

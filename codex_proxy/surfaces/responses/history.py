@@ -236,7 +236,9 @@ def _message(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
 
 
 def _sub_agent_message(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
-    """Returns a message between two of the client's sub-agents as a user message."""
+    """Returns a message between two of the client's sub-agents as a user message. `seen` is not used: the functions
+    in `_OTHERS` have the same parameters.
+    """
     texts = [part.get("text") or part.get("encrypted_content") or "" for part in item["content"]]
     return [HistoryMessage("user", (TextPart("".join(texts)),))]
 

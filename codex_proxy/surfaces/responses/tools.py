@@ -74,8 +74,9 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
 def offered_by(
     given: Sequence[wire.AnyTool] | None, choice: wire.ToolChoice | None, input_tools: Sequence[Tool] = ()
 ) -> Offered:
-    """Returns what the model is offered. `input_tools` are the client's tools that items of the input contain
-    (`tools_in`).
+    """Returns what the model is offered. `given` and `choice` are the request's `tools` and `tool_choice`.
+    `input_tools` are the client's tools that items of the input contain (`tools_in`). Raises `Fault`
+    INVALID_REQUEST for hosted tools, duplicate names, and a choice of a tool that is not offered.
     """
     given = given or ()
     for index, tool in enumerate(given):

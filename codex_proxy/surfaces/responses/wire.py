@@ -1,8 +1,9 @@
 """The pydantic models of `POST /v1/responses`: unknown fields are ignored, types are strict.
 
-Comes in: the bytes of the body. Goes out: `ResponseRequest`. Raises `Fault` INVALID_REQUEST with `param`. The parser
-checks later what depends on settings or on several fields. Sources: docs/contract.md#fields-of-a-request,
-docs/contract.md#sampling-beyond-openais, OpenAI's own types for the ranges.
+Input: the bytes of the body. Output: a `ResponseRequest` whose fields have valid types and ranges. Raises `Fault`
+INVALID_REQUEST with `param`. What depends on settings or on several fields is checked later, in `parse.py`.
+Sources: docs/contract.md#fields-of-a-request, docs/contract.md#sampling-beyond-openais, OpenAI's own types for the
+ranges.
 """
 
 from __future__ import annotations
