@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import aiohttp
 from aiohttp import web
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
@@ -116,6 +117,16 @@ until = eventually
 """By the name that most tests of servers use."""
 
 
+class GivenSettings(Settings):
+    """Settings of the arguments alone: to look for each in the environment and in a file takes longer than a turn."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
+
+
 def settings_of(folder: Path, **more: Any) -> Settings:
     """Settings of a fake proxy that keeps no file outside of `folder`."""
     given: dict[str, Any] = {
@@ -126,7 +137,7 @@ def settings_of(folder: Path, **more: Any) -> Settings:
         "drain_ms": 0,
         "mcp_start_wait": PATIENCE,
     }
-    return Settings(**(given | more))
+    return GivenSettings(**(given | more))
 
 
 @asynccontextmanager

@@ -19,6 +19,8 @@ from tests.fuzz.requests import PIXEL
 from tests.http.serving import Proxy, fake_proxy
 from tests.waiting import PATIENCE
 
+pytestmark = pytest.mark.sampled(every=2)
+
 TEXT = "Hello from the deterministic fake agent."
 WEATHER: Any = {
     "name": "get_weather",
@@ -85,6 +87,7 @@ async def test_create_gives_a_whole_answer(client: AsyncAnthropic) -> None:
     assert answer._request_id.startswith("req_")
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "marker",
     [
@@ -168,6 +171,7 @@ async def test_the_beta_client_and_a_bearer_token_are_as_good(proxy: Proxy) -> N
     assert answer.content[0].type == "text"
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize(
     ("fields", "error"),
     [

@@ -179,6 +179,7 @@ async def test_no_more_conversations_are_kept_than_the_operator_says(tmp_path: P
         assert proxy.server.agent.processes().idle <= 3  # two that wait, one of each kind, and a conversation
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("marker", "status", "code"),
     [
@@ -199,6 +200,7 @@ async def test_what_goes_wrong_is_an_error_and_no_answer(
     assert (answer.status, answer.error["code"]) == (status, code)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "fault",
     [

@@ -130,6 +130,7 @@ async def test_a_prompt_that_is_longer_than_it_takes_is_refused_before_anything_
         assert (await reply.json())["error"]["code"] == "context_length_exceeded"
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("marker", "status", "code"),
     [

@@ -40,6 +40,8 @@ from codex_proxy.tools.policy import ToolPolicy
 from tests.http.serving import WEATHER, Proxy, fake_proxy, until, user
 from tests.pictures import PNG
 
+pytestmark = pytest.mark.sampled(every=2)
+
 OF_A_REQUEST = (
     *(
         web.Request,
@@ -121,6 +123,7 @@ def response(text: str, **fields: Any) -> dict[str, Any]:
     return {"model": "codex-5", "input": text, **fields}
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [
@@ -155,6 +158,7 @@ async def test_a_request_that_is_over_leaves_nothing(
     await nothing_is_left(proxy, ask)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_response_in_the_background_leaves_nothing(proxy: Proxy, stream: bool) -> None:
     async def ask() -> None:

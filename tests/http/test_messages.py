@@ -16,6 +16,8 @@ from tests.surfaces.messages.answering import fold, frames
 from tests.surfaces.messages.asking import recorded, result, tool, use
 from tests.surfaces.messages.asking import said as spoken
 
+pytestmark = pytest.mark.sampled(every=2)
+
 TEXT = "Hello from the deterministic fake agent."
 
 
@@ -194,6 +196,7 @@ FAULTS: dict[str, tuple[int, str, bool]] = {
 """By scenario of the fake agent: the status and type, and whether the client must not try again."""
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("scenario", FAULTS)
 async def test_a_fault_before_the_first_byte_is_a_plain_status(

@@ -35,6 +35,7 @@ async def test_models_advertises_codev_5_in_dev_stacks_and_codex_5_in_prod_hosts
     assert not any(name.startswith("codev-5" if env == "prod" else "codex-5") for name in listed)
 
 
+@pytest.mark.exhaustive
 async def test_both_sets_of_aliases_are_accepted_everywhere_and_answered_by_the_name_asked_for(
     proxy: Proxy,
 ) -> None:

@@ -162,7 +162,11 @@ def test_a_response_request_with_everything_is_right_to_both(body: dict[str, Any
 
 
 MANY = settings(
-    max_examples=250, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=min(2 * settings().max_examples, 250),
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
 )
 
 

@@ -145,6 +145,7 @@ async def test_in_a_response_in_the_background_that_is_run_again(tmp_path: Path)
         assert (await polled(ended))["status"] == "completed"
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("data", "why"),
     [

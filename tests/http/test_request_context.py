@@ -31,6 +31,7 @@ def complete(answer: Answer) -> bool:
     return set(answer.error) == {"message", "type", "param", "code"} and bool(answer.error["message"])
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [

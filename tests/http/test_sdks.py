@@ -18,6 +18,8 @@ from pydantic import BaseModel, ConfigDict, SecretStr
 from tests.http.serving import WEATHER, Proxy, fake_proxy
 from tests.waiting import PATIENCE
 
+pytestmark = pytest.mark.sampled(every=2)
+
 TEXT = "Hello from the deterministic fake agent."
 
 
@@ -153,6 +155,7 @@ async def test_a_tool_loop_comes_back_with_the_output(client: AsyncOpenAI) -> No
     assert (second.choices[0].message.content or "").startswith("The tool said:")
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("fields", "error"),
     [

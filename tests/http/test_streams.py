@@ -13,6 +13,8 @@ import pytest
 from tests.http.serving import Proxy, fake_agent, fake_proxy, frames_of, proxy_of, user
 from tests.waiting import out_of_patience
 
+pytestmark = pytest.mark.sampled(every=2)
+
 SLOW = user("[[fake:text first=150]]", stream=True)
 """Silent for 150 ms, then a short text."""
 
@@ -134,6 +136,7 @@ async def test_an_error_in_mid_stream_is_a_single_error_frame_then_done(proxy: P
     assert answer.text.count('"error"') == answer.text.count("[DONE]") == 1
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize(
     ("scenario", "status", "kind", "code"),
     [

@@ -31,6 +31,7 @@ async def one_step(
         return choices
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("count", [1, 2], ids=["one choice", "sampled"])
 @pytest.mark.parametrize(
     ("first", "second", "end"),

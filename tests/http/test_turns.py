@@ -52,6 +52,7 @@ BOTH_WAYS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.sampled(every=3)
 @BOTH_WAYS
 @pytest.mark.parametrize("name", ["own", "own/inner", "root", "root/inner"])
 async def test_a_request_may_choose_a_folder_inside_the_roots(

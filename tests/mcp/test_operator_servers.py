@@ -70,6 +70,7 @@ async def test_a_server_is_started_when_it_is_first_needed_and_then_kept(make: M
     assert first.fault is None
 
 
+@pytest.mark.exhaustive
 async def test_a_result_is_a_json_array_of_its_texts_and_keeps_images_and_structure(make: Make) -> None:
     result = await make(stdio("files")).call("files", "mixed", "{}", LONG)
     assert result.text == '["one","two"]'
@@ -79,6 +80,7 @@ async def test_a_result_is_a_json_array_of_its_texts_and_keeps_images_and_struct
     assert (result.structured, result.is_error, result.truncated) == (b'{"sum":3}', False, False)
 
 
+@pytest.mark.exhaustive
 async def test_500_tools_are_listed_page_by_page(make: Make) -> None:
     listing = await make(stdio("many", "--tools", "500")).tools()
     names = [tool.name for tool in listing.tools]
@@ -86,18 +88,21 @@ async def test_500_tools_are_listed_page_by_page(make: Make) -> None:
     assert listing.faults == ()
 
 
+@pytest.mark.exhaustive
 async def test_of_too_many_tools_the_first_are_offered_and_the_rest_is_named_as_a_fault(make: Make) -> None:
     listing = await make(stdio("many", "--tools", "500"), max_tools=120).tools()
     assert len(listing.tools) == 120
     assert "all but the first 120 are left out" in listing.faults[0].message
 
 
+@pytest.mark.exhaustive
 async def test_a_list_whose_pages_never_end_is_cut_after_the_limit(make: Make) -> None:
     listing = await make(stdio("endless", "--endless"), max_pages=7).tools()
     assert [tool.name for tool in listing.tools if tool.name == "echo"] == ["echo"]
     assert listing.faults[0].kind == McpFaultKind.PROTOCOL
 
 
+@pytest.mark.exhaustive
 async def test_a_result_of_20_mb_is_cut_and_says_so(make: Make) -> None:
     result = await make(stdio("files")).call("files", "big", arguments(size=20_000_000), LONG)
     assert texts(result)[0] == "x" * McpLimits().text_bytes
@@ -112,11 +117,13 @@ async def test_a_message_above_the_limit_ends_the_server_and_not_the_proxy(make:
     assert texts(await servers.call("files", "echo", arguments(text="again"), LONG)) == ["again"]
 
 
+@pytest.mark.exhaustive
 async def test_an_error_that_the_tool_returns_is_its_answer(make: Make) -> None:
     result = await make(stdio("files")).call("files", "refuse", "{}", LONG)
     assert (texts(result), result.is_error, result.fault) == (["not today"], True, None)
 
 
+@pytest.mark.exhaustive
 async def test_a_tool_that_does_not_exist_is_an_error_result_without_the_servers_secrets(make: Make) -> None:
     servers = make(stdio("files", env={"SECRET": "sk-very-secret"}))
     result = await servers.call("files", "nothing", "{}", LONG)
@@ -162,6 +169,7 @@ async def test_a_cancelled_call_asks_the_server_to_stop(make: Make, tmp_path: Pa
     assert texts(await servers.call("files", "echo", arguments(text="well"), LONG)) == ["well"]
 
 
+@pytest.mark.exhaustive
 async def test_calls_run_side_by_side(make: Make) -> None:
     servers = make(stdio("files"))
     calls = [servers.call("files", "meet", arguments(count=5, text=str(n)), LONG) for n in range(5)]
@@ -178,6 +186,7 @@ async def test_a_server_that_dies_in_a_call_gives_an_error_result_and_is_started
     assert texts(await servers.call("files", "echo", arguments(text="again"), LONG)) == ["again"]
 
 
+@pytest.mark.exhaustive
 async def test_a_server_that_keeps_dying_is_started_again_later_each_time(
     make: Make, clock: ManualClock
 ) -> None:
@@ -192,6 +201,7 @@ async def test_a_server_that_keeps_dying_is_started_again_later_each_time(
         assert texts(result) == ["MCP server 'files' ended with code 3."]
 
 
+@pytest.mark.exhaustive
 async def test_a_server_that_ran_long_before_it_died_is_started_at_once(
     make: Make, clock: ManualClock
 ) -> None:
@@ -222,6 +232,7 @@ async def test_a_program_that_ends_at_once_is_a_fault_with_its_last_words_for_th
     assert fault.detail == "my key is [...]\n"
 
 
+@pytest.mark.exhaustive
 async def test_a_slow_server_is_not_waited_for_and_is_used_once_it_is_ready(
     make: Make, tmp_path: Path
 ) -> None:
@@ -245,6 +256,7 @@ async def test_a_server_that_never_answers_is_given_up_and_ended(make: Make, tmp
     assert gone([int(pid_file.read_text())])
 
 
+@pytest.mark.exhaustive
 async def test_only_the_first_request_waits_for_a_start(
     make: Make, clock: ManualClock, tmp_path: Path
 ) -> None:
@@ -281,6 +293,7 @@ async def test_tools_that_change_are_seen_without_waiting_for_the_interval(make:
     assert "new" in {tool.name for tool in (await servers.tools()).tools}
 
 
+@pytest.mark.exhaustive
 async def test_a_list_is_kept_for_the_interval_and_then_asked_for_again(
     make: Make, clock: ManualClock
 ) -> None:
@@ -291,6 +304,7 @@ async def test_a_list_is_kept_for_the_interval_and_then_asked_for_again(
     assert not any(a is b for a, b in zip(first, (await servers.tools()).tools, strict=True))
 
 
+@pytest.mark.exhaustive
 async def test_a_busy_server_keeps_the_list_that_is_known(
     make: Make, clock: ManualClock, tmp_path: Path
 ) -> None:
@@ -305,6 +319,7 @@ async def test_a_busy_server_keeps_the_list_that_is_known(
     assert texts(await call) == ["done"]
 
 
+@pytest.mark.exhaustive
 async def test_close_ends_the_servers_and_calls_after_it_are_refused(make: Make) -> None:
     servers = make(stdio("files"))
     pid = int(texts(await servers.call("files", "pid", "{}", LONG))[0])

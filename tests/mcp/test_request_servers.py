@@ -212,6 +212,7 @@ async def test_what_was_resolved_and_checked_is_what_is_connected_to(make: Make,
     assert listing.faults[0].kind == McpFaultKind.FORBIDDEN
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("certified", "reached"), [("localhost", True), ("127.0.0.1", False)])
 async def test_a_certificate_is_checked_for_the_name_though_the_address_is_connected_to(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, certified: str, reached: bool
@@ -340,6 +341,7 @@ async def test_an_event_above_what_the_older_transport_takes_is_an_error_result(
     assert texts(await servers.call(named(sse), "me", "echo", arguments(text="well"), LONG)) == ["well"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("transport", ["http", "sse"])
 async def test_a_server_that_dies_in_a_call_gives_an_error_result(make: Make, transport: str) -> None:
     with web_server(transport) as (port, process):

@@ -80,6 +80,7 @@ def noted(file: Path) -> list[int]:
     return [int(line) for line in file.read_text().split()] if file.exists() else []
 
 
+@pytest.mark.sampled(every=3)
 @FAULTS
 async def test_a_client_that_leaves_takes_a_child_of_its_own_along(
     codex_home: CodexHome, faults: str
@@ -101,6 +102,7 @@ async def test_a_client_that_leaves_takes_along_what_its_turn_left_on_a_shared_p
             assert next_one.status == 200
 
 
+@pytest.mark.exhaustive
 async def test_a_client_that_leaves_a_deaf_shared_process_takes_it_along(codex_home: CodexHome) -> None:
     """It does not answer to the interrupt, so it is not used again."""
     async with misbehaving(codex_home, "app-server", "grandchild,deaf,ignore_sigterm") as scene:
@@ -108,6 +110,7 @@ async def test_a_client_that_leaves_a_deaf_shared_process_takes_it_along(codex_h
         await eventually(lambda: gone(scene.family))
 
 
+@pytest.mark.sampled(every=2)
 @DIALECTS
 async def test_a_child_that_is_killed_ends_its_stream_with_an_error_and_leaves_nothing(
     codex_home: CodexHome, dialect: str
@@ -119,6 +122,7 @@ async def test_a_child_that_is_killed_ends_its_stream_with_an_error_and_leaves_n
         assert scene.talk.error_code == "agent_crashed"
 
 
+@pytest.mark.sampled(every=2)
 @DIALECTS
 async def test_a_warden_that_is_killed_takes_everything_along_and_the_server_goes_on(
     codex_home: CodexHome, dialect: str
@@ -135,6 +139,7 @@ async def test_a_warden_that_is_killed_takes_everything_along_and_the_server_goe
             assert next_one.status == 200
 
 
+@pytest.mark.sampled(every=2)
 @DIALECTS
 async def test_a_child_that_crashes_ends_its_stream_with_an_error_and_leaves_nothing(
     codex_home: CodexHome, dialect: str
@@ -150,6 +155,7 @@ async def test_a_child_that_crashes_ends_its_stream_with_an_error_and_leaves_not
         await eventually(lambda: gone(noted(pids)[:2]))
 
 
+@pytest.mark.sampled(every=3)
 @DIALECTS
 @FAULTS
 async def test_a_proxy_that_is_killed_takes_everything_along(
@@ -162,6 +168,7 @@ async def test_a_proxy_that_is_killed_takes_everything_along(
         await eventually(lambda: gone(scene.family))
 
 
+@pytest.mark.sampled(every=3)
 @DIALECTS
 @FAULTS
 async def test_a_proxy_that_is_told_to_stop_ends_everything_within_its_time(
@@ -175,6 +182,7 @@ async def test_a_proxy_that_is_told_to_stop_ends_everything_within_its_time(
         assert gone(scene.family)
 
 
+@pytest.mark.sampled(every=2)
 @DIALECTS
 async def test_a_second_signal_ends_everything_at_once(codex_home: CodexHome, dialect: str) -> None:
     async with misbehaving(codex_home, dialect, "grandchild,hang", drain=60_000) as scene:
@@ -185,6 +193,7 @@ async def test_a_second_signal_ends_everything_at_once(codex_home: CodexHome, di
         await eventually(lambda: gone(scene.family))
 
 
+@pytest.mark.sampled(every=2)
 @DIALECTS
 async def test_a_child_that_closes_its_output_and_lives_on_is_ended(
     codex_home: CodexHome, dialect: str

@@ -74,6 +74,7 @@ async def running(home: CodexHome, command: str, *arguments: str, **environment:
         yield Scene(proxy, client, proxy.family(), sleepers(proxy))
 
 
+@pytest.mark.sampled(every=2)
 @COMMANDS
 @SANDBOXES
 async def test_a_client_that_leaves_takes_its_command_along(
@@ -87,6 +88,7 @@ async def test_a_client_that_leaves_takes_its_command_along(
             assert b"Hi." in next_one.body
 
 
+@pytest.mark.exhaustive
 @COMMANDS
 async def test_an_agent_that_is_killed_takes_its_command_along_and_its_stream_ends_with_an_error(
     codex_home: CodexHome, command: str
@@ -102,6 +104,7 @@ async def test_an_agent_that_is_killed_takes_its_command_along_and_its_stream_en
             assert b"Hi." in next_one.body
 
 
+@pytest.mark.sampled(every=2)
 @COMMANDS
 @SANDBOXES
 async def test_a_proxy_that_is_killed_takes_everything_along(
@@ -127,6 +130,7 @@ async def test_a_proxy_that_is_told_to_stop_ends_everything_and_says_so_to_its_c
         assert gone(scene.family), "when it is gone, so are they"
 
 
+@pytest.mark.exhaustive
 @COMMANDS
 async def test_a_second_signal_ends_everything_at_once(codex_home: CodexHome, command: str) -> None:
     async with running(codex_home, command, PROXY_DRAIN_MS="60000") as scene:
@@ -139,6 +143,7 @@ async def test_a_second_signal_ends_everything_at_once(codex_home: CodexHome, co
         await eventually(lambda: gone(scene.family))
 
 
+@pytest.mark.exhaustive
 async def test_a_command_that_outlives_its_turn_is_ended_after_it(
     codex_home: CodexHome, model_server: ModelServer
 ) -> None:
@@ -152,6 +157,7 @@ async def test_a_command_that_outlives_its_turn_is_ended_after_it(
         await eventually(lambda: not sleepers(proxy))
 
 
+@pytest.mark.exhaustive
 async def test_a_running_stream_is_finished_while_the_server_drains_and_listens_no_longer(
     codex_home: CodexHome, model_server: ModelServer
 ) -> None:
@@ -173,6 +179,7 @@ async def test_a_running_stream_is_finished_while_the_server_drains_and_listens_
         assert gone(family)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_proxy_that_dies_while_its_agent_starts_leaves_no_process(
     codex_home: CodexHome, signum: signal.Signals

@@ -89,6 +89,7 @@ async def test_injected_history_comes_after_the_context_and_an_empty_input_adds_
     assert [one[1], two[1], three[1]] == ["one", "two", last]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("sandbox", "written"), [("read-only", False), ("workspace-write", True), ("danger-full-access", True)]
 )
@@ -108,6 +109,7 @@ async def test_the_shell_runs_in_the_sandbox_that_was_chosen(
     assert ("Read-only file system" in output) is not written
 
 
+@pytest.mark.exhaustive
 async def test_a_command_that_the_sandbox_stopped_shows_in_the_raw_items_too(
     codex_home: CodexHome, model_server: ModelServer
 ) -> None:

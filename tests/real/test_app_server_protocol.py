@@ -72,6 +72,7 @@ async def test_the_version_is_in_the_version_command_and_in_the_user_agent(
         assert version_from(running.user_agent) == version
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("identity", ["7.1", "a b/ü", 12])
 async def test_a_request_id_is_echoed_as_it_was_sent(child: Codex, identity: Any) -> None:
     assert "account" in await child.request("account/read", {}, id=identity)
@@ -181,6 +182,7 @@ async def test_leaving_a_thread_unloads_it_but_does_not_stop_its_turn(
     assert (await child.request("thread/loaded/list", {}))["data"] == []
 
 
+@pytest.mark.exhaustive
 @knows("thread_unload_delay_secs")
 async def test_threads_that_were_left_cost_no_memory(
     child: Codex, plain_home: CodexHome, model_server: ModelServer

@@ -94,12 +94,14 @@ async def chain(tmp_path: Path, proxies: Proxies, model_server: ModelServer) -> 
     return Chain(await proxies.of(model_aliases=aliases), model_server, tmp_path)
 
 
+@pytest.mark.exhaustive
 async def test_a_patch_is_applied_under_a_model_name_with_a_patch_tool(chain: Chain) -> None:
     done = await chain.session(DEFERRED, plan([call("apply_patch", input=PATCH)], [say("Patched.")]))
     assert (done.folder / "made.txt").read_text() == "made by a patch\n"
     assert done.answer == "Patched."
 
 
+@pytest.mark.exhaustive
 async def test_a_patch_is_applied_by_a_script_under_a_newer_model_name(chain: Chain) -> None:
     script = f"text(await tools.apply_patch({json.dumps(PATCH)}));"
     done = await chain.session(LITE, plan([call("exec", input=script)], [say("Patched.")]))
@@ -115,6 +117,7 @@ async def test_a_tool_of_its_mcp_server_is_called_under_a_plain_model_name(chain
     assert done.answer == "Called."
 
 
+@pytest.mark.exhaustive
 async def test_a_deferred_tool_of_its_mcp_server_is_found_and_called(chain: Chain) -> None:
     name = f"client_{offered_name('mcp__files', 'echo')}"
     done = await chain.session(
@@ -126,6 +129,7 @@ async def test_a_deferred_tool_of_its_mcp_server_is_found_and_called(chain: Chai
     assert name in chain.offered()
 
 
+@pytest.mark.exhaustive
 async def test_a_script_calls_its_mcp_server_under_a_newer_model_name(chain: Chain) -> None:
     script = 'text(await tools.mcp__files__echo({"text": "seen"}));'
     done = await chain.session(LITE, plan([call("exec", input=script)], [say("Called.")]))
@@ -133,6 +137,7 @@ async def test_a_script_calls_its_mcp_server_under_a_newer_model_name(chain: Cha
     assert (called["tool"], called["status"]) == ("echo", "completed")
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("model", [PLAIN, DEFERRED, LITE])
 async def test_a_picture_reaches_the_model(chain: Chain, tmp_path: Path, model: str) -> None:
     picture = tmp_path / "pixel.png"

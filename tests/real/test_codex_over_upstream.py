@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from codex_proxy.core.mcp_names import offered_name
 from tests.real.codex_home import CodexHome, make_codex_home
 from tests.real.release import codex_path
@@ -108,6 +110,7 @@ async def test_a_shell_command_is_run_and_the_session_goes_on(client: Client) ->
     assert "again" in outputs[1]
 
 
+@pytest.mark.exhaustive
 async def test_a_custom_tool_is_a_function_to_the_upstream_and_comes_back_as_custom(client: Client) -> None:
     client.set_model(DEFERRED)
     client.server.script = [client.made("apply_patch", input=PATCH), text("Patched.")]
@@ -118,6 +121,7 @@ async def test_a_custom_tool_is_a_function_to_the_upstream_and_comes_back_as_cus
     assert json.loads(client.last[-2]["tool_calls"][0]["function"]["arguments"]) == {"input": PATCH}
 
 
+@pytest.mark.exhaustive
 async def test_a_script_of_the_newest_form_calls_its_tools(client: Client) -> None:
     client.set_model(LITE)
     script = 'text(await tools.mcp__files__echo({"text": "seen"}));'
@@ -128,6 +132,7 @@ async def test_a_script_of_the_newest_form_calls_its_tools(client: Client) -> No
     assert "seen" in json.dumps(client.last[-1])
 
 
+@pytest.mark.exhaustive
 async def test_a_tool_in_a_namespace_is_called_by_its_own_name(client: Client) -> None:
     name = offered_name("mcp__files", "echo")
     client.server.script = [client.made(name, text="seen"), text("Called.")]
@@ -137,6 +142,7 @@ async def test_a_tool_in_a_namespace_is_called_by_its_own_name(client: Client) -
     assert name in client.offered()
 
 
+@pytest.mark.exhaustive
 async def test_a_deferred_tool_is_found_and_called(client: Client) -> None:
     client.set_model(DEFERRED)
     name = offered_name("mcp__files", "echo")
@@ -152,6 +158,7 @@ async def test_a_deferred_tool_is_found_and_called(client: Client) -> None:
     assert name in client.offered(1)
 
 
+@pytest.mark.exhaustive
 async def test_an_answer_that_breaks_off_is_asked_for_again(client: Client) -> None:
     client.server.script = [event(chunk({"content": "Half of"})), text("All of it.")]
     events = await client.run("Say it.")

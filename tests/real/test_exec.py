@@ -33,6 +33,7 @@ async def exec_proxy(codex_home: CodexHome) -> AsyncIterator[Proxy]:
         yield running
 
 
+@pytest.mark.exhaustive
 async def test_items_are_streamed_while_the_turn_goes_on(
     exec_proxy: Proxy, model_server: ModelServer
 ) -> None:
@@ -74,6 +75,7 @@ async def test_a_plain_model_gets_the_conversation_and_nothing_else(
     assert "[system]\nBe brief." in message["content"][0]["text"]
 
 
+@pytest.mark.exhaustive
 async def test_a_schema_reaches_the_model_and_holds(exec_proxy: Proxy, model_server: ModelServer) -> None:
     wanted: Any = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": SCHEMA}}
     answer = await exec_proxy.client.chat.completions.create(
@@ -83,6 +85,7 @@ async def test_a_schema_reaches_the_model_and_holds(exec_proxy: Proxy, model_ser
     assert model_server.calls[-1].body["text"]["format"]["schema"]["required"] == ["answer"]
 
 
+@pytest.mark.exhaustive
 async def test_an_image_reaches_the_model(exec_proxy: Proxy, model_server: ModelServer) -> None:
     content: Any = [
         {"type": "text", "text": "[[model:text]]"},
@@ -95,6 +98,7 @@ async def test_an_image_reaches_the_model(exec_proxy: Proxy, model_server: Model
     await eventually(lambda: not list(state.glob("home-*")))
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("marker", "status", "code"),
     [

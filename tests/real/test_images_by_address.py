@@ -51,6 +51,7 @@ def response_item(url: str) -> dict[str, Any]:
     return {"role": "user", "content": parts}
 
 
+@pytest.mark.exhaustive
 async def test_an_image_from_an_allowed_host_reaches_the_model_as_data(
     codex_home: CodexHome, model_server: ModelServer, address: str
 ) -> None:
@@ -60,6 +61,7 @@ async def test_an_image_from_an_allowed_host_reaches_the_model_as_data(
     assert images(model_server) == [f"data:image/png;base64,{PNG}"]
 
 
+@pytest.mark.exhaustive
 async def test_an_image_in_a_response_is_fetched_too(
     codex_home: CodexHome, model_server: ModelServer, address: str
 ) -> None:

@@ -89,6 +89,7 @@ async def test_a_stream_has_the_events_of_lists_and_calls(
     assert outputs(model_server, 1) == ["a", "not today"]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("kept", [32, 0])
 @pytest.mark.parametrize("approve", [True, False])
 async def test_a_call_waits_for_its_approval_in_the_next_request(
@@ -220,6 +221,7 @@ async def test_calls_beyond_max_tool_calls_are_not_made(
     assert "limit" in second
 
 
+@pytest.mark.exhaustive
 async def test_a_server_that_is_not_there_is_a_failed_list_and_no_failed_response(
     proxies: Proxies, model_server: ModelServer
 ) -> None:
@@ -257,6 +259,7 @@ async def test_a_server_that_may_not_be_named_is_a_400(
     assert model_server.calls == []
 
 
+@pytest.mark.exhaustive
 async def test_without_the_setting_the_answer_names_it(proxies: Proxies) -> None:
     async with proxies.serving() as proxy:
         with pytest.raises(openai.BadRequestError, match="PROXY_MCP_ALLOWED_URLS"):

@@ -90,6 +90,7 @@ async def test_several_calls_of_one_step_run_beside_each_other(
     assert sorted(outputs(model_server, 1)) == ["one", "two"]
 
 
+@pytest.mark.exhaustive
 @EVERY_WAY
 async def test_a_step_with_calls_of_both_gives_both_outputs_to_the_model(
     proxies: Proxies, model_server: ModelServer, desk: Path, way: str
@@ -115,6 +116,7 @@ async def test_images_and_structured_content_reach_the_model(
     assert [part["type"] for part in output] == ["input_text", "input_image", "input_text"]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("tool", "arguments", "told"),
     [
@@ -139,6 +141,7 @@ async def test_what_goes_wrong_with_a_call_is_told_to_the_model_and_the_answer_c
     assert told in json.dumps(outputs(model_server, 1))
 
 
+@pytest.mark.exhaustive
 async def test_a_call_that_hangs_ends_at_its_deadline(
     codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
 ) -> None:
@@ -150,6 +153,7 @@ async def test_a_call_that_hangs_ends_at_its_deadline(
     assert "0.5 s" in json.dumps(outputs(model_server, 1))
 
 
+@pytest.mark.exhaustive
 async def test_a_model_that_never_stops_calling_is_told_and_then_given_up(
     codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
 ) -> None:
@@ -163,6 +167,7 @@ async def test_a_model_that_never_stops_calling_is_told_and_then_given_up(
     assert "limit" in outputs(model_server, 3)[2]
 
 
+@pytest.mark.exhaustive
 async def test_a_server_with_five_hundred_tools_is_offered_whole(
     codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
 ) -> None:
@@ -200,6 +205,7 @@ async def test_a_server_that_cannot_be_started_costs_its_tools_and_no_answer(
     assert outputs(model_server, 1) == ["well"]
 
 
+@pytest.mark.exhaustive
 async def test_a_proxy_that_stops_ends_its_servers(
     codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
 ) -> None:
@@ -210,6 +216,7 @@ async def test_a_proxy_that_stops_ends_its_servers(
     assert not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.exhaustive
 async def test_servers_of_the_agent_s_own_home_stay_the_agent_s_and_show_as_activity(
     codex_home: CodexHome, model_server: ModelServer
 ) -> None:

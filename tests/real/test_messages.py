@@ -67,6 +67,7 @@ def reasoning_in(request: Request) -> list[str]:
     return [item["encrypted_content"] for item in input_of(request) if item["type"] == "reasoning"]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("way", ["kept", pytest.param("replayed", marks=pytest.mark.exhaustive), "forgotten"])
 async def test_each_steps_reasoning_reaches_the_model_again_in_its_place(
     proxies: Proxies, model_server: ModelServer, way: str
@@ -105,6 +106,7 @@ async def test_a_conversation_keeps_the_providers_cache_key(
     ).encode().decode("unicode_escape")
 
 
+@pytest.mark.exhaustive
 async def test_without_state_in_the_history_nothing_is_shown_of_it(
     proxies: Proxies, model_server: ModelServer
 ) -> None:

@@ -62,6 +62,7 @@ async def test_in_the_users_own_home_the_planted_server_would_be_started(planted
     assert (planted_home.user / "mcp-was-started").exists()
 
 
+@pytest.mark.sampled(every=3)
 @PLAIN_MODEL
 @pytest.mark.parametrize("model", [None, *LITE_MODELS[:1], "gpt-5.5"])
 async def test_nothing_of_the_users_home_reaches_the_model_and_only_the_clients_tools_are_offered(

@@ -6,6 +6,8 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.http.serving import Proxy, fake_proxy
 from tests.real.codex_home import make_codex_home
 from tests.real.release import codex_path
@@ -29,6 +31,7 @@ async def codex_says(proxy: Proxy, folder: Path, prompt: str) -> str:
     return answer.decode()
 
 
+@pytest.mark.exhaustive
 async def test_codex_is_answered_through_the_proxy_and_nothing_is_stored(tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
     async with fake_proxy(tmp_path / "server", {"FAKE_CODEX_MODELS": "any"}) as proxy:

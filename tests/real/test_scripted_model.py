@@ -34,6 +34,7 @@ async def play(child: Codex, prompt: str) -> dict[str, Any]:
     return await child.run_turn(thread, [user(prompt)])
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("marker", "text"),
     [
@@ -57,6 +58,7 @@ async def test_a_scenario_that_ends_well_streams_its_text(
     assert await model_server.calls[0].ending() == "completed"
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("marker", "message", "ending"),
     [

@@ -94,6 +94,7 @@ async def chunks_of(proxy: Proxy, **request: Any) -> AsyncIterator[ChatCompletio
         yield chunk
 
 
+@pytest.mark.exhaustive
 @BOTH_MODES
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 async def test_a_fault_before_any_text_is_a_plain_status(
@@ -160,6 +161,7 @@ async def test_a_refusal_is_a_refusal_and_not_an_empty_answer(proxy: Proxy, syst
     assert answer.choices[0].finish_reason == "stop"
 
 
+@pytest.mark.exhaustive
 async def test_a_provider_that_cannot_be_reached_is_said_at_once(tmp_path: Path) -> None:
     async with model_server() as gone:
         home = make_codex_home(tmp_path, gone.base_url)
@@ -169,6 +171,7 @@ async def test_a_provider_that_cannot_be_reached_is_said_at_once(tmp_path: Path)
         assert (caught.value.status_code, caught.value.code) == (502, "upstream_unreachable")
 
 
+@pytest.mark.exhaustive
 @BOTH_MODES
 async def test_a_model_that_says_nothing_in_time_is_a_504(
     codex_home: CodexHome, model_server: ModelServer, system: str | None
@@ -188,6 +191,7 @@ async def test_a_model_that_says_nothing_in_time_is_a_504(
         assert well.choices[0].message.content == "Hi."
 
 
+@pytest.mark.exhaustive
 async def test_a_model_that_falls_silent_ends_the_stream_with_an_error(codex_home: CodexHome) -> None:
     async with proxy(codex_home) as running:
         request = ask("[[model:stall n=3]]", system="Be brief.")
@@ -226,6 +230,7 @@ async def test_who_is_not_signed_in_is_told_so_at_once(
     assert model_server.calls == []
 
 
+@pytest.mark.exhaustive
 async def test_a_sign_in_is_seen_without_a_restart(codex_home: CodexHome, model_server: ModelServer) -> None:
     config = codex_home.config.read_text()
     codex_home.config.write_text(
@@ -244,6 +249,7 @@ async def test_a_sign_in_is_seen_without_a_restart(codex_home: CodexHome, model_
     assert keys == {"Bearer sk-of-the-user"}
 
 
+@pytest.mark.exhaustive
 async def test_a_turn_that_waits_too_long_for_a_place_is_a_429(
     codex_home: CodexHome, model_server: ModelServer
 ) -> None:

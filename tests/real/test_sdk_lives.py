@@ -53,6 +53,7 @@ def agent_of(process: AppServerProcess) -> psutil.Process:
     return agent
 
 
+@pytest.mark.exhaustive
 @BOTH_MODES
 async def test_a_client_that_leaves_mid_stream_drops_the_model_connection(
     proxy: Proxy, model_server: ModelServer, system: str | None
@@ -82,6 +83,7 @@ async def test_a_client_that_leaves_before_the_first_word_drops_the_model_connec
     assert not any(process.unhealthy for process in proxy.processes)
 
 
+@pytest.mark.exhaustive
 async def test_a_client_that_leaves_while_it_waits_for_a_place_leaves_no_trace(
     codex_home: CodexHome, model_server: ModelServer
 ) -> None:
@@ -113,6 +115,7 @@ async def test_a_client_that_leaves_while_its_process_starts_leaves_no_trace(
     assert len(model_server.calls) == 1
 
 
+@pytest.mark.exhaustive
 async def test_a_thread_is_unloaded_when_its_turn_is_over(own_proxies: Proxies) -> None:
     """What the agent still knows: it lists the threads that it has loaded."""
     proxy = await own_proxies.of()
@@ -161,6 +164,7 @@ async def loaded_threads(process: AppServerProcess) -> list[str]:
     return data
 
 
+@pytest.mark.sampled(every=2)
 @BOTH_MODES
 async def test_a_killed_process_fails_its_own_turns_and_the_next_one_takes_over(
     codex_home: CodexHome, model_server: ModelServer, system: str | None
@@ -186,6 +190,7 @@ async def test_a_killed_process_fails_its_own_turns_and_the_next_one_takes_over(
         await eventually(lambda: running.idle)
 
 
+@pytest.mark.exhaustive
 async def test_a_turn_that_waits_for_a_process_that_dies_in_its_start_gets_the_reason_or_another(
     codex_home: CodexHome,
 ) -> None:
@@ -205,6 +210,7 @@ async def test_a_turn_that_waits_for_a_process_that_dies_in_its_start_gets_the_r
         assert await answer(running, "[[model:text say=Hi.]]", system="Be brief.") == "Hi."
 
 
+@pytest.mark.exhaustive
 async def test_twenty_streams_on_two_processes_keep_their_texts_apart(codex_home: CodexHome) -> None:
     async def one(index: int) -> None:
         system = "Be brief." if index % 2 else None
@@ -220,6 +226,7 @@ async def test_twenty_streams_on_two_processes_keep_their_texts_apart(codex_home
         assert sum(process.turns_served for process in running.processes) >= 20
 
 
+@pytest.mark.exhaustive
 async def test_two_servers_share_a_state_folder_but_for_the_store(codex_home: CodexHome) -> None:
     """Started in the same moment, with nothing laid out yet."""
 
@@ -249,6 +256,7 @@ async def test_no_other_host_is_asked_for_anything(
     assert {call.path for call in model_server.requests} == {"/v1/responses"}
 
 
+@pytest.mark.exhaustive
 async def test_a_missing_default_home_is_no_obstacle_but_nobody_is_signed_in(
     codex_home: CodexHome, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ class Report(pydantic.BaseModel):
 STEP = [think(), call("GetWeather", city="Paris", days=2)]
 
 
+@pytest.mark.exhaustive
 @EVERY_WAY
 async def test_the_sdk_parses_arguments_and_answer_into_pydantic_models(
     proxies: Proxies, model_server: ModelServer, way: str
@@ -94,6 +95,7 @@ def langchain_model(url: str) -> Any:
     return model.bind_tools([get_weather])
 
 
+@pytest.mark.exhaustive
 @EVERY_WAY
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streaming"])
 async def test_a_langchain_loop_with_bound_tools_ends_with_the_answer(

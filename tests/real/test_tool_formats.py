@@ -212,6 +212,7 @@ async def test_a_conversation_whose_answers_are_checked_goes_on(
     assert told(model_server.calls[1]).count("JSON schema") == 1
 
 
+@pytest.mark.exhaustive
 async def test_a_schema_that_is_none_is_a_400_with_the_reason(
     proxies: Proxies, model_server: ModelServer
 ) -> None:

@@ -194,6 +194,7 @@ async def test_another_model_does_not_see_the_reasoning_of_the_one_before(
 # --- the end of what is kept ----------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 async def test_a_client_that_never_comes_back_leaves_no_thread_behind(
     proxies: Proxies, model_server: ModelServer
 ) -> None:
@@ -208,6 +209,7 @@ async def test_a_client_that_never_comes_back_leaves_no_thread_behind(
         assert await threads_of(loop.proxy) == []
 
 
+@pytest.mark.exhaustive
 async def test_one_thread_too_many_ends_the_one_that_was_kept_longest(
     proxies: Proxies, model_server: ModelServer
 ) -> None:
@@ -262,6 +264,7 @@ async def test_nobody_but_their_owner_gets_a_kept_thread_or_a_remembered_step(
     assert adas == first
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("moment", ["before its use", "in its use"])
 async def test_an_agent_that_dies_with_parked_turns_is_no_loss(
     own_proxies: Proxies, model_server: ModelServer, moment: str
@@ -304,6 +307,7 @@ async def test_a_proxy_that_stops_with_parked_turns_leaves_no_process(
         await eventually(lambda: gone(family))
 
 
+@pytest.mark.exhaustive
 async def test_kept_threads_can_be_switched_off(proxies: Proxies, model_server: ModelServer) -> None:
     async with loop_of(proxies, "replayed") as loop:
         loop.say("[[model:tool rounds=2 say=Done.]] Weather?")

@@ -35,6 +35,7 @@ PIXEL = (
 )
 
 
+@pytest.mark.sampled(every=3)
 @PLAIN_MODEL
 @ALL_WAYS
 async def test_a_call_goes_to_the_client_and_its_output_to_the_model(
@@ -201,6 +202,7 @@ async def test_an_image_in_an_output_reaches_the_model(
     assert parts[1]["detail"] in ("high", "original")  # 0.169 asks for the image as it is
 
 
+@pytest.mark.sampled(every=2)
 @FORGETTING
 async def test_a_loop_of_twenty_steps_ends_with_the_answer(
     proxies: Proxies, model_server: ModelServer, way: str

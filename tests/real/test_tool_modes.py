@@ -34,6 +34,7 @@ def own_items(call: Request) -> list[dict[str, Any]]:
     return [item for item in input_of(call) if item["type"].startswith("function_call")]
 
 
+@pytest.mark.exhaustive
 @EVERY_WAY
 async def test_a_client_with_tools_has_the_model_for_itself(
     own_proxies: Proxies, model_server: ModelServer, way: str
@@ -49,6 +50,7 @@ async def test_a_client_with_tools_has_the_model_for_itself(
         assert [item.get("role") for item in input_of(each) if item["type"] == "message"] == ["user"]
 
 
+@pytest.mark.exhaustive
 @EVERY_WAY
 async def test_with_always_the_agent_s_own_command_runs_and_the_client_s_call_goes_to_the_client(
     proxies: Proxies, model_server: ModelServer, way: str
@@ -72,6 +74,7 @@ async def test_with_always_the_agent_s_own_command_runs_and_the_client_s_call_go
     assert len(model_server.calls) == 3
 
 
+@pytest.mark.sampled(every=2)
 @EVERY_WAY
 @pytest.mark.parametrize(
     "command",
@@ -109,6 +112,7 @@ def assert_true(told: str, runs: Path, way: str) -> None:
         assert counted in ("", "counted\n"), "once at most"
 
 
+@pytest.mark.exhaustive
 @EVERY_WAY
 async def test_a_command_behind_a_client_s_call_is_never_told_to_have_done_what_it_has_not(
     proxies: Proxies, model_server: ModelServer, way: str
@@ -156,6 +160,7 @@ ESCALATED = call(
 )
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "own", [ESCALATED, call("request_user_input", questions=[])], ids=["escalation", "question"]
 )

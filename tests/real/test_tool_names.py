@@ -36,6 +36,7 @@ NAMES = [
 PATCH = {"type": "custom", "custom": {"name": "edit", "description": "Edits a file."}}
 
 
+@pytest.mark.exhaustive
 @FORGETTING
 @pytest.mark.parametrize("name", NAMES)
 async def test_a_name_that_the_agent_does_not_take_is_the_client_s_all_the_same(

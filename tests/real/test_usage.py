@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import aiohttp
+import pytest
 
 from tests.real.codex_home import MODEL
 from tests.real.proxy import Proxy, ask
@@ -50,6 +51,7 @@ async def test_usage_is_what_the_agent_counted_for_both_surfaces(proxy: Proxy) -
     assert found["output_tokens"] > 0
 
 
+@pytest.mark.exhaustive
 async def test_limits_are_those_that_the_provider_sent_with_the_last_turn(proxy: Proxy) -> None:
     await proxy.client.chat.completions.create(**ask("[[model:limits]]"))
     found = await read(proxy, "/usage/limits")
