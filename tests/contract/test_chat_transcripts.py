@@ -125,6 +125,7 @@ def test_the_manifest_names_every_transcript_with_the_digest_of_its_content() ->
         assert entry["sha256"] == digest(content(committed(entry["file"].removesuffix(".json"))))
 
 
+@pytest.mark.exhaustive
 async def test_regenerating_gives_no_difference_except_metadata_and_touches_nothing_committed(
     tmp_path: Path,
 ) -> None:

@@ -14,7 +14,7 @@ EXAMPLE = ROOT / "examples" / "oneshot_agent"
 
 
 def test_the_modules_that_the_page_names_have_the_names_that_it_gives() -> None:
-    section = PAGE.partition("| module | holds |")[2].partition("\n## ")[0]
+    section = PAGE.partition("| module | contains |")[2].partition("\n## ")[0]
     missing = []
     for line in section.splitlines():
         modules, _, holds = line.removeprefix("|").partition("|")
@@ -30,7 +30,7 @@ def test_every_name_for_authors_is_there() -> None:
 
 
 def test_the_example_imports_nothing_but_the_modules_of_the_page() -> None:
-    allowed = set(re.findall(r"`(codex_proxy\.[\w.]+)`", PAGE.partition("| module | holds |")[2]))
+    allowed = set(re.findall(r"`(codex_proxy\.[\w.]+)`", PAGE.partition("| module | contains |")[2]))
     for path in (EXAMPLE / "oneshot_agent").glob("*.py"):
         used = set(re.findall(r"^(?:from|import) (codex_proxy[\w.]*)", path.read_text("utf-8"), re.MULTILINE))
         assert used <= allowed, path

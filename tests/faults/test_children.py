@@ -120,6 +120,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "row",
     [

@@ -83,6 +83,7 @@ def there() -> Counter[str]:
 @contextlib.contextmanager
 def without_collector() -> Iterator[None]:
     gc.collect()
+    gc.freeze()  # so that a look at all objects sees only what is made from now on
     gc.disable()
     try:
         yield

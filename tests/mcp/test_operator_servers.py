@@ -214,6 +214,7 @@ async def test_a_server_that_ran_long_before_it_died_is_started_at_once(
         ]
 
 
+@pytest.mark.exhaustive
 async def test_the_tools_of_the_others_are_there_when_one_server_cannot_be_started(make: Make) -> None:
     missing = StdioServer(label="missing", command="no-such-program-here")
     listing = await make(missing, stdio("files")).tools()
@@ -286,6 +287,7 @@ async def test_lines_that_are_not_json_rpc_and_a_flood_on_stderr_are_ignored(mak
     assert texts(await servers.call("files", "echo", arguments(text="still"), LONG)) == ["still"]
 
 
+@pytest.mark.exhaustive
 async def test_tools_that_change_are_seen_without_waiting_for_the_interval(make: Make) -> None:
     servers = make(stdio("files"))
     assert "new" not in {tool.name for tool in (await servers.tools()).tools}

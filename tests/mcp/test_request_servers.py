@@ -371,6 +371,7 @@ async def test_an_operators_server_may_have_any_url_and_gets_its_headers(streama
         await servers.close()
 
 
+@pytest.mark.exhaustive
 async def test_after_close_a_session_is_refused(make: Make, streamable: int) -> None:
     servers = make(f"http://127.0.0.1:{streamable}/mcp")
     await servers.tools(named(streamable), "me")

@@ -20,6 +20,7 @@ async def start() -> AsyncIterator[Start]:
     faults: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
     gc.collect()  # what earlier tests have left to the collector is closed now, and not during this test
+    gc.freeze()  # what is left is not looked at again before the next test
     before = open_descriptors()
 
     async def start_one(command: Command) -> tuple[Child, Recorder]:

@@ -11,9 +11,11 @@ import msgspec
 import pytest
 
 from codex_proxy.agents.spec import NoAgentError
+from codex_proxy.app import make_server
+from codex_proxy.config import Settings
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.surfaces.errors import TABLE
-from tests.http.serving import ENVIRONMENT, Proxy, fake_proxy, user
+from tests.http.serving import ENVIRONMENT, Proxy, fake_proxy, running, user
 from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
 from tests.mcp.serving import certificate
 from tests.upstreams.cases import CASES, Case, chunk, event, text
@@ -384,7 +386,8 @@ async def test_the_names_of_open_responses_server_are_taken_and_its_key_only_bes
         names = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL_INTERNAL": address, "STREAM_TIMEOUT": "7"}
         for name, value in names.items():
             monkeypatch.setenv(name, value)
-        async with fake_proxy(tmp_path, names, agent="openai-chat") as proxy:
+        settings = Settings(agent="openai-chat", port=0, workdir=tmp_path, state_dir=tmp_path / "state")
+        async with running(await make_server(settings, names)) as proxy:
             await proxy.ask(user())
             assert proxy.server.settings.upstream_idle_timeout == 7
         assert server.asked[-1].headers["Authorization"] == f"Bearer {KEY}"

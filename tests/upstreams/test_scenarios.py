@@ -165,7 +165,7 @@ BOTH = [
 ]
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("agent", "path"), BOTH)
 async def test_a_model_that_never_stops_calling_is_told_and_then_given_up(
     agent: str, path: str, tmp_path: Path
@@ -182,7 +182,7 @@ async def test_a_model_that_never_stops_calling_is_told_and_then_given_up(
     assert ["limit" in said for said in outputs[-1].values()] == [False, False, True, True]
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("agent", "path"), BOTH)
 async def test_a_tool_that_no_server_has_is_told_to_the_model(agent: str, path: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"mcp_config": mcp_config(tmp_path)}
@@ -195,6 +195,7 @@ async def test_a_tool_that_no_server_has_is_told_to_the_model(agent: str, path: 
     assert "not a registered MCP tool" in told["call_a"]
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("agent", "path"), BOTH)
 async def test_the_answer_behind_a_tool_that_runs_here_streams_while_the_upstream_writes(
     agent: str, path: str, tmp_path: Path
@@ -225,6 +226,7 @@ async def test_the_answer_behind_a_tool_that_runs_here_streams_while_the_upstrea
     assert [len(outputs_in(each.body)) for each in server.asked] == [0, 1]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("agent", ["openai-chat", "openai-responses"])
 async def test_a_call_of_the_clients_streams_also_where_other_tools_run_here(
     agent: str, tmp_path: Path
