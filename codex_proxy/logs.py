@@ -132,10 +132,10 @@ def _warned(
     log.warning("warned", category=category.__name__, source=f"{filename}:{lineno}", said=str(message))
 
 
-def _not_raisable(told: Any) -> None:
+def _not_raisable(unraisable: Any) -> None:
     """Logs an exception that the interpreter could not raise because it happened in a destructor or callback."""
-    log.error("not_raisable", exc_info=told.exc_value)
+    log.error("not_raisable", exc_info=unraisable.exc_value)
 
 
-def _thread_broke(told: Any) -> None:
-    log.error("thread_broke", exc_info=told.exc_value)
+def _thread_broke(failed: Any) -> None:
+    log.error("thread_broke", exc_info=failed.exc_value)

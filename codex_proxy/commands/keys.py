@@ -62,13 +62,13 @@ def add(settings: Settings, name: str, limits: Limits, *, replace: bool) -> tupl
     )
     first = not settings.wants_key
     replaced = put_key(settings.keys_path, key, replace=replace)
-    told = (
+    note = (
         f"The key '{name}' is above: it is not shown again. {settings.keys_path} holds its hash"
         f"{'; the old key of this name works no longer' if replaced else ''}.\n"
         "Clients send it as `Authorization: Bearer KEY`. A server that runs takes it within a second."
         f"{' From then on every client needs a key.' if first else ''}"
     )
-    return secret, told + _unknown_among(limits.agents, settings)
+    return secret, note + _unknown_among(limits.agents, settings)
 
 
 def _unknown_among(agents: Sequence[str], settings: Settings) -> str:
@@ -96,13 +96,13 @@ def remove(settings: Settings, name: str) -> str:
             f"'{DEFAULT_NAME}' is the key in PROXY_API_KEY: unset that, and start the server anew"
         )
     remove_key(settings.keys_path, name)
-    told = (
+    note = (
         f"The key '{name}' is gone; a server that runs lets nobody in with it from the next second on. What was "
         "stored with it stays, for a new key of this name."
     )
     if not read_keys(settings.keys_path):
-        told += f" No key is left: while {settings.keys_path} is there, a server wants one all the same."
-    return told
+        note += f" No key is left: while {settings.keys_path} is there, a server wants one all the same."
+    return note
 
 
 def listing(settings: Settings, *, as_json: bool) -> str:

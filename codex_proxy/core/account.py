@@ -82,9 +82,11 @@ def with_context_length(failure: Failure, model: str, models: Sequence[AgentMode
     return msgspec.structs.replace(failure, message=message)
 
 
-def with_reset(failure: Failure, limits: Sequence[AccountLimits], *, told_at: float, now: float) -> Failure:
+def with_reset(
+    failure: Failure, limits: Sequence[AccountLimits], *, reported_at: float, now: float
+) -> Failure:
     """Adds to a failure of a usage limit the seconds until that limit is reset (`retry_after`). Returns any other
-    failure unchanged. `told_at` is the time at which the agent reported the limits; it and `now` are in seconds
+    failure unchanged. `reported_at` is the time at which the agent reported the limits; it and `now` are in seconds
     since 1970.
     """
     if failure.kind is not FaultKind.USAGE_LIMIT_REACHED or failure.retry_after is not None:
@@ -93,7 +95,7 @@ def with_reset(failure: Failure, limits: Sequence[AccountLimits], *, told_at: fl
         window: reset
         for limit in limits
         for window in limit.windows
-        if (reset := resets_at(window, told_at)) is not None and reset > now
+        if (reset := resets_at(window, reported_at)) is not None and reset > now
     }
     if not resets:
         return failure
@@ -103,9 +105,9 @@ def with_reset(failure: Failure, limits: Sequence[AccountLimits], *, told_at: fl
     return msgspec.structs.replace(failure, retry_after=last - now)
 
 
-def resets_at(window: LimitWindow, told_at: float) -> int | None:
-    """Returns when the window is reset, in seconds since 1970; None where the agent did not report it. `told_at` is
+def resets_at(window: LimitWindow, reported_at: float) -> int | None:
+    """Returns when the window is reset, in seconds since 1970; None where the agent did not report it. `reported_at` is
     when the limits were reported."""
     if window.resets_at is None and window.resets_in is not None:
-        return int(told_at + window.resets_in)
+        return int(reported_at + window.resets_in)
     return window.resets_at

@@ -89,13 +89,13 @@ EVENT_COUNTS: ContextVar[EventCounts | None] = ContextVar("event_counts", defaul
 class TurnTimings:
     """Measures the times of a turn, beginning when this object is created."""
 
-    def __init__(self, clock: Clock, told: Callable[[ServedBy], None] | None = None) -> None:
-        """`told` is called with the upstream that answers, as soon as that is known."""
+    def __init__(self, clock: Clock, on_served: Callable[[ServedBy], None] | None = None) -> None:
+        """`on_served` is called with the upstream that answers, as soon as that is known."""
         self._clock = clock
         self._began = clock.monotonic()
         self._first: float | None = None
         self._counts = EVENT_COUNTS.get()
-        self._told = told
+        self._on_served = on_served
         self.ended_by: str | None = None
         """The name of the agent's event that determined the finish reason."""
 
@@ -103,8 +103,8 @@ class TurnTimings:
         """Records a batch of events, before it is rendered. The last event of a turn is its end."""
         if self._counts is not None:
             self._counts.count(events)
-        if self._told is not None and ServedBy in map(type, events):
-            self._told(next(event for event in events if isinstance(event, ServedBy)))
+        if self._on_served is not None and ServedBy in map(type, events):
+            self._on_served(next(event for event in events if isinstance(event, ServedBy)))
         if self._first is None and any(map(_shows, events)):
             self._first = self._clock.monotonic()
         if events and isinstance(events[-1], TurnEnded):

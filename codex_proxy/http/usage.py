@@ -77,4 +77,4 @@ async def limits(request: web.Request) -> web.Response:
 
 def _limits_of(agent: Agent, now: float) -> dict[str, Any]:
     known, age = agent.limits.newest()
-    return limits_object(agent.name, known, told_at=now - age, now=now, reason=NO_LIMITS_YET)
+    return limits_object(agent.name, known, reported_at=now - age, now=now, reason=NO_LIMITS_YET)

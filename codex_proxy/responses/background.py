@@ -223,20 +223,20 @@ async def unfinished_responses(service: ResponsesService) -> list[StoredResponse
     return [] if store is None else await store.unfinished_responses()
 
 
-async def recover_responses(service: ResponsesService, left: Sequence[StoredResponse]) -> None:
+async def recover_responses(service: ResponsesService, unfinished: Sequence[StoredResponse]) -> None:
     """Runs each of these responses again, or fails it. If the store is not available, a task tries again later."""
     store = service.store
     if store is None:
         return
-    refused = [found for found in left if not await _recovered(service, store, found)]
+    refused = [found for found in unfinished if not await _recovered(service, store, found)]
     if refused:
         service.background.tasks.spawn(_recover_until_stored(service, store, refused))
 
 
 async def _recover_until_stored(
-    service: ResponsesService, store: Store, left: Sequence[StoredResponse]
+    service: ResponsesService, store: Store, unfinished: Sequence[StoredResponse]
 ) -> None:
-    for found in left:
+    for found in unfinished:
         while not await _recovered(service, store, found):  # noqa: ASYNC110 - a disk gives no event
             await asyncio.sleep(RETRY_SECONDS)
 

@@ -299,7 +299,7 @@ class RunScheduler:
     def with_details(self, run: Run, failure: Failure) -> Failure:
         known, age = self.agent_of(run.turn).limits.newest()
         now = self._epoch()
-        failure = with_reset(failure, known, told_at=now - age, now=now)
+        failure = with_reset(failure, known, reported_at=now - age, now=now)
         return with_context_length(failure, run.turn.model, self.agent.models())
 
     def run_ended(self, run: Run) -> None:

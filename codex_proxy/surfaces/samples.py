@@ -89,19 +89,19 @@ class Samples:
         if len(self._ends) < len(self._spent):
             return
         self.ended = True
-        told = [spent.reported for spent in self._spent if spent.reported is not None]
-        if len(told) == len(self._spent):
-            out.append(UsageReported(_in_all(told), trigger=self._spent[0].trigger))  # type: ignore[arg-type]
+        usages = [spent.reported for spent in self._spent if spent.reported is not None]
+        if len(usages) == len(self._spent):
+            out.append(UsageReported(_total(usages), trigger=self._spent[0].trigger))  # type: ignore[arg-type]
         stops = {index: (end.choice_stops or {}).get(0, end.stop) for index, end in self._ends.items()}
         out.append(TurnEnded(stops[0], self._ends[0].trigger, choice_stops=stops))
 
 
-def _in_all(told: list[Usage]) -> Usage:
+def _total(usages: list[Usage]) -> Usage:
     """Returns the usage of all turns together: the shared prompt counts once, the outputs are summed."""
-    first = max(told, key=lambda usage: usage.input)
+    first = max(usages, key=lambda usage: usage.input)
     return Usage(
         input=first.input,
         cached=first.cached,
-        output=sum(usage.output for usage in told),
-        reasoning=sum(usage.reasoning for usage in told),
+        output=sum(usage.output for usage in usages),
+        reasoning=sum(usage.reasoning for usage in usages),
     )

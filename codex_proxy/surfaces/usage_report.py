@@ -203,33 +203,33 @@ def _invalid(name: str, expected: str) -> Fault:
 
 
 def limits_object(
-    agent: str, known: Sequence[AccountLimits], *, told_at: float, now: float, reason: str
+    agent: str, known: Sequence[AccountLimits], *, reported_at: float, now: float, reason: str
 ) -> dict[str, Any]:
-    """Returns the object with the account's limits; if none are known, it has null and `reason`. `told_at` is when
+    """Returns the object with the account's limits; if none are known, it has null and `reason`. `reported_at` is when
     the agent reported them; it and `now` are in seconds since 1970.
     """
-    found = [_limit(each, told_at, now) for each in known]
+    found = [_limit(each, reported_at, now) for each in known]
     return {
         "object": "usage.limits",
         "agent": agent,
         "limits": found or None,
-        "as_of": int(told_at) if found else None,
+        "as_of": int(reported_at) if found else None,
         "reason": None if found else reason,
     }
 
 
-def _limit(limit: AccountLimits, told_at: float, now: float) -> dict[str, Any]:
+def _limit(limit: AccountLimits, reported_at: float, now: float) -> dict[str, Any]:
     return {
         "id": limit.id or None,
         "name": limit.name,
         "plan": limit.plan,
         "reached": limit.reached,
-        "windows": [_window(each, told_at, now) for each in limit.windows],
+        "windows": [_window(each, reported_at, now) for each in limit.windows],
     }
 
 
-def _window(window: LimitWindow, told_at: float, now: float) -> dict[str, Any]:
-    reset = resets_at(window, told_at)
+def _window(window: LimitWindow, reported_at: float, now: float) -> dict[str, Any]:
+    reset = resets_at(window, reported_at)
     return {
         "name": window.name,
         "window_seconds": window.seconds,

@@ -52,7 +52,7 @@ def window(used: float, resets_at: int | None = None, resets_in: float | None = 
 def test_a_usage_limit_says_when_the_fullest_of_its_windows_begins_anew(
     windows: tuple[LimitWindow, ...], wait: float | None
 ) -> None:
-    told = with_reset(REACHED, [AccountLimits(windows=windows)], told_at=990, now=1000)
+    told = with_reset(REACHED, [AccountLimits(windows=windows)], reported_at=990, now=1000)
     assert told.retry_after == wait
 
 
@@ -61,5 +61,5 @@ def test_other_faults_and_what_the_provider_itself_says_stay() -> None:
     said = Failure(kind=FaultKind.USAGE_LIMIT_REACHED, message="No.", retry_after=5)
     other = Failure(kind=FaultKind.UPSTREAM_ERROR, message="No.")
     for failure in (said, other):
-        assert with_reset(failure, limits, told_at=990, now=1000) == failure
+        assert with_reset(failure, limits, reported_at=990, now=1000) == failure
         assert with_context_length(failure, "", MODELS) == failure

@@ -56,7 +56,7 @@ class OpenCall(msgspec.Struct):
     """
 
     id: str | None
-    told: Update
+    known: Update
     """Everything reported about the call so far; later fields replace earlier ones."""
     output: str = ""
     """The output that has been reported so far."""
@@ -202,9 +202,9 @@ class UpdateReader:
             waits = _is_unnamed(call, call) and not self.tools.is_called_by(call)
             state = self._calls[name] = OpenCall("" if waits else self._begin_call(call), call)
         else:
-            state.told = _merged(state.told, call)
-            if state.id == "" and not _is_unnamed(state.told, call):
-                state.id = self._begin_call(state.told)
+            state.known = _merged(state.known, call)
+            if state.id == "" and not _is_unnamed(state.known, call):
+                state.id = self._begin_call(state.known)
         if state.id:
             self._add_output(state, call)
         if call.status in ENDED:
@@ -212,7 +212,7 @@ class UpdateReader:
             self._ended_calls.add(name)
             if state.id:
                 self.events.append(ItemEnded(state.id, "failed" if call.status == "failed" else "completed"))
-        return state.told
+        return state.known
 
     def _begin_call(self, call: Update) -> str | None:
         if self.tools.is_called_by(call):
@@ -304,20 +304,20 @@ def _text_of(content: Any) -> str:
 
 def _merged(before: Update, call: Update) -> Update:
     """Returns the state of a call with the fields of a new update replaced."""
-    told = {name: value for name in Update.__struct_fields__ if (value := getattr(call, name)) is not None}
+    fields = {name: value for name in Update.__struct_fields__ if (value := getattr(call, name)) is not None}
     if isinstance(before.meta, dict) and isinstance(call.meta, dict):
-        told["meta"] = {**before.meta, **call.meta}
+        fields["meta"] = {**before.meta, **call.meta}
     if before.raw_input and not call.raw_input:
-        told.pop("raw_input", None)
-    return msgspec.structs.replace(before, **told)
+        fields.pop("raw_input", None)
+    return msgspec.structs.replace(before, **fields)
 
 
-def _is_unnamed(told: Update, newest: Update) -> bool:
+def _is_unnamed(known: Update, newest: Update) -> bool:
     """Returns whether the call is a command whose description has not come yet. It comes in the command's text, in
     a request for permission, or when the command runs.
     """
-    named = isinstance(told.raw_input, dict) and told.raw_input.get("command")
-    return told.kind == "execute" and told.status == "pending" and newest.session_update != "" and not named
+    named = isinstance(known.raw_input, dict) and known.raw_input.get("command")
+    return known.kind == "execute" and known.status == "pending" and newest.session_update != "" and not named
 
 
 def _line_of(call: Update) -> str:

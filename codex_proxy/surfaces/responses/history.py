@@ -78,19 +78,19 @@ def history_entries(items: Sequence[ItemDict], *, earlier: int = 0) -> list[Hist
     for index, item in enumerate(items):
         reader.read(item, index)
     reader.settle()
-    return reader.told
+    return reader.entries
 
 
 def history_of(items: Sequence[ItemDict], *, earlier: int = 0) -> tuple[HistoryItem, ...]:
     """Like `history_entries`, but returns the history items only."""
-    return tuple(told.part for told in history_entries(items, earlier=earlier))
+    return tuple(entry.part for entry in history_entries(items, earlier=earlier))
 
 
 class _Reader:
     """Collects the history, and which of its calls have outputs."""
 
     def __init__(self, items: Sequence[ItemDict], earlier: int) -> None:
-        self.told: list[HistoryEntry] = []
+        self.entries: list[HistoryEntry] = []
         self._earlier = earlier
         self._announced = {item["call_id"] for item in items if item["type"] in _CALLS}
         self._mcp = McpHistory(items, earlier, self._announced)
@@ -124,10 +124,10 @@ class _Reader:
         dropped = {id(call) for call in unanswered}
         given = {id(call): output for call, output in self._mcp.unanswered()}
         if dropped or given:
-            self.told = list(_completed(self.told, dropped, given))
+            self.entries = list(_completed(self.entries, dropped, given))
 
     def _tell(self, index: int, *parts: HistoryItem) -> None:
-        self.told += [HistoryEntry(index, part) for part in parts]
+        self.entries += [HistoryEntry(index, part) for part in parts]
 
     def _place(self, index: int) -> str:
         return "input" if index < self._earlier else f"input[{index - self._earlier}]"
@@ -174,13 +174,13 @@ class _Reader:
 
 
 def _completed(
-    told: Iterable[HistoryEntry], dropped: Collection[int], given: Mapping[int, HistoryOutput]
+    entries: Iterable[HistoryEntry], dropped: Collection[int], given: Mapping[int, HistoryOutput]
 ) -> Iterator[HistoryEntry]:
     """Yields the history without the calls in `dropped`, and with the outputs in `given` for calls that have none,
     each after the other outputs of its step. Both contain `id()`s of history items.
     """
     held: list[HistoryEntry] = []
-    for each in told:
+    for each in entries:
         if held and not isinstance(each.part, HistoryCall | HistoryOutput):
             yield from held
             held = []
