@@ -1,9 +1,9 @@
 """The limits of the user's account: read from an agent's messages, and the newest of them kept, from all its processes.
 
-Comes in: the JSON of app-server's `RateLimitSnapshot` or `GetAccountRateLimitsResponse` (camelCase), of proto's
-`token_count` (snake_case), or of Claude Code's `rate_limit_info`. Goes out: `AccountLimits`, none where every field is
-null because the provider sent no limits. A report may leave out limits: it replaces those that it contains, and no
-others. Source: recordings, and Claude Code 2.1.330 with a provider's headers.
+Input: the JSON of app-server's `RateLimitSnapshot` or `GetAccountRateLimitsResponse` (camelCase), of proto's
+`token_count` (snake_case), or of Claude Code's `rate_limit_info`. Output: `AccountLimits`, none where every field
+is null because the provider sent no limits. A report may leave out limits: it replaces those that it contains, and
+no others. Source: recordings, and Claude Code 2.1.330 with a provider's headers.
 """
 
 from __future__ import annotations
@@ -122,7 +122,9 @@ def _text(reported: Mapping[str, Any], *names: str) -> str | None:
 
 
 def _number(reported: Mapping[str, Any], *names: str) -> float | None:
-    """Returns the first of these fields that holds a finite, plausible number; None where there is none."""
+    """Returns the value of the first field in `names` that is a finite, plausible number in `reported`; None if
+    there is none.
+    """
     for name in names:
         value = reported.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _FARTHEST:

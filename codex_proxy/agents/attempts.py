@@ -1,8 +1,8 @@
 """Decides which upstream is asked next, and when, after an attempt has failed.
 
-In: the upstreams that may be asked, in order, and the failure of each attempt. Out: the next attempt, or None.
-Pure: randomness is an argument. The caller must not make another attempt once a part of the answer was sent to the
-client.
+Input: the upstreams that may be asked, in order, and the failure of each attempt. Output: the next attempt, or
+None. Pure: randomness is an argument. The caller must not make another attempt once a part of the answer was sent
+to the client.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A circuit breaker: decides when an upstream that keeps failing is no longer asked, and when it is asked again.
 
-In: the outcome of each attempt, and the time. Out: whether the next attempt may be made. Pure.
+Input: the outcome of each attempt, and the time. Output: whether the next attempt may be made. Pure.
 
 After `failures` failures in a row the breaker is open: no attempt is made for `seconds`. Then it is half open: a
 single attempt is made. If that fails, the breaker opens again; any success closes it.

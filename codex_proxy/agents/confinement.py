@@ -1,9 +1,9 @@
 """Confines the process of an agent that has no sandbox of its own: it can write only to listed folders.
 
-Comes in: the wanted mechanism, and folders. Goes out: a `Confinement`, which changes commands. It is found once, by
-a probe that tries to write outside of the folders. Reading and the network are not restricted, since the agent has
-to reach its provider and the client's tools; sockets of the user's session (`/run/user`) are hidden if the
-mechanism can do that.
+Input: the wanted mechanism, and folders. Output: a `Confinement`, which changes commands. It is found once, by a
+probe that tries to write outside of the folders. Reading and the network are not restricted, since the agent has to
+reach its provider and the client's tools; sockets of the user's session (`/run/user`) are hidden if the mechanism
+can do that.
 """
 
 from __future__ import annotations
@@ -126,9 +126,10 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     def _codex(
         self, inner: Sequence[str], writable: Sequence[str], env: Mapping[str, str]
     ) -> tuple[str, ...]:
-        """Returns the argument vector with `codex sandbox`. Codex itself gets a home and a TMPDIR of its own, and
-        extends PATH; `env` has the values to restore for the agent. The name of the profile cannot be guessed,
-        because Codex merges tables of the same name from other configuration files.
+        """Returns the argument vector that runs `inner` with `codex sandbox`, so that it can write only to the
+        paths in `writable`. Codex itself gets a home and a TMPDIR of its own, and extends PATH; `env` has the
+        values to restore for the agent. The name of the profile cannot be guessed, because Codex merges tables of
+        the same name from other configuration files.
         """
         name = f"confined_{secrets.token_hex(8)}"
         access = dict.fromkeys(writable, "write")
@@ -145,8 +146,9 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _bubblewrap(self, inner: Sequence[str], writable: Sequence[str], cwd: str) -> tuple[str, ...]:
-        """Returns the argument vector with bubblewrap. The user namespace and the dropped capabilities also
-        restrict root, who could otherwise mount the folders again.
+        """Returns the argument vector that runs `inner` in the folder `cwd` with bubblewrap, so that it can write
+        only to the paths in `writable`. The user namespace and the dropped capabilities also restrict root, who
+        could otherwise mount the folders again.
         """
         own = () if self.sees_others else ("--unshare-pid", "--proc", "/proc")
         hidden = ("--tmpfs", SESSION_SOCKETS) if os.path.isdir(SESSION_SOCKETS) else ()
@@ -205,8 +207,8 @@ def _tried(wanted: Wanted) -> Sequence[Mechanism]:
 
 
 def _forms(plain: Confinement) -> Iterator[Confinement]:
-    """Yields the variants of a mechanism, the strictest first. Containers often forbid mounting /proc, which the
-    stricter ones need.
+    """Yields the variants of the mechanism of `plain`, the strictest first. Containers often forbid mounting /proc,
+    which the stricter ones need.
     """
     yield plain
     if plain.mechanism == "bubblewrap":
@@ -214,8 +216,8 @@ def _forms(plain: Confinement) -> Iterator[Confinement]:
 
 
 async def _trouble(candidate: Confinement, folder: Path) -> str:
-    """Tries a mechanism with a program that writes inside and outside of the allowed folders. Returns why the
-    mechanism cannot be used; empty if it can.
+    """Tries the mechanism of `candidate` with a program that writes inside and outside of the allowed folders.
+    Returns why the mechanism cannot be used; empty if it can.
     """
     if sys.platform != "linux" and candidate.mechanism == "landlock":
         return "only Linux has it"

@@ -82,7 +82,9 @@ class FailoverSession(AgentSession):
         super().close()
 
     async def release_last(self, *, finished: bool) -> None:
-        """Releases the current attempt. Returns when earlier attempts are released, too."""
+        """Releases the current attempt; `finished`: see `Agent.release`. Returns when earlier attempts are
+        released, too.
+        """
         if self._going_on is not None:
             self._going_on.cancel()
             await asyncio.gather(self._going_on, return_exceptions=True)
@@ -123,7 +125,9 @@ class FailoverSession(AgentSession):
             self.listener.session_received(self, [], size)  # a sign of life
 
     def _pass_on(self, size: int) -> None:
-        """Passes the held events on. From now on no further attempt is made."""
+        """Passes the held events on to the listener. `size` is their length in bytes. From now on no further
+        attempt is made.
+        """
         self._answering = True
         self._next_attempt = None  # it has the whole turn
         self._tell_outcome(None, answered=True)

@@ -1,6 +1,6 @@
 """Turns an agent's error text into a `Failure`.
 
-Comes in: the text and, if the dialect has them, the kind, HTTP status and details. Codex reports most errors as
+Input: the text and, if the dialect has them, the kind, HTTP status and details. Codex reports most errors as
 English sentences. The tables below come from real binaries (proto 0.42, exec and app-server 0.169) against a model
 provider that failed on purpose. They are looked up in this order: the provider's error code, kinds that are
 certain, texts that are certain, the HTTP status, vague texts, vague kinds. Addresses of the provider, keys and
@@ -270,7 +270,7 @@ def _matching(rows: Texts, text: str) -> tuple[FaultKind, str | None] | None:
 
 def _provider_text(text: str, details: str) -> str:
     """Returns the provider's own text, if Codex reports it within or together with a sentence about a retry; else
-    `text`.
+    `text`. `details` is the error's field of that name, which may contain the provider's text.
     """
     note = _RECONNECTING.match(text)
     if note:
@@ -297,8 +297,8 @@ def _body_in(text: str) -> dict[str, object]:
 
 
 def _readable(said: str, body: dict[str, object]) -> str:
-    """Returns the readable part of an error: the message in the provider's body, or the text without Codex's own
-    words. Empty if neither is readable.
+    """Returns the readable part of an error: the message in `body`, the provider's error object, or `said` without
+    Codex's own words. Empty if neither is readable.
     """
     for name in ("message", "detail"):
         message = body.get(name)

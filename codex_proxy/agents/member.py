@@ -71,8 +71,9 @@ class Member:
         rules: UpstreamRules | None = None,
         is_alone: bool = False,
     ) -> None:
-        """`capabilities` are used until the agent has been made. `rules` are given if it is an upstream. `is_alone`: it
-        is the only agent of its server, so that no message needs its name.
+        """`make` makes the agent; it raises `Fault` if that fails. `capabilities` are used until the agent has been
+        made. `rules` are given if it is an upstream. `is_alone`: it is the only agent of its server, so that no
+        message needs its name.
         """
         self.name = name
         self.is_alone = is_alone

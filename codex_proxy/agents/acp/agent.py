@@ -90,7 +90,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """The folders other than the workspace that a confined process may write to."""
 
     def place_of(self, workdir: str, sandbox: Sandbox) -> Place:
-        """Returns the `Place` of a turn with this folder and sandbox."""
+        """Returns the `Place` of the process that serves turns with this working folder and sandbox."""
         if self.confinement is None or sandbox == "danger-full-access":
             return Place(self.workdir)
         # Without a workspace to write to, one process serves all folders.
@@ -313,7 +313,9 @@ class AcpAgent:
         return process
 
     def _take_in(self, slot: _Slot, process: AcpProcess) -> None:
-        """Stores what the program declared and what its probe session offered."""
+        """Stores what a started program declared and what its probe session offered: in the agent, and a failure of
+        the session in `slot`.
+        """
         declared, probe = process.connection.declared, process.connection.probe
         assert declared is not None
         assert probe is not None

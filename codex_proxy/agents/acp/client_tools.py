@@ -57,7 +57,7 @@ def listed_tool(tool: Tool) -> dict[str, Any]:
 
 
 def _object_schema(parameters: msgspec.Raw) -> Any:
-    """Returns the schema with the `type` that MCP requires."""
+    """Returns the JSON Schema of a tool's arguments with `"type": "object"`, which MCP requires."""
     try:
         schema = msgspec.json.decode(parameters)
     except UNREADABLE:
@@ -68,7 +68,7 @@ def _object_schema(parameters: msgspec.Raw) -> Any:
 
 
 def call_result(parts: Sequence[Part], *, success: bool = True) -> dict[str, Any]:
-    """Returns a tool's output as the result of `tools/call`."""
+    """Returns a tool's output as the result of `tools/call`. `success`: false if the tool failed."""
     content: list[dict[str, Any]] = []
     for part in parts:
         if isinstance(part, TextPart):

@@ -105,7 +105,9 @@ class Connection:
         return Received(b"".join(writes), list(by_channel.items()))
 
     def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:
-        """Returns the channel of a message; None if the connection handles it itself or no channel owns it."""
+        """Returns the channel of a message; None if the connection handles it itself or no channel owns it. A
+        refusal of a request that nobody handles is appended to `writes`.
+        """
         if message.method is not None:
             channel = self._sessions.get(message.params.session_id)
             if channel is None and message.id is not None:

@@ -99,8 +99,9 @@ class AcpTurn:
         *,
         servers: Sequence[dict[str, Any]] = (),
     ) -> None:
-        """`new_id` returns a new id with the given prefix. `servers` are the session's MCP servers for
-        `session/new`; if there is one, the first prompt waits for `ToolsListed`.
+        """`channel` is the session's number in the process, which its request ids contain. `new_id` returns a new
+        id with the given prefix. `servers` are the session's MCP servers for `session/new`; if there is one, the
+        first prompt waits for `ToolsListed`.
         """
         self.flattened = False
         """Whether the history was sent as one text."""
@@ -475,7 +476,9 @@ class AcpTurn:
                 self._ask_client()
 
     def _dropped(self, key: str) -> None:
-        """Handles a call whose output the agent no longer waits for. The turn continues without it."""
+        """Handles a call (`key`: see `Door.park`) whose output the agent no longer waits for. The turn continues
+        without it.
+        """
         self._new_calls = [call for call in self._new_calls if call.key != key]
         if key in self._waiting.values():
             self._broken = True
@@ -536,6 +539,8 @@ def _cut_in(result: dict[str, Any]) -> str | None:
 
 
 def _raw_call(call_id: str, name: str, text: str, *, custom: bool) -> RawItem:
-    """Returns a call as an item of the Responses API, for the history of later turns."""
+    """Returns a call as an item of the Responses API, for the history of later turns. `text` is the JSON of the
+    arguments, or the input of a `custom` tool.
+    """
     kind, field = ("custom_tool_call", "input") if custom else ("function_call", "arguments")
     return RawItem(kind, msgspec.json.encode({"type": kind, "call_id": call_id, "name": name, field: text}))

@@ -102,7 +102,9 @@ class Program(msgspec.Struct, frozen=True):
         return self.preset.read_only or READ_ONLY_MODES
 
     def allows_all(self, sandbox: Sandbox) -> bool:
-        """Returns whether every request for permission is allowed: only if two of the operator's settings say so."""
+        """Returns whether every request for permission is allowed: only with the setting `agent_unconfined` and the
+        sandbox `danger-full-access`.
+        """
         return self.unconfined and sandbox == "danger-full-access"
 
 

@@ -118,8 +118,9 @@ def _option(option: dict[str, Any]) -> Choice | None:
 
 
 def _listed(given: object, list: str, id: str, current: str, method: str, key: str) -> Choice | None:
-    """Reads the `modes` or `models` of a session; None if there are none. The current value is included even if it
-    is not in the list.
+    """Reads `given`, the `modes` or `models` of a session; None if there are none. `list`, `id` and `current` are
+    the names of its fields; `method` and `key` are the request and the parameter that select one of them. The
+    current value is included even if it is not in the list.
     """
     if not isinstance(given, dict):
         return None

@@ -122,13 +122,13 @@ class Door:
         return key, future
 
     def give(self, key: str, result: Any) -> None:
-        """Sets the result (`CallToolResult`) of a waiting call. Does nothing if the call no longer waits."""
+        """Sets the result (`CallToolResult`) of the waiting call `key`. Does nothing if the call no longer waits."""
         future = self._calls.pop(key, None)
         if future is not None and not future.done():
             future.set_result(result)
 
     def drop(self, key: str) -> None:
-        """Reports to `sink` that the agent has stopped waiting for a call."""
+        """Reports to `sink` that the agent has stopped waiting for the call `key`."""
         if self._calls.pop(key, None) is not None:
             self._tell(ToolDropped(key))
 
@@ -252,7 +252,9 @@ class ToolServer:
 
 
 async def _keep_alive(response: web.StreamResponse, future: asyncio.Future[Any], token: Any) -> None:
-    """Writes progress notifications to the response until the call's future is done."""
+    """Writes progress notifications to the response until the call's future is done. `token` is the call's
+    `progressToken`; with None the notifications are SSE comments.
+    """
     count = 0
     while not future.done():
         await asyncio.wait([future], timeout=PROGRESS_SECONDS)
@@ -269,7 +271,9 @@ async def _keep_alive(response: web.StreamResponse, future: asyncio.Future[Any],
 
 
 def _result_of(method: str, params: dict[str, Any], door: Door) -> dict[str, Any] | None:
-    """Returns the result of a request other than `tools/call`; None if the method is not supported."""
+    """Returns the result of a request other than `tools/call` of the session with this `door`; None if the method
+    is not supported.
+    """
     if method == "initialize":
         asked = params.get("protocolVersion")
         return {
@@ -285,7 +289,9 @@ def _result_of(method: str, params: dict[str, Any], door: Door) -> dict[str, Any
 
 
 def _call_id(meta: Any) -> str:
-    """Returns the model's own id of a call from `_meta`, which Claude Code and Codex send."""
+    """Returns the model's own id of a call from the `_meta` of the request, where Claude Code and Codex send it;
+    empty if there is none.
+    """
     if isinstance(meta, dict):
         for name in ("claudecode/toolUseId", "callId"):
             if isinstance(meta.get(name), str):

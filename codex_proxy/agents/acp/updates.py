@@ -224,8 +224,9 @@ class UpdateReader:
         return id
 
     def _add_output(self, state: OpenCall, call: Update) -> None:
-        """Appends the new part of a call's output. An update contains either a piece of the output or all of it so
-        far. In the second case it is ignored if it does not begin with the output so far.
+        """Appends the new part of the output that the update `call` contains, as an event and in `state`. An update
+        contains either a piece of the output or all of it so far. In the second case it is ignored if it does not
+        begin with the output so far.
         """
         delta = _terminal_delta(call.meta)
         if delta:
@@ -251,7 +252,9 @@ class UpdateReader:
             self.events += [ItemStarted(Activity(id, "plan", text)), ItemEnded(id)]
 
     def _add_info(self, meta: Any) -> None:
-        """Adds an adapter's `sessionFailure` of severity `warning`, as a retry of the model call or as a notice."""
+        """Adds an adapter's `sessionFailure` in `_meta`, if its severity is `warning`, as a retry of the model call
+        or as a notice.
+        """
         failure = session_failure(meta)
         if failure is not None and failure.get("severity") == "warning":
             title = failure.get("title")
@@ -303,7 +306,7 @@ def _text_of(content: Any) -> str:
 
 
 def _merged(before: Update, call: Update) -> Update:
-    """Returns the state of a call with the fields of a new update replaced."""
+    """Returns the state of a call before an update (`before`) with the fields of the update (`call`) replaced."""
     fields = {name: value for name in Update.__struct_fields__ if (value := getattr(call, name)) is not None}
     if isinstance(before.meta, dict) and isinstance(call.meta, dict):
         fields["meta"] = {**before.meta, **call.meta}
@@ -313,8 +316,9 @@ def _merged(before: Update, call: Update) -> Update:
 
 
 def _is_unnamed(known: Update, newest: Update) -> bool:
-    """Returns whether the call is a command whose description has not come yet. It comes in the command's text, in
-    a request for permission, or when the command runs.
+    """`known` is the state of a call, `newest` its last update. Returns whether the call is a command whose
+    description has not come yet. It comes in the command's text, in a request for permission, or when the command
+    runs.
     """
     named = isinstance(known.raw_input, dict) and known.raw_input.get("command")
     return known.kind == "execute" and known.status == "pending" and newest.session_update != "" and not named
@@ -329,7 +333,9 @@ def _line_of(call: Update) -> str:
 
 
 def _terminal_delta(meta: Any) -> str:
-    """Returns the piece of a command's output in an update of Codex's adapter; empty if there is none."""
+    """Returns the piece of a command's output in the `_meta` of an update of Codex's adapter; empty if there is
+    none.
+    """
     delta = meta.get("terminal_output_delta") if isinstance(meta, dict) else None
     data = delta.get("data") if isinstance(delta, dict) else None
     return data if isinstance(data, str) else ""

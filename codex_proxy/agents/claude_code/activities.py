@@ -1,7 +1,8 @@
 """Converts Claude Code's own tool calls to activities, and decides its requests for permission.
 
-In: a tool's name and input, as the model wrote them. Out: the kind of activity and a line that describes it; and
-whether the turn's sandbox allows it. Decisions depend only on the tool's name, never on text that the model wrote.
+Input: a tool's name and input, as the model wrote them. Output: the kind of activity and a line that describes it;
+and whether the turn's sandbox allows it. Decisions depend only on the tool's name, never on text that the model
+wrote.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def kind_of(tool: str) -> Kind:
 
 
 def activity(id: str, tool: str, input: msgspec.Raw | None) -> Activity:
-    """Returns the item for a call of one of the agent's own tools."""
+    """Returns the item for a call of one of the agent's own tools. `input` is the JSON of the call's arguments."""
     kind = kind_of(tool)
     said = _text(input)
     if kind in ("command", "file_change", "web_search") and said:

@@ -386,7 +386,9 @@ class ClaudeCodeTurn:
         return rpc_refusal(request_id, rpc.id)
 
     def _call_requested(self, request_id: str, rpc: RpcMessage) -> bytes:
-        """Handles the program's request for a call's output."""
+        """Handles the program's request for a call's output. `rpc` is the `tools/call` request for it. Returns the
+        bytes of the answer; empty if it must wait.
+        """
         params = rpc.params or {}
         meta = params.get("_meta")
         id = meta.get("claudecode/toolUseId") if isinstance(meta, dict) else None
@@ -415,7 +417,7 @@ class ClaudeCodeTurn:
             self._decide(request_id, Decision())
 
     def _decide(self, ask_id: str, reply: Decision) -> None:
-        """Writes the decision on an undecided request for permission."""
+        """Writes the decision `reply` on the request for permission `ask_id`, if it is still undecided."""
         wanted = self._questions.pop(ask_id, None)
         if wanted is None:
             return

@@ -1,9 +1,9 @@
 """Converts a turn's history to the system prompt and the lines that are written to Claude Code.
 
-In: the history, oldest first, including Responses items (`RawHistoryItem`). Out: alternating lines of the user and
-the assistant, as Anthropic's API requires. Every call has its output in the next line, and the last line, which the
-model answers, is the user's. Of reasoning, the thoughts that Claude Code has made are kept, each with its signature and
-the model that signed it. All other reasoning is left out, because the provider would refuse it.
+Input: the history, oldest first, including Responses items (`RawHistoryItem`). Output: alternating lines of the
+user and the assistant, as Anthropic's API requires. Every call has its output in the next line, and the last line,
+which the model answers, is the user's. Of reasoning, the thoughts that Claude Code has made are kept, each with its
+signature and the model that signed it. All other reasoning is left out, because the provider would refuse it.
 """
 
 from __future__ import annotations

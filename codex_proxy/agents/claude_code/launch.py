@@ -99,7 +99,9 @@ class LaunchKey(msgspec.Struct, frozen=True):
 
 
 def claude_argv(program: str, key: LaunchKey, unreadable: Iterable[str] = ()) -> tuple[str, ...]:
-    """Returns the argument vector. `unreadable`: absolute paths that an agent's own tools may not read."""
+    """Returns the argument vector of a process with the settings in `key`. `unreadable`: absolute paths that an
+    agent's own tools may not read.
+    """
     if key.mode == "model":
         return (program, *COMMON, *PLAIN)
     tools = READ_TOOLS if key.sandbox == "read-only" else WORK_TOOLS

@@ -40,8 +40,8 @@ class ParkedCalls:
         self.waiting.update(call_ids)
 
     def requested(self, call_id: str, request_id: str, rpc_id: int | str | None) -> bytes:
-        """Handles the program's request for an output. Returns the bytes of the answer; empty if there is no output
-        yet.
+        """Handles the program's request for an output. `request_id` and `rpc_id` are the ids that the answer must
+        have. Returns the bytes of the answer; empty if there is no output yet.
         """
         reply = self._replies.pop(call_id, None)
         if reply is not None:

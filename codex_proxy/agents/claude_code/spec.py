@@ -162,8 +162,9 @@ def _version_check(version: str, tested: str, newer: bool) -> Check:
 
 
 def _sign_in_check(signed_in: bool, account: str, models: int, unseen: list[str]) -> Check:
-    """Returns the check of the sign-in. `models`: how many the program lists. `unseen`: key variables that are set in
-    the server's environment but not passed on."""
+    """Returns the check of the sign-in. `account` describes the account, empty if unknown; `models`: how many
+    models the program lists. `unseen`: key variables that are set in the server's environment but not passed on.
+    """
     from codex_proxy.agents.claude_code.failures import SIGN_IN
     from codex_proxy.commands.checkup import Check
 

@@ -1,10 +1,10 @@
 """Converts the stream events of model calls, one call after the other, to items, deltas and calls.
 
-In: stream events and whole messages of the conversation itself (not of sub-agents). Out: `Event`s, in `events`, and
-the calls of the client's tools, from `take_calls`. Arguments are passed on as they arrive, unless this server must
-check them as a whole. If there is a schema, the answer is the input of the model's call of the tool
-`StructuredOutput`: other text is held back, and passed on only if a call of a client's tool follows it, or if there
-is no structured output.
+Input: stream events and whole messages of the conversation itself (not of sub-agents). Output: `Event`s, in
+`events`, and the calls of the client's tools, from `take_calls`. Arguments are passed on as they arrive, unless
+this server must check them as a whole. If there is a schema, the answer is the input of the model's call of the
+tool `StructuredOutput`: other text is held back, and passed on only if a call of a client's tool follows it, or if
+there is no structured output.
 """
 
 from __future__ import annotations

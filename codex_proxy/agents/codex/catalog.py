@@ -1,7 +1,7 @@
 """The models that the installed Codex knows: the list for clients, and a patched catalog for plain-model turns.
 
-Comes in: the JSON that `codex debug models --bundled` prints. Goes out: `published_models`, what a client may know
-of each model, and `plain_catalog`, the text of a file for Codex's setting `model_catalog_json`. No file is read or
+Input: the JSON that `codex debug models --bundled` prints. Output: `published_models`, what a client may know of
+each model, and `plain_catalog`, the text of a file for Codex's setting `model_catalog_json`. No file is read or
 written.
 
 The catalog is patched because the bundled entries put a client's tools behind a JavaScript tool (`code_mode_only`),
@@ -108,13 +108,13 @@ def published_models(bundled: bytes | dict[str, Any]) -> tuple[CatalogModel, ...
 def plain_catalog(
     bundled: bytes | dict[str, Any], *, extra_slugs: Iterable[str] = (), lite: bool | None = None
 ) -> bytes:
-    """Returns the catalog of plain-model processes, as JSON.
+    """Returns the catalog of plain-model processes, as JSON. `bundled` is the catalog that the binary prints.
 
     `extra_slugs` are models of a custom provider that Codex does not know. Without an entry they would run with
-    fallback values and a warning, so each gets an entry. `lite` sets `use_responses_lite` on every model: true sends
-    tools as an input item and `parallel_tool_calls: false`; false sends the usual `tools` array; None keeps what the
-    binary has. The extra models then get the usual shape, because a custom provider is expected to speak the public
-    API.
+    fallback values and a warning, so each gets an entry. `lite` sets `use_responses_lite` on every model: true
+    sends tools as an input item and `parallel_tool_calls: false`; false sends the usual `tools` array; None keeps
+    what the binary has. The extra models then get the usual shape, because a custom provider is expected to speak
+    the public API.
     """
     entries = _entries(bundled)
     known = {entry["slug"] for entry in entries}
@@ -130,8 +130,9 @@ def _plain(entry: dict[str, Any], lite: bool | None) -> dict[str, Any]:
 
 
 def _custom(template: dict[str, Any], slug: str, lite: bool) -> dict[str, Any]:
-    """Returns an entry for a model that Codex does not know, with the fields of `template` but without its
-    descriptions."""
+    """Returns an entry for a model (`slug`) that Codex does not know, with the fields of `template` but without its
+    descriptions. `lite`: its `use_responses_lite`.
+    """
     return template | {
         "slug": slug,
         "display_name": slug,

@@ -74,7 +74,7 @@ def private_home(state: str) -> Iterator[str]:
 
 
 def remove_left_homes(state: str) -> None:
-    """Removes the folders of `private_home` that killed processes have left."""
+    """Removes those folders of `private_home` in the state folder `state` that killed processes have left."""
     for folder in Path(state).glob(f"{PREFIX}*"):
         lock = _lock(str(folder))
         if lock is not None:

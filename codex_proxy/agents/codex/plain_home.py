@@ -23,7 +23,9 @@ from codex_proxy.files.private import make_folder, replacing
 
 
 def make_empty_folder(state: str) -> Path:
-    """Creates the working folder of plain-model turns. It is empty, so that nothing in it can reach the model."""
+    """Creates the working folder of plain-model turns in the state folder `state`. It is empty, so that nothing in
+    it can reach the model.
+    """
     empty = Path(state) / "empty"
     make_folder(empty)
     return empty
@@ -42,7 +44,9 @@ def user_config(codex_home: str) -> tuple[str, ShadowHome]:
 
 
 def make_shadow_home(state: str, codex_home: str, shadow: ShadowHome) -> Path:
-    """Creates the home for plain-model turns and returns its path."""
+    """Creates the Codex home of plain-model turns in the state folder `state`, with the files in `shadow`, and
+    returns its path. `codex_home` is the user's own home.
+    """
     name = hashlib.sha256(os.fsencode(os.path.realpath(codex_home))).hexdigest()[:16]
     home = Path(state) / "homes" / name
     make_folder(home)
@@ -57,8 +61,8 @@ def _bundled_file(state: str, version: Version) -> Path:
 
 
 async def bundled_catalog(program: str, state: str, version: Version, base: Mapping[str, str]) -> bytes:
-    """Returns the catalog of the binary. It is read from the state folder, or from the binary if that has no
-    catalog of this release. Raises `Fault`.
+    """Returns the catalog of the binary. It is read from the state folder `state`, or asked of the binary, in the
+    environment `base`, if that folder has no catalog of this release. Raises `Fault`.
     """
     return _kept_catalog(state, version) or await _ask_for_catalog(program, state, base)
 
@@ -84,8 +88,9 @@ async def _ask_for_catalog(program: str, state: str, base: Mapping[str, str]) ->
 def write_catalog(
     state: str, version: Version, lite: bool | None, config: str, bundled: bytes
 ) -> tuple[Path, tuple[CatalogModel, ...]]:
-    """Writes the patched catalog. Returns the path of the file, and the models of the bundled catalog. Raises
-    `Fault` for a catalog that cannot be patched.
+    """Writes the patched catalog to the state folder `state`. `lite`: see `plain_catalog`; `config` is the text of
+    the user's config.toml, whose model gets an entry, too. Returns the path of the file, and the models of the
+    bundled catalog. Raises `Fault` for a catalog that cannot be patched.
     """
     bundled_file = _bundled_file(state, version)
     try:

@@ -39,7 +39,7 @@ MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 def find_codex(named: str | None, search_path: str) -> str | None:
     """Returns the program to start; None if there is none. `named` is returned without a check; starting it reports
-    an error.
+    an error. `search_path` is a PATH.
     """
     if named:
         program = os.path.expanduser(named)

@@ -1,6 +1,6 @@
 """The switches of an agent process that limit what Codex's commands may do to files.
 
-Comes in: the text of the user's config.toml and the paths that the server protects. Goes out: `-c` pairs. No IO.
+Input: the text of the user's config.toml and the paths that the server protects. Output: `-c` pairs. No IO.
 
 Codex has two ways. Sandbox modes are the older one; turns whose reading is not limited use them. A *permission
 profile* can also name paths that no command may read, but Codex then reads the project's files through its sandbox,

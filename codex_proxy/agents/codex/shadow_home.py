@@ -1,8 +1,8 @@
 """The Codex home of plain-model processes: the user's sign-in and model provider, and nothing else of the user's
 home.
 
-Comes in: the text of the user's config.toml. Goes out: a `ShadowHome`, which holds the text of the new config.toml,
-the links to make, and what the provider needs. No file is written here. The folder must contain no `sessions/`: where
+Input: the text of the user's config.toml. Output: a `ShadowHome`, which holds the text of the new config.toml, the
+links to make, and what the provider needs. No file is written here. The folder must contain no `sessions/`: where
 Codex finds that folder, every `thread/start` is slower.
 
 The user's own home cannot be used, because its AGENTS.md, `developer_instructions` and MCP servers would reach the
@@ -139,8 +139,8 @@ def _env_names(provider: dict[str, Any], identity: str) -> tuple[str, ...]:
 
 
 def table_of(parent: dict[str, Any], key: str, prefix: str = "") -> dict[str, Any]:
-    """Returns a table of a config.toml, an empty one if it is missing. Raises `ConfigError` if it is not a table.
-    `prefix` is put before the key in messages.
+    """Returns the table `key` in the table `parent` of a config.toml, an empty one if it is missing. Raises
+    `ConfigError` if it is not a table. `prefix` is put before the key in messages.
     """
     value = parent.get(key, {})
     if not isinstance(value, dict):

@@ -77,8 +77,9 @@ def provider_pairs(provider: ProviderConfig) -> list[tuple[str, str]]:
 
 
 def shell_pairs(provider: ProviderConfig, hidden: Iterable[str], version: Version) -> list[tuple[str, str]]:
-    """Returns the switches that keep variables from the agent's shells. The list replaces the user's, so it contains
-    that list."""
+    """Returns the switches that keep the variables in `hidden`, and the provider's keys, from the agent's shells.
+    The list replaces the user's, so it contains that list.
+    """
     pairs = []
     names = shell_exclude(provider, hidden)
     if names:

@@ -34,7 +34,9 @@ def decision_result(ask_id: str, reply: Decision) -> dict[str, Any]:
 
 
 def question_event(message: Message, ask_id: str) -> ApprovalRequested | InputRequested | None:
-    """Returns the event of an approval or question; None for a request that is not supported."""
+    """Returns the event of an approval or question; None for a request that is not supported. `ask_id` becomes the
+    id of the event.
+    """
     match message.method:
         case "item/commandExecution/requestApproval":
             return ApprovalRequested(ask_id, "command", command_text(message.params.command))

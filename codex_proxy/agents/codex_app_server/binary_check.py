@@ -55,8 +55,8 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 async def check_binary(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
-    """Returns the stored answer, or asks the binary and stores the answer. Raises `Fault` if the binary cannot be
-    run.
+    """Returns the answer that is stored in the state folder `state`, or asks the binary and stores the answer.
+    Raises `Fault` if the binary cannot be run.
     """
     kept = _read(program, state)
     return kept if kept is not None else await _ask_and_keep(program, state, environment)
@@ -80,7 +80,8 @@ async def renew_check(program: str, state: str, environment: Mapping[str, str], 
 
 async def ask_binary(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
     """Runs the binary and returns which parts of the protocol and which settings it supports. The result is not
-    stored. Raises `Fault` if the binary cannot be run or its schema cannot be read."""
+    stored. Raises `Fault` if the binary cannot be run or its schema cannot be read. `state` is the state folder.
+    """
     with private_home(state) as home:
         base = {**environment, "CODEX_HOME": home}
         schema = await schema_of(program, home, base)
@@ -145,7 +146,9 @@ async def _ask_and_keep(program: str, state: str, environment: Mapping[str, str]
 
 
 def _read(program: str, state: str) -> BinaryCheck | None:
-    """Returns the stored answer; None if there is none for this binary and this contract."""
+    """Returns the answer that is stored in the state folder `state`; None if there is none for this binary and this
+    contract.
+    """
     try:
         kept = msgspec.json.decode(_file(program, state).read_bytes(), type=_Kept)
     except (FileNotFoundError, msgspec.DecodeError):

@@ -260,7 +260,7 @@ class ModelItems:
         self, call_id: str, name: str, text: str, item_id: str | None, *, as_function: bool
     ) -> ToolCallRequested:
         """Returns the event for a call. `as_function`: `text` is the JSON arguments of the function that represents
-        a custom tool.
+        a custom tool. `item_id` is the id of the raw item; None if there is none.
         """
         name = self._names.client_name(name)
         kind = self._tools[name].kind

@@ -1,10 +1,9 @@
 """The contract: the messages and fields of `codex app-server` that this server needs, and their comparison with a
 binary's schema.
 
-Comes in: the JSON Schema that `codex app-server generate-json-schema --experimental` writes. Goes out: a
-`ContractCheck` with the messages, fields and values that are missing, and the feature that needs each. Those
-without a feature are needed by every turn. So a binary is judged by its schema, and not by the number of its
-release.
+Input: the JSON Schema that `codex app-server generate-json-schema --experimental` writes. Output: a `ContractCheck`
+with the messages, fields and values that are missing, and the feature that needs each. Those without a feature are
+needed by every turn. So a binary is judged by its schema, and not by the number of its release.
 
 A clause names fields by their path: `turn.id`; `input[].text` is a field of every element of an array, and
 `item<reasoning>.summary` a field of the variant whose `type` is `reasoning`. Its value is a JSON type, or in double
@@ -74,7 +73,9 @@ class ProtocolSchema:
         return node
 
     def message(self, way: Way, method: str) -> Any:
-        """Returns the node of a message; None if the schema does not have it."""
+        """Returns the node of the message `method`; None if the schema does not have it. `way`: which message it is
+        (see `Way`).
+        """
         if way in ("request", "answer"):
             listed = self._lists["ClientRequest"].get(method)
         elif way == "notification":
@@ -106,12 +107,14 @@ class ProtocolSchema:
         return found
 
     def _inside(self, found: list[Any], part: Callable[[dict[str, Any]], Any]) -> list[Any]:
-        """Returns the result of `part` for every node for which it is not None."""
+        """Calls `part` with every node in `found`, references followed, and returns its results that are not None."""
         parts = (part(inner) for each in found for inner in self.nodes(each))
         return [each for each in parts if each is not None]
 
     def nodes(self, node: Any, seen: frozenset[str] = frozenset()) -> Iterator[dict[str, Any]]:
-        """Yields a node and its alternatives, with references followed."""
+        """Yields a node and its alternatives, with references followed. `seen` are references that were followed
+        already, so that a cycle ends.
+        """
         if not isinstance(node, dict):
             return
         reference = node.get("$ref")
@@ -123,7 +126,7 @@ class ProtocolSchema:
                 yield from self.nodes(each, seen)
 
     def _variants(self, node: Any, tag: str) -> Iterator[dict[str, Any]]:
-        """Yields those alternatives of a node that have this `type`."""
+        """Yields those alternatives of a node whose `type` may be `tag`."""
         for each in self.nodes(node):
             kind = (each.get("properties") or {}).get("type")
             if isinstance(kind, dict) and tag in (kind.get("enum") or ()):
@@ -421,7 +424,7 @@ def _unsent(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
 
 
 def _allows(schema: ProtocolSchema, found: list[Any], wanted: str) -> bool:
-    """Whether one of the nodes of a field allows the type, or the value in quotes."""
+    """Whether one of the nodes of a field (`found`) allows `wanted`: a type, or a value in quotes."""
     for node in found:
         if wanted == ANY or node is True or node == {}:
             return True

@@ -77,8 +77,8 @@ class AppServerTurn:
     """A `Dialect[Message]` on one channel. Its states are in `turn_states`."""
 
     def __init__(self, channel: int, *, parallel_calls: bool = True) -> None:
-        """`parallel_calls`: the agent reports the end of a model's response, so that its calls are reported
-        together.
+        """`channel` is the thread's number in the process, which its request ids contain. `parallel_calls`: the
+        agent reports the end of a model's response, so that its calls are reported together.
 
         Releases before 0.147 do not. Their calls are reported one by one, when the agent requests the outputs.
         """

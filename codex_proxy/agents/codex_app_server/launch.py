@@ -1,7 +1,7 @@
 """The arguments with which `codex app-server` and its threads are started.
 
-Comes in: settings of the operator and of the provider. Goes out: the argument vector, and the parameters of
-`initialize` and `thread/start`. No IO.
+Input: settings of the operator and of the provider. Output: the argument vector, and the parameters of `initialize`
+and `thread/start`. No IO.
 
 There are two kinds of process. A *plain-model* process runs in a shadow home and only passes requests to the model:
 the client is the agent. An *agent* process runs in the user's own home as the user has configured it; its switches
@@ -65,7 +65,8 @@ def app_server_argv(
     unknown: Collection[str] = (),
     version: Version = NEWEST_TESTED,
 ) -> tuple[str, ...]:
-    """Returns the argument vector of an app-server.
+    """Returns the argument vector of an app-server. `codex` is the path of the program; `plain`: the process serves
+    plain-model turns.
 
     `catalog_path` is the path of the catalog from `plain_catalog`. A plain process needs it (`ValueError` without),
     because the bundled models would put the client's tools behind JavaScript. `provider` turns off the retries of a

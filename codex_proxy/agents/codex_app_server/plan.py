@@ -1,7 +1,7 @@
 """Decides which process of a pool serves a turn, and which processes the pool starts and retires.
 
-No IO. Comes in: the state of the pool's processes, and how many turns wait. Goes out: what to do, from `assign` for
-one turn and from `maintain` for the pool. The pool does it, and asks again after any change: a turn came or ended, a
+No IO. Input: the state of the pool's processes, and how many turns wait. Output: what to do, from `assign` for one
+turn and from `maintain` for the pool. The pool does it, and asks again after any change: a turn came or ended, a
 process became ready or ended, time passed.
 
 A worn process (too old, too large, or after too many turns) gets a successor first and takes no turns after that: it

@@ -26,7 +26,9 @@ class AppServerProcess:
     """A process that serves many turns at once. Call `start`, then `open_channel` for each thread."""
 
     def __init__(self, client_name: str, client_version: str, *, parallel_calls: bool = True) -> None:
-        """`parallel_calls`: whether the program reports the end of a model's response."""
+        """`client_name` and `client_version` are sent in `initialize`. `parallel_calls`: whether the program
+        reports the end of a model's response.
+        """
         self.parallel_calls = parallel_calls
         self.connection = Connection(client_name, client_version)
         self.exit: Exit | None = None

@@ -153,8 +153,8 @@ def _lay_out(
 
 
 async def can_confine(program: str, profiles: Profiles, environment: Mapping[str, str], state: str) -> bool:
-    """Whether Codex can prevent commands from reading files on this machine. It needs bubblewrap and user
-    namespaces, or macOS.
+    """Whether Codex can prevent commands from reading files on this machine. `profiles` are tried with the program
+    in `state`, the state folder. It needs bubblewrap and user namespaces, or macOS.
     """
     name = str(profiles.of("read-only"))
     switches = [part for key, value in profiles.pairs() for part in ("-c", f"{key}={value}")]

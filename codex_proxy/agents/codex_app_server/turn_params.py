@@ -56,7 +56,7 @@ def history_items(history: Sequence[HistoryItem], *, first: int = 0) -> list[Any
 
 
 def _usable_id(type: str, id: str | None) -> str | None:
-    """Returns the client's id of an item, or None if the provider would refuse it."""
+    """Returns the client's id of an item, or None if the provider would refuse it. `type` is the type of the item."""
     fits = id is not None and id.startswith(ID_PREFIXES[type]) and len(id) <= MAX_ID_CHARS
     return id if fits else None
 
@@ -117,7 +117,7 @@ def split_input(
 
     `history` is all of the turn's, or the part that the thread has not seen. In model mode everything is injected
     and the input is empty, so that the model sees exactly the client's items. In agent mode the last user message
-    is the input.
+    is the input. `first` is the position of `history` in the turn's whole history, for the ids of its items.
     """
     if turn.mode == "agent" and history:
         last = history[-1]

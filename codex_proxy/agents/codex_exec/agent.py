@@ -59,9 +59,10 @@ class CodexExecAgent(ChildPerTurnAgent):
         profiles: Profiles,
         can_confine: Callable[[], Awaitable[bool]],
     ) -> None:
-        """`command` returns the command for a turn and its files. `not_signed_in` returns the failure of every turn
-        if nobody is signed in. `profiles` are used for turns whose commands must not read the server's data, if
-        `can_confine` says that Codex can enforce that on this machine.
+        """`command` returns the command for a turn and its files, which are written below the state folder `state`.
+        `not_signed_in` returns the failure of every turn if nobody is signed in. `profiles` are used for turns
+        whose commands must not read the server's data, if `can_confine` says that Codex can enforce that on this
+        machine.
         """
         super().__init__(spec)
         self._profiles = profiles

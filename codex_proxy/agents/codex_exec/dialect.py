@@ -234,7 +234,7 @@ class CodexExec:
     def _begin_activity(
         self, kind: ActivityKind, described: Callable[[Item], str], item: Item, out: list[Event]
     ) -> str:
-        """Starts an activity and returns its id."""
+        """Starts the activity that `item` reports and returns its id. `described` returns its text."""
         own = self._next_id("a")
         out.append(ItemStarted(Activity(own, kind, _one_line(described(item)))))
         return own

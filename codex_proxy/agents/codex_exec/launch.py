@@ -1,7 +1,7 @@
 """The command line of `codex exec`: the options that a release must have, and the arguments for a turn.
 
-In: the text of ``codex exec --help``; a turn and the paths of its files. Out: the missing options; the argument
-vector. Pure.
+Input: the text of ``codex exec --help``; a turn and the paths of its files. Output: the missing options; the
+argument vector. Pure.
 """
 
 from __future__ import annotations

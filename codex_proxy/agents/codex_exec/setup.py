@@ -130,7 +130,10 @@ def _plain(
     catalog: Path,
     env: Mapping[str, str],
 ) -> Launch:
-    """Returns how plain-model turns are started: without a prompt, tools or files other than the client's."""
+    """Returns how plain-model turns are started: without a prompt, tools or files other than the client's. `common`
+    are the pairs for `-c` that all turns have, `unknown` the switches that the binary does not know, `catalog` the
+    path of the patched catalog, `env` the environment.
+    """
     home = make_shadow_home(places.state, places.codex_home, shadow)
     pairs = [
         *common,

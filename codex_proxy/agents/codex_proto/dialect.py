@@ -384,7 +384,7 @@ class CodexProto:
         return submissions.turn_lines(turn, SUBMISSION_ID, model, extended=self._extended)
 
     def _op(self, op: dict[str, Any]) -> bytes:
-        """Encodes a further operation."""
+        """Encodes an operation after the first, with an id of its own."""
         self._op_count += 1
         return submissions.submission_line(str(self._op_count), op)
 

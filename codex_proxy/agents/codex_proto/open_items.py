@@ -49,7 +49,9 @@ class Messages:
         return self._ids.get(None)
 
     def add_delta(self, choice: int | None, text: str, out: list[Event]) -> None:
-        """Adds a piece of text, to a new message if none is open."""
+        """Adds a piece of text, to a new message if none is open. `choice` is the choice that it belongs to, None
+        for no particular one.
+        """
         out.append(TextDelta(self._ids.get(choice) or self._start(choice, out), text))
 
     def finish_with(self, choice: int | None, text: str, out: list[Event]) -> None:

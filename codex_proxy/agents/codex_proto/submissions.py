@@ -42,7 +42,7 @@ SUMMARIES = frozenset({"auto", "concise", "detailed", "none"})
 
 
 def submission_line(submission_id: str, op: dict[str, Any]) -> bytes:
-    """Encodes an operation as one line."""
+    """Encodes the operation `op` as one line."""
     return msgspec.json.encode({"id": submission_id, "op": op}) + b"\n"
 
 

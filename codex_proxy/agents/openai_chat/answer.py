@@ -1,7 +1,7 @@
 """Reads one answer of an upstream, chunk by chunk: text, reasoning, refusals and parts of calls.
 
-In: decoded chunks (`choices[0].delta`), or a whole answer (`choices[0].message`). Out: the events of the answer's
-items. The dialect decides what the end of the answer means. No shape of a chunk raises.
+Input: decoded chunks (`choices[0].delta`), or a whole answer (`choices[0].message`). Output: the events of the
+answer's items. The dialect decides what the end of the answer means. No shape of a chunk raises.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Converts a turn to the body of a request to `/chat/completions`.
 
-In: a `Turn`, the upstream's name of the model, and the optional fields that the upstream has refused. Out: JSON.
-Images, tools, sampling and formats are passed on unchanged; custom tools are sent as functions with one string.
+Input: a `Turn`, the upstream's name of the model, and the optional fields that the upstream has refused. Output:
+JSON. Images, tools, sampling and formats are passed on unchanged; custom tools are sent as functions with one
+string.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def request_body(turn: Turn, model: str, messages: Sequence[Any], refused: Colle
 
 
 def _answer_fields(turn: Turn, refused: Collection[str]) -> dict[str, Any]:
-    """Returns the fields that control the answer, such as its format, length and sampling."""
+    """Returns the fields that control the answer, such as its format, length and sampling. Those that the upstream
+    has refused (`refused`) are left out or renamed.
+    """
     fields: dict[str, Any] = {
         "reasoning_effort": turn.effort,
         "verbosity": turn.verbosity,

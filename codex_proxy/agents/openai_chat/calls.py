@@ -1,7 +1,7 @@
 """Assembles the tool calls of one answer from deltas, which servers number in different ways.
 
 A call may have an index, an id, both, or neither; the id may be in one delta, in every delta, or in none; several
-calls may all have the index 0. In: the entries of `tool_calls`, in order. Out: the call to which each of them
+calls may all have the index 0. Input: the entries of `tool_calls`, in order. Output: the call to which each of them
 belongs.
 """
 
@@ -94,7 +94,9 @@ class ToolCalls:
         return call
 
     def _known(self, id: str, index: int | None, name: str) -> Call | None:
-        """Returns the earlier call that a delta continues; None if the delta begins a new call."""
+        """Returns the earlier call that a delta continues; None if the delta begins a new call. `id`, `index` and
+        `name` are those of the delta; the strings are empty if it has none.
+        """
         if id:
             if id in self._by_id:
                 return self._by_id[id]

@@ -79,8 +79,9 @@ class UpstreamClient:
             await self._session.close()
 
     def post(self, body: bytes, headers: Mapping[str, str], deliver: Deliver) -> Exchange:
-        """Sends a POST request, and returns the exchange that reads the answer. `headers` are added to those of every
-        request."""
+        """Sends a POST request, and returns the exchange that reads the answer and passes it to `deliver`.
+        `headers` are added to those of every request.
+        """
         return Exchange(self._sent(body, headers), self._upstream.timeouts, deliver)
 
     async def list_models(self) -> tuple[int, Mapping[str, str], bytes]:

@@ -1,8 +1,8 @@
 """The dialect of Chat Completions servers: one turn, in one request, or in several if the server runs tools in it.
 
-In: `Head`, bytes and `End` of each exchange. Out: `Event`s, and the bodies of requests. An answer is complete only
-with a finish reason or `[DONE]`; if the connection ends before, it was broken off. Source: the recorded cases in
-tests/golden/upstreams.
+Input: `Head`, bytes and `End` of each exchange. Output: `Event`s, and the bodies of requests. An answer is complete
+only with a finish reason or `[DONE]`; if the connection ends before, it was broken off. Source: the recorded cases
+in tests/golden/upstreams.
 """
 
 from __future__ import annotations

@@ -70,7 +70,9 @@ class ErrorReader:
     def __init__(
         self, secrets: Sequence[str] = (), *, clients_key: bool = False, key_name: str = "PROXY_UPSTREAM_KEY"
     ) -> None:
-        """`clients_key`: the upstream is sent the client's own key. `key_name`: the setting that has its key."""
+        """`secrets` are removed from error texts. `clients_key`: the upstream is sent the client's own key.
+        `key_name`: the setting that has its key.
+        """
         self._secrets = tuple(secret for secret in secrets if secret)
         message = _KEY_REFUSED.format(key_name)
         of_operator = Failure(kind=K.UPSTREAM_UNAUTHORIZED, message=message)
@@ -149,7 +151,9 @@ def _fault_of(found: FaultKind, status: int | None, text: str) -> FaultKind:
 
 
 def _as_text(words: str, code: object, kind: object) -> str:
-    """Returns the error as JSON text in the form that `failure_from_text` reads."""
+    """Returns an error with this message (`words`), `code` and type (`kind`) as JSON text in the form that
+    `failure_from_text` reads.
+    """
     vague = kind == "server_error" or not isinstance(kind, str)  # the words beside it say more
     error = {
         "message": words,

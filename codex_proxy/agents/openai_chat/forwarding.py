@@ -1,7 +1,8 @@
 """The dialect of a Chat Completions request that is forwarded, almost unchanged, to a server with the same API.
 
-In: `Head`, bytes and `End` of the exchange. Out: the request's body; then the answer's bytes as they are
-(`ForwardedBytes`), its usage, and how it ended. Here, too, only a finish reason or `[DONE]` is the end of an answer.
+Input: `Head`, bytes and `End` of the exchange. Output: the request's body; then the answer's bytes as they are
+(`ForwardedBytes`), its usage, and how it ended. Here, too, only a finish reason or `[DONE]` is the end of an
+answer.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Forwarding:
         refused: set[str],
         now: Callable[[], float],
     ) -> None:
-        """`refused`: the optional fields that this upstream refuses, shared by all turns. `now` returns the seconds
-        since 1970.
+        """`errors` turns the upstream's errors into failures. `refused`: the optional fields that this upstream
+        refuses, shared by all turns. `now` returns the seconds since 1970.
         """
         self._request = request
         self._model = model
@@ -146,9 +147,10 @@ class Forwarding:
         return b""
 
     def _refused_by_upstream(self, head: Head, body: bytes, out: list[Event]) -> bytes:
-        """Handles an answer with an error status. Returns the body of a second request without the usage option, if
-        the upstream refused that option and only this server had added it; otherwise fails the turn and returns no
-        bytes."""
+        """Handles an answer with an error status. `head` is its status and headers. Returns the body of a second
+        request without the usage option, if the upstream refused that option and only this server had added it;
+        otherwise fails the turn and returns no bytes.
+        """
         ours = self._request.stream and _USAGE not in self._request.fields and _USAGE not in self._refused
         if ours and head.status in _REFUSING and _USAGE.encode() in body:
             self._refused.add(_USAGE)

@@ -1,7 +1,8 @@
 """Converts a turn's history to the messages of a chat request.
 
-In: the history, oldest first, including Responses items (`RawHistoryItem`). Out: messages in which every call is
-directly followed by its output, as Chat Completions requires; reasoning is left out, since most servers refuse it.
+Input: the history, oldest first, including Responses items (`RawHistoryItem`). Output: messages in which every call
+is directly followed by its output, as Chat Completions requires; reasoning is left out, since most servers refuse
+it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Passes the body of an answer on unchanged, and reads usage, finish reasons, errors and the end from it.
 
-In: the body's bytes, cut anywhere. Out: the same bytes, in whole server-sent events. They differ only where
+Input: the body's bytes, cut anywhere. Output: the same bytes, in whole server-sent events. They differ only where
 necessary: usage is removed for a client that has not asked for it; the model's name is replaced by the name that
 the client used; errors are not passed on. If the upstream sends JSON although a stream was asked for, or a stream
 instead of JSON, it is converted.

@@ -52,7 +52,7 @@ async def _check(context: AgentContext) -> list[Check]:
 
 async def check_upstream(context: AgentContext, wire: Wire) -> list[Check]:
     """Returns the checks whether the upstream answers, and which models it has. It is only asked for its models,
-    which costs nothing.
+    which costs nothing. `wire` is the API that it speaks.
     """
     from codex_proxy.agents.openai_chat.agent import look_once
     from codex_proxy.commands.checkup import Check, Fact
@@ -87,7 +87,9 @@ async def check_upstream(context: AgentContext, wire: Wire) -> list[Check]:
 
 
 def upstream_of(context: AgentContext, wire: Wire = CHAT) -> Upstream:
-    """Returns the upstream that the settings name. Raises `NoAgentError` with a sentence that says what to change."""
+    """Returns the upstream that the settings name. `wire` is the API that it speaks. Raises `NoAgentError` with a
+    sentence that says what to change.
+    """
     settings, environ = context.settings, context.environ
     names = SettingNames.of_table(context.upstream.table)
     if not settings.upstream_url:
@@ -131,8 +133,9 @@ def upstream_of(context: AgentContext, wire: Wire = CHAT) -> Upstream:
 
 
 def _checked_url(given: str, wire: Wire, names: SettingNames) -> str:
-    """Returns the base URL for requests. `/v1` is added to a URL without a path. Raises `NoAgentError` if it is
-    invalid.
+    """Returns the base URL for requests, made from the setting's value `given`. `wire` is the upstream's API,
+    `names` the names of the settings for messages. `/v1` is added to a URL without a path. Raises `NoAgentError` if
+    it is invalid.
     """
     wrong = f"{names.url} has to be an address like http://127.0.0.1:11434/v1"
     try:

@@ -1,7 +1,8 @@
 """Reads the body of an answer: server-sent events, or one JSON object if the server does not stream.
 
-In: bytes, cut anywhere. Out: the decoded events. A line ends with a newline, with or without a carriage return. Lines
-other than `data:` (comments, ids, event names) are ignored, except `event: error`, which marks its data as an error.
+Input: bytes, cut anywhere. Output: the decoded events. A line ends with a newline, with or without a carriage
+return. Lines other than `data:` (comments, ids, event names) are ignored, except `event: error`, which marks its
+data as an error.
 """
 
 from __future__ import annotations
