@@ -1,7 +1,7 @@
 """Images and files in a request: turns those that can reach the model into parts, and refuses the others.
 
-Comes in: the URL of an image; the fields of a file part, which both APIs name alike; the texts of PDFs that have been
-read. Goes out: an `ImagePart`, or the text of a file with its name. Raises `Fault` INVALID_REQUEST. There is no Files
+Input: the URL of an image; the fields of a file part, which both APIs name alike; the texts of PDFs that have been
+read. Output: an `ImagePart`, or the text of a file with its name. Raises `Fault` INVALID_REQUEST. There is no Files
 API, so a `file_id` is refused, and so is a `file_url`, because the server does not download files.
 """
 
@@ -19,8 +19,9 @@ _WEB_IMAGE: Final = re.compile(r"https?://\S", re.IGNORECASE)
 
 
 def image_part(url: str, detail: str | None, place: str) -> ImagePart:
-    """Returns the image that `url` names. A data URL is checked and cleaned. `place` is the field that holds the
-    URL."""
+    """Returns the image that `url` names. A data URL is checked and cleaned. `detail` is the resolution that the
+    client asks for. `place` is the field that holds the URL.
+    """
     return ImagePart(image_url(url, place), detail)
 
 

@@ -1,7 +1,7 @@
 """Turns the bytes of a request into a validated value, or raises a 400 that names the field as OpenAI does.
 
-Comes in: bytes and a pydantic model. Goes out: an instance of the model. Raises only `Fault`: INVALID_REQUEST, also
-for NaN, 10^30, lone surrogates, invalid UTF-8 and deep nesting (docs/wire-rules.md#errors), or REQUEST_TOO_LARGE.
+Input: bytes and a pydantic model. Output: an instance of the model. Raises only `Fault`: INVALID_REQUEST, also for
+NaN, 10^30, lone surrogates, invalid UTF-8 and deep nesting (docs/wire-rules.md#errors), or REQUEST_TOO_LARGE.
 
 Members of a union are chosen by `by_kind`. Its tags start with `~`, because pydantic puts the tag into the path of an
 error, where it is removed again.
@@ -158,7 +158,9 @@ T = TypeVar("T")
 
 
 def validated(adapter: TypeAdapter[T], value: Any, param: str) -> T:
-    """Validates a value that is not a whole body. `param` is the field it comes from. Raises `Fault`."""
+    """Validates a value that is not a whole body, with `adapter`. `param` is the field it comes from. Raises
+    `Fault`.
+    """
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
@@ -216,7 +218,7 @@ def _too_many(body: dict[str, Any] | None) -> Fault:
 
 
 def most_elements(field: str, count: int, limit: int) -> None:
-    """Raises `Fault` for an array with more elements than the operator allows."""
+    """Raises `Fault` if the array `field` has more elements (`count`) than the operator allows (`limit`)."""
     if count > limit:
         raise bad_request(
             f"Invalid '{field}': array too long. Expected an array with maximum length {limit}, but got an array with "
@@ -255,7 +257,9 @@ def wrong_value(code: str, message: LiteralString) -> PydanticCustomError:
 
 
 def check_range(field: str, value: int, least: int, most: int) -> None:
-    """Raises `Fault` for an integer outside of `least` to `most`, which the operator has set."""
+    """Raises `Fault` for an integer (the `value` of `field`) outside of `least` to `most`, which the operator has
+    set.
+    """
     for kind, wrong, context in (
         ("greater_than_equal", value < least, {"ge": least}),
         ("less_than_equal", value > most, {"le": most}),
@@ -300,7 +304,8 @@ def none_of(param: str, given: str, values: str) -> Fault:
 
 def _unknown_kind(param: str, value: Any, message: str) -> Fault:
     """Returns the fault for a value that matches no member of its union: it has another type, or it is an object
-    whose field has an unknown value or is missing.
+    whose field has an unknown value or is missing. `param` is the value's field. `message` has three lines, as
+    `by_kind` writes them: the field that distinguishes the members, its values, and the expected type.
     """
     field, kinds, expected = message.split("\n")
     if value is None:
@@ -328,7 +333,9 @@ def _wrong_type(param: str, value: Any, expected: str) -> Fault:
 
 
 def _path(place: tuple[int | str, ...]) -> str:
-    """Returns the path of a field, such as `messages[0].content[1].image_url.url`."""
+    """Returns the path of a field, whose location (`place`) pydantic gives as a tuple, such as
+    `messages[0].content[1].image_url.url`.
+    """
     path = ""
     for step in place:
         if isinstance(step, int):

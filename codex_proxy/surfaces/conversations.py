@@ -1,9 +1,8 @@
 """Conversations and their items: parses the bodies of requests, and makes the objects that clients see.
 
-Comes in: bytes, or stored values. Goes out: metadata and normalised items without ids (see `items.with_ids`), or
-dicts. Raises `Fault` INVALID_REQUEST with `param`; the functions `..._not_found` return faults for the caller to
-raise. Source: docs/contract.md#conversations: at most 20 items at once, metadata of 16 keys, null deletes a key on
-update.
+Input: bytes, or stored values. Output: metadata and normalised items without ids (see `items.with_ids`), or dicts.
+Raises `Fault` INVALID_REQUEST with `param`; the functions `..._not_found` return faults for the caller to raise.
+Source: docs/contract.md#conversations: at most 20 items at once, metadata of 16 keys, null deletes a key on update.
 """
 
 from __future__ import annotations
@@ -111,7 +110,9 @@ def not_found(id: str) -> Fault:
 
 
 def too_large(held: str, param: str) -> Fault:
-    """Returns the fault for a conversation that is larger than a turn may continue, or would be with the new items."""
+    """Returns the fault for a conversation that is larger than a turn may continue, or would be with the new items.
+    `held` says what it contains, `param` names the field.
+    """
     return bad_request(
         f"The conversation holds too much, or would: {held}. Delete items of it, or begin another one with what "
         "matters.",

@@ -2,8 +2,8 @@
 `messages/errors.py`. Sources: docs/contract.md#errors-of-chat-completions, docs/contract.md#errors-of-responses,
 docs/wire-rules.md#errors.
 
-In: a `Failure` and the API that answers. Out: an HTTP status, a body, seconds to wait. A failure's own code (the
-provider's) wins over the table's. Nothing here raises.
+Input: a `Failure` and the API that answers. Output: an HTTP status, a body, seconds to wait. A failure's own code
+(the provider's) wins over the table's. Nothing here raises.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Normalises the items that clients send, into the one form in which they are stored, listed and shown.
 
-Comes in: validated items (`item_wire`). Goes out: plain dicts with a status, whose content is a list of parts:
+Input: validated items (`item_wire`). Output: plain dicts with a status, whose content is a list of parts:
 `output_text` for the assistant, `input_text` for everybody else. Unknown fields are dropped. `with_ids` adds ids
 later, because no id is made here. Raises `Fault` INVALID_REQUEST for parts that no agent accepts and for references
 to items that do not exist. Source: docs/wire-rules.md#lists-and-stored-objects.
@@ -49,8 +49,9 @@ _STATUSES: Final = frozenset({"in_progress", "completed", "incomplete"})
 def normalised(
     given: str | Sequence[wire.AnyItem], field: str = "input", pdfs: PdfTexts | None = None
 ) -> tuple[ItemDict, ...]:
-    """Returns the items of the request's `field` in one form. A string becomes a user message. `pdfs`: see
-    `file_text`."""
+    """Returns `given`, the value of the request's `field`, as items of one form. A string becomes a user message.
+    `pdfs`: see `file_text`.
+    """
     if isinstance(given, str):
         return (_message("user", [{"type": "input_text", "text": given}]),)
     return tuple(_form(item, f"{field}[{index}]", pdfs) for index, item in enumerate(given))
@@ -85,7 +86,8 @@ def resolved(
     items: Iterable[ItemDict], found: Mapping[str, ItemDict], field: str = "input"
 ) -> tuple[ItemDict, ...]:
     """Returns the items with each reference replaced by the item in `found`. Raises `Fault` for one that is not
-    there."""
+    there. `field` is the field of the items, for the `param` of the fault.
+    """
     whole = []
     for index, item in enumerate(items):
         if item["type"] == "item_reference":
@@ -131,7 +133,9 @@ def _message_form(item: wire.MessageItem, place: str, pdfs: PdfTexts | None) -> 
 
 
 def _parts(content: wire.Content, place: str, pdfs: PdfTexts | None, *, said: bool) -> list[ItemDict]:
-    """Returns the content as a list of parts. `said`: it is a message of the assistant."""
+    """Returns the content as a list of parts. `place` is the path of its field, for faults; `pdfs`: see
+    `file_text`; `said`: it is a message of the assistant.
+    """
     if isinstance(content, str):
         return [_text(content, said=said)]
     return [_part(part, f"{place}[{index}]", pdfs, said=said) for index, part in enumerate(content)]

@@ -1,7 +1,7 @@
 """OpenAI's lists: reads from a query which page a client wants, and makes the list object.
 
-Comes in: the query's parameters as strings, and whole items, oldest first. Goes out: `Page` and the list object.
-Raises `Fault` INVALID_REQUEST with `param`. The SDKs page through a list by `last_id` and `has_more`.
+Input: the query's parameters as strings, and whole items, oldest first. Output: `Page` and the list object. Raises
+`Fault` INVALID_REQUEST with `param`. The SDKs page through a list by `last_id` and `has_more`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _limit(given: str | None, default: int) -> int:
 
 
 def list_object(data: Sequence[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
-    """Returns the `list` object of one page."""
+    """Returns the `list` object of one page. `has_more`: more objects follow."""
     return {
         "object": "list",
         "data": list(data),

@@ -1,8 +1,8 @@
 """Resolves names of models, and makes the lists of models that are published.
 
-Comes in: a name as a client wrote it, and the models of the agent. Goes out: `Resolved`, or a `Fault`
-MODEL_NOT_FOUND. A name is looked up as written first; only then are the suffix `:model` or `:agent` and after that an
-effort suffix taken off. Case does not matter. Sources: docs/contract.md#whole-answers (the aliases),
+Input: a name as a client wrote it, and the models of the agent. Output: `Resolved`, or a `Fault` MODEL_NOT_FOUND. A
+name is looked up as written first; only then are the suffix `:model` or `:agent` and after that an effort suffix
+taken off. Case does not matter. Sources: docs/contract.md#whole-answers (the aliases),
 docs/wire-rules.md#lists-and-stored-objects.
 """
 
@@ -205,7 +205,8 @@ class Names:
 
     def find(self, name: str, depth: int = 0) -> Resolved | None:
         """Returns what a name means: as it is written, else without its effort suffix. Returns None if it is
-        unknown. Raises `Fault` INVALID_REQUEST if models of several agents have the name.
+        unknown. Raises `Fault` INVALID_REQUEST if models of several agents have the name. `depth` counts the
+        aliases that led to the name.
         """
         name = name.lower()
         found = self._as_written(name, depth)
@@ -272,7 +273,9 @@ class ServiceTier(msgspec.Struct, frozen=True):
 
 
 def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> ServiceTier:
-    """Returns the tier for a request. `model` is the agent's name of the model; empty is the agent's default."""
+    """Returns the tier for a request, which has `asked` for one (None: it names none). `model` is the agent's name
+    of the model; empty is the agent's default.
+    """
     listed = [each for each in catalog.models if each.id == model or not model]
     if asked is None or asked == "auto":
         return ServiceTier(None, listed[0].default_tier if listed else "default")
@@ -404,7 +407,7 @@ def model_of(name: str, catalog: ModelCatalog) -> AgentModel | None:
 
 
 def list_body(catalog: ModelCatalog, env: str, created: int) -> dict[str, Any]:
-    """Returns OpenAI's list object with `listed_names`."""
+    """Returns OpenAI's list object with `listed_names`. `created` is in seconds since 1970."""
     data = []
     for name in listed_names(catalog, env):
         try:
@@ -415,7 +418,9 @@ def list_body(catalog: ModelCatalog, env: str, created: int) -> dict[str, Any]:
 
 
 def one_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
-    """Returns the object of one model, with the name that was asked for. Raises `Fault` MODEL_NOT_FOUND."""
+    """Returns the object of one model, with the name that was asked for. Raises `Fault` MODEL_NOT_FOUND. `created`
+    is in seconds since 1970.
+    """
     resolved = resolve(name, catalog)
     entry: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "codex"}
     off = catalog.off(resolved.agent_model)

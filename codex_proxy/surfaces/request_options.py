@@ -26,7 +26,12 @@ SANDBOX_HEADER: Final = "X-Codex-Sandbox"
 
 
 def mode_of(*, by_name: Mode | None, by_header: str | None, server: BuiltinTools, client_acts: bool) -> Mode:
-    """Returns the mode of a turn. Where the header and the model's suffix differ, the narrower mode wins."""
+    """Returns the mode of a turn, `agent` or `model`. `by_name` is what the suffix of the model's name asks for,
+    `by_header` the value of the header; if they differ, `model` wins. Without both it depends on `server`, the
+    operator's PROXY_BUILTIN_TOOLS, and for `auto` on whether the client seems to be an agent itself
+    (`client_acts`). Raises `Fault`: NOT_ALLOWED for agent mode where `server` is `never`, INVALID_REQUEST for an
+    unknown value of the header.
+    """
     wishes = {by_name, _header_mode(by_header)}
     if "model" in wishes:
         return "model"
@@ -47,7 +52,9 @@ def mode_of(*, by_name: Mode | None, by_header: str | None, server: BuiltinTools
 
 
 def sandbox_of(by_header: str | None, server: Sandbox) -> Sandbox:
-    """Returns the sandbox of a turn: the server's, or the narrower one that the request asks for. Raises `Fault`."""
+    """Returns the sandbox of a turn: the server's, or the narrower one that the request's header asks for
+    (`by_header`). Raises `Fault`: NOT_ALLOWED for a wider one, INVALID_REQUEST for an unknown value.
+    """
     asked = (by_header or "").strip().lower()
     if not asked:
         return server
@@ -90,13 +97,15 @@ def refuse_duplicates(tools: Sequence[Tool], fields: Sequence[str]) -> None:
 
 
 def grammar_words(description: str, syntax: str, definition: str) -> str:
-    """Returns the description of a custom tool with its grammar added, because agents have no field for a grammar."""
+    """Returns the description of a custom tool with its grammar added, because agents have no field for a grammar.
+    `syntax` and `definition` are those of the grammar.
+    """
     words = f"The input must follow this {syntax} grammar:\n{definition}"
     return f"{description}\n\n{words}" if description else words
 
 
 def known_tool(name: str, kind: str, tools: Sequence[Tool], param: str) -> str:
-    """Returns `name` if a tool of this kind and name was offered. Raises `Fault` otherwise."""
+    """Returns `name` if a tool of this kind and name was offered. Raises `Fault` with this `param` otherwise."""
     if any(tool.name == name and tool.kind == kind for tool in tools):
         return name
     given = ", ".join(f"'{tool.name}'" for tool in tools if tool.kind == kind) or "none"

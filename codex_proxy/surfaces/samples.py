@@ -1,7 +1,7 @@
 """Combines several independent turns into one turn with several choices.
 
-Comes in: batches of well-formed events, each with the number of its turn. Goes out: the events of one turn whose
-items name their choice, as an agent with several choices would report them. Usage is reported once, at the end: the
+Input: batches of well-formed events, each with the number of its turn. Output: the events of one turn whose items
+name their choice, as an agent with several choices would report them. Usage is reported once, at the end: the
 prompt counts once, the answers are summed (docs/contract.md#whole-answers). The first failure ends all.
 """
 
@@ -97,7 +97,9 @@ class Samples:
 
 
 def _total(usages: list[Usage]) -> Usage:
-    """Returns the usage of all turns together: the shared prompt counts once, the outputs are summed."""
+    """Returns the usage of all turns together, from that of each: the shared prompt counts once, the outputs are
+    summed.
+    """
     first = max(usages, key=lambda usage: usage.input)
     return Usage(
         input=first.input,

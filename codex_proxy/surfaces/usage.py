@@ -1,7 +1,7 @@
 """The tokens of one turn, as the agent reports them or as an estimate.
 
-Comes in: the usage events of a turn. Goes out: a `Usage`, and whether it is an estimate. Each API has its own format
-for it.
+Input: the usage events of a turn. Output: a `Usage`, and whether it is an estimate. Each API has its own format for
+it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class TurnTokens:
 
     def spending(self, *, prompt: Callable[[], int], answer: Callable[[], int], failed: bool) -> Spending:
         """Returns the tokens so far, reported or estimated; zero if nothing was reported and there is no answer
-        yet.
+        yet. `prompt` and `answer` estimate tokens; `failed`: the turn has failed.
         """
         if self.reported is None and not answer():
             return Spending(failed=failed)

@@ -1,9 +1,9 @@
 """`GET /v1/usage` and `/v1/usage/limits`: the tokens of turns, and what the agent's account may still use.
 
-Comes in: the query's parameters in order, the time, and the sums of each bucket. Goes out: `Report`, and the page as
-a dict. Raises `Fault` INVALID_REQUEST with `param`, also for an unknown parameter, because an answer without its
-filter would be wrong. The shape of the usage is OpenAI's (`GET /v1/organization/usage/completions`); OpenAI's API has
-no limits, so their shape is our own.
+Input: the query's parameters in order, the time, and the sums of each bucket. Output: `Report`, and the page as a
+dict. Raises `Fault` INVALID_REQUEST with `param`, also for an unknown parameter, because an answer without its
+filter would be wrong. The shape of the usage is OpenAI's (`GET /v1/organization/usage/completions`); OpenAI's API
+has no limits, so their shape is our own.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def report_of(query: Iterable[tuple[str, str]], *, now: float) -> Report:
 
 
 def page_of(report: Report, rows: Sequence[Row], *, key: str, durable: bool, since: int) -> dict[str, Any]:
-    """Returns the page as an object. `key` is the name of the key whose usage it is. If the usage is not stored
-    (`durable`), `since` is when counting began, in seconds since 1970.
+    """Returns the page with the sums in `rows` as an object. `key` is the name of the key whose usage it is. If the
+    usage is not stored (`durable`), `since` is when counting began, in seconds since 1970.
     """
     by_start: dict[int, list[Row]] = {}
     for row in rows:

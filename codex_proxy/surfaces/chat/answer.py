@@ -1,8 +1,8 @@
 """Reads from a chat request which answer the client wants: how many choices, how long, in which format, with which
 sampling.
 
-Comes in: a validated request and the operator's settings. Goes out: checked values. Raises `Fault` INVALID_REQUEST
-with `param` for what this server does not support. Source: docs/contract.md#parameters-of-chat-completions.
+Input: a validated request and the operator's settings. Output: checked values. Raises `Fault` INVALID_REQUEST with
+`param` for what this server does not support. Source: docs/contract.md#parameters-of-chat-completions.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def logprobs_asked_for(request: ChatRequest) -> tuple[str, ...]:
 
 
 def choices_of(request: ChatRequest, most: int) -> int:
-    """Returns `n`, which must be between 1 and the operator's limit."""
+    """Returns `n`, which must be between 1 and the operator's limit (`most`)."""
     count = 1 if request.n is None else request.n
     if most == 1 and count != 1:
         raise bad_request("Invalid value for 'n': only 1 is accepted.", "n", UNSUPPORTED)
@@ -107,7 +107,9 @@ def format_of(request: ChatRequest, *, structured_output: bool) -> Format:
 
 
 def refuse_unsupported(request: ChatRequest, logprobs: Logprobs) -> None:
-    """Raises `Fault` for parameters that would change the kind of the answer and are not supported."""
+    """Raises `Fault` for parameters that would change the kind of the answer and are not supported. `logprobs` is
+    the operator's PROXY_LOGPROBS.
+    """
     for name in logprobs_asked_for(request):
         if logprobs == "refuse":
             raise _unsupported(

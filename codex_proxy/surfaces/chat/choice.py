@@ -1,7 +1,7 @@
 """One choice of a chat answer: its stream frames, and the message that is the sum of them.
 
-Comes in: pieces of a message, of reasoning, of calls and of the agent's activity. Goes out: SSE frames, appended to
-the caller's list, and `whole()`, which is made of the same encoded fragments as the frames, so that the streamed and
+Input: pieces of a message, of reasoning, of calls and of the agent's activity. Output: SSE frames, appended to the
+caller's list, and `whole()`, which is made of the same encoded fragments as the frames, so that the streamed and
 the whole answer cannot differ. Sources: docs/contract.md#streams, docs/wire-rules.md#chat-completions.
 
 For speed only the text of a delta is encoded; the bytes around it are constant for each choice.
@@ -36,7 +36,9 @@ class Text:
     sent so far."""
 
     def __init__(self, before: bytes, after: bytes, *said: bytes) -> None:
-        """`said` are fragments of the text that were sent in frames of another kind."""
+        """`before` and `after` are the bytes of a chunk around the text. `said` are fragments of the text that were
+        sent in frames of another kind.
+        """
         self._before = before
         self._after = after
         self._fragments = list(said)
@@ -69,7 +71,9 @@ class Call:
     def __init__(
         self, item: ToolCall, index: int, arguments: str, *, legacy: bool, before: bytes, after: bytes
     ) -> None:
-        """`arguments` is the part of them that the first chunk contains."""
+        """`index` is the call's number in the answer; `legacy`: it is sent as `function_call`; `before` and `after`
+        are the bytes of a chunk around its delta. `arguments` is the part of them that the first chunk contains.
+        """
         name = json_text(item.name)
         first = json_text(arguments)
         self._legacy = legacy
@@ -101,7 +105,9 @@ class Choice:
     """One `choices[index]` of a chat completion: renders its chunks and keeps their sum."""
 
     def __init__(self, index: int, chunk: Chunk, *, legacy: bool, whole_calls: bool) -> None:
-        """`whole_calls`: each call is sent as one chunk when it is complete."""
+        """`index` is the choice's number; `legacy`: calls are sent as `function_call`. `whole_calls`: each call is
+        sent as one chunk when it is complete.
+        """
         self._before = chunk.before + b'{"index":%d,"delta":' % index
         self._middle = b',"finish_reason":'
         self._tail = b"}" + chunk.after

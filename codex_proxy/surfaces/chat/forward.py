@@ -1,6 +1,6 @@
 """Decides which parts of a chat request are sent unchanged to an upstream that speaks Chat Completions.
 
-In: the validated request, and its JSON members as bytes. Out: the whole request (`ForwardedRequest`), if this
+Input: the validated request, and its JSON members as bytes. Output: the whole request (`ForwardedRequest`), if this
 server has nothing to do in the turn; otherwise the fields and messages that a `Turn` cannot represent. Values keep
 their bytes, so that numbers are neither rounded nor written differently. Source: docs/upstreams.md.
 """
@@ -85,6 +85,7 @@ def _known_fields() -> frozenset[str]:
 def may_forward_whole(request: wire.ChatRequest, policy: ForwardPolicy, *, has_web_images: bool) -> bool:
     """Whether the whole request is forwarded to the upstream. It is if this server has no tools to run, no answer
     to check and no image to fetch, or if the request asks for something that only a forwarded answer can contain.
+    `policy` says what the upstream accepts. `has_web_images`: the request has images by web address.
     """
     if not policy.whole or (has_web_images and not policy.web_images):
         return False
@@ -129,7 +130,7 @@ def forwarded_request(
     request: wire.ChatRequest, fields: Fields, *, effort: str | None, model_asked: str
 ) -> ForwardedRequest:
     """Returns the whole request, to be forwarded. `effort` is the reasoning effort that it asks for, by any of its
-    fields or by the model's name.
+    fields or by the model's name. `model_asked` is the model's name as the client wrote it.
     """
     kept = {name: value for name, value in fields.items() if name != "reasoning"}
     if effort is not None:

@@ -1,7 +1,7 @@
 """The answer to a forwarded chat request: the bytes of the upstream's answer.
 
-In: the events of the turn. Out: the bytes unchanged, as a stream or joined to one body; if the turn fails after
-bytes were sent, an error frame after them. Source: docs/contract.md#failures-of-a-stream.
+Input: the events of the turn. Output: the bytes unchanged, as a stream or joined to one body; if the turn fails
+after bytes were sent, an error frame after them. Source: docs/contract.md#failures-of-a-stream.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Turns the messages of a chat request into the history of a turn.
 
-Comes in: validated messages. Goes out: history items, oldest first. System messages become developer messages, tool
-and function messages become outputs, and the assistant's tool calls become past calls. Outputs are put into the order
-of their calls. Raises `Fault` INVALID_REQUEST for a call without output, an output without call, a second output, and
-for parts that no agent accepts. Sources: docs/contract.md#messages-and-parts, OpenAI's own 400s.
+Input: validated messages. Output: history items, oldest first. System messages become developer messages, tool and
+function messages become outputs, and the assistant's tool calls become past calls. Outputs are put into the order
+of their calls. Raises `Fault` INVALID_REQUEST for a call without output, an output without call, a second output,
+and for parts that no agent accepts. Sources: docs/contract.md#messages-and-parts, OpenAI's own 400s.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Parses a chat request into a `Turn`, with the client's tools, and what is needed to answer it.
 
-Comes in: the bytes of the body, the operator's settings, the models, and the headers. Goes out: `ParsedChat`. Raises
-`Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode where it is switched off). Admission
-checks later what the agent can do. Sources: docs/contract.md#parameters-of-chat-completions,
+Input: the bytes of the body, the operator's settings, the models, and the headers. Output: `ParsedChat`. Raises
+`Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode where it is switched off).
+Admission checks later what the agent can do. Sources: docs/contract.md#parameters-of-chat-completions,
 docs/contract.md#messages-and-parts, docs/contract.md#tools-and-tool_choice, docs/wire-rules.md#chat-completions.
 """
 
@@ -267,7 +267,7 @@ def _understood(
     originals: Sequence[msgspec.Raw] | None = None,
 ) -> ParsedChat:
     """Returns a request that is converted to a turn. `originals` are its messages as JSON, for those with audio or
-    files; None if the agent does not accept them.
+    files; None if the agent does not accept them. `pdfs`: see `file_text`.
     """
     refuse_unsupported(request, settings.logprobs)
     choices = choices_of(request, settings.max_choices)

@@ -1,8 +1,8 @@
 """Renders the events of a turn as a chat completion: SSE bytes while they come, or one body at the end.
 
-Comes in: batches of well-formed events (see `core/repair.py`). Goes out: `feed` returns the bytes of a batch,
-`result` the whole answer. Both are made of the same `Choice`s, so they cannot differ. Order, placeholders and the
-error frame: docs/contract.md#streams, docs/contract.md#failures-of-a-stream.
+Input: batches of well-formed events (see `core/repair.py`). Output: `feed` returns the bytes of a batch, `result`
+the whole answer. Both are made of the same `Choice`s, so they cannot differ. Order, placeholders and the error
+frame: docs/contract.md#streams, docs/contract.md#failures-of-a-stream.
 
 Until `visible` is true nothing of the answer was sent, and the HTTP handler can still answer a `failure` with a plain
 status. `result` raises the `Fault` of a failed turn.
@@ -50,8 +50,9 @@ Measure: TypeAlias = Callable[[int], StreamMetrics]
 def chat_usage(
     spent: TurnTokens, *, copies: int, prompt: Callable[[], int], answer: Callable[[], int]
 ) -> dict[str, Any]:
-    """Returns the `usage` object. `copies` is the number of choices that share the reported output. `prompt` and
-    `answer` estimate tokens where the agent reports none."""
+    """Returns the `usage` object for the tokens that the turn has `spent`. `copies` is the number of choices that
+    share the reported output. `prompt` and `answer` estimate tokens where the agent reports none.
+    """
     usage = spent.tokens(prompt=prompt, answer=answer)
     completion = usage.output * copies
     figures: dict[str, Any] = {
@@ -181,8 +182,8 @@ class ChatRenderer:
     def _each(
         self, targets: tuple[Choice, ...], say: Callable[[Choice, list[bytes]], None], out: list[bytes]
     ) -> None:
-        """Renders the same piece for several choices: one chunk for each or, in the profile
-        `codex-completions-api`, one chunk with all.
+        """Renders the same piece for several choices (`targets`), by calling `say` for each: one chunk for each or,
+        in the profile `codex-completions-api`, one chunk with all.
         """
         if not self._joined:
             for choice in targets:

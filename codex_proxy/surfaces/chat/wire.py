@@ -1,7 +1,7 @@
 """The pydantic models of a Chat Completions request: unknown fields are ignored, types are strict.
 
-Comes in: the bytes of the body. Goes out: `ChatRequest`. Raises `Fault` INVALID_REQUEST with `param`. The parser
-checks later what depends on settings or on several fields. Sources: docs/contract.md#parameters-of-chat-completions,
+Input: the bytes of the body. Output: `ChatRequest`. Raises `Fault` INVALID_REQUEST with `param`. The parser checks
+later what depends on settings or on several fields. Sources: docs/contract.md#parameters-of-chat-completions,
 docs/contract.md#messages-and-parts, OpenAI's own types for the ranges.
 """
 

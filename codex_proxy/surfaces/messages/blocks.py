@@ -1,10 +1,10 @@
 """Converts content blocks to parts of the history: texts, images, documents, search results, references to tools.
 
-In: the client's blocks, their path in the request, and whether they are in the newest message. Out: parts that a
-model accepts. Raises `Fault` INVALID_REQUEST for an image that cannot be shown, but only in the newest message: a
-client sends its history again with every request, so a fault in it would make the whole conversation unusable. In
-earlier messages a note takes its place. The same holds for documents that cannot be read and for unknown types of
-blocks. Source: docs/messages.md#content.
+Input: the client's blocks, their path in the request, and whether they are in the newest message. Output: parts
+that a model accepts. Raises `Fault` INVALID_REQUEST for an image that cannot be shown, but only in the newest
+message: a client sends its history again with every request, so a fault in it would make the whole conversation
+unusable. In earlier messages a note takes its place. The same holds for documents that cannot be read and for
+unknown types of blocks. Source: docs/messages.md#content.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class BlockReader:
 
     def parts(self, content: Any, place: str, *, newest: bool) -> Iterator[Part]:
         """Yields the parts of the content of a message or tool result: a text, or a list of blocks. Empty texts are
-        left out.
+        left out. `place` is the path of the content in the request, for faults; `newest`: it belongs to the last
+        message.
         """
         if isinstance(content, str):
             if content:
@@ -52,7 +53,7 @@ class BlockReader:
             yield from self.parts_of_block(block, f"{place}[{index}]", newest=newest)
 
     def parts_of_block(self, block: Any, place: str, *, newest: bool) -> Iterator[Part]:
-        """Yields the parts of one block."""
+        """Yields the parts of one block. `place` and `newest`: see `parts`."""
         kind = block_type(block)
         if kind == "text":
             if text := text_of(block):
@@ -72,8 +73,8 @@ class BlockReader:
     # --- images -----------------------------------------------------------------------------------
 
     def _image(self, source: Any, place: str, *, newest: bool) -> Part:
-        """Returns the image, or a note if it cannot be shown. In the newest message raises `Fault` instead of
-        returning a note.
+        """Returns the image that the block's `source` describes, or a note if it cannot be shown. If it belongs to
+        the last message (`newest`), raises `Fault` instead of returning a note.
         """
         source = source if isinstance(source, dict) else {}
         try:
@@ -128,7 +129,7 @@ class BlockReader:
 
     def _file(self, source: dict[str, Any], title: str, head: str, place: str) -> TextPart:
         """Returns a base64 document as text, if it is text or a PDF that can be read; otherwise a note to the
-        model.
+        model. `head` is the line before the text; `place`: see `parts`.
         """
         media_type = _text(source, "media_type") or "of no type"
         data = _text(source, "data")
@@ -148,7 +149,7 @@ class BlockReader:
         return TextPart(f"[Document {shown}: this model cannot read it.]")
 
     def _pdf_text(self, raw: bytes, place: str) -> str | None:
-        """Returns the text of a PDF; None if PDFs are not read."""
+        """Returns the text of a PDF; None if PDFs are not read. `place` is its field in the request."""
         if self._pdfs is None or not raw:
             return None
         try:

@@ -1,7 +1,7 @@
 """The content blocks of an answer: their stream frames, and the blocks of the whole answer.
 
-In: texts of a message or of thinking, calls, and searches. Out: SSE frames, appended to the caller's list, and
-`whole()`, made of the same encoded fragments. Every frame has its `event:` line and every open block is closed,
+Input: texts of a message or of thinking, calls, and searches. Output: SSE frames, appended to the caller's list,
+and `whole()`, made of the same encoded fragments. Every frame has its `event:` line and every open block is closed,
 since SDKs fail otherwise. Source: docs/messages.md#streams.
 
 For speed only the text of a delta is encoded; the bytes around it are constant for each block.
@@ -45,7 +45,7 @@ class GrowingBlock:
     """A block of text or thinking, which grows by deltas."""
 
     def __init__(self, kind: str, index: int) -> None:
-        """`kind`: `text` or `thinking`."""
+        """`index` is the block's number in the answer. `kind`: `text` or `thinking`."""
         self.kind = kind
         self._index = index
         self._fragments: list[bytes] = []

@@ -1,7 +1,7 @@
 """Computes an upper bound of the tokens of a request, for `POST /v1/messages/count_tokens`.
 
-In: the bytes of the body. Out: a number that the model's own count does not exceed, since a client that gets too
-small a number shortens its conversation too late. Every kind of block is counted, unknown ones too; only a body
+Input: the bytes of the body. Output: a number that the model's own count does not exceed, since a client that gets
+too small a number shortens its conversation too late. Every kind of block is counted, unknown ones too; only a body
 that is no request is refused. Raises `Fault` INVALID_REQUEST or MODEL_NOT_FOUND.
 """
 
@@ -117,7 +117,7 @@ class _Counter:
 
 
 def _image(source: Any) -> int:
-    """Returns the tokens of an image by its size: in tiles or in patches, whichever is more."""
+    """Returns the tokens of the image in a block's `source` by its size: in tiles or in patches, whichever is more."""
     data = source.get("data") if isinstance(source, dict) else None
     picture = picture_of(data) if isinstance(data, str) else None
     if picture is None:

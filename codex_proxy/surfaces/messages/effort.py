@@ -1,8 +1,8 @@
 """Determines the reasoning effort from a request's `thinking` and `output_config`, in terms of the chosen model.
 
-In: the request, the effort that the model's name contains, the model's own efforts. Out: an effort of the agent's, or
-None for its default. Nothing is refused: an effort that the model does not have becomes the nearest lower one, else
-the lowest. Source: docs/messages.md#thinking.
+Input: the request, the effort that the model's name contains, the model's own efforts. Output: an effort of the
+agent's, or None for its default. Nothing is refused: an effort that the model does not have becomes the nearest
+lower one, else the lowest. Source: docs/messages.md#thinking.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The table of faults for Anthropic's API: status and type of each kind, and when clients must not try again.
 
-In: a `Failure` and the id of the request. Out: an HTTP status, the body of an error, or the event that ends a
+Input: a `Failure` and the id of the request. Output: an HTTP status, the body of an error, or the event that ends a
 stream. The statuses are chosen for Claude Code: it repeats a 401 for minutes unless `x-should-retry` forbids it,
 and summarises its conversation on a 400 that says "prompt is too long". Nothing here raises.
 """

@@ -1,10 +1,10 @@
 """Converts the messages of a request to the history of a turn. Nothing in them is a fault.
 
-In: validated messages. Out: history items, oldest first. Instructions (`system`) become developer messages in the
-same place. Outputs follow directly after their calls, in the order of the calls; other content of the message comes
-after them. A call without a result gets an output that says so; a result without its call becomes text of the user.
-The model's raw items, which a `redacted_thinking` block of this server contains, are put back in their places among
-the texts and calls of its message. Source: docs/messages.md#the-conversation.
+Input: validated messages. Output: history items, oldest first. Instructions (`system`) become developer messages in
+the same place. Outputs follow directly after their calls, in the order of the calls; other content of the message
+comes after them. A call without a result gets an output that says so; a result without its call becomes text of the
+user. The model's raw items, which a `redacted_thinking` block of this server contains, are put back in their places
+among the texts and calls of its message. Source: docs/messages.md#the-conversation.
 """
 
 from __future__ import annotations
@@ -144,7 +144,9 @@ class _History:
             self._say(HistoryMessage("user", tuple(said)))
 
     def _result(self, block: dict[str, Any], place: str, *, newest: bool) -> Iterator[Part]:
-        """Keeps the result of a call of the last answer. Yields the parts of any other result, as text of the user."""
+        """Keeps the result of a call of the last answer. Yields the parts of any other result, as text of the user.
+        `place` and `newest`: see `BlockReader.parts`.
+        """
         call_id = block.get("tool_use_id")
         parts = tuple(self._reader.parts(block.get("content"), f"{place}.content", newest=newest))
         if block.get("is_error") is True:
@@ -185,7 +187,7 @@ class _History:
         self, state: Sequence[Element], said: list[HistoryMessage], calls: dict[str, HistoryCall]
     ) -> Iterator[HistoryItem]:
         """Yields the items of an answer in the order that `state` has; then the texts and calls that `state` does
-        not mention.
+        not mention. `said` are the answer's texts, `calls` its calls by id.
         """
         left = list(said)
         for element in state:

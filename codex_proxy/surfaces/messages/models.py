@@ -1,7 +1,7 @@
 """The lists of models in the form of Anthropic's API.
 
-In: the catalog, and a page's cursors. Out: a body as a dict. Raises `Fault`: MODEL_NOT_FOUND for an unknown name,
-INVALID_REQUEST for invalid parameters of a page.
+Input: the catalog, and a page's cursors. Output: a body as a dict. Raises `Fault`: MODEL_NOT_FOUND for an unknown
+name, INVALID_REQUEST for invalid parameters of a page.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class PageQuery(msgspec.Struct, frozen=True):
 
 
 def page_query(limit: str | None, after_id: str | None, before_id: str | None) -> PageQuery:
-    """Parses the query parameters of a request for a page. Raises `Fault` INVALID_REQUEST."""
+    """Parses the query parameters of a request for a page. Raises `Fault` INVALID_REQUEST. A model's name in
+    `after_id` or `before_id` says where the page begins or ends.
+    """
     size = DEFAULT_PAGE
     if limit is not None:
         size = int(limit) if limit.isascii() and limit.isdecimal() and len(limit) <= len(str(MAX_PAGE)) else 0
@@ -73,7 +75,7 @@ def models_page(
     names: Sequence[str], query: PageQuery, catalog: ModelCatalog, created: int
 ) -> dict[str, Any]:
     """Returns one page of the models with these names. Raises `Fault` INVALID_REQUEST if a cursor in `query` is
-    none of the names.
+    none of the names. `created`: see `model_body`.
     """
     first, last = 0, len(names)
     if query.after_id:

@@ -1,6 +1,6 @@
 """Parses a request of Anthropic's Messages API into a `Turn`, and what is needed to answer it.
 
-In: the bytes of the body, the operator's settings, the models, and the headers. Out: `ParsedMessages`. Raises
+Input: the bytes of the body, the operator's settings, the models, and the headers. Output: `ParsedMessages`. Raises
 `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode where it is switched off).
 Admission checks later what the agent can do. Source: docs/messages.md.
 """
@@ -123,7 +123,7 @@ def _turn(
     headers: RequestHints,
     workdir: str,
 ) -> Turn:
-    """Returns the turn without its history."""
+    """Returns the turn without its history. `offered` are its tools, `workdir` is the folder that it works in."""
     resolved = resolve(request.model or DEFAULT_NAME, catalog)
     schema = _schema_of(request)
     return Turn(

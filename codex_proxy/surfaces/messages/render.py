@@ -1,10 +1,11 @@
 """Renders the events of a turn as an answer of Anthropic's Messages API: SSE bytes while they come, or one body at
 the end.
 
-In: batches of well-formed events (see `core/repair.py`). Out: `feed` returns the bytes of a batch, `result` the
-whole answer. Both are made of the same blocks, so they cannot differ. One block is open at a time, numbered without
-a gap; content that comes while another block is open waits. Calls are sent at the end of the turn, after the
-model's raw items, so that a client that cuts its history at a call keeps both. Source: docs/messages.md#streams.
+Input: batches of well-formed events (see `core/repair.py`). Output: `feed` returns the bytes of a batch, `result`
+the whole answer. Both are made of the same blocks, so they cannot differ. One block is open at a time, numbered
+without a gap; content that comes while another block is open waits. Calls are sent at the end of the turn, after
+the model's raw items, so that a client that cuts its history at a call keeps both. Source:
+docs/messages.md#streams.
 
 Until `visible` is true nothing of the answer was sent, and the HTTP handler can still answer a `failure` with a
 status. `result` raises the `Fault` of a failed turn.
@@ -80,7 +81,9 @@ class MessagesRenderer:
     ) -> None:
         """`thinking`: the client wants thinking blocks. `state_identity`: the name of agent and model, if the
         answer is to contain the model's raw items. `web_search`: the agent's searches are shown as blocks.
-        `client_names`: see `Offered`.
+        `client_names`: see `Offered`. `stream`: the answer is sent as a stream. `show_activity`: what the agent
+        does is shown as thinking. `prompt_tokens` estimates the input; `max_tokens` is the limit that the request
+        sets, None for none.
         """
         self._id, self._model, self._request_id = id, model, request_id
         self._stream = stream
@@ -192,7 +195,9 @@ class MessagesRenderer:
         out.append(frame("message_stop", {}))
 
     def _finish(self, stop: str, sequence: str | None, calls: int) -> None:
-        """Sets the stop reason of the answer; `end_turn` for a reason that Anthropic's API does not have."""
+        """Sets the stop reason of the answer, by the turn's `stop`, the stop `sequence` that was met and the number
+        of `calls`; `end_turn` for a reason that Anthropic's API does not have.
+        """
         reason = _STOP_REASONS.get(stop, "end_turn")
         if reason == "end_turn" and sequence is not None:
             reason, self._stop_sequence = "stop_sequence", sequence
@@ -238,7 +243,7 @@ class MessagesRenderer:
         block.open(out)
 
     def _close(self, speech: Speech, out: list[bytes]) -> None:
-        """Closes the block of a finished item, then opens the blocks that wait, in order."""
+        """Closes the block of a finished item (`speech`), then opens the blocks that wait, in order."""
         speech.over = True
         if speech is not self._speaker:
             return
@@ -255,7 +260,7 @@ class MessagesRenderer:
                 self._speaker = None
 
     def _send(self, kind: str, fields: dict[str, Any], out: list[bytes], input: str | None = None) -> None:
-        """Sends a block in one piece."""
+        """Sends a block with these fields in one piece. `input` is the JSON of a call's arguments."""
         if not self.visible:
             self._begin(out)
         block = WholeBlock(kind, len(self._blocks), fields, input)

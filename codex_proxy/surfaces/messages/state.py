@@ -1,10 +1,10 @@
 """Packs the model's raw items of an answer (such as encrypted reasoning) into the `data` of a `redacted_thinking`
 block, and unpacks them from later requests.
 
-In: a turn's raw items (JSON of Responses items) and the identity of the agent and model that made them. Out: the
-block's `data`, an opaque text that clients send back unchanged; and from that, the order of the items among the texts
-and calls of the answer. Nothing here raises: state that is damaged, of an unknown version, or of another agent or
-model counts as none.
+Input: a turn's raw items (JSON of Responses items) and the identity of the agent and model that made them. Output:
+the block's `data`, an opaque text that clients send back unchanged; and from that, the order of the items among the
+texts and calls of the answer. Nothing here raises: state that is damaged, of an unknown version, or of another
+agent or model counts as none.
 
 The text is base64 of a version byte, a digest of the identity, and zlib of a JSON array. Its elements are items, or
 marks for what the client has itself: 0 for a message, a call's id for a call. It is neither secret nor signed: a
@@ -50,7 +50,9 @@ Element: TypeAlias = dict[str, Any] | int | str
 
 
 def packed(raw: Iterable[bytes], identity: str) -> str | None:
-    """Returns the items as a block's `data`; None if the client has all of them already."""
+    """Returns the items as a block's `data`; None if the client has all of them already. `identity` names the agent
+    and model that made them.
+    """
     try:
         elements = _elements(raw)
         plain = msgspec.json.encode(elements)

@@ -1,6 +1,6 @@
 """Reads the tools of a request in Anthropic's form, and its `tool_choice`.
 
-In: the tools, the choice, and the names of tools that the history refers to. Out: `Offered`. Raises `Fault`
+Input: the tools, the choice, and the names of tools that the history refers to. Output: `Offered`. Raises `Fault`
 INVALID_REQUEST for a tool that only Anthropic's servers run or that cannot be read, for names that occur twice, and
 for a choice of a tool that is not offered. Source: docs/messages.md#tools.
 
@@ -70,8 +70,8 @@ def model_name(name: str) -> str:
 def offered_by(
     given: Sequence[dict[str, Any]], choice: GivenToolChoice | None, referenced: Collection[str]
 ) -> Offered:
-    """Returns what the model is offered. `referenced`: the names of tools that the history refers to or has calls
-    of.
+    """Returns what the model is offered. `given` and `choice` are the request's `tools` and `tool_choice`.
+    `referenced`: the names of tools that the history refers to or has calls of.
     """
     found: list[tuple[Tool, str]] = []
     ignored: list[str] = []

@@ -1,6 +1,6 @@
 """The pydantic model of a request of Anthropic's Messages API. Types are strict; unknown fields are accepted.
 
-In: the bytes of the body. Out: `MessagesRequest`. Raises `Fault` INVALID_REQUEST with `param`. The content of
+Input: the bytes of the body. Output: `MessagesRequest`. Raises `Fault` INVALID_REQUEST with `param`. The content of
 messages and tools is not validated here: a client sends its history again with every request, so content that is
 invalid must not be refused. Source: docs/messages.md, requests of Claude Code 2.1.330 and of Anthropic's SDKs.
 """

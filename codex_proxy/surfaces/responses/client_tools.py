@@ -1,8 +1,8 @@
 """The client's own tools of a Responses request: functions and custom tools, in namespaces and deferred ones too, its
 tool search and its shell.
 
-Comes in: validated tools, and the items of the input. Goes out: `Tool`s with names that models accept, and the
-client's name (`Tool.client_name`) where it differs. Raises `Fault` INVALID_REQUEST for tools that cannot be read.
+Input: validated tools, and the items of the input. Output: `Tool`s with names that models accept, and the client's
+name (`Tool.client_name`) where it differs. Raises `Fault` INVALID_REQUEST for tools that cannot be read.
 
 Agents know no namespaces, so a tool is offered as `NAMESPACE__NAME` and its call is returned with both. A deferred
 tool is offered once the output of a client's `tool_search` call has listed it; the tools of `additional_tools` items
@@ -69,7 +69,7 @@ def name_of(namespace: str | None, name: str) -> str:
 
 def client_tools(given: Sequence[wire.AnyTool], param: str = "tools") -> Iterator[GivenTool]:
     """Yields the functions and custom tools among `given`, those in namespaces included, and the client's tool
-    search.
+    search. `param` is the field of the list, for faults.
     """
     searches = any(isinstance(tool, wire.ToolSearchTool) and tool.execution == "client" for tool in given)
     for index, tool in enumerate(given):
@@ -90,7 +90,9 @@ def client_tools(given: Sequence[wire.AnyTool], param: str = "tools") -> Iterato
 
 
 def tools_in(items: Iterable[Mapping[str, Any]], field: str = "input") -> tuple[Tool, ...]:
-    """Returns the tools that items of the input contain. If two have the same name, the later one is used."""
+    """Returns the tools that items of the input contain. If two have the same name, the later one is used. `field`
+    is the field of the items, for faults.
+    """
     found: dict[str, Tool] = {}
     for index, item in enumerate(items):
         if item["type"] in _LISTS:

@@ -1,6 +1,6 @@
 """Parses the requests that count the tokens of an input or compact it, without answering it.
 
-Comes in: the body of `POST /v1/responses/input_tokens` or `/compact`. Goes out: `ParsedContext`; `context_history`
+Input: the body of `POST /v1/responses/input_tokens` or `/compact`. Output: `ParsedContext`; `context_history`
 returns its history, `compaction_turn` the turn in which the model summarises it, `summary_in` the summary from the
 response to that turn. Raises `Fault` INVALID_REQUEST or MODEL_NOT_FOUND. Source:
 docs/wire-rules.md#compaction-counting-and-websocket.
@@ -58,7 +58,9 @@ def parse_context(
     counting: bool = False,
     pdfs: PdfTexts | None = None,
 ) -> ParsedContext:
-    """Parses a request. `counting`: the request counts tokens, so it needs no model. `pdfs`: see `file_text`."""
+    """Parses a request. `counting`: the request counts tokens, so it needs no model. `pdfs`: see `file_text`.
+    `max_items` is the most items that the operator allows.
+    """
     request = parse_body(body, counting=counting)
     check_input(request, max_items)
     conversation = context_of(request)

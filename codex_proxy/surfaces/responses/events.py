@@ -1,7 +1,7 @@
 """Encodes the typed events of a Responses stream as SSE frames, numbered without a gap.
 
-Comes in: calls for each change of the response, its items and their parts, in the order that the caller decides.
-Goes out: `take()`, the frames since the last call. Sources: docs/wire-rules.md#the-responses-stream,
+Input: calls for each change of the response, its items and their parts, in the order that the caller decides.
+Output: `take()`, the frames since the last call. Sources: docs/wire-rules.md#the-responses-stream,
 docs/contract.md#events-of-a-response, docs/contract.md#both-apis (the end).
 
 For speed only the text of a delta is encoded; the bytes around it are constant for each part.
@@ -182,7 +182,7 @@ class ResponseEvents(FrameList):
             self._add("response.mcp_call_arguments.done", **place, arguments=whole)
 
     def item_stage(self, output: OutputItem, stage: str) -> None:
-        """Adds the event of an MCP item that has become `in_progress`, `completed` or `failed`."""
+        """Adds the event of an MCP item that has reached the `stage` `in_progress`, `completed` or `failed`."""
         if output.kind in _STAGED:
             place = {"item_id": raw_text(output.id), "output_index": output.index}
             self._add(f"response.{output.kind}.{stage}", **place)

@@ -1,8 +1,7 @@
 """Turns items, stored or new, into the history of a turn.
 
-Comes in: items as `items.normalised` or a response's output has them, oldest first, with references resolved. Goes
-out: `HistoryItem`s. Raises `Fault` INVALID_REQUEST for an output without its call and for a call without its
-output.
+Input: items as `items.normalised` or a response's output has them, oldest first, with references resolved. Output:
+`HistoryItem`s. Raises `Fault` INVALID_REQUEST for an output without its call and for a call without its output.
 
 System messages become developer messages. An output before its call is moved behind it. A second output of a call,
 and a call that is repeated, are left out (docs/contract.md#message-validation). An output that has its call's name
@@ -176,8 +175,8 @@ class _Reader:
 def _completed(
     entries: Iterable[HistoryEntry], dropped: Collection[int], given: Mapping[int, HistoryOutput]
 ) -> Iterator[HistoryEntry]:
-    """Yields the history without the calls in `dropped`, and with the outputs in `given` for calls that have none,
-    each after the other outputs of its step. Both contain `id()`s of history items.
+    """Yields the history (`entries`) without the calls in `dropped`, and with the outputs in `given` for calls that
+    have none, each after the other outputs of its step. Both contain `id()`s of history items.
     """
     held: list[HistoryEntry] = []
     for each in entries:

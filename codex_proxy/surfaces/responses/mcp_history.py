@@ -1,6 +1,6 @@
 """Turns items of MCP servers into history: calls, and the outputs that the model sees.
 
-Comes in: the items of a history, oldest first. Goes out: calls and outputs, for `history` to put together. Raises
+Input: the items of a history, oldest first. Output: calls and outputs, for `history` to put together. Raises
 `Fault` INVALID_REQUEST for a response to an approval request that does not exist, and for a second response to one.
 
 An approval request becomes a call. Its output comes at the place of the client's response: the result of the call
@@ -54,7 +54,7 @@ class McpHistory:
         self._waiting: dict[str, HistoryCall] = {}
 
     def convert(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
-        """Converts one item: returns a call, an output, both, or nothing."""
+        """Converts the item at this index of the input: returns a call, an output, both, or nothing."""
         kind, request = item["type"], item.get("approval_request_id")
         if kind == mcp_items.REQUEST:
             return self._asked(item, index) if _is_request(item) else ()
@@ -105,7 +105,7 @@ class McpHistory:
         return () if call is None else (call, _run_output(item, call))
 
     def _new_call(self, item: ItemDict, index: int, *, own: bool) -> HistoryCall | None:
-        """Returns the call of an item; None if an earlier item had the same call."""
+        """Returns the call of an item; None if an earlier item had the same call. `own`: this server runs the call."""
         id = item.get("id") or f"mcp_{index}"
         if id in self._seen:
             return None

@@ -1,8 +1,8 @@
 """The wire format of MCP items: lists of tools, calls that this server runs, and approval requests.
 
-Comes in: an item as it grows (`OutputItem`), or as a client sends it back. Goes out: its fields, or its text for
-the model. A call shows its result only when it has ended: as `output`, or as `error` if it failed. In OpenAI's
-types only calls have a status; here all items have one, because Open Responses requires it.
+Input: an item as it grows (`OutputItem`), or as a client sends it back. Output: its fields, or its text for the
+model. A call shows its result only when it has ended: as `output`, or as `error` if it failed. In OpenAI's types
+only calls have a status; here all items have one, because Open Responses requires it.
 
 Calls and approval requests have no field for a call id, so their id contains it: a prefix, twelve random
 characters, a dash, and the model's call id. So a later request that refers to the item also refers to the call.
@@ -32,7 +32,7 @@ _MAX_CHARS: Final = 64
 
 
 def id_with(prefix: str, call_id: str, ids: IdSource) -> str:
-    """Returns a new item id that contains the call id."""
+    """Returns a new item id: `prefix`, random characters, and the call id."""
     return f"{prefix}{ids.new('')[:_CHANCE]:0>{_CHANCE}}-{call_id}"
 
 

@@ -1,8 +1,9 @@
 """Decides which tools of the MCP servers in a request may be called, once the servers have listed their tools.
 
-Comes in: a server as the request gives it, and its tools, listed now or in an item of the input. Goes out: values.
-Raises `Fault` INVALID_REQUEST (`tool_choice`) for a tool that no server has. Sources:
-docs/contract.md#tools-of-a-response, OpenAI's own types for the filters and for `mcp_list_tools`.
+Input: a server as the request gives it, and its tools, listed now or in an item of the input. Output: the tools as
+the model is offered them, and whether each call needs the client's approval. Raises `Fault` INVALID_REQUEST
+(`tool_choice`) for a tool that no server has. Sources: docs/contract.md#tools-of-a-response, OpenAI's own types for
+the filters and for `mcp_list_tools`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The output items of a response while they grow.
 
-Comes in: the agent's items and pieces of text. Goes out: `whole()`, the item as the response object shows it, made of
+Input: the agent's items and pieces of text. Output: `whole()`, the item as the response object shows it, made of
 the same encoded fragments as the stream. The table `KINDS` lists the kinds of items. Source:
 docs/wire-rules.md#the-responses-object.
 """

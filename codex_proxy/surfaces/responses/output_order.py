@@ -2,8 +2,8 @@
 
 Items are done in the order in which they were sent, each when the next one begins or the turn has ended. Only then
 is it known whether it is the last one: the last item of a response that was cut off is `incomplete`. An item that
-this server made keeps the status with which it ended. Comes in: items and how they ended. Goes out: calls of
-`Events`, in the right order.
+this server made keeps the status with which it ended. Input: items and how they ended. Output: calls of `Events`,
+in the right order.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OutputOrder:
 
     def end(self, response_status: str) -> None:
         """Makes all items done, at the end of the turn. Only the last item of a response that was cut off can be
-        incomplete.
+        incomplete. `response_status` is the final status of the response.
         """
         cut = response_status == "incomplete" or (
             response_status in ("failed", "cancelled")

@@ -1,6 +1,6 @@
 """Parses a Responses request into a `Turn` without history, and what is needed to answer it.
 
-Comes in: the bytes of the body, the operator's settings, the models, and the headers. Goes out: `ParsedResponse`;
+Input: the bytes of the body, the operator's settings, the models, and the headers. Output: `ParsedResponse`;
 `turn_of` adds the history once the earlier items are known. Raises `Fault`: INVALID_REQUEST with `param`,
 MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode where it is switched off). Admission checks later what the agent can do.
 Sources: docs/contract.md#fields-of-a-request, docs/contract.md#errors-of-responses,
@@ -249,7 +249,9 @@ def _conversation_id(given: Conversation | None) -> str | None:
 def _client_acts(
     request: ResponseRequest, offered: Offered, wanted: Format, items: Sequence[ItemDict]
 ) -> bool:
-    """Whether the client seems to be an agent itself: the request has tools, a format, or instructions."""
+    """Whether the client seems to be an agent itself: the request has tools (`offered`), a format other than text
+    (`wanted`), or instructions.
+    """
     return (
         bool(offered.tools or offered.mcp or request.instructions)
         or wanted.kind != "text"

@@ -1,12 +1,12 @@
 """The events of `open-responses-server` instead of OpenAI's. Source:
 docs/contract.md#the-profile-of-open-responses-server.
 
-Comes in and goes out: as for `ResponsesRenderer`. Events are `data:` lines only, without sequence numbers; there are
-no item or part events; each new call repeats `response.in_progress` (or, for a legacy call, sends
+Input and output: as for `ResponsesRenderer`. Events are `data:` lines only, without sequence numbers; there are no
+item or part events; each new call repeats `response.in_progress` (or, for a legacy call, sends
 `response.tool_calls.created`); calls have status `ready`; all `arguments.done` come at the end; every end, also a
-failure, is `response.completed`. A call that this server runs is shown as a function call that is `in_progress` until
-it is over; its result is then an item of its own, and a text delta. OpenAI's SDKs cannot read this: it is for clients
-of that server.
+failure, is `response.completed`. A call that this server runs is shown as a function call that is `in_progress`
+until it is over; its result is then an item of its own, and a text delta. OpenAI's SDKs cannot read this: it is for
+clients of that server.
 """
 
 from __future__ import annotations

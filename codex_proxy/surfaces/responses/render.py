@@ -1,8 +1,8 @@
 """Renders the events of a turn as a response: SSE bytes while they come, or one object at the end.
 
-Comes in: batches of well-formed events (see `core/repair.py`). Goes out: `feed` returns the bytes of a batch,
-`response` the object. Both are made of the same items, so they cannot differ. `ResponseEvents` (or the encoder of
-another profile) encodes the events; this module decides what happens, and in which order.
+Input: batches of well-formed events (see `core/repair.py`). Output: `feed` returns the bytes of a batch, `response`
+the object. Both are made of the same items, so they cannot differ. `ResponseEvents` (or the encoder of another
+profile) encodes the events; this module decides what happens, and in which order.
 
 Messages are sent one after the other, and so are the client's calls; calls that this server runs are sent side by
 side. `OutputOrder` decides when each item is done. Reasoning whose encrypted content the client wants waits for it.
@@ -103,8 +103,11 @@ class ResponsesRenderer:
         keep_frames: bool = False,
         client_names: Mapping[str, ClientName] | None = None,
     ) -> None:
-        """`echo`: the constant fields (`ParsedResponse.echo`). `keep_frames`: see `take_frames`. `client_names`: see
-        `output_item`."""
+        """`echo`: the constant fields (`ParsedResponse.echo`). `keep_frames`: see `take_frames`. `client_names`:
+        see `output_item`. `stream`: `feed` returns frames for the client. `activity`: see `output_item`.
+        `encrypted_reasoning`: reasoning items contain it. `prompt_tokens` estimates the input; `max_tokens` is the
+        limit that the request sets, None for none.
+        """
         self._head = Head(id, created_at, echo)
         self._ids = ids
         self._clock = clock
@@ -348,7 +351,7 @@ class ResponsesRenderer:
     # --- texts ----------------------------------------------------------------------------------
 
     def _say(self, id: str, key: PartKey, *texts: str) -> None:
-        """Sends texts of an item's part, one delta event for each."""
+        """Sends texts of the part `key` of an item, one delta event for each."""
         output = self._items.get(id)
         if output is None:
             return

@@ -1,8 +1,8 @@
 """Builds the response object. It always has every key, with the effective default if the request gave no value.
 Sources: docs/contract.md#the-response-object, docs/wire-rules.md#the-responses-object.
 
-Comes in: a validated request, the fields that do not change (`Head`), and the state of the turn. Goes out: dicts
-for `json_bytes`.
+Input: a validated request, the fields that do not change (`Head`), and the state of the turn. Output: dicts for
+`json_bytes`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def echo_of(
     conversation: str | None,
 ) -> dict[str, Any]:
     """Returns the fields that are known from the request and do not change. `effort` and `service_tier` are the
-    effective values.
+    effective values. `offered` are the tools; `conversation` is the id of the request's conversation.
     """
     echo: dict[str, Any] = {
         "background": bool(request.background),
@@ -67,8 +67,9 @@ def _number(given: float | None, default: float) -> float:
 
 
 def _reasoning(request: ResponseRequest, effort: str | None) -> dict[str, Any] | None:
-    """Returns null, or an object with both keys. Options that are all null count as none
-    (docs/contract.md#the-reasoning-parameter)."""
+    """Returns null, or an object with the keys `effort` and `summary`. Options that are all null count as none
+    (docs/contract.md#the-reasoning-parameter).
+    """
     summary = summary_of(request)
     if effort is None and summary is None:
         return None
@@ -174,7 +175,9 @@ class Head:
         incomplete: dict[str, str] | None = None,
         usage: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Returns the whole response object with this status and output."""
+        """Returns the whole response object with this status and output. `completed_at` is in seconds since 1970;
+        `incomplete` is the object for `incomplete_details`.
+        """
         return {
             **self._first,
             "status": status,
@@ -260,7 +263,9 @@ def previous_not_found(id: str) -> Fault:
 
 
 def previous_too_large(held: str) -> Fault:
-    """Returns the fault for a chain of responses that is larger than a turn may continue."""
+    """Returns the fault for a chain of responses that is larger than a turn may continue. `held` says what it
+    contains.
+    """
     return bad_request(
         f"The responses up to this one hold too much to go on from: {held}. Begin anew without "
         "'previous_response_id', with what matters of them in 'input'.",

@@ -1,8 +1,8 @@
 """Reads the tools of a Responses request and its `tool_choice`: the client's tools, MCP servers, and web search.
 
-Comes in: a validated request. Goes out: `Offered`, which also has their form for the response object. Raises
-`Fault` INVALID_REQUEST for tools that only OpenAI's servers run, for two tools of one name, and for a choice of a
-tool that is not offered. Sources: docs/contract.md#tools-of-a-response, docs/wire-rules.md#the-context-of-a-turn.
+Input: a validated request. Output: `Offered`, which also has their form for the response object. Raises `Fault`
+INVALID_REQUEST for tools that only OpenAI's servers run, for two tools of one name, and for a choice of a tool that
+is not offered. Sources: docs/contract.md#tools-of-a-response, docs/wire-rules.md#the-context-of-a-turn.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Webhooks: the message that is posted when a background response ends, signed as the SDKs' `webhooks.unwrap()`
 expects.
 
-Comes in: the response's id and status, an id and a time, and the operator's secret. Goes out: body and headers.
-Raises ValueError for a secret that cannot be decoded. The signature is that of Standard Webhooks: `v1`, HMAC-SHA256
-over `id.timestamp.body`; a secret `whsec_...` is base64.
+Input: the response's id and status, an id and a time, and the operator's secret. Output: body and headers. Raises
+ValueError for a secret that cannot be decoded. The signature is that of Standard Webhooks: `v1`, HMAC-SHA256 over
+`id.timestamp.body`; a secret `whsec_...` is base64.
 """
 
 from __future__ import annotations
