@@ -26,7 +26,9 @@ from codex_proxy.config_tables import AgentTable, TableName, UpstreamTable
 
 
 def _named(*names: str, **more: Any) -> Any:
-    """Returns a field that is also read from the environment variables `names`; the first one is its TOML key too."""
+    """Returns a field that is also read from the environment variables `names`; the first one is its TOML key too.
+    `more` are arguments of `pydantic.Field`.
+    """
     return Field(validation_alias=AliasChoices(*names), **more)
 
 

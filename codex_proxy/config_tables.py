@@ -1,8 +1,8 @@
 """The tables `[upstreams.NAME]` and `[agents.NAME]` of the settings file: model servers and agents, each with a
 name.
 
-In: a table as TOML or JSON has it. Out: validated values. Whether they fit together, and to the keys and programs
-on this machine, is checked in `agents.named`. Raises pydantic's errors, which name the field.
+Input: a table as TOML or JSON has it. Output: validated values. Whether they fit together, and to the keys and
+programs on this machine, is checked in `agents.named`. Raises pydantic's errors, which name the field.
 """
 
 from __future__ import annotations

@@ -60,7 +60,9 @@ class Keyring:
     """The valid keys: those of the file, and the one in the settings."""
 
     def __init__(self, path: Path, api_key: str | None, clock: Clock) -> None:
-        """Raises `KeysError` if the file cannot be read."""
+        """`path` is the keys file; `api_key` is the key in PROXY_API_KEY, None if that is not set. Raises
+        `KeysError` if the file cannot be read.
+        """
         self.trouble: str | None = None
         """Why the newest version of the file could not be read; None if it could."""
         self._path = path

@@ -133,7 +133,9 @@ def _warned(
 
 
 def _not_raisable(unraisable: Any) -> None:
-    """Logs an exception that the interpreter could not raise because it happened in a destructor or callback."""
+    """Logs an exception (`unraisable`: the argument of `sys.unraisablehook`) that the interpreter could not raise
+    because it happened in a destructor or callback.
+    """
     log.error("not_raisable", exc_info=unraisable.exc_value)
 
 

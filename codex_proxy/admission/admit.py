@@ -1,7 +1,7 @@
 """Admits turns: one list of checks and steps for every API.
 
-Comes in: the turn as an API's parser made it, the client that asks, and that API's names for its fields. Goes out:
-the turn as the agent gets it. Raises `Fault`: INVALID_REQUEST that names the field, NOT_ALLOWED for what the client's
+Input: the turn as an API's parser made it, the client that asks, and that API's names for its fields. Output: the
+turn as the agent gets it. Raises `Fault`: INVALID_REQUEST that names the field, NOT_ALLOWED for what the client's
 key may not do, UNAVAILABLE for what cannot be checked now.
 """
 

@@ -1,7 +1,7 @@
 """The clients of the server, and what each may do: the operator's settings, narrowed by the limits of a key.
 
-Comes in: the valid keys, and the digest of a request's key. Goes out: a `Client`. Raises `Fault` INVALID_API_KEY for
-a key that is not valid. `http.middleware.access` reads the headers.
+Input: the valid keys, and the digest of a request's key. Output: a `Client`. Raises `Fault` INVALID_API_KEY for a
+key that is not valid. `http.middleware.access` reads the headers.
 """
 
 from __future__ import annotations

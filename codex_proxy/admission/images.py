@@ -1,8 +1,8 @@
 """Fetches the images that a request gives by address, from hosts that the operator allows. Agents fetch none.
 
-Comes in: a turn. Goes out: the same turn with every https (or http) image as a data URL. Raises `Fault`
-INVALID_REQUEST where a host is not allowed or an image cannot be fetched; the message names the host and nothing else
-of the address.
+Input: a turn. Output: the same turn with every https (or http) image as a data URL. Raises `Fault` INVALID_REQUEST
+where a host is not allowed or an image cannot be fetched; the message names the host and nothing else of the
+address.
 
 The addresses come from clients, and so perhaps from the author of a web page that a client has read. They must not
 reach the operator's own network, whatever a name resolves to and wherever a server redirects.
@@ -163,7 +163,9 @@ class ImageFetcher:
     # --- which places ---------------------------------------------------------------------------
 
     def _permitted(self, place: URL) -> URL:
-        """Returns the address unchanged, where images may be fetched from it. Raises `Fault`."""
+        """Returns `place` unchanged if the operator's settings permit fetching images from this URL. Raises `Fault`
+        otherwise.
+        """
         if place.user is not None or place.password is not None:
             raise bad_request("An image URL must not hold a user name or password.", PARAM, CODE)
         if not any(entry.permits(place) for entry in self._allowed):
@@ -208,8 +210,9 @@ def _entry(text: str) -> _Entry:
 
 
 def _host(place: URL) -> str:
-    """Returns the host in the form in which hosts are compared: lower case, ASCII, IP addresses in their canonical
-    form."""
+    """Returns the host of a URL in the form in which hosts are compared: lower case, ASCII, IP addresses in their
+    canonical form.
+    """
     host = (place.raw_host or "").lower()
     address = literal(host)
     return host if address is None else str(address)
@@ -226,7 +229,9 @@ def _parsed(url: str) -> URL:
 
 
 def _redirected(place: URL, response: ClientResponse) -> URL:
-    """Returns the target of a redirect."""
+    """Returns the URL to which `place` was redirected. Raises `Fault` for a redirect that does not lead to another
+    http(s) URL.
+    """
     try:
         target = place.join(URL(response.headers.get("Location", "")))
     except ValueError:
@@ -331,7 +336,10 @@ def _naming(field: str) -> Iterator[None]:
 async def _all_of(
     urls: list[str], fetcher: ImageFetcher, fields: Mapping[str, str], field: str
 ) -> dict[str, str]:
-    """Returns the data URL of each URL. The first one that fails cancels the others."""
+    """Fetches all `urls` and returns the data URL of each. The first one that fails cancels the others, and its
+    `Fault` is raised. `fields` has the field of each URL in the request, for the `param` of the fault; `field` is
+    used for URLs that are not in it.
+    """
     limits = fetcher.limits
     slots = asyncio.Semaphore(limits.at_once)
     fetched: dict[str, str] = {}

@@ -54,7 +54,7 @@ class ToolSource(Protocol):
     """Whether the operator has configured servers, whose tools every request may get."""
 
     def check(self, asked: Sequence[McpOffer]) -> None:
-        """Raises `Fault` for a server that requests may not name."""
+        """Raises `Fault` if one of the servers in the request (`asked`) may not be named by requests."""
         ...
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
@@ -72,10 +72,11 @@ def takes_operators_tools(turn: Turn, client: Client, agent: Agent) -> bool:
 
 
 def with_server_tools(turn: Turn, found: ServerTools, *, steps: int, calls: int | None = None) -> Turn:
-    """Returns the turn with these tools after its own. `steps` and `calls` limit how many calls are run.
+    """Returns the turn with the tools of MCP servers (`found`) added after its own. `steps` and `calls` limit how
+    many calls are run.
 
-    A tool of the request wins over the operator's of the same name, and over a tool of a server in the request where
-    the whole name with the server's label is the same.
+    A tool of the request wins over the operator's of the same name, and over a tool of a server in the request
+    where the whole name with the server's label is the same.
     """
     own_names = {tool.name for tool in turn.tools}
     operators = [tool for tool in found.operators if _name_at_server(tool) not in own_names]

@@ -28,7 +28,9 @@ class Workspace(msgspec.Struct, frozen=True):
 
 
 def workspace_of(folder: str, roots: Sequence[str], protected: tuple[Protected, ...] = ()) -> Workspace:
-    """Returns the workspace: the default folder, and the roots in which requests may choose a folder."""
+    """Returns the workspace: the default folder, and the roots in which requests may choose a folder. `protected`
+    are paths that no agent may be able to write to.
+    """
     return Workspace(folder, tuple(dict.fromkeys(map(os.path.realpath, (folder, *roots)))), protected)
 
 
@@ -43,9 +45,10 @@ def narrowed_to(workspace: Workspace, roots: Sequence[str]) -> Workspace:
 
 
 def in_workspace(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
-    """Returns the turn with its folder resolved. `field` is the field that names the folder, None where the request
-    names none. Raises `Fault` for a folder outside the roots, one that does not exist, or one that must not be
-    written to."""
+    """Returns the turn with the absolute path of the folder that it works in, which must be in `workspace`. `field`
+    is the field that names the folder, None where the request names none. Raises `Fault` for a folder outside the
+    roots, one that does not exist, or one that must not be written to.
+    """
     if field is None:
         return _confined(msgspec.structs.replace(turn, workdir=workspace.folder), None, workspace)
     try:
@@ -64,8 +67,8 @@ def in_workspace(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
 
 
 def _confined(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
-    """Returns the turn with `confine_reads` set. Raises `Fault` if the commands of the turn could write to a
-    protected path.
+    """Returns the turn with `confine_reads` set. Raises `Fault`, with `field` as its `param`, if the commands of
+    the turn could write to a protected path.
     """
     turn = msgspec.structs.replace(turn, confine_reads=workspace.confine_reads)
     if turn.mode != "agent" or turn.sandbox != "workspace-write":

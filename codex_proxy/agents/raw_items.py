@@ -1,7 +1,7 @@
 """Converts raw items of the Responses API (`RawHistoryItem`) to other history items, for agents that do not accept
 raw items.
 
-In: an item's JSON. Out: history items, without what only models of that API understand (reasoning).
+Input: an item's JSON. Output: history items, without what only models of that API understand (reasoning).
 """
 
 from __future__ import annotations

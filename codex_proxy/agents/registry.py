@@ -155,8 +155,9 @@ def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec
 
 
 async def make_plugin_agent(spec: AgentSpec, reference: str, context: AgentContext) -> Agent:
-    """Makes the agent of a plugin. Raises `NoAgentError` or `Fault`; any other error in the plugin becomes a
-    `NoAgentError`."""
+    """Makes the agent of the plugin `reference` (`MODULE:SPEC`), whose `AgentSpec` is `spec`. Raises `NoAgentError`
+    or `Fault`; any other error in the plugin becomes a `NoAgentError`.
+    """
     from codex_proxy.agents.spec import NoAgentError
     from codex_proxy.core.faults import Fault
 
@@ -172,7 +173,9 @@ async def make_plugin_agent(spec: AgentSpec, reference: str, context: AgentConte
 
 
 def code_of(reference: str) -> tuple[str, ...]:
-    """Returns the folders of the plugin's top-level package, or the path of its file, without importing it."""
+    """Returns the folders of the plugin `reference`'s top-level package, or the path of its file, without importing
+    it.
+    """
     top = reference.partition(":")[0].partition(".")[0]
     try:
         found = importlib.util.find_spec(top)

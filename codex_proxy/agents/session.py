@@ -130,8 +130,8 @@ class AgentSession:
         scheduler: Scheduler,
         released: Callable[[AgentSession, bool], None],
     ) -> None:
-        """Makes the caller the owner of the session, who must call `close`. `released(session, finished)` is called
-        once, when the owner has to call `Agent.release`.
+        """Makes the caller the owner of the session, who must call `close`. `listener` gets the events; `scheduler`
+        is the event loop. `released(session, finished)` is called once, when the owner has to call `Agent.release`.
         """
         self.listener, self._scheduler, self._released = listener, scheduler, released
 
@@ -210,8 +210,9 @@ class AgentSession:
     # --- both ways ------------------------------------------------------------------------------
 
     def _do(self, act: Callable[..., Step], *given: Any, size: int = 0) -> None:
-        """Calls a method of the dialect and writes what it returns. An exception ends this session, and does not
-        affect other sessions on the same child.
+        """Calls the dialect's method `act` with `given`, writes what it returns to the child, and passes its events
+        to the listener. `size`: the length in bytes of the output that is handled. An exception ends this session,
+        and does not affect other sessions on the same child.
         """
         try:
             step = act(*given)

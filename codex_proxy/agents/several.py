@@ -48,8 +48,8 @@ class SeveralAgents:
         defaults: Mapping[str, str] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`chance` returns a random number from 0 to 1. `defaults`: the default models that the operator has set,
-        by member.
+        """`members` are the agents by name. `chance` returns a random number from 0 to 1. `defaults`: the default
+        models that the operator has set, by member. `sleep` waits for a number of seconds.
         """
         self.limits = NewestLimits()
         """Empty: each member has its own."""

@@ -43,7 +43,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add(settings: Settings, name: str, limits: Limits, *, replace: bool) -> tuple[str, str]:
-    """Creates a key. Returns the key, and a text about it for the user. Raises `KeysError`."""
+    """Creates a key; with `replace` it may replace one of the same name. Returns the key, and a text about it for
+    the user. Raises `KeysError`.
+    """
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(f"'{DEFAULT_NAME}' is the name of the key in PROXY_API_KEY: take another name")
     secret = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
@@ -140,7 +142,9 @@ def _limits_of(key: Key) -> str:
 
 
 def _folder(given: str) -> str:
-    """Returns the absolute path of a folder that exists, so that a typing error does not lock a key out later."""
+    """Returns the absolute path of the folder that the user has `given`. Raises `KeysError` if it does not exist,
+    so that a typing error does not lock a key out later.
+    """
     folder = Path(os.path.abspath(os.path.expanduser(given)))
     if not folder.is_dir():
         raise KeysError(f"--root {given} is not a folder")

@@ -1,7 +1,7 @@
 """`codex-proxy usage`: shows the tokens that the turns of a key have used, day by day.
 
-In: address and key of a running server. Out: tables on the console, or the server's JSON. With the option for all
-keys, the numbers are read from the store's file instead.
+Input: address and key of a running server. Output: tables on the console, or the server's JSON. With the option for
+all keys, the numbers are read from the store's file instead.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ async def ask(server: Conversation, days: int) -> dict[str, Any]:
 
 
 def show(found: dict[str, Any], console: Console) -> None:
-    """Prints the usage and the limits as tables."""
+    """Prints `found`, the usage and the account's limits as the server returns them, as tables."""
     table = _table("day", "model")
     for bucket in found["usage"]["data"]:
         for result in bucket["results"]:

@@ -96,5 +96,7 @@ class Fault(Exception):  # noqa: N818 - the field's word; a Failure that is rais
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> Fault:
-    """Returns a `Fault` for a request that the client has to change; `param` names the field."""
+    """Returns a `Fault` for a request that the client has to change; `param` names the field. `code` is OpenAI's
+    error code.
+    """
     return Fault(Failure(kind=FaultKind.INVALID_REQUEST, message=message, param=param, code=code))

@@ -34,5 +34,7 @@ class IdSource(Protocol):
     """Makes new ids for objects of this server."""
 
     def new(self, prefix: str) -> str:
-        """Returns a new unique id: `new("chatcmpl-")` returns `chatcmpl-` and 32 characters."""
+        """Returns a new unique id that begins with `prefix`: `new("chatcmpl-")` returns `chatcmpl-` and 32
+        characters.
+        """
         ...

@@ -1,7 +1,7 @@
 """API keys, and the limits of each.
 
-Comes in: the text of a keys file, and keys as clients send them. Goes out: a `KeySet`, or a `KeysError` that names
-the entry and what is wrong in it. No file is read and no key is made here.
+Input: the text of a keys file, and keys as clients send them. Output: a `KeySet`, or a `KeysError` that names the
+entry and what is wrong in it. No file is read and no key is made here.
 
 Only digests of keys are kept. A plain SHA-256 is enough: the server makes keys from 256 random bits, so that there
 are no likely keys to try. A slow, salted hash would gain nothing, and strangers could keep the server busy with wrong

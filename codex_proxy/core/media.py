@@ -103,7 +103,7 @@ def check(data: bytes) -> str:
 
 
 def picture_of(payload: str) -> Picture | None:
-    """Returns type and size of an image in base64; None where it is no image, or not complete."""
+    """Returns type and size of the image in `payload` (base64); None where it is no image, or not complete."""
     try:
         data = decode_base64(payload)
         read = next((read for start, read in _READERS.items() if data.startswith(start)), None)
@@ -114,7 +114,7 @@ def picture_of(payload: str) -> Picture | None:
 
 def _number(data: bytes, at: int, size: int, *, little: bool = False) -> int:
     """Returns the unsigned number in `size` bytes at the offset `at`. Raises `IndexError` if the data ends before
-    it.
+    it. `little`: the first byte is the least significant.
     """
     if at + size > len(data):
         raise IndexError
@@ -268,8 +268,9 @@ class PdfTexts:
         self.unread: dict[bytes, Pdf] = {}
 
     def text_of(self, data: bytes, field: str) -> str:
-        """Returns the text of the PDF; an empty one if it was not read yet. Raises `Fault` for a PDF that is too
-        large, or one too many."""
+        """Returns the text of the PDF; an empty one if it was not read yet. Raises `Fault`, with `field` as its
+        `param`, for a PDF that is too large, or one too many.
+        """
         if len(data) > MAX_PDF_BYTES:
             raise bad_request(
                 f"Invalid file: the PDF is larger than {MAX_PDF_BYTES >> 20} MiB.", field, "unsupported_file"

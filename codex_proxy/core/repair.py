@@ -260,8 +260,9 @@ class TurnRepair:
             self._out.append(event if same else TextDelta(held.id, text))
 
     def _unsent_suffix(self, held: SentItem, text: str) -> str:
-        """Returns the part of a repeated message that was not sent yet: empty as long as the agent repeats text that
-        was sent."""
+        """Returns the part of `text`, a piece of a message (`held`) that the agent repeats, that was not sent yet:
+        empty as long as the agent repeats text that was sent.
+        """
         assert held.repetition is not None
         new = held.repetition.beyond(text)
         if new is None or (new and not held.open):  # another text, or more of one that was complete
@@ -287,7 +288,8 @@ class TurnRepair:
         held.whole |= {TEXT}
 
     def _missing(self, held: SentItem, key: TextKey, whole: str, delta: Callable[[str, str], Event]) -> None:
-        """Appends a delta with the part of the full text that the deltas before it did not have. If the full text
+        """Appends a delta with the part of the full text (`whole`) that the deltas before it did not have. `held`
+        is the item, `key` the text in it; `delta` makes the event from the item's id and a text. If the full text
         does not begin with the text that was sent, it was revised, and what was sent stays.
         """
         held.whole |= {key}
@@ -300,7 +302,7 @@ class TurnRepair:
             self._out.append(Notice("revised_text", key[0]))
 
     def _is_new(self, held: SentItem, key: TextKey) -> bool:
-        """Whether a delta adds text. It does not if the full text came before it."""
+        """Whether a delta of the text `key` of an item adds to it. It does not if the full text came before it."""
         if key in held.whole:
             self._out.append(Notice("late_delta", key[0]))
             return False

@@ -39,7 +39,9 @@ class Repetition:
         return text[len(due) :]
 
     def rest_of(self, whole: str) -> str | None:
-        """Returns the part of the full text after what was repeated of it; None where the text was revised."""
+        """Returns the part of the full text (`whole`) after what was repeated of it; None where the text was
+        revised.
+        """
         return whole[self._matched :] if whole.startswith(self._sent[: self._matched]) else None
 
 

@@ -27,7 +27,7 @@ class StateTable(Generic[S, C]):
         self._changes = changes
 
     def after(self, state: S, change: C) -> S:
-        """Returns the state that follows. Raises `ImpossibleChange`."""
+        """Returns the state that follows `state` after `change`. Raises `ImpossibleChange`."""
         try:
             return self._changes[state][change]
         except KeyError:

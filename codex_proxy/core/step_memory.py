@@ -30,8 +30,9 @@ class StepMemory(Protocol):
     """Remembers entries by owner and key for `StepMemorySettings.age` seconds."""
 
     async def remember(self, owner: str, entries: Mapping[bytes, bytes], *, durable: bool = True) -> None:
-        """Saves values by key and replaces earlier ones. Values that are not `durable` may not be written to disk,
-        because the client has sent `store: false`."""
+        """Saves the values of `entries` by key and replaces earlier ones. Values that are not `durable` may not be
+        written to disk, because the client has sent `store: false`.
+        """
         ...
 
     async def recall(self, owner: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:

@@ -37,8 +37,10 @@ def create(path: Path) -> int:
 
 @contextlib.contextmanager
 def replacing(path: Path, *, mode: int = FILE_MODE) -> Iterator[BinaryIO]:
-    """Opens a file that replaces the one at `path` when the body has ended, as a whole or not at all. Anything but a
-    regular file (a pipe, a terminal) is written to directly. A link stays: its target is replaced."""
+    """Opens a file that replaces the one at `path` when the body has ended, as a whole or not at all. Anything but
+    a regular file (a pipe, a terminal) is written to directly. A link stays: its target is replaced. `mode` is the
+    mode of the new file.
+    """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         with target.open("wb") as out:

@@ -162,8 +162,8 @@ def hints_of(request: web.Request) -> RequestHints:
 
 
 async def _read(request: web.Request, limit: int, held: HeldBytes) -> bytes:
-    """Reads the body. Its `Content-Length` is counted against the budget before it is read; without one, each chunk
-    is counted as it arrives.
+    """Reads the body. Its `Content-Length` is counted against the budget (`held`) before it is read; without one,
+    each chunk is counted as it arrives.
     """
     held.grow_to(min(request.content_length or 0, limit))
     chunks: list[bytes] = []

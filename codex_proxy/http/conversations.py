@@ -185,7 +185,7 @@ def _new_items(given: Sequence[ItemDict], service: ResponsesService, now: float)
 
 def _refused(error: NotStored | StoreConflict | ContextTooLarge, given: Sequence[ItemDict]) -> Fault:
     """Returns the fault for items that are too many, refer to items that do not exist, or have an id that is taken.
-    It names the item.
+    It names the item. `given` are the items of the request.
     """
     if isinstance(error, ContextTooLarge):
         return objects.too_large(str(error), "items")

@@ -244,8 +244,8 @@ async def start(
     runner: ToolRunner | None = None,
     remembers: bool = True,
 ) -> OneRun:
-    """Starts one turn. `runner` runs the server's tools; `remembers`: the turn may be written to the step memory.
-    Raises the `Fault` of a turn that cannot begin.
+    """Starts one turn on `scheduler`. `runner` runs the server's tools; `remembers`: the turn may be written to the
+    step memory. Raises the `Fault` of a turn that cannot begin.
     """
     return OneRun(await scheduler.start(turn, owner, runner=runner, remembers=remembers))
 
@@ -253,7 +253,9 @@ async def start(
 async def start_samples(
     scheduler: RunScheduler, turn: Turn, count: int, owner: str, *, runner: ToolRunner | None = None
 ) -> SampledRuns:
-    """Starts the same turn `count` times. If one cannot start, the others are ended and its `Fault` is raised."""
+    """Starts the same turn `count` times. If one cannot start, the others are ended and its `Fault` is raised.
+    `runner` runs the server's tools.
+    """
     starting = [asyncio.ensure_future(scheduler.start(turn, owner, runner=runner)) for _ in range(count)]
     try:
         return SampledRuns(await asyncio.gather(*starting))

@@ -65,8 +65,8 @@ METRICS_KEY = web.AppKey("metrics_key", str)
 
 
 def add_metrics(app: web.Application, meter: Meter, key: str | None) -> None:
-    """Switches metrics on. Call it before endpoints are added. Without a `key`, only clients on this machine may
-    read them.
+    """Switches metrics on; `meter` counts them. Call it before endpoints are added. Without a `key`, only clients
+    on this machine may read them.
     """
     app[METER] = meter
     app[METRICS_KEY] = key or ""
@@ -143,7 +143,9 @@ def _finish_reasons(notes: dict[str, object]) -> tuple[str, ...]:
 
 
 def _tokens(notes: dict[str, object], counts: EventCounts) -> dict[str, int]:
-    """Returns the tokens by kind that the agent reported; if none, those of the answer's estimate."""
+    """Returns the tokens by kind that the agent reported; if none, the estimates in `notes`, the fields of the
+    request's log line.
+    """
     usage = counts.usage
     if usage is not None:
         return {

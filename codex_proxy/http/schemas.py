@@ -42,7 +42,7 @@ def array(items: Schema, **more: Any) -> Schema:
 
 def record(_required: Schema, _optional: Schema | None = None, /, **more: Any) -> Schema:
     """Returns the schema of an object with these properties. Further properties are allowed, since later versions
-    may add some.
+    may add some. `more` are further members of the schema.
     """
     properties = {**_required, **(_optional or {})}
     return {"type": "object", "properties": properties, "required": list(_required), **more}

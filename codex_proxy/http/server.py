@@ -98,7 +98,7 @@ def _sockets_of(site: BaseSite) -> Sequence[socket.socket]:
 
 
 def _accepted(listening: socket.socket) -> list[socket.socket]:
-    """Accepts and returns the connections that wait in the system's queue."""
+    """Accepts and returns the connections that wait in the system's queue of the socket `listening`."""
     found = []
     # An error says that there is no further one, or no descriptor for it.
     with socket.socket(fileno=os.dup(listening.fileno())) as own, contextlib.suppress(OSError):

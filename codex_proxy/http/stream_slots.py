@@ -128,7 +128,7 @@ class StreamSlot:
         self._owner = owner
 
     def release(self, end: StreamEnd) -> None:
-        """Frees the slot. Further calls do nothing."""
+        """Frees the slot; `end` says how its stream has ended. Further calls do nothing."""
         slots, self._slots = self._slots, None
         if slots is not None:
             slots.give_back(self._request_id, self._owner, end)

@@ -1,10 +1,10 @@
 """`GET /v1/responses` as a WebSocket: one turn after the other, whose events are sent as frames. Source: Open
 Responses.
 
-In: frames `{"type": "response.create", ...}`. Out: the events of a stream, each as one frame, without `[DONE]`; a
-fault that HTTP would answer with a status is `{"type": "error", "status", "error"}`. The connection keeps its
-newest response in memory, so that a response with `store: false` can be continued, too. A continuation that fails
-removes it.
+Input: frames `{"type": "response.create", ...}`. Output: the events of a stream, each as one frame, without
+`[DONE]`; a fault that HTTP would answer with a status is `{"type": "error", "status", "error"}`. The connection
+keeps its newest response in memory, so that a response with `store: false` can be continued, too. A continuation
+that fails removes it.
 
 Each turn is treated as a request: its key is checked again, and it counts against the limits of the key. A key that
 has become invalid ends the connection.

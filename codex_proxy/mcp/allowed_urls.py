@@ -76,7 +76,8 @@ class AllowedUrls:
     """The operator's list of permitted URLs, with the check of what their host names resolve to."""
 
     def __init__(self, allowed: tuple[str, ...], resolve: Resolve | None = None) -> None:
-        """`resolve` looks up host names; None uses the system's resolver.
+        """`allowed` are the URLs that the operator permits. `resolve` looks up host names; None uses the system's
+        resolver.
 
         Raises `ValueError` for an entry that is not an http(s) URL, or that has a query or a fragment.
         """

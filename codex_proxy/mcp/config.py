@@ -129,7 +129,9 @@ def parse_servers(text: str | bytes, variables: Mapping[str, str]) -> dict[str, 
 
 
 def _definition(label: str, entry: _Entry) -> Definition:
-    """Turns an entry into a definition. Raises `ValueError` if its fields do not make a server."""
+    """Turns an entry of the file into the definition of the server `label`. Raises `ValueError` if its fields do
+    not make a server.
+    """
     if (entry.command is None) == (entry.url is None):
         raise ValueError("it needs a `command` or a `url`, and not both")
     if entry.command is not None:

@@ -56,7 +56,9 @@ async def streamable_transport(
 async def sse_transport(
     server: HttpServer, allowed_urls: AllowedUrls | None, limits: McpLimits, report: TransportReport
 ) -> AsyncGenerator[TransportStreams, None]:
-    """Opens a transport of the older kind, HTTP with SSE. The `mcp` package ends it at an event above 1 MiB."""
+    """Opens a transport of the older kind, HTTP with SSE. The `mcp` package ends it at an event above 1 MiB.
+    `allowed_urls`: see `streamable_transport`.
+    """
     guard = _GuardedTransport(server, allowed_urls, limits, report, is_sse=True)
 
     def client(
@@ -147,7 +149,7 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         raise fault
 
     def _forbidden(self, what: str) -> httpx2.ConnectError:
-        """Writes the reason into the report and returns the error to raise."""
+        """Writes the reason (`what`: see `_note`) into the report and returns the error to raise."""
         self._note(McpFaultKind.FORBIDDEN, what)
         return httpx2.ConnectError("not allowed")
 

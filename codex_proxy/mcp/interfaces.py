@@ -58,8 +58,8 @@ class Process(Protocol):
         """Reads its stdout again."""
 
     async def end(self, *, grace: float | None = None) -> ProcessExit:
-        """Ends the process within a bounded time and returns how it ended. Cancelling the call does not stop
-        the end.
+        """Ends the process within a bounded time and returns how it ended. Cancelling the call does not stop the
+        end. `grace`: the seconds that it gets to end by itself; None for the default.
         """
         ...
 

@@ -87,11 +87,12 @@ class RequestServers:
         max_sessions: int = MAX_SESSIONS,
         resolve: Resolve | None = None,
     ) -> None:
-        """`allowed` lists the permitted URLs (see `allowed_urls`); `resolve` looks up host names, None means
-        the system.
+        """`allowed` lists the permitted URLs (see `allowed_urls`); `resolve` looks up host names, None means the
+        system.
 
-        `idle_seconds` is how long an unused session is kept, `refresh_interval` the age in seconds at which a
-        list of tools is fetched again. Raises `ValueError` for an invalid entry of `allowed`.
+        `idle_seconds` is how long an unused session is kept, `refresh_interval` the age in seconds at which a list
+        of tools is fetched again, `max_sessions` the most sessions that are open. Raises `ValueError` for an
+        invalid entry of `allowed`.
         """
         self._allowed_urls = AllowedUrls(allowed, resolve)
         self._clock = clock
@@ -250,7 +251,7 @@ class RequestServers:
     # --- values and messages --------------------------------------------------------------------
 
     def _invalid(self, server: NamedServer, what: str, param: str) -> Fault:
-        """Makes the error to raise; `what` continues the sentence `MCP server 'label' ...`."""
+        """Makes the error to raise, for the field `param`; `what` continues the sentence `MCP server 'label' ...`."""
         return bad_request(f"MCP server '{server.server_label}' {what}", param, "invalid_mcp_server")
 
     def _fault(self, kind: McpFaultKind, server: NamedServer, what: str) -> McpFault:

@@ -202,8 +202,9 @@ class McpServer:
         self._back_off(connection.fault())
 
     def _back_off(self, fault: McpFault) -> None:
-        """Counts a failure. From `FIRST_DELAYED_FAILURE` failures on it sets the earliest time of the next start,
-        later after each failure."""
+        """Counts a failure, whose reason is `fault`. From `FIRST_DELAYED_FAILURE` failures on it sets the earliest
+        time of the next start, later after each failure.
+        """
         self._failures += 1
         self._last_fault = fault
         if self._failures >= FIRST_DELAYED_FAILURE:

@@ -1,7 +1,7 @@
 """The base of the dialects of upstreams: a turn of one HTTP exchange after another, until an answer or a failure
 ends it.
 
-In: `Head`, bytes and `End` of each exchange. Out: `Event`s, and the bodies of requests. The dialect of an API
+Input: `Head`, bytes and `End` of each exchange. Output: `Event`s, and the bodies of requests. The dialect of an API
 defines the content of requests and answers by the abstract methods.
 """
 
@@ -38,8 +38,9 @@ class UpstreamTurn(ABC, Generic[A]):
         new_id: Callable[[str], str],
         now: Callable[[], float],
     ) -> None:
-        """`model`: the upstream's name for the model. `refused`: the optional fields that this upstream refuses,
-        shared by all turns. `new_id` returns a new id with the given prefix. `now` returns the seconds since 1970.
+        """`model`: the upstream's name for the model. `errors` turns the upstream's errors into failures.
+        `refused`: the optional fields that this upstream refuses, shared by all turns. `new_id` returns a new id
+        with the given prefix. `now` returns the seconds since 1970.
         """
         self._model = model
         self._errors = errors

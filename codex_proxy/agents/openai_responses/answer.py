@@ -1,7 +1,7 @@
 """Reads one answer of a server of the Responses API, event by event.
 
-In: the decoded events of a stream, or a whole response. Out: `Event`s, and the contents of the whole answer: its
-items, calls and usage, and how it ended. Servers leave fields out (llama.cpp has neither indexes nor sequence
+Input: the decoded events of a stream, or a whole response. Output: `Event`s, and the contents of the whole answer:
+its items, calls and usage, and how it ended. Servers leave fields out (llama.cpp has neither indexes nor sequence
 numbers), so items are identified by their id, or by their index if they have none. No form of an event raises.
 """
 

@@ -1,7 +1,7 @@
 """Converts a turn to the body of a request to `/responses`.
 
-In: a `Turn`, the upstream's name for the model, the items of the conversation, and the fields that the upstream has
-refused. Out: JSON. The upstream stores nothing (`store: false`): encrypted reasoning is sent back unchanged.
+Input: a `Turn`, the upstream's name for the model, the items of the conversation, and the fields that the upstream
+has refused. Output: JSON. The upstream stores nothing (`store: false`): encrypted reasoning is sent back unchanged.
 Source: OpenAI's reference of the Responses API.
 """
 
@@ -104,7 +104,7 @@ def _tool(tool: Tool, *, as_function: bool) -> dict[str, Any]:
 
 def refused_field(turn: Turn, refused: Collection[str], status: int, error: bytes) -> str | None:
     """Returns the optional field of the request that the upstream's error names; None if the error is about
-    something else. `error` is the body of the answer.
+    something else. `refused` are the fields that it refused before; `error` is the body of the answer.
     """
     if status not in _REFUSING:
         return None
@@ -137,7 +137,9 @@ def _param_of(error: bytes) -> str:
 
 
 def input_items(history: Iterable[HistoryItem], refused: Collection[str] = ()) -> list[Any]:
-    """Returns the history as input items. A message without parts is left out."""
+    """Returns the history as input items. A message without parts is left out. If `refused` contains custom tools,
+    calls of them become function calls.
+    """
     items: list[Any] = []
     for item in history:
         if isinstance(item, RawHistoryItem):

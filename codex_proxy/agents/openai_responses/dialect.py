@@ -1,9 +1,9 @@
 """The dialect of servers of the Responses API: one turn, in one request, or in several if the server runs tools in
 it.
 
-In: `Head`, bytes and `End` of each exchange. Out: `Event`s, and the bodies of requests. An answer is complete only
-with `response.completed`, `response.incomplete` or `response.failed`; if the connection ends before, it was broken
-off. The model's items are sent back to it unchanged, encrypted reasoning included.
+Input: `Head`, bytes and `End` of each exchange. Output: `Event`s, and the bodies of requests. An answer is complete
+only with `response.completed`, `response.incomplete` or `response.failed`; if the connection ends before, it was
+broken off. The model's items are sent back to it unchanged, encrypted reasoning included.
 """
 
 from __future__ import annotations

@@ -54,14 +54,16 @@ class Screen:
         self._kind, self._at_line_start = "", True
 
     def _parts(self, text: str, thought: bool) -> Iterator[tuple[str, bool]]:
-        """Yields the lines of a text, each with whether it describes something that the agent did."""
+        """Yields the lines of a text (`thought`: of reasoning), each with whether it describes something that the
+        agent did.
+        """
         for line in text.splitlines(keepends=True):
             yield line, thought and self._at_line_start and ACTIVITY.match(line) is not None
             self._at_line_start = line.endswith("\n")
 
 
 async def show_answer(conversation: Conversation, text: str, screen: Screen) -> None:
-    """Asks the server, and shows the answer as it arrives. Raises `ChatError`."""
+    """Asks the server, and shows the answer on `screen` as it arrives. Raises `ChatError`."""
     try:
         async with contextlib.aclosing(conversation.ask(text)) as pieces:
             async for piece in pieces:
@@ -126,8 +128,8 @@ class Chat:
 
 
 def answer_once(conversation: Conversation, stdin: TextIO, console: Console, errors: Console) -> int:
-    """Answers one question from a pipe: stdin is the question, and stdout gets the text of the answer. Returns the
-    exit status.
+    """Answers one question from a pipe: stdin is the question, `console` gets the text of the answer, and `errors`
+    the messages. Returns the exit status.
     """
     try:
         question = stdin.read().strip()

@@ -21,7 +21,7 @@ from codex_proxy.files.private import FILE_MODE, create, make_folder, replacing
 
 
 def difference(before: str, after: str, name: str) -> str:
-    """Returns a unified diff."""
+    """Returns a unified diff of two texts of the file `name`."""
     return "".join(
         difflib.unified_diff(
             before.splitlines(keepends=True),

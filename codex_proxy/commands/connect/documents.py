@@ -1,7 +1,7 @@
 """Changes values in the text of a settings file. Everything else stays, comments and order included.
 
-In: a text, its format, and values. Out: the new text. Raises `DocumentError` if that is not possible without losing
-something.
+Input: a text, its format, and values. Output: the new text. Raises `DocumentError` if that is not possible without
+losing something.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DocumentError(Exception):
 
 
 def changed(text: str, format: Format, entries: Sequence[Entry]) -> str:
-    """Returns the text with these values set. Line endings are kept."""
+    """Returns the text with the values of `entries` set. Line endings are kept."""
     if "\r\n" in text:
         return changed(text.replace("\r\n", "\n"), format, entries).replace("\n", "\r\n")
     head = _HEAD.match(text) if format == "yaml" else None

@@ -85,7 +85,7 @@ async def log_contents(request: web.Request, handler: Handler) -> web.StreamResp
 
 
 def log_content(request: web.Request, what: Literal["request", "answer"], data: bytes) -> None:
-    """Logs these bytes of a request or its answer. Does nothing if content is not logged."""
+    """Logs `data`, bytes of a request or of its answer (`what`). Does nothing if content is not logged."""
     write = request.get(CONTENT_LOG)
     if write is not None:
         write(what, data)

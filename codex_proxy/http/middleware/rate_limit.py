@@ -168,7 +168,7 @@ def _too_many_at_once(limit: int) -> Fault:
 
 
 def headers_of(allowance: Allowance) -> dict[str, str]:
-    """Returns the `x-ratelimit-*` headers in OpenAI's form."""
+    """Returns the `x-ratelimit-*` headers in OpenAI's form, for what is left of the limit of a key (`allowance`)."""
     return {
         "x-ratelimit-limit-requests": str(allowance.limit),
         "x-ratelimit-remaining-requests": str(allowance.remaining),

@@ -1,6 +1,6 @@
 """Builds the OpenAPI document from the endpoints, the schemas of bodies and the schemas of answers.
 
-In: the endpoints that a server has, and the settings that the schemas show. Out: the document as a dict.
+Input: the endpoints that a server has, and the settings that the schemas show. Output: the document as a dict.
 """
 
 from __future__ import annotations
