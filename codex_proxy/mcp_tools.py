@@ -67,7 +67,9 @@ class Programs:
         self._folder = (settings.mcp_config or Path()).expanduser().absolute().parent
 
     def command(self, argv: tuple[str, ...], env: Mapping[str, str], cwd: str | None) -> Command:
-        """Returns the command that starts a server."""
+        """Returns the command that starts a server. `env` is added to the environment of every server; `cwd` is its
+        folder, relative to the common one.
+        """
         folder = str(self._folder / (cwd or ""))
         return Command(argv=argv, env={**self._environment, **env}, cwd=folder, limits=self._limits)
 
@@ -103,12 +105,16 @@ class McpToolSource:
         self._checks = checks
 
     def check(self, asked: Sequence[McpOffer]) -> None:
-        """Raises `Fault` INVALID_REQUEST for a server that requests may not name."""
+        """Raises `Fault` INVALID_REQUEST if one of the servers in the request (`asked`) may not be named by
+        requests.
+        """
         for offer in asked:
             self._remote.check(_named(offer), f"{offer.param}.server_url")
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
-        """Returns the tools for one turn. All servers are asked at the same time, with a time limit each."""
+        """Returns the tools for one turn. All servers are asked at the same time, with a time limit each.
+        `operators`: the operator's servers are asked, too.
+        """
         asked = request.offers
         has_operators = operators and bool(self._servers.labels)
         if not asked and not has_operators:
@@ -143,7 +149,9 @@ class McpToolSource:
     async def _listed(
         self, offer: McpOffer, owner: str, known: Mapping[str, tuple[ListedTool, ...]]
     ) -> tuple[Sequence[Event], Sequence[Tool]]:
-        """Returns the tools of a server that the request names, and the item that shows them to the client."""
+        """Returns the tools of a server that the request names, and the item that shows them to the client. `known`
+        are lists of tools that the client has sent back, by server.
+        """
         there = known.get(offer.server_label)
         if there is not None and _covers(there, offer):
             return [], _asked_for(offer, [tool for tool in there if allows(offer, tool)])
@@ -209,8 +217,8 @@ def _text_of(result: McpResult) -> str:
 
 
 def _covers(known: Sequence[ListedTool], offer: McpOffer) -> bool:
-    """Whether the client's list of a server's tools has every tool that the request allows by name, so that the
-    server need not be asked.
+    """Whether the client's list of a server's tools (`known`) has every tool that the request allows by name, so
+    that the server need not be asked.
     """
     names = offer.allowed.names
     return names is None or {tool.name for tool in known}.issuperset(names)

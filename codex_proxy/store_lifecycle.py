@@ -1,8 +1,8 @@
 """Opens the store that the settings describe, keeps it within its limits while it is open, and chooses the step
 memory.
 
-In: settings and a clock. Out: a `StoreLifecycle`. Raises `StoreOpenError`, which says what to do. Close it after
-the last turn has ended, since the end of a turn writes.
+Input: settings and a clock. Output: a `StoreLifecycle`. Raises `StoreOpenError`, which says what to do. Close it
+after the last turn has ended, since the end of a turn writes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class StoreLifecycle:
     """An open store, and the task that removes old objects from it."""
 
     def __init__(self, store: Store, hold: StoreHold | None, prune_seconds: float) -> None:
-        """`hold` is the lock on the store's file; None if the store is in RAM."""
+        """`hold` is the lock on the store's file; None if the store is in RAM. `prune_seconds` is the time between
+        two removals of what the settings no longer keep.
+        """
         self.store = store
         self.durable = hold is not None
         """Whether stored objects are still there after a restart."""

@@ -31,7 +31,7 @@ MAX_DETAIL_CHARS = 2000
 async def stdio_transport(
     server: StdioServer, spawn: Spawn, limits: McpLimits, report: TransportReport
 ) -> AsyncGenerator[TransportStreams, None]:
-    """Starts the server, yields the message streams of its session, and ends the server on leaving.
+    """Starts the server with `spawn`, yields the message streams of its session, and ends the server on leaving.
 
     How the transport ends is written into `report`. Raises `McpError` where the server cannot be started.
     """

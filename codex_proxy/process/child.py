@@ -143,7 +143,9 @@ class Child:
         listener: ChildListener,
         on_stderr: Callable[[bytes], None] | None = None,
     ) -> None:
-        """Takes over the process and descriptors of `launched`. Use `spawn` to make one."""
+        """Takes over the process and descriptors of `launched`. Use `spawn` to make one. `on_stderr` is called with
+        what the child writes to stderr.
+        """
         self.pid = launched.warden.pid
         """The warden's process id, which is also the id of the child's session. For signals use `signal`."""
         self._loop = loop
@@ -335,7 +337,9 @@ class Child:
         self._finish()
 
     def _finish(self, change: Change = Change.DRAINED) -> None:
-        """Closes everything and reports the end to the listener and to callers of `end`, once."""
+        """Closes everything and reports the end to the listener and to callers of `end`, once. `change` is the
+        reason.
+        """
         if self._state in REPORTED:
             return
         self._change(change)

@@ -44,7 +44,7 @@ class NotConfinedError(Exception):
 
 
 def confine(writable: list[str]) -> None:
-    """Limits this process, and all processes that it will start, to writing to these paths. Raises
+    """Limits this process, and all processes that it will start, to writing to the paths in `writable`. Raises
     `NotConfinedError`.
     """
     libc = ctypes.CDLL(None, use_errno=True)
@@ -65,7 +65,9 @@ def confine(writable: list[str]) -> None:
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: str) -> None:
-    """Allows writing to a path and below it. Does nothing if the path does not exist."""
+    """Adds a rule to the kernel object `ruleset` (a descriptor) that allows writing to a path and below it. Does
+    nothing if the path does not exist.
+    """
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:

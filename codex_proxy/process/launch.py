@@ -147,7 +147,9 @@ def find_program(command: Command) -> str:
 
 
 def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
-    """Makes a pipe and has each end closed by one of the two stacks. Returns the read end and the write end."""
+    """Makes a pipe and has each end closed by one of the two stacks: `reader` the read end, `writer` the write end.
+    Returns the read end and the write end.
+    """
     read_end, write_end = os.pipe()
     reader.callback(os.close, read_end)
     writer.callback(os.close, write_end)

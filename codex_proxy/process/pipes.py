@@ -27,7 +27,9 @@ class PipeReader:
         received: Callable[[bytes], None],
         closed: Callable[[], None],
     ) -> None:
-        """Takes over the descriptor. Reading starts with the event loop's next iteration."""
+        """Takes over the descriptor. Reading starts with the event loop's next iteration. `received` is called with
+        the bytes that are read, `closed` at the end of the pipe.
+        """
         self._loop = loop
         self._descriptor = descriptor
         self._received = received

@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
 
 
 def prctl(option: int, value: int) -> None:
-    """Sets an attribute of this process on Linux. Does nothing on other systems."""
+    """Sets the attribute `option` (a `PR_SET_*` number) of this process on Linux. Does nothing on other systems."""
     if sys.platform != "linux":
         return
     import _ctypes  # what `ctypes` wraps, which takes 2 ms to import
@@ -70,7 +70,9 @@ def prctl(option: int, value: int) -> None:
 
 
 def exec_child(command: list[str], limits: list[str], lifeline: int, warden: int) -> None:
-    """Turns this process, the fork, into the child. Does not return."""
+    """Turns this process, the fork, into the child. Does not return. `limits` are resource limits (see
+    `set_limit`), `lifeline` is the descriptor to close, `warden` the parent's pid.
+    """
     try:
         make_group(0)
         prctl(PR_SET_PDEATHSIG, SIGKILL)
@@ -207,7 +209,7 @@ def reap(child: int) -> tuple[int | None, bool]:
 
 
 def child_pids(parent: int) -> list[int]:
-    """Returns the pids of the children of a single-threaded process; an empty list without /proc."""
+    """Returns the pids of the children of the single-threaded process `parent`; an empty list without /proc."""
     try:
         with open(f"/proc/{parent}/task/{parent}/children") as listed:
             return [int(pid) for pid in listed.read().split()]

@@ -224,7 +224,9 @@ async def unfinished_responses(service: ResponsesService) -> list[StoredResponse
 
 
 async def recover_responses(service: ResponsesService, unfinished: Sequence[StoredResponse]) -> None:
-    """Runs each of these responses again, or fails it. If the store is not available, a task tries again later."""
+    """Runs each response that the last process of the server has left `unfinished` again, or fails it. If the store
+    is not available, a task tries again later.
+    """
     store = service.store
     if store is None:
         return
@@ -242,7 +244,7 @@ async def _recover_until_stored(
 
 
 async def _recovered(service: ResponsesService, store: Store, found: StoredResponse) -> bool:
-    """Runs the response again, or saves it as failed. Returns False if the store could not do that."""
+    """Runs the response `found` again, or saves it as failed. Returns False if the store could not do that."""
     try:
         if not await _run_again(service, store, found):
             await _fail(service, store, found)
@@ -344,7 +346,9 @@ async def _store_and_start(
     queued: StoredResponse,
     held: HeldBody,
 ) -> None:
-    """Stores the response and starts it, or does neither. Raises `Fault`."""
+    """Stores the response in the form `queued` and starts it, or does neither. Raises `Fault`. `held` is the budget
+    that the request's body counts against; it is released at the end of the response.
+    """
     try:
         response = BackgroundResponse(service, prepared, store)
         await _store(service, store, prepared, queued)
@@ -374,7 +378,7 @@ async def _store(
 
 
 async def _take_back(store: Store, queued: StoredResponse) -> None:
-    """Deletes a response whose id was not sent to a client. Tries until the store can do it."""
+    """Deletes the response `queued`, whose id was not sent to a client. Tries until the store can do it."""
     while True:
         try:
             await store.delete_response(queued.owner, queued.id)
@@ -407,7 +411,7 @@ def queued_json(service: ResponsesService, prepared: PreparedResponse) -> bytes:
 
 
 async def cancel_in_background(service: ResponsesService, store: Store, found: StoredResponse) -> None:
-    """Stops a response that is stored as unfinished. Returns when it has ended, for whatever reason."""
+    """Stops the response `found`, which is stored as unfinished. Returns when it has ended, for whatever reason."""
     live = service.background.find(found.owner, found.id)
     if live is not None:
         await live.cancel_and_wait()

@@ -215,7 +215,7 @@ def history_with_model_items(
     items: Sequence[ContextItem], entries: Sequence[HistoryEntry], identity: str
 ) -> tuple[HistoryItem, ...]:
     """Returns the history with the model's own form of each item, where that is kept. `entries` is the history in
-    the form that the client sees.
+    the form that the client sees. `identity` names the agent and model that will read the history.
     """
     parts: dict[int, list[HistoryItem]] = {}
     for place, part in entries:
@@ -266,7 +266,7 @@ class _ModelCalls:
 
 
 def _count_down(kept: Counter[str], call_id: str) -> bool:
-    """Subtracts one from the count of `call_id`. Returns False if the count is 0."""
+    """Subtracts one from the count of `call_id` in `kept`. Returns False if the count is 0."""
     there = kept[call_id] > 0
     kept[call_id] -= there
     return there

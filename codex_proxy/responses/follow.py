@@ -51,7 +51,7 @@ def starting_after(query: Mapping[str, str]) -> int:
 
 
 async def check_followable(store: Store, found: StoredResponse, live: Live | None) -> None:
-    """Raises `Fault` for a response whose events are not stored. `live` is the response while it runs."""
+    """Raises `Fault` if the events of the response `found` are not stored. `live` is the response while it runs."""
     if not found.background:
         raise not_resumable(found.id)
     if live is not None and live.streams:
@@ -67,7 +67,7 @@ class Follower:
     refusal = None
 
     def __init__(self, service: ResponsesService, owner: str, id: str, after: int) -> None:
-        """Raises `Fault` where there is no store."""
+        """Frames with a number above `after` are read. Raises `Fault` where there is no store."""
         self.finished = False
         self._service = service
         self._store = required_store(service.store)
@@ -141,7 +141,7 @@ class Follower:
 
     async def _made_end(self, after: int) -> list[tuple[int, bytes]]:
         """Returns the last frames of a stream whose end is not stored, made from the stored object; none if the
-        client has them already.
+        client has them already (numbers up to `after`).
         """
         found = await self._store.response(self._owner, self._id)
         last = await self._last_frame()

@@ -153,7 +153,7 @@ async def start_foreground(
     service: ResponsesService, prepared: PreparedResponse, delivery: Delivery, observe: Observe | None = None
 ) -> tuple[ForegroundResponse, ResponseReader]:
     """Starts a response. Returns when its turn has begun or has failed to begin; the reader's `refusal` is set in
-    the latter case.
+    the latter case. `observe`: see `RunningResponse`.
     """
     response = ForegroundResponse(service, prepared, delivery, observe)
     reader = ResponseReader(service, response)

@@ -105,7 +105,7 @@ class FrameReader:
         self._buffer.remove(self)
 
     def put(self, frames: Frames, *, last: bool) -> None:
-        """Adds a batch. Called by the buffer."""
+        """Adds a batch; `last`: no other follows. Called by the buffer."""
         if self._max_bytes is not None:
             self._size += sum([len(frame) for _, frame in frames])
             if self._size > self._max_bytes:

@@ -59,9 +59,9 @@ async def prepare(
     created: float,
     wait: float | None,
 ) -> PreparedResponse:
-    """Reads the items that the request continues, and makes its turn. `wait` is how many seconds to wait for
-    another turn of the same conversation; None for any time. Raises `Fault` for a turn that is not admitted, and
-    for references to objects that do not exist.
+    """Reads the items that the request continues, and makes its turn. `id` and `created` (seconds since 1970) are
+    those of the new response. `wait` is how many seconds to wait for another turn of the same conversation; None
+    for any time. Raises `Fault` for a turn that is not admitted, and for references to objects that do not exist.
     """
     held = None
     if parsed.conversation is not None and service.store is not None:
@@ -85,7 +85,10 @@ async def prepare_in_context(
     created: float,
     held: ConversationTurn | None = None,
 ) -> PreparedResponse:
-    """Prepares a response whose context was already read. The limits that its owner has now are applied."""
+    """Prepares a response whose context was already read. The limits that its owner has now are applied. `id` and
+    `created` (seconds since 1970) are those of the new response. `held` is its turn in the conversation; None if
+    there is none.
+    """
     turn, replay = turn_in_context(parsed, context, service.runs.identity(parsed.turn))
     admitted = await service.admission.admit(
         turn,
@@ -123,7 +126,9 @@ def _with_images(
 def renderer_of(
     service: ResponsesService, prepared: PreparedResponse, *, stream: bool = False, keep_frames: bool = False
 ) -> ResponsesRenderer:
-    """Returns a renderer for this response, in the profile that the operator chose."""
+    """Returns a renderer for this response, in the profile that the operator chose. `stream`: it renders frames for
+    a client; `keep_frames`: it also keeps them with their numbers, to store them.
+    """
     parsed = prepared.parsed
     return renderer_class(service.profile)(
         id=prepared.id,

@@ -201,8 +201,8 @@ class IdleSessions:
         return len(self._kept)
 
     def put(self, key: bytes, session: AgentSession, prints: Prints, pending: PendingOutputs) -> None:
-        """Keeps a session, or closes it if it cannot resume. When there are too many, the session that was kept
-        longest is closed.
+        """Keeps a session under `key` (see `thread_key`), or closes it if it cannot resume. When there are too
+        many, the session that was kept longest is closed.
         """
         if not session.can_resume or self._limits.count == 0:
             session.close()
@@ -271,9 +271,9 @@ class IdleSessions:
 def _accepted_items(
     pending: PendingOutputs, fresh: Sequence[HistoryItem], turn: Turn
 ) -> tuple[HistoryItem, ...] | None:
-    """Returns the new items in the form in which the thread accepts them; None if it does not accept them. An idle
-    thread accepts any items but outputs. A thread that waits for outputs accepts exactly those, followed by
-    instructions if the turn allows that.
+    """Returns the new items (`fresh`) in the form in which the thread accepts them; None if it does not accept
+    them. An idle thread accepts any items but outputs. A thread that waits for outputs (`pending`) accepts exactly
+    those, followed by instructions if the turn allows that.
     """
     outputs = [item for item in fresh if isinstance(item, HistoryOutput)]
     if not pending.visible:

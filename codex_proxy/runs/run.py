@@ -131,8 +131,8 @@ def late_failure(late: Failure, retrying: Retrying | None, retries: int, hint: s
     """Returns the failure of a turn that a deadline ends, with the reason as far as it is known.
 
     `late`: the failure that says that the turn took too long. `retrying`: the last report of a repeated model call,
-    if the model has sent nothing since; the turn gets the failure of that call if its kind is known. `hint`: the
-    session's `silence_hint`, used if there was no such report.
+    if the model has sent nothing since; the turn gets the failure of that call if its kind is known. `retries`
+    counts such reports. `hint`: the session's `silence_hint`, used if there was no such report.
     """
     if retrying is None:
         return msgspec.structs.replace(late, message=f"{late.message} {hint}") if hint else late
@@ -416,7 +416,9 @@ class Run:
                 self._owner.limits_reported(self, event.json)  # type: ignore[union-attr]
 
     def _append(self, events: list[Event], size: int) -> None:
-        """Logs the events that the limits let through. If a limit is reached, ends the turn."""
+        """Logs the events that the limits let through. If a limit is reached, ends the turn. `size` is the length
+        in bytes of what the agent wrote.
+        """
         events, stop = self._limits.feed(events)
         if stop is not None:
             self._repair.feed([TurnEnded(stop)])
@@ -451,7 +453,9 @@ class Run:
         self._owner.run_ended(self)
 
     def _summed(self, seen: UsageReported) -> UsageReported:
-        """Returns the usage with that of a discarded first attempt added, because the request has cost both."""
+        """Returns the usage that the agent reported (`seen`) with that of a discarded first attempt added, because
+        the request has cost both.
+        """
         self._spent = seen.usage
         return UsageReported(self._spent_before + seen.usage, seen.trigger)
 

@@ -309,8 +309,9 @@ class Responses(Protocol):
         only_from: Collection[str] | None = None,
         webhooks: Sequence[PendingWebhook] = (),
     ) -> bool:
-        """Replaces the status and the object and, where given, the output items. `append`: the stored input and the
-        output are appended to a conversation. `webhooks` are put into the outbox. All of this happens, or nothing.
+        """Replaces the status and the object and, where given, the output items. `recovery`: see `StoredResponse`.
+        `append`: the stored input and the output are appended to a conversation. `webhooks` are put into the
+        outbox. All of this happens, or nothing.
 
         Returns False, and changes nothing, if the response was deleted or its status is not in `only_from`. So a
         response that was cancelled is not completed afterwards.

@@ -39,8 +39,9 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def not_checked(what: str, reason: str) -> Failure:
-    """Returns the failure of a turn whose text could not be checked. `what` names the owner of the schema and begins
-    a sentence."""
+    """Returns the failure of a turn whose text could not be checked. `what` names the owner of the schema and
+    begins a sentence. `reason` ends it.
+    """
     return Failure(
         kind=FaultKind.UPSTREAM_ERROR,
         code="schema_check_failed",

@@ -134,8 +134,8 @@ class OutputCheck:
         return self._judged(end, verdicts)
 
     def as_shown(self, said: tuple[HistoryMessage, ...]) -> tuple[HistoryMessage, ...]:
-        """Returns the model's messages with the texts that the client got instead of the model's, where these
-        differ.
+        """Returns the model's messages (`said`) with the texts that the client got instead of the model's, where
+        these differ.
         """
         text = self._rewritten.get(said_text(said).strip())
         return said if text is None else (HistoryMessage("assistant", (TextPart(text),)),)

@@ -1,10 +1,10 @@
 """Decides who answers a call of the model: the client, a tool that this server runs, or this server with an error.
 
-Comes in: the events of a turn as its dialect reads them, and the outputs of the server's tools. Goes out: the events
+Input: the events of a turn as its dialect reads them, and the outputs of the server's tools. Output: the events
 that go on to the repair, outputs for the agent, calls to run, and whether the turn needs another attempt. The calls
 of one step are decided together when the step is complete. With a call for the client among them the turn ends with
-that call, once the server's calls have run, and their outputs reach the model together with the client's. Without one
-all calls are answered as soon as there is an output, and the turn continues.
+that call, once the server's calls have run, and their outputs reach the model together with the client's. Without
+one all calls are answered as soon as there is an output, and the turn continues.
 
 `tool_choice` is enforced as far as possible. A model is always free to choose, so only the allowed tools are offered,
 a message says what must be called, and the answer is checked. For every API and every dialect.
@@ -70,7 +70,8 @@ class ToolOutput(msgspec.Struct, frozen=True):
 
 def call_events(ask: ToolCallRequested, tool: Tool | None, *, approved_by: str | None = None) -> list[Event]:
     """Returns the events with which a call begins: a `ToolCall` for the client where `tool` is None or the
-    client's, an `McpApproval` where the client must approve it first, else an `McpCall`.
+    client's, an `McpApproval` where the client must approve it first, else an `McpCall`. `approved_by` is the id of
+    the approval request that the client has approved; None if there was none.
     """
     id = ask.item_id or ask.call_id
     return [ItemStarted(_item(id, ask, tool, approved_by)), FullArguments(id, ask.arguments)]
@@ -303,7 +304,7 @@ class ToolPolicy:
         )
 
     def _pass(self, event: Event, done: PolicyResult) -> None:
-        """Lets an event pass, or holds it until the required call has come."""
+        """Adds an event to `done`, or holds it until the required call has come."""
         if not self._waits_for_call or type(event) in NEVER_HELD:
             done.events.append(event)
             return
@@ -334,7 +335,9 @@ class ToolPolicy:
         return done
 
     def _completed(self, done: PolicyResult) -> None:
-        """Handles the end of a step: decides it at once, unless the arguments of its calls need a check."""
+        """Handles the end of a step, and adds what follows to `done`: decides it at once, unless the arguments of
+        its calls need a check.
+        """
         slow = [(ask, check) for ask in self._asks if (check := self._slow_check(ask)) is not None]
         if slow:
             self._judging = [ask for ask, _ in slow]
@@ -343,8 +346,9 @@ class ToolPolicy:
             self._decide(done)
 
     def _decide(self, done: PolicyResult) -> None:
-        """Decides who answers the calls of a complete step. The calls go on after the end of the step, so that a step
-        that cannot be repaired ends the turn before a call of it is seen."""
+        """Decides who answers the calls of a complete step. The calls go on after the end of the step, so that a
+        step that cannot be repaired ends the turn before a call of it is seen. Results are added to `done`.
+        """
         asks, self._asks = self._asks, []
         bad_call, self._bad_call = self._bad_call, False
         good, hidden = self._sorted(asks)
@@ -397,8 +401,8 @@ class ToolPolicy:
         return tool is None or (tool.mcp is not None and tool.mcp.asks)
 
     def _server_calls_of(self, good: list[ToolCallRequested]) -> tuple[list[ServerCall], list[HiddenOutput]]:
-        """Returns those of the calls that this server runs, and outputs for those of them that exceed the limit of
-        calls.
+        """Returns those of the valid calls (`good`) that this server runs, and outputs for those of them that
+        exceed the limit of calls.
         """
         asked = [ask for ask in good if not self._is_for_client(ask)]
         if not asked:

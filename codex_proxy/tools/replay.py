@@ -213,7 +213,9 @@ def _not_answered(call: _Head) -> str:
 async def recalled_history(
     turn: Turn, owner: str, memory: StepMemory, identity: str
 ) -> tuple[HistoryItem, ...]:
-    """Returns the turn's history with the remembered items of earlier steps put back."""
+    """Returns the turn's history with the remembered items of earlier steps put back. `identity` names the model
+    and provider that will read it.
+    """
     keys = keys_of(turn.history)
     if not keys:
         return turn.history
@@ -240,7 +242,10 @@ def said_text(items: Sequence[HistoryItem]) -> str:
 def restored(
     history: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered], model: str
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history with the items of each remembered turn in the place of what the client sent back of it."""
+    """Returns the history with the items of each remembered turn in the place of what the client sent back of it.
+    `recalled` are the turns by the keys of their calls; `model` is the identity of the model that will read the
+    history.
+    """
     repeated = {key for key, times in Counter(keys_of(history)).items() if times > 1}
     known = {key: memory for key, memory in recalled.items() if key not in repeated}
     out: list[HistoryItem] = []
@@ -289,8 +294,9 @@ def _is_the_models(item: HistoryItem) -> bool:
 
 
 def _memory_of(echo: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered]) -> Remembered | None:
-    """Returns the remembered turn that a part of the history is a copy of. Its calls must be those of the turn, its
-    raw items must be among the turn's, and its text, if any, must be that of the turn. Returns None otherwise.
+    """Returns the turn in `recalled` that a part of the history (`echo`) is a copy of. Its calls must be those of
+    the turn, its raw items must be among the turn's, and its text, if any, must be that of the turn. Returns None
+    otherwise.
     """
     calls = [item for item in echo if isinstance(item, HistoryCall) and not item.own]
     if not calls:

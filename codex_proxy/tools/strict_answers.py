@@ -1,6 +1,6 @@
 """Undoes in an answer what `strict_schemas` did to its schema: removes the placeholders of absent properties.
 
-Comes in: the client's schema, and an answer under the schema's strict form. Goes out: the answer under the client's
+Input: the client's schema, and an answer under the schema's strict form. Output: the answer under the client's
 schema.
 """
 
@@ -23,7 +23,9 @@ _NESTED: Final = frozenset({"$ref", "anyOf", "properties", "items"})
 
 
 def check_undoable(document: SchemaDocument) -> None:
-    """Raises `CannotFitError` where it would be ambiguous which placeholders an answer contains."""
+    """Raises `CannotFitError` where it would be ambiguous which placeholders an answer under the strict form of the
+    schema contains.
+    """
     _Shapes(document)
 
 
@@ -195,7 +197,7 @@ def _no_number(name: str) -> None:
 
 
 def _undo(value: Any, shape: _Shape) -> bool:
-    """Removes the placeholders from a value, in place. Returns whether there were any."""
+    """Removes the placeholders from a value under the schema of `shape`, in place. Returns whether there were any."""
     if isinstance(value, list):
         return shape.items is not None and _any(_undo(each, shape.items) for each in value)
     if not isinstance(value, dict):

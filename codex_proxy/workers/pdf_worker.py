@@ -117,7 +117,8 @@ def _problem_text(error: Exception, damaged: str) -> str:
 
 def _use_unicode_maps(resources: Any, depth: int) -> None:
     """Makes the library read each font by its map from codes to Unicode. The library ignores an encoding that is
-    embedded in the file (as WeasyPrint writes it), and would take the codes for letters.
+    embedded in the file (as WeasyPrint writes it), and would take the codes for letters. `resources` are a page's;
+    `depth` is how deep forms within forms are followed.
     """
     from pypdf.generic import NameObject, StreamObject
 

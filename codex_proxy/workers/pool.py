@@ -51,9 +51,10 @@ class WorkerPool(Generic[Q, A]):
     def __init__(
         self, module: str, answers: type[A], *, wall_seconds: float, owners: Callable[[], int] = lambda: 1
     ) -> None:
-        """`module` is the module whose `main` a worker runs. `wall_seconds` is the time limit for one question; a
-        worker limits its own CPU time, which takes longer on a busy machine. `owners` returns how many owners there
-        are: with several, none gets all workers."""
+        """`module` is the module whose `main` a worker runs. `answers` is the type of its answers. `wall_seconds`
+        is the time limit for one question; a worker limits its own CPU time, which takes longer on a busy machine.
+        `owners` returns how many owners there are: with several, none gets all workers.
+        """
         self._module = module
         self._answers: msgspec.msgpack.Decoder[A] = msgspec.msgpack.Decoder(answers)
         self._wall_seconds = wall_seconds
@@ -147,7 +148,7 @@ class _Worker:
 
     @classmethod
     async def started(cls, module: str) -> _Worker:
-        """Starts a worker with an empty environment. Raises `OSError`."""
+        """Starts a worker that runs `main` of `module` with an empty environment. Raises `OSError`."""
         start = f"import sys; sys.path[:] = sys.argv[1:]; from {module} import main; main()"
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", "-X", "utf8", "-c", start, *_import_paths()),

@@ -119,8 +119,8 @@ def append(
 def end_turn(
     connection: sqlite3.Connection, owner: str, target: Append, held: Iterable[Held], now: float
 ) -> None:
-    """Appends the input and the output of a turn. Items that are already in the conversation are skipped: they were
-    in the turn's context.
+    """Appends the input and the output of a turn (`held`) to the conversation that `target` names. Items that are
+    already in the conversation are skipped: they were in the turn's context.
     """
     row, position = _at_version(connection, owner, target.conversation_id, target.version)
     new: dict[str, Held] = {}
@@ -225,7 +225,7 @@ def _at_version(connection: sqlite3.Connection, owner: str, id: str, version: in
 
 
 def _size(connection: sqlite3.Connection, row: int) -> tuple[int, int]:
-    """Returns how many items a conversation has, and how many bytes they have."""
+    """Returns how many items the conversation in this row has, and how many bytes they have."""
     items, size = connection.execute(
         "SELECT items, bytes FROM conversations WHERE seq = ?", (row,)
     ).fetchone()
@@ -249,7 +249,9 @@ def _is_listed(connection: sqlite3.Connection, row: int, item_id: str) -> bool:
 
 
 def _list(connection: sqlite3.Connection, row: int, position: int, held: Sequence[Held], now: float) -> None:
-    """Appends the items to the conversation's list. Raises `StoreConflict` for an id that is in the list."""
+    """Appends the items `held` to the list of the conversation in `row`, from `position` on. Raises `StoreConflict`
+    for an id that is in the list.
+    """
     try:
         connection.executemany(
             "INSERT INTO conversation_items VALUES (?, ?, ?, ?, ?)",

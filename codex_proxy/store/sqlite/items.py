@@ -94,7 +94,7 @@ def found_among(connection: sqlite3.Connection, owner: str, ids: Sequence[str]) 
 
 
 def forget(connection: sqlite3.Connection, rows: Iterable[int]) -> None:
-    """Removes those of these items that no response and no conversation refers to."""
+    """Removes those items in `rows` that no response and no conversation refers to."""
     connection.executemany(
         "DELETE FROM items WHERE seq = ?"
         " AND NOT EXISTS (SELECT 1 FROM conversation_items WHERE item = items.seq)"

@@ -73,14 +73,15 @@ for locks in that statement, so waiting for a lock comes between two tries."""
 
 def connect(name: str, lock_wait: float) -> sqlite3.Connection:
     """Opens a connection. One thread at a time uses it, but not always the same thread, so SQLite's check of the
-    thread is off.
+    thread is off. `lock_wait`: the seconds to wait for another process's lock.
     """
     return sqlite3.connect(name, timeout=lock_wait, isolation_level=None, check_same_thread=False)
 
 
 def open_writer(path: Path, lock_wait: float, opener: Connect = connect) -> sqlite3.Connection:
     """Returns a connection for writing to a file. Creates the file if it does not exist; otherwise checks it, and
-    migrates it to the version of this program.
+    migrates it to the version of this program. `lock_wait`: see `connect`; `opener` is called instead of it in
+    tests.
     """
     path = Path(os.path.realpath(path))  # a link to a store is the store; SQLite takes it so too
     _prepare(path)

@@ -63,7 +63,7 @@ def piece(connection: sqlite3.Connection) -> bool:
 
 
 def _next(connection: sqlite3.Connection, budget: Budget) -> bool:
-    """Removes rows of one marked object. Returns False where no object is marked."""
+    """Removes rows of one marked object, as many as `budget` allows. Returns False where no object is marked."""
     for query, remove in _MARKED:
         row = connection.execute(query).fetchone()
         if row is not None:

@@ -47,7 +47,9 @@ async def prune(
     now: float,
 ) -> Pruned:
     """Removes everything that has to be removed at the time `now`, beginning with what was deleted before. `run`
-    makes one write of each job; `sweep` removes the rows of objects that a job has marked."""
+    makes one write of each job; `sweep` removes the rows of objects that a job has marked. `retention` says what is
+    kept; `step_age` is the age in seconds at which remembered tool steps are removed.
+    """
     total = NOTHING
     await sweep()
     for job in _jobs(retention, step_age, now):
@@ -121,7 +123,9 @@ def _usage(connection: sqlite3.Connection, before: float) -> Pruned:
 
 
 def _frames(connection: sqlite3.Connection, before: float) -> Pruned:
-    """Removes the stored events of the oldest finished response that has some."""
+    """Removes the stored events of the oldest finished response that has some and was created before the time
+    `before`.
+    """
     row = connection.execute(
         "SELECT seq FROM responses WHERE background = 1 AND unfinished = 0 AND created <= ?"
         " AND EXISTS (SELECT 1 FROM frames WHERE response = seq) ORDER BY created LIMIT 1",
@@ -171,8 +175,8 @@ def _too_much(connection: sqlite3.Connection, job: Job, most: int) -> Pruned:
 
 
 def _oldest_objects(connection: sqlite3.Connection, before: float) -> Pruned:
-    """Removes the least recently used response or conversation. Only one, because sizes differ much and the caller
-    has to compare the total again.
+    """Removes the least recently used response or conversation, if it was last used before the time `before`. Only
+    one, because sizes differ much and the caller has to compare the total again.
     """
     response = _oldest_response(connection, before)
     conversation = _oldest_conversation(connection, before)
@@ -186,8 +190,8 @@ def _oldest_objects(connection: sqlite3.Connection, before: float) -> Pruned:
 
 
 def _oldest_response(connection: sqlite3.Connection, before: float) -> tuple[tuple[str, str], float] | None:
-    """Returns owner and id of the oldest response that no other continues, and when it was created; None if there
-    is none.
+    """Returns owner and id of the oldest response that no other continues and that was created before the time
+    `before`, and when it was created; None if there is none.
     """
     found = connection.execute(
         "SELECT owner, id, created FROM responses"
@@ -201,8 +205,8 @@ def _oldest_response(connection: sqlite3.Connection, before: float) -> tuple[tup
 def _oldest_conversation(
     connection: sqlite3.Connection, before: float
 ) -> tuple[tuple[str, str], float] | None:
-    """Returns owner and id of the least recently used conversation, and when it was last used; None if there is
-    none.
+    """Returns owner and id of the least recently used conversation (not used since the time `before`), and when it
+    was last used; None if there is none.
     """
     found = connection.execute(
         "SELECT owner, id, touched FROM conversations WHERE touched <= ? AND deleted = 0"

@@ -102,7 +102,10 @@ class SqliteStore:
         lock_wait: float = LOCK_WAIT,
         opener: Connect = connect,
     ) -> SqliteStore:
-        """Opens the file, or makes it. Raises `StoreRefused` and `StoreUnavailable`, whose text says what to do."""
+        """Opens the file, or makes it. Raises `StoreRefused` and `StoreUnavailable`, whose text says what to do.
+        `retention`, `memory` and `limits` have defaults; `lock_wait` is how many seconds to wait for another
+        process's lock.
+        """
         connection = await asyncio.to_thread(open_writer, path, lock_wait, opener)
         location = str(path)
         return cls(
