@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 def _say(text: str, *, err: bool = False, as_json: bool = False) -> None:
     """Prints a text to stdout, or with `err` to stderr. Control characters are escaped, since names and paths in it
-    may come from anybody.
+    may come from other users.
     """
     click.echo(escaped_json(text) if as_json else escaped_lines(text), err=err)
 

@@ -15,7 +15,9 @@ from codex_proxy.core.keys import Key, KeysError, KeySet, parse_keys, with_defau
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 1.0
-"""Seconds between two checks whether the file has changed. A key that was removed works for no longer than this."""
+"""Seconds between two checks whether the file has changed. A key that was removed is accepted for this long at
+most.
+"""
 
 LARGEST = 1 << 20
 """The most bytes of the file. A thousand keys take a third of that."""

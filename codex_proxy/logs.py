@@ -1,9 +1,9 @@
 """The logs: structlog to stderr, one event per line, never a prompt, an answer or a key.
 
 Of an exception only the type and place are logged, not the text. Texts from outside are in a field `said`, which is
-dropped here unless the operator wants content in the log. Messages of libraries and of the interpreter, which may
-quote anything, are treated in the same way. Characters that cannot be printed are escaped, because a path contains
-a client's words and the log is read in a terminal.
+dropped here unless the setting `log_content` is on. Messages of libraries and of the interpreter, which may quote
+anything, are treated in the same way. Characters that cannot be printed are escaped, because a path contains a
+client's words and the log is read in a terminal.
 """
 
 from __future__ import annotations

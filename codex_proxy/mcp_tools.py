@@ -196,7 +196,9 @@ class McpToolSource:
 
 
 class _Runner:
-    """Runs the tools of one request. If the request and the operator name a server alike, the request's is used."""
+    """Runs the tools of one request. If the request and the operator use the same name for a server, the request's
+    is used.
+    """
 
     def __init__(self, source: McpToolSource, owner: str, named: Mapping[str, NamedServer]) -> None:
         self._source = source

@@ -208,7 +208,9 @@ def write_conflict(settings: Settings, environ: Mapping[str, str]) -> str | None
 
 
 def _root_conflict(settings: Settings, protected: tuple[Protected, ...]) -> str | None:
-    """Returns the same for the writable folders in the config.toml of one Codex."""
+    """Returns a message about the first writable folder in the config.toml of one Codex through which commands
+    could change one of the `protected` paths; None if there is none.
+    """
     from codex_proxy.agents.codex.shadow_home import ConfigError
 
     try:

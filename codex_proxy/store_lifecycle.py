@@ -135,7 +135,7 @@ async def open_store(settings: Settings, clock: Clock) -> Store:
 
 
 async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecycle | None:
-    """Opens the store and locks it for this server; None if the operator wants no store. Raises `StoreOpenError`."""
+    """Opens the store and locks it for this server; None if the settings have no store. Raises `StoreOpenError`."""
     if settings.store == "off":
         return None
     if settings.store == "memory":

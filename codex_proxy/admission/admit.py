@@ -41,7 +41,7 @@ GONE_TOOL = (
 
 
 class FieldNames(msgspec.Struct, frozen=True, kw_only=True):
-    """An API's names of the fields for which a turn may be refused. `{}` stands for an index."""
+    """An API's names of the fields for which a turn may be refused. `{}` is replaced by an index."""
 
     input: str
     """The field with the conversation."""

@@ -259,8 +259,9 @@ class _PublicAddresses(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Returns the addresses of a name. Raises `_ForbiddenAddressError` where one of them is not public, because a
-        name with both kinds is most likely an attack."""
+        """Returns the addresses (of this `family`) of a name. Raises `_ForbiddenAddressError` where one of them is
+        not public, because a name with both kinds is most likely an attack.
+        """
         found = await self._inner.resolve(host, port, family)
         if not all(is_public(each["host"]) for each in found):
             raise _ForbiddenAddressError

@@ -80,8 +80,9 @@ class Agent(Protocol):
         ...
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
-        """Takes a session back. `finished`: the agent itself has said that the turn is over, so that its process can
-        be reused."""
+        """Takes a session back. `finished`: the agent has reported the end of the turn, so that its process can be
+        reused.
+        """
         ...
 
     def models(self) -> tuple[AgentModel, ...]:

@@ -90,7 +90,7 @@ class Dialect(Protocol[L_contra]):
         ...
 
     def interrupt(self) -> Step:
-        """Tells the agent to stop, since the client wants no more of the turn."""
+        """Asks the agent to stop, since the client needs no more of the turn."""
         ...
 
     def eof(self, ended: Ended) -> Step:
@@ -120,12 +120,13 @@ Capability = Literal[
     "model_choice",
 ]
 """What an agent can do. `tool_replies`: the turn continues when it is given the outputs of its calls, so the server
-can run tools in it. `structured_output`: the model's provider is sent the schema of the answer; without it the model is
-told the schema in words. `max_tokens`: the agent applies the limit itself. `forwarding`: the agent's server speaks Chat
-Completions, and can be sent a request's fields that a `Turn` does not have. `system_prompt`: the developer's
-instructions are sent as the system prompt, not as text of the user. `parallel_calls`: the calls of one step are
-reported together. `model_choice`: the turn's model is used.
+can run tools in it. `structured_output`: the model's provider is sent the schema of the answer; without it the
+schema is put into the model's instructions as text. `max_tokens`: the agent applies the limit itself. `forwarding`:
+the agent's server speaks Chat Completions, and can be sent a request's fields that a `Turn` does not have.
+`system_prompt`: the developer's instructions are sent as the system prompt, not as text of the user.
+`parallel_calls`: the calls of one step are reported together. `model_choice`: the turn's model is used.
 
 An agent's answers say in `x-codex-uncertain` that it lacks one of these. `sandbox`: the agent's commands run in the
-turn's sandbox. `exact_usage`: the tokens of each request are counted by the provider. `stop_reasons`: the agent reports
-why an answer was cut off."""
+turn's sandbox. `exact_usage`: the tokens of each request are counted by the provider. `stop_reasons`: the agent
+reports why an answer was cut off.
+"""

@@ -1,9 +1,9 @@
 """Confines the process of an agent that has no sandbox of its own: it can write only to listed folders.
 
-Input: the wanted mechanism, and folders. Output: a `Confinement`, which changes commands. It is found once, by a
-probe that tries to write outside of the folders. Reading and the network are not restricted, since the agent has to
-reach its provider and the client's tools; sockets of the user's session (`/run/user`) are hidden if the mechanism
-can do that.
+Input: the mechanism of the settings, and folders. Output: a `Confinement`, which changes commands. It is found
+once, by a probe that tries to write outside of the folders. Reading and the network are not restricted, since the
+agent has to reach its provider and the client's tools; sockets of the user's session (`/run/user`) are hidden if
+the mechanism can do that.
 """
 
 from __future__ import annotations
@@ -173,9 +173,9 @@ class Found(msgspec.Struct, frozen=True):
 
 
 async def find_confinement(wanted: Wanted, folder: Path, *, codex: str | None, path: str) -> Found:
-    """Tries the wanted mechanism, or each one in turn (`auto`), and returns the first that works. `folder` is
-    created for the home and the temporary files of confined programs; `codex` is Codex's program if there is one;
-    `path` is the search path for bubblewrap. Raises `OSError` if the folder cannot be used.
+    """Tries the mechanism of the settings, or each one in turn (`auto`), and returns the first that works. `folder`
+    is created for the home and the temporary files of confined programs; `codex` is Codex's program if there is
+    one; `path` is the search path for bubblewrap. Raises `OSError` if the folder cannot be used.
     """
     codex_folder, tmp = folder / "codex", folder / "tmp"
     for each in (tmp, *(codex_folder / name for name in CODEX_FOLDERS)):

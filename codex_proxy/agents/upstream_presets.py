@@ -30,7 +30,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     cannot: frozenset[Capability] = frozenset()
     """The capabilities that it does not have, of those of a server of Chat Completions."""
     reasoning_back: str = ""
-    """The field of a message in which its models want their reasoning back with their calls."""
+    """The field of a message in which its models expect to get back their reasoning, together with their calls."""
     refuses: frozenset[str] = frozenset()
     """Optional request fields that it answers with an error, by the names that `openai_chat.body` uses."""
 

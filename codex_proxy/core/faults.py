@@ -71,7 +71,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unquoted(self) -> str:
-        """Returns the message without the agent's own words, for logs and for other people than the client."""
+        """Returns the message without the agent's own words, for logs, and for readers other than the client."""
         return self.message.replace(f": {self.quoted}", ".") if self.quoted else self.message
 
 

@@ -120,8 +120,9 @@ ItemStatus = Literal["completed", "incomplete", "failed"]
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """A message of the assistant. `choice` is the index of the choice that it belongs to; None where the agent gives
-    one answer, which then stands for every choice that was asked for."""
+    """A message of the assistant. `choice` is the index of the choice that it belongs to; None where the agent
+    gives one answer, which is then the answer of every choice that was asked for.
+    """
 
     id: str
     choice: int | None = None
@@ -142,8 +143,9 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     kind: Literal["function", "custom", "legacy"] = "function"
     choice: int | None = None
     old_form: bool = False
-    """Whether the model server gave the call as `function_call`, the predecessor of `tool_calls`, to a client that may
-    know the newer form alone. Only surfaces that show this difference look at it."""
+    """Whether the model server gave the call as `function_call`, the predecessor of `tool_calls`, to a client that
+    may know the newer form alone. Only surfaces that show this difference read it.
+    """
 
 
 class McpCall(msgspec.Struct, frozen=True, gc=False):

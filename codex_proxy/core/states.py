@@ -1,5 +1,5 @@
-"""State machines as tables: the next state for each state and change. A change that the table does not list is a bug
-of this server.
+"""State machines as tables: the next state for each state and change. A change that the table does not list is a
+bug of this server.
 
 The value of a state describes the state, the value of a change describes what has happened. `scripts/gen_states.py`
 makes the diagrams of the documents from the tables.

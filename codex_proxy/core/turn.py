@@ -34,9 +34,9 @@ class Origin(msgspec.Struct, frozen=True):
     hops: tuple[str, ...] = ()
     """The servers of this kind that the request has already passed, oldest first."""
     key: str = ""
-    """The client's own API key; empty unless the operator wants it passed on."""
+    """The client's own API key; empty unless the settings say that it is passed on."""
     headers: Mapping[str, str] = {}
-    """The headers, by lower-case name, that the operator wants passed on to some upstream."""
+    """The headers, by lower-case name, that the settings pass on to some upstream."""
 
     def __repr__(self) -> str:
         return f"Origin(hops={self.hops!r})"
@@ -50,7 +50,7 @@ class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of the request's JSON object, each as the client wrote it."""
     stream: bool
     include_usage: bool
-    """Whether the client wants usage in its stream."""
+    """Whether the client asked for the usage in its stream."""
     model_asked: str
     """The client's name of the model. The answer has this name, also where the agent's server has another one for
     it."""
@@ -98,7 +98,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     origin: Origin = Origin()
     instructions_in_outputs: bool = False
     """Whether developer messages directly after tool outputs may be put into the last of these outputs, so that a
-    kept thread that waits for the outputs can go on."""
+    kept thread that waits for the outputs can continue.
+    """
     sampling: Mapping[str, Any] = {}
     """The sampling parameters of the request (`temperature`, `seed`, ...) by name, with the client's values. Agents
     that cannot set them ignore them."""

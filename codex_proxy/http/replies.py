@@ -113,7 +113,9 @@ def _own_models(agent: Agent) -> set[str]:
 
 
 def _uncertain(turn: Turn, capabilities: Collection[str]) -> list[str]:
-    """What of the answer the agent does not vouch for. An answer that is passed on unchanged is its server's affair."""
+    """Returns the names of those properties of the answer that the agent does not guarantee; none for an answer
+    that is passed on unchanged.
+    """
     if turn.forwarded is not None:
         return []
     lacks = {

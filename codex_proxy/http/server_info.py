@@ -34,8 +34,8 @@ ENVIRONMENT: Final = web.AppKey("environment", str)
 STARTED: Final = web.AppKey("started", int)
 """When the server started, in seconds since 1970. Used as the `created` of every model."""
 MADE_UP: Final = web.AppKey("made_up", frozenset[str])
-"""The names of agents whose answers are not those of a model (the fake agent). The empty name stands for the only
-agent."""
+"""The names of agents whose answers are not those of a model (the fake agent). The empty name means the only agent.
+"""
 
 KEYS_TROUBLE: Final = (
     "The keys file cannot be read: the keys in force are older. The log and `codex-proxy doctor` say why."

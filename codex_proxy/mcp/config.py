@@ -1,11 +1,11 @@
 """Parses the operator's file of MCP servers, in the format other MCP clients use: `{"mcpServers": {"name":
 {...}}}`.
 
-A server has either `command`, `args`, `env` and `cwd` (a program, spoken to over stdio), or `url`, `headers`
-and `type` (`http`, `streamable-http` or `sse`). `${NAME}`, `${env:NAME}` and `${NAME:-default}` are replaced
-by environment variables. Fields that other clients add are ignored, except `disabled: true` and `enabled:
-false`, which leave a server out. Errors name the server and what is wrong, but never a value, since values
-may be secrets.
+A server has either `command`, `args`, `env` and `cwd` (a program that is used over its stdin and stdout), or `url`,
+`headers` and `type` (`http`, `streamable-http` or `sse`). `${NAME}`, `${env:NAME}` and `${NAME:-default}` are
+replaced by environment variables. Fields that other clients add are ignored, except `disabled: true` and `enabled:
+false`, which leave a server out. Errors name the server and what is wrong, but never a value, since values may be
+secrets.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MIN_SECRET_CHARS: Final = 4
 
 
 class StdioServer(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server that is a program on this machine, spoken to over stdin and stdout."""
+    """An MCP server that is a program on this machine, used over its stdin and stdout."""
 
     label: str
     command: str

@@ -156,7 +156,7 @@ class Connection:
         return self._truncated(found)
 
     async def call(self, tool: str, arguments: dict[str, Any], timeout_seconds: float) -> McpResult:
-        """Runs a tool. When the time is over or the caller is cancelled, it tells the server to stop.
+        """Runs a tool. When the time is over or the caller is cancelled, the server is asked to stop.
 
         `timeout_seconds` bounds the wait for the answer. Raises `McpError` where the tool gave no answer.
         """

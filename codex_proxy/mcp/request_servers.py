@@ -147,7 +147,7 @@ class RequestServers:
     async def call(
         self, server: NamedServer, owner: str, tool: str, arguments: str, timeout_seconds: float
     ) -> McpResult:
-        """Runs a tool. `arguments` is JSON text. Cancelling the call tells the server to stop. Raises as
+        """Runs a tool. `arguments` is JSON text. If the call is cancelled, the server is asked to stop. Raises as
         `check` does.
         """
         self.check(server)

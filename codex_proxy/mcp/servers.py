@@ -1,7 +1,7 @@
 """MCP servers as the rest of the proxy uses them: connected when first needed, with a cache of their tools, and
 restarted after failures.
 
-Nothing here raises: a failure is a fault in the listing or in the result. The start of a server goes on when the
+Nothing here raises: a failure is a fault in the listing or in the result. The start of a server continues when the
 request that caused it has ended, and later requests use it. Restarts after repeated failures are delayed: not at
 all, then 1, 2, 4 ... seconds, up to `limits.max_backoff_seconds`.
 """
@@ -340,7 +340,7 @@ class OperatorServers:
     async def call(self, server_label: str, tool: str, arguments: str, timeout_seconds: float) -> McpResult:
         """Runs a tool of the server of this name. `arguments` is JSON text.
 
-        Cancelling the call tells the server to stop. An unknown server gives a failed result.
+        If the call is cancelled, the server is asked to stop. An unknown server gives a failed result.
         """
         server = self._servers.get(server_label)
         if server is None:

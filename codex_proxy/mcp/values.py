@@ -21,8 +21,9 @@ class McpLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The most seconds from the start of a server until its tools are listed. A package runner downloads a server
     at its first start."""
     list_seconds: float = 10.0
-    """The most seconds that a request waits for a server's tools. A slower server goes on starting; until then it
-    has no tools."""
+    """The most seconds that a request waits for a server's tools. A slower server continues to start; until then it
+    has no tools.
+    """
     refresh_seconds: float = 2.0
     """The most seconds that a request waits for a newer list of tools. After that it uses the known list."""
     stable_seconds: float = 30.0

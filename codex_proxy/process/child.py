@@ -203,12 +203,16 @@ class Child:
         self._finish_when_drained()
 
     def clear_stderr(self) -> None:
-        """Forgets what the child has written to stderr so far: `Exit.stderr_tail` starts anew."""
+        """Forgets what the child has written to stderr so far: `Exit.stderr_tail` will contain only what comes
+        later.
+        """
         self._stderr.read_available(PIPE_BYTES)
         self._stderr_tail.clear()
 
     def signal(self, signum: int) -> None:
-        """Sends a signal to the child's process group. Does nothing to a dead child."""
+        """Sends the signal with the number `signum` to the child's process group. Does nothing if the child is
+        dead.
+        """
         if self._lifeline is not None:
             with contextlib.suppress(BrokenPipeError, BlockingIOError):
                 os.write(self._lifeline, bytes([signum]))
@@ -226,8 +230,8 @@ class Child:
     def kill(self) -> None:
         """Has the warden end the child: SIGTERM now, and SIGKILL to all descendants after term_grace.
 
-        It does not wait, and works without a running event loop, so also while the interpreter exits: the warden does
-        its work even when the proxy is gone.
+        It does not wait, and works without a running event loop, so also while the interpreter exits: the warden
+        does its work even after the proxy has ended.
         """
         self._change(Change.KILL)
         if self._grace_timer is not None:
@@ -293,7 +297,7 @@ class Child:
             self._loop.add_reader(descriptor, self._pidfd_readable, descriptor)
 
     def _pidfd_readable(self, descriptor: int) -> None:
-        """Handles the exit as reported by the pidfd."""
+        """Handles the exit as reported by the pidfd. `descriptor` is the pidfd."""
         code = self._warden.poll()
         if code is not None:
             self._loop.remove_reader(descriptor)

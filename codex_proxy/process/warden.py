@@ -236,7 +236,9 @@ def child_pids_by_stat(parent: int) -> list[int]:
 
 
 def signal_group(child: int, signum: int) -> None:
-    """Sends a signal to the child's process group. Ignores a group that is gone and a number that is not a signal."""
+    """Sends the signal with the number `signum` to the child's process group. Ignores a group that is gone and a
+    number that is not a signal.
+    """
     try:
         os.killpg(child, signum)
     except OSError:

@@ -91,7 +91,7 @@ class BackgroundResponse(RunningResponse):
         )
 
     async def _try_to_start(self) -> Run | None:
-        """Starts the turn. If there is no room for it, waits for `RETRY_SECONDS` and returns None. Raises `Fault`."""
+        """Starts the turn. If no slot is free, waits for `RETRY_SECONDS` and returns None. Raises `Fault`."""
         try:
             return await start_run(self._service, self._prepared)
         except Fault as fault:
@@ -184,7 +184,7 @@ class BackgroundResponse(RunningResponse):
 
 
 def can_run_again(service: ResponsesService, prepared: PreparedResponse) -> bool:
-    """Whether the next start of the server may run this turn again. It may if the operator wants that, the agent
+    """Whether the next start of the server may run this turn again. It may if the settings allow that, the agent
     and this server run no tools in the turn, which may have changed something, and no client reads a stream of it.
     """
     parsed = prepared.parsed

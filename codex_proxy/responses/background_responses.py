@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class ServerTasks:
-    """Tasks that belong to the server and not to the request that started them, so they go on when the client
+    """Tasks that belong to the server and not to the request that started them, so they continue when the client
     leaves.
     """
 
@@ -95,8 +95,8 @@ class BackgroundResponses:
 
     @contextlib.contextmanager
     def room(self, owner: str, limit: int) -> Iterator[None]:
-        """Reserves room for one more background response of `owner`, which is passed to `start` inside of the
-        `with`. Raises `Fault` if there are too many responses, in all or of this owner (`limit`; 0 for no limit).
+        """Counts one more background response of `owner`, which is passed to `start` inside of the `with`. Raises
+        `Fault` if there are too many responses, in all or of this owner (`limit`; 0 for no limit).
         """
         if len(self._live) + self._being_created.total() >= MAX_LIVE:
             raise _too_many(f"{MAX_LIVE} responses run or wait in the background.")

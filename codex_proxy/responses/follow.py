@@ -1,7 +1,8 @@
 """Follows the stream of a background response, beginning after any event.
 
 A follower first reads frames from the store, then those that the running response releases. A follower that is too
-slow for the buffer of the response reads from the store again, so a slow follower delays nobody.
+slow for the buffer of the response reads from the store again, so a slow follower does not delay the response or
+other followers.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class Follower:
         return b""  # the response goes on: its client can follow it again
 
     def close(self) -> None:
-        """Stops following. The response goes on."""
+        """Stops following. The response continues."""
         if self._live is not None:
             self._live.close()
 

@@ -69,7 +69,7 @@ class RunningResponse(ABC):
         self.id = prepared.id
         self.owner = prepared.owner
         self.streams = delivery != "whole"
-        """Whether its readers want frames."""
+        """Whether its readers read frames, so that they have to be kept."""
         self.started = asyncio.Event()
         """Set when the turn has begun, or has failed to begin."""
         self.ended = False

@@ -18,7 +18,7 @@ from codex_proxy.core.events import Event
 HIGH_WATER = 1 << 20
 """Bytes that a reader may be behind before the agent is paused: a second or two of the fastest agent."""
 LOW_WATER = 1 << 18
-"""Bytes of backlog at which a paused agent may go on."""
+"""Bytes of backlog at which a paused agent is resumed."""
 CUT_WATER = 32 << 20
 """Bytes that a reader may be behind where the agent's process cannot be paused, because it serves other turns too.
 A turn whose reader is further behind is cut off."""

@@ -1,4 +1,4 @@
-"""Returns what the model said in a turn, to be stored with the answer and used as history later.
+"""Returns the items that the model put out in a turn, to be stored with the answer and used as history later.
 
 A client sees less than the model did: no reasoning, and not the calls that this server answered. They are kept in
 order with the answer, so that the model later sees the same input again, with only new items after it.

@@ -86,7 +86,7 @@ class DeadlineWatch:
         self._visible = self._visible or visible
 
     def hold(self) -> None:
-        """Stops the idle deadline while the agent waits for this server. The other deadlines go on."""
+        """Stops the idle deadline while the agent waits for this server. The other deadlines still apply."""
         self.held = True
 
     def go_on(self) -> None:
@@ -256,7 +256,7 @@ class Run:
 
     def add_first_events(self, events: Sequence[Event]) -> None:
         """Adds events that the client sees before those of the agent. They do not count as the first visible event
-        of the agent, so its deadline goes on.
+        of the agent, so its deadline still applies.
         """
         self._append(self._repair.feed(events), 0)
 
@@ -355,7 +355,7 @@ class Run:
 
     def _take(self, result: PolicyResult, session: AgentSession, size: int) -> None:
         """Logs the events that the attempt let through; gives the agent its outputs, and starts the calls and
-        checks.
+        checks. `size` is the length in bytes of the agent's output.
         """
         self._decisive = self.attempt.decisive
         self._log_events(result.events, size)
@@ -460,12 +460,12 @@ class Run:
         return UsageReported(self._spent_before + seen.usage, seen.trigger)
 
     def _decline(self, ask: ApprovalRequested | InputRequested) -> None:
-        """Declines an approval or a question at once; the agent goes on with its turn."""
+        """Declines an approval or a question at once; the agent continues its turn."""
         if self._session is not None:
             self._session.answer(ask.ask_id, NO)
 
     def _replay(self) -> None:
-        """Begins the turn anew in another process, once, after its own process has ended. The client has seen
+        """Starts the turn again in another process, once, after its own process has ended. The client has received
         nothing of it.
         """
         self._replayed = True

@@ -73,7 +73,7 @@ class ServerCalls:
 
     async def approved(self, caller: Caller, turn: Turn) -> Turn:
         """Runs the calls that the client has approved. Returns the turn with their outputs in its history. `caller`
-        is told about each call and its output.
+        gets the events of each call.
         """
         outputs = await asyncio.gather(
             *(self._approved_one(caller, call, request, turn) for call, request in approved_calls(turn))

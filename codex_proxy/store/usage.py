@@ -22,9 +22,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     turns: int = 0
     failed: int = 0
-    """Turns that failed, or were not started because there was no room."""
+    """Turns that failed, or were not started because no slot was free."""
     estimated: int = 0
-    """Turns whose tokens are an estimate, because nobody reported them."""
+    """Turns whose tokens are an estimate, because the agent did not report them."""
     input: int = 0
     cached: int = 0
     output: int = 0

@@ -1,8 +1,9 @@
 """Images and files in a request: turns those that can reach the model into parts, and refuses the others.
 
-Input: the URL of an image; the fields of a file part, which both APIs name alike; the texts of PDFs that have been
-read. Output: an `ImagePart`, or the text of a file with its name. Raises `Fault` INVALID_REQUEST. There is no Files
-API, so a `file_id` is refused, and so is a `file_url`, because the server does not download files.
+Input: the URL of an image; the fields of a file part, which have the same names in both APIs; the texts of PDFs
+that have been read. Output: an `ImagePart`, or the text of a file with its name. Raises `Fault` INVALID_REQUEST.
+There is no Files API, so a `file_id` is refused, and so is a `file_url`, because the server does not download
+files.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def image_part(url: str, detail: str | None, place: str) -> ImagePart:
 
 
 def image_url(url: str, place: str) -> str:
-    """Like `image_part`, but returns only the URL."""
+    """Like `image_part`, but returns only the URL. `place`: see `image_part`."""
     url = url.strip()
     if _WEB_IMAGE.match(url):
         return url

@@ -32,8 +32,9 @@ DEPTH: Final = 128
 """Levels of nesting. Real schemas need a dozen. The limit keeps code that walks the value from running out of stack."""
 
 MAX_VALUES: Final = 200_000
-"""The members of all objects and arrays together. A conversation of a million tokens has a quarter of it. Validating
-this many takes half a second, during which nobody else is served."""
+"""The members of all objects and arrays together. A conversation of a million tokens has a quarter of it.
+Validating this many takes half a second, during which no other request is served.
+"""
 
 MAX_BRACKETS: Final = 5 * MAX_VALUES
 """The most opening brackets, those inside strings included. A body with more objects and arrays takes too long to

@@ -407,7 +407,7 @@ def model_of(name: str, catalog: ModelCatalog) -> AgentModel | None:
 
 
 def list_body(catalog: ModelCatalog, env: str, created: int) -> dict[str, Any]:
-    """Returns OpenAI's list object with `listed_names`. `created` is in seconds since 1970."""
+    """Returns OpenAI's list object with `listed_names`, which has `env`. `created` is in seconds since 1970."""
     data = []
     for name in listed_names(catalog, env):
         try:
@@ -447,5 +447,7 @@ def one_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
 
 
 def codex_list_body(models: Sequence[AgentModel]) -> dict[str, Any]:
-    """Returns the list in the form that Codex as a client reads: the entries as the agent gave them."""
+    """Returns the list of these models in the form that Codex as a client reads: the entries as the agent gave
+    them.
+    """
     return {"models": [msgspec.Raw(model.native) for model in models if model.native]}

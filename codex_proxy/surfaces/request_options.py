@@ -4,7 +4,7 @@ of the text.
 Input: the operator's settings, what the model's name and the headers ask for, and whether the client seems to be an
 agent itself (its request has tools, a response format, or instructions). Output: the mode and sandbox of the turn,
 and texts for the model about tools and formats. A request can narrow what the server allows and never widen it.
-Raises `Fault`: NOT_ALLOWED for agent mode where the operator said `never`, else INVALID_REQUEST.
+Raises `Fault`: NOT_ALLOWED for agent mode where PROXY_BUILTIN_TOOLS is `never`, else INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ def json_schema_format(schema: dict[str, Any], name: str, description: str | Non
 
 
 def with_json_hint(history: tuple[HistoryItem, ...], wanted: Format) -> tuple[HistoryItem, ...]:
-    """Returns the history with an instruction to answer with a JSON object in front, if that is wanted, because
-    agents have no setting for it.
+    """Returns the history with an instruction to answer with a JSON object in front, if the request has asked for
+    one (`wanted`), because agents have no setting for it.
     """
     if wanted.kind != "json_object":
         return history

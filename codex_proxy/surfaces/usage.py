@@ -46,7 +46,7 @@ class TurnTokens:
         self.reported: Usage | None = None
         self.trigger = "provider"
         self.cut = False
-        """Whether the server ended the turn during a call of the model, whose tokens nobody reports."""
+        """Whether the server ended the turn during a call of the model, whose tokens are not reported."""
         self._total_reported = False
 
     @property

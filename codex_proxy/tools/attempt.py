@@ -20,8 +20,8 @@ from codex_proxy.tools.policy import PolicyResult, ToolOutput, ToolPolicy, with_
 class Attempt:
     """Passes the events of one attempt through the tool policy and then through the check of the answer.
 
-    Each method returns the events that may go on and what is to be done. Nothing goes on while a check of
-    `PolicyResult.checks` is running; `with_verdicts` takes its result.
+    Each method returns the events that may be passed on and what is to be done. No event is passed on while a check
+    of `PolicyResult.checks` is running; `with_verdicts` takes its result.
     """
 
     def __init__(

@@ -1,13 +1,13 @@
 """Decides who answers a call of the model: the client, a tool that this server runs, or this server with an error.
 
 Input: the events of a turn as its dialect reads them, and the outputs of the server's tools. Output: the events
-that go on to the repair, outputs for the agent, calls to run, and whether the turn needs another attempt. The calls
-of one step are decided together when the step is complete. With a call for the client among them the turn ends with
-that call, once the server's calls have run, and their outputs reach the model together with the client's. Without
-one all calls are answered as soon as there is an output, and the turn continues.
+that are passed on to the repair, outputs for the agent, calls to run, and whether the turn needs another attempt.
+The calls of one step are decided together when the step is complete. With a call for the client among them the turn
+ends with that call, once the server's calls have run, and their outputs reach the model together with the client's.
+Without one all calls are answered as soon as there is an output, and the turn continues.
 
-`tool_choice` is enforced as far as possible. A model is always free to choose, so only the allowed tools are offered,
-a message says what must be called, and the answer is checked. For every API and every dialect.
+`tool_choice` is enforced as far as possible. A model is always free to choose, so only the allowed tools are
+offered, a message says what must be called, and the answer is checked. For every API and every dialect.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def with_tool_choice(turn: Turn, *, again: bool = False, in_words: bool = True) 
 
 
 MAX_FAULTS = 2
-"""How many times in one turn the model is told what is wrong with its calls. After that the turn fails."""
+"""How many times in one turn the model gets errors about invalid calls. After that the turn fails."""
 
 ENOUGH = "The limit of tool calls is reached, and this one was not made. Answer with what you have."
 """The output of a call that was not run because the turn has reached its limit of calls that this server runs."""
@@ -318,7 +318,9 @@ class ToolPolicy:
         self._waits_for_call = False
 
     def tool_finished(self, ask_id: str, output: ToolOutput) -> PolicyResult:
-        """Takes the output of a call that this server ran. After the last one the client's calls of the step go on."""
+        """Takes the output of a call that this server ran. After the last one the client's calls of the step are
+        passed on.
+        """
         done = PolicyResult([], [])
         if self._over or ask_id not in self._running:
             return done
@@ -346,8 +348,8 @@ class ToolPolicy:
             self._decide(done)
 
     def _decide(self, done: PolicyResult) -> None:
-        """Decides who answers the calls of a complete step. The calls go on after the end of the step, so that a
-        step that cannot be repaired ends the turn before a call of it is seen. Results are added to `done`.
+        """Decides who answers the calls of a complete step. The calls are passed on after the end of the step, so
+        that the client sees none of a step that cannot be repaired and ends the turn. Results are added to `done`.
         """
         asks, self._asks = self._asks, []
         bad_call, self._bad_call = self._bad_call, False
@@ -371,8 +373,8 @@ class ToolPolicy:
             done.answers += hidden
 
     def _answer_faults(self, hidden: list[HiddenOutput], too_often: Failure, done: PolicyResult) -> None:
-        """Gives the agent the error outputs `hidden` of invalid calls. After `MAX_FAULTS` times in a turn it ends
-        the turn with the failure `too_often` instead.
+        """Gives the agent the error outputs `hidden` of invalid calls. `done` gets the result. After `MAX_FAULTS`
+        times in a turn it ends the turn with the failure `too_often` instead.
         """
         self._faults += 1
         if self._faults <= MAX_FAULTS:
@@ -383,7 +385,7 @@ class ToolPolicy:
         done.events.append(TurnEnded(Stop.FAILED, "provider", too_often))
 
     def _sorted(self, asks: list[ToolCallRequested]) -> tuple[list[ToolCallRequested], list[HiddenOutput]]:
-        """Splits calls into those whose arguments match their strict schema, and outputs for the others."""
+        """Splits the calls `asks` into those whose arguments match their strict schema, and outputs for the others."""
         good: list[ToolCallRequested] = []
         hidden: list[HiddenOutput] = []
         for ask in asks:

@@ -1,11 +1,11 @@
-"""Remembers what the model said in a turn that ended with calls, and puts it back into the history of the next
+"""Remembers the model's items of a turn that ended with calls, and puts it back into the history of the next
 request.
 
 A client sends its calls back without the reasoning, the hidden calls and the agent's own commands that belonged to
 them. These are remembered under each call that the client saw (its id and a digest of its content), and put back
 where the client repeats the call. So the model sees the same input as before, with only new items after it. Where
-nothing is remembered, or the client's items differ, the client's items are used. So they are where a history has the
-same call twice (a provider that counts call ids anew each time), because nobody can tell which of the two was
+nothing is remembered, or the client's items differ, the client's items are used. So they are where a history has
+the same call twice (a provider that counts call ids anew each time), because nobody can tell which of the two was
 remembered.
 """
 
@@ -38,7 +38,8 @@ CUT_OFF = (
     "It may have had its effect: look before you make it again."
 )
 """The output of a call to one of the agent's own tools that the model made beside a call to a client's tool. The
-turn ended with the client's call, and nobody knows whether the agent had begun its own."""
+turn ended with the client's call, and it is not known whether the agent had begun its own.
+"""
 
 UNSUPPORTED = "unsupported call: "
 UNREADABLE = "failed to parse function arguments: they are not JSON"
@@ -134,7 +135,7 @@ def call_key(call: HistoryCall) -> bytes:
 def spelled_alike(call: HistoryCall) -> str:
     """Returns the arguments of a call in one canonical JSON form, so that equal values have equal texts.
 
-    Clients of some APIs parse the arguments and send them back encoded anew, with other blanks, escapes, numbers
+    Clients of some APIs parse the arguments and send them back encoded again, with other blanks, escapes, numbers
     (`1` for `1.0`) or order of members than the model wrote.
     """
     if call.kind == "custom":

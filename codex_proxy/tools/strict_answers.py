@@ -177,8 +177,8 @@ def _shape_of(schema: bytes) -> _Shape:
 def undo_strict_form(schema: bytes, text: str) -> str:
     """Returns an answer under the strict form of `schema` as an answer under `schema` itself.
 
-    `schema` is the client's, and has a strict form. A text without placeholders, or one that is not JSON, is returned
-    unchanged. Any other is encoded anew, compactly, with its keys and numbers as they are.
+    `schema` is the client's, and has a strict form. A text without placeholders, or one that is not JSON, is
+    returned unchanged. Any other is encoded again, compactly, with its keys and numbers as they are.
     """
     try:
         value = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_no_number)

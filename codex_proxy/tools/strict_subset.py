@@ -35,7 +35,9 @@ DEFINITIONS = ("$defs", "definitions")
 
 
 def is_strict(root: Any) -> bool:
-    """Whether OpenAI's structured outputs accept a schema: closed objects whose properties are all required."""
+    """Whether OpenAI's structured outputs accept the schema `root`: closed objects whose properties are all
+    required.
+    """
     if not isinstance(root, dict) or root.get("type") != "object" or "anyOf" in root:
         return False
     properties = values = 0

@@ -91,7 +91,7 @@ class FairQueue(Generic[T]):
         return waiters
 
     def _next(self) -> str | None:
-        """Returns the owner whose first waiter gets the next slot; None if nobody can have one."""
+        """Returns the owner whose first waiter gets the next slot; None if no owner can have one."""
         return next((owner for owner in self._waiting if self._has_room(owner)), None)
 
     def _has_room(self, owner: str) -> bool:

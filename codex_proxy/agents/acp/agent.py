@@ -85,7 +85,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """The sandbox of the settings, for the process that is started before the first turn."""
     confinement: Confinement | None = None
     no_confinement: str = ""
-    """Why the process cannot be confined, if the operator wanted that; else empty."""
+    """Why the process cannot be confined, if the settings require that; empty if it can, or need not be."""
     state_folders: tuple[str, ...] = ()
     """The folders other than the workspace that a confined process may write to."""
 

@@ -105,8 +105,8 @@ class Connection:
         return Received(b"".join(writes), list(by_channel.items()))
 
     def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:
-        """Returns the channel of a message; None if the connection handles it itself or no channel owns it. A
-        refusal of a request that nobody handles is appended to `writes`.
+        """Returns the channel of a message; None if the connection handles it itself or no channel owns it. For a
+        request of a session that is not open, a refusal is appended to `writes`.
         """
         if message.method is not None:
             channel = self._sessions.get(message.params.session_id)

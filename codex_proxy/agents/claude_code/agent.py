@@ -42,7 +42,7 @@ MAX_WAIT_SECONDS: Final = 3600.0
 """The most seconds that a process waits for a turn. After that the settings and sign-in that it read at its start
 may be outdated."""
 RECHECK_SECONDS: Final = 10.0
-"""Seconds between two checks of whether somebody has signed in."""
+"""Seconds between two checks of whether the user has signed in."""
 
 
 class ClaudeProcesses(msgspec.Struct, frozen=True):

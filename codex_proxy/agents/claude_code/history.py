@@ -33,7 +33,7 @@ from codex_proxy.core.items import (
 Block = dict[str, Any]
 
 NO_OUTPUT: Final = "No output: the call was cut off before it was answered."
-"""The text that stands for the output of a call without one. The provider refuses a conversation in which a call
+"""The text that is sent as the output of a call that has none. The provider refuses a conversation in which a call
 has no output.
 """
 CONTINUE: Final = "Continue."

@@ -1,7 +1,7 @@
 """One `claude` process as a transport, and its answer to `initialize` (the greeting).
 
-A process that waits for a turn prints nothing, and may end before a session is attached to it; the session is told
-of that end when it is attached. `ask_greeting` starts a process without a turn, and ends it.
+A process that waits for a turn prints nothing, and may end before a session is attached to it; that end is reported
+to the session when it is attached. `ask_greeting` starts a process without a turn, and ends it.
 """
 
 from __future__ import annotations

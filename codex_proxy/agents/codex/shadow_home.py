@@ -61,7 +61,7 @@ class ProviderConfig(msgspec.Struct, frozen=True):
     service_tier: str = "default"
     """The service tier in the user's settings, in OpenAI's spelling."""
     keyring: bool = False
-    """Whether the sign-in may be in the system's keyring. If so, no file shows whether somebody is signed in."""
+    """Whether the sign-in may be in the system's keyring. If so, no file shows whether the user is signed in."""
 
 
 class ShadowHome(msgspec.Struct, frozen=True):

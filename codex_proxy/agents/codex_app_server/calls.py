@@ -93,7 +93,7 @@ def dynamic_tool(tool: Tool) -> dict[str, Any]:
 
 
 def custom_arguments(text: str) -> str:
-    """Returns the arguments of the function that stands for a custom tool, from the tool's input."""
+    """Returns the arguments of the function that represents a custom tool, from the tool's input."""
     return msgspec.json.encode({"input": text}).decode()
 
 
@@ -175,7 +175,7 @@ class ModelItems:
 
     def _add_call(self, head: RawItemHead, call: RawItemCall) -> None:
         """Adds a call of a client's tool. If the agent cannot pass it on (an unknown tool, invalid arguments), it
-        answers the call itself, and a `Notice` is added.
+        answers the call itself, and a `Notice` is added. `head` and `call` are parts of its raw item.
         """
         if not self._names.is_offered(call.name):
             if self._plain:  # in agent mode it may be one of the agent's own tools

@@ -1,8 +1,8 @@
 """Decodes and encodes the lines of `codex app-server`: JSON-RPC without the `jsonrpc` member.
 
-Each line is decoded once, into the few fields that are used. The kinds of messages are told apart by their members,
-since each side counts its ids separately: the agent's requests (method and id), its notifications (method), and its
-answers to our requests (id). Source: recordings of releases 0.163 and 0.169.
+Each line is decoded once, into the few fields that are used. The kinds of messages are distinguished by their
+members, since each side counts its ids separately: the agent's requests (method and id), its notifications
+(method), and its answers to our requests (id). Source: recordings of releases 0.163 and 0.169.
 """
 
 from __future__ import annotations

@@ -103,8 +103,8 @@ def _places(context: AgentContext) -> CodexPlaces:
 def lite_form(settings: Settings) -> bool | None:
     """Returns whether plain-model requests use the lite form; None: as the model's entry says.
 
-    The lite form always has `parallel_tool_calls: false`. So if the operator wants parallel calls, the usual form
-    is used, unless the setting for the form says otherwise.
+    The lite form always has `parallel_tool_calls: false`. So if the operator has switched parallel calls on, the
+    usual form is used, unless the setting for the form says otherwise.
     """
     if settings.codex_lite is None and settings.enable_parallel_tool_calls:
         return False

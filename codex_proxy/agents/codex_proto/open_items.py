@@ -55,7 +55,9 @@ class Messages:
         out.append(TextDelta(self._ids.get(choice) or self._start(choice, out), text))
 
     def finish_with(self, choice: int | None, text: str, out: list[Event]) -> None:
-        """Adds the part of the full text that the deltas did not have, then closes the message."""
+        """Adds the part of the full text that the deltas did not have, then closes the message. `choice`: see
+        `add_delta`.
+        """
         item = self._ids.get(choice) or self._start(choice, out)
         del self._ids[choice]
         out.append(FullText(item, text))

@@ -42,7 +42,7 @@ SUMMARIES = frozenset({"auto", "concise", "detailed", "none"})
 
 
 def submission_line(submission_id: str, op: dict[str, Any]) -> bytes:
-    """Encodes the operation `op` as one line."""
+    """Encodes the operation `op` as one line. `submission_id` becomes the operation's id."""
     return msgspec.json.encode({"id": submission_id, "op": op}) + b"\n"
 
 
@@ -64,7 +64,7 @@ def turn_lines(turn: Turn, submission_id: str, model: str, *, extended: bool) ->
     """Returns the lines that start the turn. The turn's events will have `submission_id`.
 
     If `model` is empty, the child's default model is used, and the settings are sent in a line of their own before
-    the input.
+    the input. `extended`: the child is the fake agent, which also accepts a history and tools.
     """
     settings: dict[str, Any] = {
         "cwd": turn.workdir or ".",

@@ -177,7 +177,7 @@ _UNREADABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 def spellings(names: Iterable[str]) -> dict[str, str]:
-    """Returns every spelling of the given event names, with the name that it stands for."""
+    """Returns every spelling of the given event names, with the usual name of that event."""
     plain = {name: name for name in names} | ALIASES
     return plain | {PREFIX + spelling: name for spelling, name in plain.items()}
 

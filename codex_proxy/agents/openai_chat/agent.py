@@ -167,7 +167,9 @@ class OpenAIChatAgent:
         """Does nothing: connections end with this process."""
 
     def _served(self, listed: Sequence[AgentModel]) -> tuple[AgentModel, ...]:
-        """Returns the models to serve, of those that the upstream lists and those that the operator has named."""
+        """Returns the models to serve, of those that the upstream lists (`listed`) and those that the operator has
+        named.
+        """
         window = self._upstream.context_window
         found = models_of(self._upstream.models, listed)
         return tuple(

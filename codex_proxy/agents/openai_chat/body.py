@@ -89,7 +89,7 @@ def _schema_in_words(turn: Turn, refused: Collection[str]) -> bool:
 
 
 def _schema_words(turn: Turn) -> dict[str, Any]:
-    """Returns the message that tells a schema to the model of a server that takes none."""
+    """Returns the message with which a schema is described to the model of a server that accepts no schema."""
     assert turn.output_schema is not None
     words = "Answer with JSON alone, that matches this JSON schema: " + bytes(turn.output_schema).decode()
     return {"role": "system", "content": words}
@@ -165,7 +165,7 @@ def refused_field(
 
 
 def custom_arguments(text: str) -> str:
-    """Returns the input of a custom tool as the JSON arguments of the function that stands for it."""
+    """Returns the input of a custom tool as the JSON arguments of the function that represents it."""
     return json.dumps({"input": text}, ensure_ascii=False)
 
 

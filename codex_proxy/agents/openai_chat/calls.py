@@ -57,8 +57,9 @@ class ToolCalls:
         self._by_index: dict[int, Call] = {}
 
     def feed(self, delta: Any, *, old_form: bool = False) -> Piece | None:
-        """Adds one entry of `tool_calls`, or a call of the `old_form` as such. Returns its call and arguments; None if
-        the entry is no object."""
+        """Adds one entry of `tool_calls` (`delta`), or a call of the `old_form` as such. Returns its call and
+        arguments; None if the entry is no object.
+        """
         if not isinstance(delta, dict):
             return None
         function = delta.get("function")

@@ -190,8 +190,8 @@ class OpenAIChat(UpstreamTurn[Answer]):
             )
 
     def _hold(self, answer: Answer, calls: Sequence[Call], out: list[Event]) -> None:
-        """Adds the calls of a step: first their raw items, then the requests for outputs. A call that is invalid
-        gets an error as its output at once.
+        """Adds the calls of a step, which are those of `answer`: first their raw items, then the requests for
+        outputs. A call that is invalid gets an error as its output at once.
         """
         asks: list[Event] = []
         if self._reasoning_back and answer.reasoning:

@@ -42,9 +42,9 @@ class Passage:
         model_shown: str | None = None,
         max_event: int = MAX_LINE_BYTES,
     ) -> None:
-        """`stream`: the client wants events; otherwise one JSON object. `tells_usage`: the client wants usage in
-        its stream. `model_shown`: the name that replaces the upstream's model name; None to keep it. `max_event`:
-        the most bytes of one event.
+        """`stream`: the client asked for a stream of events; otherwise for one JSON object. `tells_usage`: the
+        client asked for the usage in its stream. `model_shown`: the name that replaces the upstream's model name;
+        None to keep it. `max_event`: the most bytes of one event.
         """
         self.done = False
         """Whether `[DONE]`, or a whole JSON object, was read."""

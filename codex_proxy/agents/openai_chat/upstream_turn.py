@@ -150,7 +150,8 @@ class UpstreamTurn(ABC, Generic[A]):
 
     def _refused_by_upstream(self, head: Head, body: bytes, out: list[Event]) -> None:
         """Handles an answer with an error status: fails the turn or, if the error names an optional field, repeats
-        the request without it. That field is left out from then on."""
+        the request without it. That field is left out from then on. `head` is the answer's status and headers.
+        """
         field = self._refused_field(head.status, body)
         if field is not None:
             self._refused.add(field)

@@ -100,7 +100,7 @@ class Chat:
                 self._take(line)
 
     def _take(self, line: str) -> None:
-        """Handles one line. An error is shown, and the chat goes on."""
+        """Handles one line. An error is shown, and the chat continues."""
         try:
             if line.startswith("/"):
                 self._command(*line.split(maxsplit=1))

@@ -86,9 +86,7 @@ def _preflight(request: web.Request) -> web.Response | None:
 
 
 def is_origin(text: str) -> bool:
-    """Whether the text can be the origin of a page. `null` and `*` are not accepted, because they stand for many
-    pages.
-    """
+    """Whether the text can be the origin of a page. `null` and `*` are not accepted, because they mean many pages."""
     return re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/*?#\s]+", text) is not None
 
 

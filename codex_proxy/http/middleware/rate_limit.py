@@ -87,8 +87,8 @@ class RunningRequests:
         self._running: dict[str, int] = {}
 
     def enter(self, key: str, limit: int) -> bool:
-        """Counts one more request, unless `limit` (0: any number) are running. Returns whether it was counted; if
-        so, call `leave` at its end.
+        """Counts one more running request of the API key named `key`, unless `limit` (0: any number) are running.
+        Returns whether it was counted; if so, call `leave` at its end.
         """
         running = self._running.get(key, 0)
         if limit and running >= limit:

@@ -106,7 +106,9 @@ def open_writer(path: Path, lock_wait: float, opener: Connect = connect) -> sqli
 
 
 def open_reader(path: Path, lock_wait: float, opener: Connect = connect) -> sqlite3.Connection:
-    """Returns a read-only connection to a file that `open_writer` has opened."""
+    """Returns a read-only connection to a file that `open_writer` has opened. The parameters are those of
+    `open_writer`.
+    """
     connection = opener(str(path), lock_wait)
     try:
         connection.execute("PRAGMA query_only = ON")
@@ -118,7 +120,7 @@ def open_reader(path: Path, lock_wait: float, opener: Connect = connect) -> sqli
 
 
 def open_in_memory(opener: Connect = connect) -> sqlite3.Connection:
-    """Returns a database without a file, which ends with its connection."""
+    """Returns a database without a file, which ends with its connection. `opener`: see `open_writer`."""
     connection = opener(":memory:", 0.0)
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute("PRAGMA foreign_keys = ON")

@@ -1,8 +1,8 @@
 """Reads from a chat request which answer the client wants: how many choices, how long, in which format, with which
 sampling.
 
-Input: a validated request and the operator's settings. Output: checked values. Raises `Fault` INVALID_REQUEST with
-`param` for what this server does not support. Source: docs/contract.md#parameters-of-chat-completions.
+Input: a validated request and the operator's settings. Output: the values, checked. Raises `Fault` INVALID_REQUEST
+with `param` for what this server does not support. Source: docs/contract.md#parameters-of-chat-completions.
 """
 
 from __future__ import annotations

@@ -210,7 +210,9 @@ def _named(name: str | None, parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def _assistant_parts(message: wire.AssistantMessage, place: str) -> tuple[Part, ...]:
-    """Returns the text and the refusal of an assistant message as text parts; none for a message with calls only."""
+    """Returns the text and the refusal of an assistant message as text parts; none for a message with calls only.
+    `place` is the path of the message, for faults.
+    """
     content = message.content or ()
     if isinstance(content, str):
         texts = [content]

@@ -138,7 +138,7 @@ HistoryToolCall: TypeAlias = Annotated[
 
 
 class InstructionMessage(Wire):
-    """A message of the role `system` or `developer`. Both are treated alike."""
+    """A message of the role `system` or `developer`. Both are treated in the same way."""
 
     role: Literal["system", "developer"]
     content: TextContent

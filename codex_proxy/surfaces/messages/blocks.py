@@ -128,8 +128,8 @@ class BlockReader:
             yield self._file(source, title, head, place)
 
     def _file(self, source: dict[str, Any], title: str, head: str, place: str) -> TextPart:
-        """Returns a base64 document as text, if it is text or a PDF that can be read; otherwise a note to the
-        model. `head` is the line before the text; `place`: see `parts`.
+        """Returns the base64 document in a block's `source` as text, if it is text or a PDF that can be read;
+        otherwise a note to the model. `head` is the line before the text; `place`: see `parts`.
         """
         media_type = _text(source, "media_type") or "of no type"
         data = _text(source, "data")

@@ -81,7 +81,7 @@ def history_entries(items: Sequence[ItemDict], *, earlier: int = 0) -> list[Hist
 
 
 def history_of(items: Sequence[ItemDict], *, earlier: int = 0) -> tuple[HistoryItem, ...]:
-    """Like `history_entries`, but returns the history items only."""
+    """Like `history_entries`, with the same parameters, but returns the history items only."""
     return tuple(entry.part for entry in history_entries(items, earlier=earlier))
 
 

@@ -80,7 +80,7 @@ class McpHistory:
 
     def _answered(self, item: ItemDict, index: int) -> Sequence[HistoryOutput]:
         """Converts an approval response, or the call that followed it, to the output of the call. It comes at the
-        place of the response, if there is one.
+        place of the response, if there is one. `index` is the position of the item in the input.
         """
         request = item["approval_request_id"]
         response, run = self._responses.get(request), self._runs.get(request)
@@ -120,7 +120,7 @@ class McpHistory:
 
     def _check(self, item: ItemDict, index: int) -> None:
         """Raises `Fault` unless this approval response belongs to an approval request. A repeated one must be equal
-        to the first.
+        to the first. `index` is the position of the item in the input.
         """
         if index < self._earlier:
             return

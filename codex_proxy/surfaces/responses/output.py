@@ -65,7 +65,7 @@ class Part:
         """The constant first bytes of this part's delta events; set by the encoder of events."""
 
     def add(self, texts: Sequence[str]) -> list[bytes]:
-        """Appends deltas. Returns each as a JSON string."""
+        """Appends the deltas `texts`. Returns each as a JSON string."""
         lines = json_lines(texts)
         self.fragments.append(lines.replace(b'"\n"', b""))
         return lines.split(b"\n")

@@ -95,7 +95,7 @@ class OpenResponsesEvents(FrameList):
 
 
 def _is_legacy(output: OutputItem) -> bool:
-    """Whether the call came as `function_call`, which that server tells by other events."""
+    """Whether the call came as `function_call`, for which that server sends other events."""
     item = output.item
     if isinstance(item, ToolCall) and item.kind == "legacy":
         return True
