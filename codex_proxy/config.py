@@ -579,5 +579,5 @@ def origins(flags: Mapping[str, Any], config_file: Path | None) -> dict[str, Ori
 
 
 def split_list(text: str, separator: str = ",") -> tuple[str, ...]:
-    """Returns the non-empty parts of a setting that is a list."""
+    """Returns the non-empty parts of a setting that is a list, separated by `separator`."""
     return tuple(part.strip() for part in text.split(separator) if part.strip())

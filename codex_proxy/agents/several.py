@@ -247,8 +247,9 @@ class OneUpstream(Member):
 
 
 def _retries(rules: UpstreamRules, turn: Turn) -> int:
-    """Returns how often one upstream is asked again: never for another server like this one, which asks again itself,
-    so that attempts do not multiply along a row of them."""
+    """Returns how often one upstream is asked again: never for another server like this one, which asks again
+    itself, so that attempts do not multiply along a chain of such servers.
+    """
     return 0 if turn.origin.hops else rules.retries
 
 

@@ -76,7 +76,7 @@ class RamStepMemory:
         return {key: entry.value for key, entry in found if entry is not None and entry.created > since}
 
     def forget(self, owner: str, key: bytes) -> None:
-        """Removes an entry, if there is one."""
+        """Removes the entry `key` of an owner, if there is one."""
         gone = self._entries.pop((owner, key), None)
         if gone is not None:
             self._bytes -= len(gone.value)

@@ -21,12 +21,12 @@ def ref(name: str) -> Schema:
 
 
 def kind(word: str) -> Schema:
-    """Returns the schema of a field that always has this value."""
+    """Returns the schema of a field that always has the value `word`."""
     return {"type": "string", "const": word}
 
 
 def one_of(*words: str) -> Schema:
-    """Returns the schema of a field that has one of these values."""
+    """Returns the schema of a field that has one of the values `words`."""
     return {"type": "string", "enum": list(words)}
 
 

@@ -36,7 +36,7 @@ class ForbiddenAddressError(Exception):
 
 
 class NormalizedUrl(msgspec.Struct, frozen=True):
-    """A URL taken apart and normalized for comparison; the query is left out."""
+    """The parts of a URL, normalized for comparison; the query is left out."""
 
     scheme: str
     host: str

@@ -27,7 +27,7 @@ def image_part(url: str, detail: str | None, place: str) -> ImagePart:
 
 
 def image_url(url: str, place: str) -> str:
-    """Like `image_part`, but returns only the URL. `place`: see `image_part`."""
+    """Like `image_part`, but returns only the URL. `place` is the field that holds the URL."""
     url = url.strip()
     if _WEB_IMAGE.match(url):
         return url

@@ -136,7 +136,7 @@ class SerialOutput:
         self._ended: set[str] = set()
 
     def open(self, id: str) -> bool:
-        """Opens an id. Returns whether its text may be sent at once."""
+        """Opens the item `id`. Returns whether its text may be sent at once."""
         if self.speaker is None and not self._whole:
             self.speaker = id
             return True
@@ -144,7 +144,7 @@ class SerialOutput:
         return False
 
     def keep(self, id: str, text: str) -> None:
-        """Keeps a text of an id that waits. Does nothing for an id that was never opened."""
+        """Keeps a text of the open item `id` until it may be sent. Does nothing for an item that was never opened."""
         if id in self._waiting:
             self._waiting[id].append(text)
 

@@ -47,7 +47,7 @@ class Attempt:
 
     @property
     def decisive(self) -> frozenset[type[Event]] | None:
-        """As `ToolPolicy.decisive`. An answer that is checked is to be given as a whole."""
+        """See `ToolPolicy.decisive`. None if the answer is checked, because the check needs all events."""
         return self.policy.decisive if self.check is None else None
 
     def feed(self, events: Sequence[Event]) -> PolicyResult:

@@ -138,8 +138,9 @@ QUICK_SCHEMA = 16 * 1024
 """Bytes of a schema that may be compiled on the event loop. That takes up to 2 ms."""
 
 MAX_QUICK_WORK = 400_000
-"""The work of a check that may run on the event loop: places of the schema times characters of the text. That takes
-up to 3 ms."""
+"""The work of a check that may run on the event loop: the result of `schema_work` times the characters of the text.
+That takes up to 3 ms.
+"""
 
 MAX_READY_BYTES = 4 * 1024 * 1024
 """The most bytes of schemas, as JSON, whose compiled form is cached. The compiled form is up to twenty times as

@@ -45,7 +45,7 @@ PROGRESS_SECONDS: Final = 10.0
 SETTLE_SECONDS: Final = 0.2
 """Seconds to wait after a call for another one of the same step."""
 UNREPORTED_SECONDS: Final = 5.0
-"""Seconds to wait instead if the calls that the agent has reported do not match those that it has made."""
+"""Seconds to wait instead of `SETTLE_SECONDS` if the agent has reported other calls than it has made."""
 LIST_SECONDS: Final = 10.0
 """The most seconds to wait until an agent requests the tools of a new session. After that it gets its prompt
 anyway."""

@@ -84,7 +84,7 @@ def is_allowed(sandbox: Sandbox) -> bool:
 
 
 def output_text(content: Any) -> str:
-    """Returns the text of a tool's output."""
+    """Returns the text of a tool's output: `content` is a text or a list of blocks, as in Anthropic's API."""
     if isinstance(content, str):
         return content
     texts = [

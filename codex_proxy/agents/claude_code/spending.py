@@ -12,7 +12,7 @@ from codex_proxy.core.events import Usage
 
 
 def usage_of(tokens: StreamTokens) -> Usage:
-    """Converts Anthropic's counts to `Usage`."""
+    """Converts the token counts of Anthropic's API to `Usage`, whose input includes cached tokens."""
     details = tokens.output_tokens_details or {}
     thinking = details.get("thinking_tokens")
     cached = tokens.cache_read_input_tokens or 0
@@ -68,7 +68,9 @@ class Spending:
         return usage
 
     def turn_ended(self, tokens: StreamTokens | None) -> None:
-        """Takes the total from the turn's result. It is more than the sum of the model calls if one broke off."""
+        """Takes the total from the turn's result; None if it has none. It is more than the sum of the model calls
+        if one broke off.
+        """
         if tokens is None:
             return
         whole = usage_of(tokens)

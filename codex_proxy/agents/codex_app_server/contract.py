@@ -405,7 +405,7 @@ def _missing_of(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
 
 
 def _unsent(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
-    """Yields the fields that the binary requires in one of our messages and that we do not send."""
+    """Yields the fields that the binary requires in one of our messages (that of `clause`) and that we do not send."""
     if clause.way not in ("request", "reply") or clause.feature not in (None, "client_tools"):
         return
     message = schema.message(clause.way, clause.method)

@@ -197,7 +197,7 @@ class RestartBackoff(msgspec.Struct, frozen=True):
 
 
 def is_stable(lived_seconds: float) -> bool:
-    """Returns whether a process that was ready for this many seconds is taken to work, so that a later failure is
+    """Returns whether a process that was ready for this many seconds counts as working, so that a later failure is
     not counted with earlier ones.
     """
     return lived_seconds >= STABLE_SECONDS

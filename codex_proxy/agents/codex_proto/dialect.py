@@ -85,7 +85,9 @@ class CodexProto:
         self._finish_reason: tuple[str, str] | None = None
         self._last_limits = b""
         self._message_id: str | None = None
-        """The `_delta_target` after the last line that was more than a plain delta."""
+        """The value of `_delta_target` after the last line that was not a plain delta; the plain deltas that follow
+        belong to it.
+        """
 
     @property
     def finished(self) -> bool:

@@ -207,8 +207,8 @@ async def _authenticate(request: web.Request) -> None:
 
 
 def delaying_guesses(request: web.Request, digest: str) -> AbstractAsyncContextManager[None]:
-    """Returns a context manager for checking a key in. It waits before the check if wrong keys came from the same
-    address.
+    """Returns a context manager inside of which the key with this `digest` is checked. It waits before the check if
+    wrong keys came from the same address.
     """
     return request.app[WRONG_KEYS].delaying(client_address(request), digest)
 

@@ -108,7 +108,7 @@ class RunningRequests:
 
 
 class RequestLimits(msgspec.Struct, frozen=True):
-    """The counters of all keys."""
+    """The counters of requests, of all keys."""
 
     rate: RateLimits
     """Counts requests per minute, by key."""

@@ -128,7 +128,9 @@ class SqliteStore:
         limits: ContextLimits | None = None,
         opener: Connect = connect,
     ) -> SqliteStore:
-        """Returns a store that leaves nothing on disk and ends with the process."""
+        """Returns a store that leaves nothing on disk and ends with the process. The parameters are those of
+        `open`.
+        """
         location = "in memory"
         return cls(
             Writer(open_in_memory(opener), location),

@@ -78,7 +78,7 @@ def unknown_fields(request: wire.ChatRequest, fields: Fields) -> tuple[str, ...]
 
 @cache
 def _known_fields() -> frozenset[str]:
-    """Returns the names of the fields of a request. Pydantic takes a while to return them."""
+    """Returns the names of the fields of a request. They are cached, because Pydantic takes a while to return them."""
     return frozenset(wire.ChatRequest.model_fields)
 
 

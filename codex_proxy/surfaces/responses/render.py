@@ -392,7 +392,7 @@ class ResponsesRenderer:
     # --- encrypted reasoning --------------------------------------------------------------------
 
     def _raw_item(self, event: RawItem) -> None:
-        """Takes the encrypted reasoning from a raw item, where the client wants it."""
+        """Takes the encrypted reasoning from a raw item, if the request asked for it."""
         if event.type != "reasoning" or not self._encrypted:
             return
         raw = msgspec.json.decode(event.json, type=_RawReasoning)
