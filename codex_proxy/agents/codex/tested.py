@@ -1,6 +1,6 @@
-"""The releases of Codex that were tested with this version, and how many tests failed with each.
+"""The releases of Codex that this version was tested with, and how many tests each failed.
 
-Written by `scripts/codex-matrix`; docs/codex-matrix.json has the details.
+Written by `scripts/codex-matrix`; docs/codex-matrix.json has the whole of it.
 """
 
 from collections.abc import Mapping
