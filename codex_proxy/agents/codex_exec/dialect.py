@@ -59,7 +59,7 @@ READING_PROMPT: Final = "Reading "
 
 
 class CodexExec:
-    """One turn of a `codex exec` process."""
+    """One turn of a `codex exec` process. Its private methods append events to `out`."""
 
     def __init__(self) -> None:
         self._model = ""

@@ -60,7 +60,9 @@ TURN_END_EVENTS = frozenset({"task_complete", "turn_aborted", "error"})
 
 
 class CodexProto:
-    """One turn of a `codex proto` process. `extended`: the child is the fake agent, which accepts more fields."""
+    """One turn of a `codex proto` process. `extended`: the child is the fake agent, which accepts more fields. Its
+    private methods append events to `out`.
+    """
 
     def __init__(self, *, extended: bool = False) -> None:
         self._extended = extended

@@ -29,7 +29,9 @@ CallKind = Literal["function", "custom", "legacy"]
 
 
 class Messages:
-    """The open message of each choice (`choice` is None where the child does not write several choices)."""
+    """The open message of each choice (`choice` is None where the child does not write several choices). Its
+    methods append events to `out`.
+    """
 
     __slots__ = ("_ids", "by_choice", "count")
 
@@ -88,7 +90,7 @@ class Messages:
 
 
 class ReasoningItems:
-    """The open reasoning item.
+    """The open reasoning item. Its methods append events to `out`.
 
     The child writes the deltas of all parts first, then the full text of each part. A section break comes before
     each part, the first included. After a full text, anything but another full text opens a new item.
@@ -195,7 +197,7 @@ LEGACY = "function_call"
 
 class Calls:
     """The open calls of the client's tools, by choice and index. The child's ids of calls may come at once, later
-    or never.
+    or never. Its methods append events to `out`. The parameter `key` is a call's choice and index.
 
     A call without an id gets a number as its id. `earlier_calls` of the conversation are counted, so that no id
     occurs twice in it.

@@ -38,7 +38,7 @@ MAX_ANNOTATIONS: Final = 1000
 
 
 class Answer:
-    """The answer to one request."""
+    """The answer to one request. Its methods append events to `out`."""
 
     def __init__(
         self,

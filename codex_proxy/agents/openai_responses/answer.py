@@ -55,7 +55,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Answer:
-    """The answer to one request."""
+    """The answer to one request. Its methods append events to `out`."""
 
     def __init__(
         self, new_id: Callable[[str], str], *, streamed: Collection[tuple[Kind, str]] = frozenset()

@@ -102,7 +102,9 @@ class Call:
 
 
 class Choice:
-    """One `choices[index]` of a chat completion: renders its chunks and keeps their sum."""
+    """One `choices[index]` of a chat completion: renders its chunks and keeps their sum. Its methods append SSE
+    frames to `out`.
+    """
 
     def __init__(self, index: int, chunk: Chunk, *, legacy: bool, whole_calls: bool) -> None:
         """`index` is the choice's number; `legacy`: calls are sent as `function_call`. `whole_calls`: each call is

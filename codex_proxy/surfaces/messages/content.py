@@ -42,7 +42,7 @@ PING: Final = frame("ping", {})
 
 
 class GrowingBlock:
-    """A block of text or thinking, which grows by deltas."""
+    """A block of text or thinking, which grows by deltas. Its methods append SSE frames to `out`."""
 
     def __init__(self, kind: str, index: int) -> None:
         """`index` is the block's number in the answer. `kind`: `text` or `thinking`."""

@@ -62,7 +62,9 @@ class _Call:
 
 
 class MessagesRenderer:
-    """Renders one answer. Call `feed` with every event of the turn, in order, in batches of any size."""
+    """Renders one answer. Call `feed` with every event of the turn, in order, in batches of any size. The private
+    methods append SSE frames to `out`.
+    """
 
     def __init__(
         self,
