@@ -191,6 +191,7 @@ async def test_a_sandbox_that_does_not_work_is_a_warning(tmp_path: Path) -> None
     assert any("bubblewrap" in step for step in done.json["next"])
 
 
+@pytest.mark.exhaustive
 async def test_a_codex_that_hangs_does_not_hang_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codex_checks, "START_SECONDS", 0.3)
     before = {child.pid for child in psutil.Process().children(recursive=True)}
@@ -230,7 +231,7 @@ async def test_a_running_server_with_several_agents_is_known_as_ours(tmp_path: P
     async with fake_proxy(tmp_path, agents={"one": {"agent": "fake"}, "two": {"agent": "fake"}}) as proxy:
         done = await doctor(tmp_path, "--agent", "fake", "--port", str(proxy.server.port))
         assert (done.status, done.check("port")["status"]) == (0, "ok")
-        assert "serves one, two on" in done.check("port")["message"]
+        assert "one, two on" in done.check("port")["message"]
 
 
 async def test_an_address_for_others_without_a_key_fails_as_the_start_would(tmp_path: Path) -> None:

@@ -152,6 +152,7 @@ def alive(pids: Path) -> list[int]:
     return [int(pid) for pid in noted if psutil.pid_exists(int(pid))]
 
 
+@pytest.mark.exhaustive  # until the first keepalive nothing is sent
 async def test_a_client_that_leaves_ends_the_child_and_all_that_it_has_started(
     tmp_path: Path,
 ) -> None:

@@ -85,7 +85,9 @@ class ToolDialect(WordDialect):
 
 
 class ToolAgent(WordAgent):
-    """Its places speak `ToolDialect`."""
+    """Its places speak `ToolDialect`, and it takes output schemas."""
+
+    capabilities = frozenset({"structured_output"})
 
     async def open(self, turn: Turn) -> AgentSession:
         opened = await super().open(turn)
