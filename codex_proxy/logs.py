@@ -1,4 +1,4 @@
-"""The logs: structlog to stderr, one event per line, never a prompt, an answer or a key.
+"""The logs: structlog to stderr, one event per line, by default never a prompt, an answer or a key.
 
 Of an exception only the type and place are logged, not the text. Texts from outside are in a field `said`, which is
 dropped here unless the setting `log_content` is on. Messages of libraries and of the interpreter, which may quote
@@ -25,8 +25,8 @@ Event = MutableMapping[str, Any]
 
 
 def configure(level: str, format: str, *, content: bool = False) -> None:
-    """Sets structlog up for this process. `format`: `console` for people, `json` for programs. `content`: texts
-    from outside are logged, too.
+    """Sets structlog up for this process. `format`: `console` for people, `json` for programs. `content`: also logs
+    texts that are not this server's own, which include prompts and answers.
     """
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,

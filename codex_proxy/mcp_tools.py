@@ -149,8 +149,9 @@ class McpToolSource:
     async def _listed(
         self, offer: McpOffer, owner: str, known: Mapping[str, tuple[ListedTool, ...]]
     ) -> tuple[Sequence[Event], Sequence[Tool]]:
-        """Returns the tools of a server that the request names, and the item that shows them to the client. `known`
-        are lists of tools that the client has sent back, by server.
+        """Returns the events of the item that lists a server's tools for the client, and the tools. A list in
+        `known` (by server label), which the client has sent back, is used without asking the server, and without
+        events. A server that fails has no tools; its item says why.
         """
         there = known.get(offer.server_label)
         if there is not None and _covers(there, offer):

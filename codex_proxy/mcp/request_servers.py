@@ -129,7 +129,7 @@ class RequestServers:
             raise self._invalid(server, "has an invalid `authorization`.", param)
 
     async def tools(self, server: NamedServer, owner: str) -> McpListing:
-        """Returns the tools of the server that the request allows. `owner` is the client whose session is
+        """Returns those tools of the server that the request allows. `owner` is the client whose session is
         used.
 
         Raises as `check` does.

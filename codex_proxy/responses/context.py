@@ -196,8 +196,9 @@ def _distinct(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
 def turn_in_context(
     parsed: ParsedResponse, context: Context, identity: str
 ) -> tuple[Turn, tuple[HistoryItem, ...] | None]:
-    """Returns the turn, and its history with the model's own items; None for the latter where none of them is kept.
-    `identity` names the agent and model that will read the history."""
+    """Returns the turn, and its history once more with the raw items of the model (such as encrypted reasoning) that
+    are stored; None instead of the latter if there are none. `identity` names the agent and model that will read the
+    history, which get only raw items that are their own."""
     earlier = [item.shown for item in context.earlier if item.shown is not None]
     fresh = [item.shown for item in context.fresh if item.shown is not None]
     entries = history_entries([*earlier, *fresh], earlier=len(earlier))

@@ -33,7 +33,7 @@ WIDTHS: Final = {"1h": Width(HOUR, 24, 168), "1d": Width(DAY, 7, 31)}
 GROUPS: Final = ("key", "model")
 PARAMETERS: Final = ("start_time", "end_time", "bucket_width", "group_by", "limit", "page")
 LATEST: Final = 253_402_300_799
-"""The last second of the year 9999, in seconds since 1970."""
+"""The latest time that a query may name, in seconds since 1970: the end of the year 9999, as in `datetime`."""
 _PAGE: Final = "page_"
 
 
@@ -98,8 +98,9 @@ def report_of(query: Iterable[tuple[str, str]], *, now: float) -> Report:
 
 
 def page_of(report: Report, rows: Sequence[Row], *, key: str, durable: bool, since: int) -> dict[str, Any]:
-    """Returns the page with the sums in `rows` as an object. `key` is the name of the key whose usage it is. If the
-    usage is not stored (`durable`), `since` is when counting began, in seconds since 1970.
+    """Returns the JSON object of one page of the report. `rows` are its sums, and `key` is the name of the key whose
+    usage they are. `durable`: the usage is stored. If it is not, `since` is when counting began, in seconds since
+    1970.
     """
     by_start: dict[int, list[Row]] = {}
     for row in rows:

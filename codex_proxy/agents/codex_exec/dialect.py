@@ -131,7 +131,9 @@ class CodexExec:
             return Step([self._end(TurnEnded(Stop.INTERRUPTED, "eof"))])
         if self._error_text is not None:
             return Step([self._end_by_error(self._error_text)])
-        return Step([self._end(TurnEnded(Stop.FAILED, "eof", failure_from_exit(_telling(ended))))])
+        return Step(
+            [self._end(TurnEnded(Stop.FAILED, "eof", failure_from_exit(_without_stdin_notice(ended))))]
+        )
 
     # --- lines --------------------------------------------------------------------------------------
 
@@ -267,8 +269,9 @@ def _one_line(text: str) -> str:
     return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
 
 
-def _telling(ended: Ended) -> Ended:
-    """Returns `ended` without those lines of stderr that only say that stdin is being read."""
+def _without_stdin_notice(ended: Ended) -> Ended:
+    """Returns `ended` without the lines of stderr in which Codex only says that it reads stdin: they explain no
+    failure."""
     lines = [line for line in ended.stderr_tail.splitlines() if not line.startswith(READING_PROMPT)]
     return msgspec.structs.replace(ended, stderr_tail="\n".join(lines))
 

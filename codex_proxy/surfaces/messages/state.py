@@ -46,7 +46,8 @@ OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
 """Types of items that are the output of a call. The outputs of the client's calls are not among a turn's raw items."""
 
 Element: TypeAlias = dict[str, Any] | int | str
-"""An element of the order: a raw item; `0`, which means the next message of the answer; or the id of a call."""
+"""An element of the recorded order of an answer's parts: a raw item; `0`, which means the next message of the answer;
+or the id of a call."""
 
 
 def packed(raw: Iterable[bytes], identity: str) -> str | None:
