@@ -24,8 +24,6 @@ FUNCTION_CALLING = """
 from openai import OpenAI
 import json
 
-pytestmark = pytest.mark.sampled(every=2)
-
 client = OpenAI()
 
 # 1. Define a list of callable tools for the model
