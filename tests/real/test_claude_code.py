@@ -345,6 +345,24 @@ async def test_a_process_that_is_killed_fails_its_turn_and_the_next_one_works(
         assert answer.choices[0].message.content == "ok"
 
 
+async def test_a_turn_whose_process_is_killed_before_it_reads_the_turn_is_given_to_another(
+    model: AnthropicModel, tmp_path: Path
+) -> None:
+    async with claude_proxy(tmp_path, model, builtin_tools="never") as (client, server):
+        waiting = set(await eventually(claude_processes))
+        for process in waiting:
+            process.suspend()
+        asking = asyncio.ensure_future(
+            client.chat.completions.create(model="codex-5", messages=[PLAIN, user("Say.", {"text": "Here."})])
+        )
+        await eventually(lambda: server.agent.processes().busy)
+        for process in waiting:
+            process.kill()
+        assert (await asking).choices[0].message.content == "Here."
+        await eventually(lambda: server.agent.processes().restarts == 1)
+    assert claude_processes() == []
+
+
 async def test_responses_continue_a_conversation(client: AsyncOpenAI, model: AnthropicModel) -> None:
     first = await client.responses.create(
         model="codex-5",

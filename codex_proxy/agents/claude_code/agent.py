@@ -88,7 +88,7 @@ class ClaudeCodeAgent:
         """Processes of conversations that may continue, the longest kept first."""
         self._closed = False
         self.restarts = 0
-        """The number of processes that ended while they waited, and were replaced."""
+        """The number of processes that ended while they waited or were given a turn, and were replaced."""
 
     async def start(self) -> None:
         try:
@@ -135,9 +135,9 @@ class ClaudeCodeAgent:
         return None
 
     async def _started(self, key: LaunchKey) -> ClaudeTransport:
-        transport = ClaudeTransport(self._clock.monotonic(), self._set_idle)
+        transport = ClaudeTransport(self._processes.command(key), self._clock.monotonic(), self._set_idle)
         try:
-            await transport.start(self._processes.command(key))
+            await transport.launch()
         except SpawnError as error:
             raise Fault(spawn_failure(error)) from error
         self._live.add(transport)
@@ -177,6 +177,7 @@ class ClaudeCodeAgent:
             await transport.release(finished=True)
         finally:
             self._live.discard(transport)
+            self.restarts += transport.restarts
 
     def _end_later(self, transport: ClaudeTransport) -> None:
         self._do(self._end(transport))
@@ -196,7 +197,8 @@ class ClaudeCodeAgent:
 
     def processes(self) -> ProcessCounts:
         idle = len(self._idle) + len(self._waiting)
-        return ProcessCounts(idle=idle, busy=max(0, len(self._live) - idle), restarts=self.restarts)
+        restarts = self.restarts + sum(transport.restarts for transport in self._live)
+        return ProcessCounts(idle=idle, busy=max(0, len(self._live) - idle), restarts=restarts)
 
     def trouble(self) -> Failure | None:
         """Returns the failure of a missing program, or of a missing sign-in at the last check; None if neither."""
