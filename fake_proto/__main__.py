@@ -19,7 +19,7 @@ USAGE = (
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the subcommand; returns the exit status."""
+    """Runs the subcommand that the command line's `arguments` name, and returns the exit status of the process."""
     if arguments[:1] == ["claude"]:
         return serve_claude(arguments[1:])
     command = next(
@@ -43,17 +43,19 @@ def main(arguments: list[str]) -> int:
         from fake_proto.exec_turn import serve_exec
 
         settings = Settings(dict(os.environ), arguments)
-        faults, wire = prepared(settings)
+        faults, wire = faults_and_stdout(settings)
         return serve_exec(settings, wire, faults, arguments)
     sys.stderr.write(USAGE)
     return 2
 
 
 def serve_proto(settings: Settings) -> int:
-    """Speaks `codex proto` until the child is told to end."""
+    """Serves `codex proto` on stdin and stdout until a `shutdown` is submitted and stdin ends. Returns the exit
+    status.
+    """
     from fake_proto.proto import ProtoAgent
 
-    faults, wire = prepared(settings)
+    faults, wire = faults_and_stdout(settings)
     loop = Loop(wire)
     agent = ProtoAgent(settings, wire, loop, faults)
     agent.open()
@@ -61,25 +63,25 @@ def serve_proto(settings: Settings) -> int:
 
 
 def serve_acp(settings: Settings) -> int:
-    """Speaks the Agent Client Protocol until stdin ends."""
+    """Serves the Agent Client Protocol on stdin and stdout until stdin ends. Returns the exit status."""
     from fake_proto.acp import AcpAgent
 
-    faults, wire = prepared(settings)
+    faults, wire = faults_and_stdout(settings)
     loop = Loop(wire)
     return loop.run(AcpAgent(settings, wire, loop, faults))
 
 
 def serve_app_server(settings: Settings) -> int:
-    """Speaks the app-server's JSON-RPC until stdin ends."""
+    """Serves the JSON-RPC of `codex app-server` on stdin and stdout until stdin ends. Returns the exit status."""
     from fake_proto.app_server import AppServerAgent
 
-    faults, wire = prepared(settings)
+    faults, wire = faults_and_stdout(settings)
     loop = Loop(wire)
     return loop.run(AppServerAgent(settings, wire, loop, faults))
 
 
 def serve_claude(arguments: list[str]) -> int:
-    """Speaks the JSON lines of `claude -p` until stdin ends."""
+    """Serves the JSON lines of `claude -p` on stdin and stdout until stdin ends. Returns the exit status."""
     from fake_proto.claude import VERSION as CLAUDE_VERSION
     from fake_proto.claude import ClaudeAgent
 
@@ -87,13 +89,15 @@ def serve_claude(arguments: list[str]) -> int:
         sys.stdout.write(CLAUDE_VERSION + "\n")
         return 0
     settings = Settings(dict(os.environ), arguments)
-    faults, wire = prepared(settings)
+    faults, wire = faults_and_stdout(settings)
     loop = Loop(wire)
     return loop.run(ClaudeAgent(settings, wire, loop, faults))
 
 
-def prepared(settings: Settings) -> tuple[Faults, Wire]:
-    """The faults of the whole process, begun, and stdout."""
+def faults_and_stdout(settings: Settings) -> tuple[Faults, Wire]:
+    """Returns the faults of the whole process, of which those that act before the first line have happened, and
+    stdout.
+    """
     pid_file = settings.text("PID_FILE")
     note_pid(pid_file, os.getpid())
     names, _, options = settings.text("MISBEHAVE").partition(" ")

@@ -1,6 +1,8 @@
-"""The Agent Client Protocol: JSON-RPC both ways, many sessions at once, tools of MCP servers that the client names.
+"""An agent that speaks the Agent Client Protocol: JSON-RPC in both directions, with many sessions at once. It calls
+the tools of the MCP servers that the client names in `session/new`.
 
-It asks before each command and each change of a file, and tells usage of the turn. The life of a turn is in `acp_turn`.
+It asks for permission before each command and each change of a file, and reports the usage of each turn. `acp_turn`
+has the course of a turn.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ AUTH_REQUIRED, NO_METHOD, BAD_PARAMS = -32000, -32601, -32602
 
 
 class RpcError(Exception):
-    """Answers with a JSON-RPC error."""
+    """A request of the client is answered with a JSON-RPC error with this message and code."""
 
     def __init__(self, message: str, code: int = BAD_PARAMS) -> None:
         super().__init__(message)
@@ -37,7 +39,9 @@ class RpcError(Exception):
 
 
 class AcpSession:
-    """A conversation: its folder, what was said in it, its tools, its mode and model, and the turn that runs."""
+    """A session: its folder, the messages so far, its MCP servers, its mode and model, and the running turn, if
+    any.
+    """
 
     def __init__(self, identifier: str, servers: list[McpServer], model: str, folder: str) -> None:
         self.identifier = identifier
@@ -50,7 +54,7 @@ class AcpSession:
 
 
 class AcpAgent:
-    """One process: its sessions, and the requests of ours that wait for an answer."""
+    """The agent process: its sessions, and its own requests that the client has not answered yet."""
 
     def __init__(self, settings: Settings, wire: Wire, loop: Loop, faults: Faults) -> None:
         self.loop = loop
@@ -70,7 +74,7 @@ class AcpAgent:
         }
 
     def receive(self, line: bytes) -> None:
-        """One message of the client: a request, a notification or an answer to one of our requests."""
+        """Handles one line from the client: a request, a notification, or the answer to a request of the agent."""
         try:
             message = json.loads(line)
         except ValueError as error:
@@ -89,19 +93,21 @@ class AcpAgent:
             self._call(message["id"], message["method"], message.get("params") or {})
 
     def end_of_input(self) -> int | None:
-        """Ends with stdin, unless it ignores SIGTERM too."""
+        """Returns the exit status, because the agent ends with its stdin; None with the fault `ignore_sigterm`, to
+        keep running.
+        """
         return None if self._faults.has("ignore_sigterm") else 0
 
     def send(self, message: Params, faults: Faults | None = None) -> None:
-        """One line."""
+        """Writes one JSON-RPC message as a line. `faults`: those of the turn; by default those of the process."""
         self._wire.send({"jsonrpc": "2.0", **message}, faults or self._faults)
 
     def update(self, session: str, update: Params, faults: Faults) -> None:
-        """Reports something of a session."""
+        """Sends a `session/update` notification about the session with the id `session`."""
         self.send({"method": "session/update", "params": {"sessionId": session, "update": update}}, faults)
 
     def ask(self, asker: AcpTurn, method: str, params: Params, faults: Faults) -> None:
-        """Sends a request to the client; the answer goes to the turn."""
+        """Sends a request to the client. Its answer is passed to `asker.answered`."""
         identifier = self._next_request
         self._next_request += 1
         self._askers[identifier] = asker
@@ -119,11 +125,11 @@ class AcpAgent:
             self.fail(identifier, str(error), error.code)
 
     def fail(self, identifier: Any, message: str, code: int, faults: Faults | None = None) -> None:
-        """Answers a request with an error."""
+        """Answers the client's request with the id `identifier` with a JSON-RPC error."""
         self.send({"id": identifier, "error": {"code": code, "message": message}}, faults)
 
     def answer(self, identifier: Any, result: Params, faults: Faults | None = None) -> None:
-        """Answers a request."""
+        """Answers the client's request with the id `identifier` with a result."""
         self.send({"id": identifier, "result": result}, faults)
 
     def _initialize(self, identifier: Any, params: Params) -> None:

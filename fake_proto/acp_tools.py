@@ -1,6 +1,7 @@
-"""The client of an MCP server as an agent has it: streamable HTTP, or a program that is spoken to over stdio.
+"""A client of MCP servers, for the fake ACP agent: over streamable HTTP, or over the stdio of a program that it
+starts.
 
-Each call has a thread of its own, since its output may come minutes later.
+Each call of a tool has a thread of its own, since its output may come minutes later.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ OPENING: list[Message] = [
 
 
 class McpServer:
-    """One server of a session, and its tools once it is connected."""
+    """One MCP server of a session. `tools` has the tools that it offers, after `connect`."""
 
     def __init__(self, entry: Message, env: dict[str, str]) -> None:
         self._entry = entry
@@ -35,13 +36,13 @@ class McpServer:
         self.tools: list[Message] = []
 
     def connect(self) -> None:
-        """Greets the server and asks for its tools."""
+        """Initializes the connection, and reads the list of tools into `tools`."""
         self._request(OPENING[0])
         for tool in self._request(OPENING[1])["result"]["tools"]:
             self.tools.append({"type": "function", **tool, "parameters": tool["inputSchema"]})
 
     def call(self, name: str, arguments: str) -> Call:
-        """Begins a call."""
+        """Calls a tool in a thread, and returns the call at once. `arguments`: JSON text."""
         self._next += 1
         params = {"name": name, "arguments": json.loads(arguments), "_meta": {"progressToken": self._next}}
         return Call(self, {"id": self._next, "method": "tools/call", "params": params})
@@ -83,7 +84,7 @@ class McpServer:
 
 
 class Call:
-    """A call on its way; `output` is its text once it is there."""
+    """A tool call in progress. `output` is None until the server has answered, then the text of the result."""
 
     def __init__(self, server: McpServer, message: Message) -> None:
         self.output: str | None = None

@@ -1,4 +1,4 @@
-"""One turn of the Agent Client Protocol: the steps of a script as updates, then the answer to the prompt."""
+"""One turn of the Agent Client Protocol: sends the steps of a script as session updates, then answers the prompt."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SERVER = "client"
 
 
 class AcpTurn:
-    """Writes the updates of one turn, and asks for what it needs."""
+    """One turn: sends its updates, requests permission for its commands and file changes, and calls its tools."""
 
     def __init__(self, agent: AcpAgent, session: AcpSession, identifier: Any, script: Script) -> None:
         self._agent = agent
@@ -44,18 +44,18 @@ class AcpTurn:
         self._told_usage = True
 
     def start(self) -> None:
-        """Hands the turn to the loop."""
+        """Starts the turn as a task of the loop."""
         self._task = self._agent.loop.start(self._run())
 
     def cancel(self) -> None:
-        """Stops, unless the turn ignores that, and says so in the answer to the prompt."""
+        """Stops the turn and answers its prompt with `cancelled`. Does nothing with the fault `ignore_interrupt`."""
         if self._task is not None and not self._script.faults.has("ignore_interrupt"):
             self._task.cancelled = True
             self._script.faults = Faults()
             self._end("cancelled")
 
     def answered(self, message: Action) -> None:
-        """The client's answer to a request of ours."""
+        """Takes the client's answer to a request of this turn, and continues the turn."""
         self._reply = message
         if self._task is not None:
             self._agent.loop.wake(self._task)

@@ -1,6 +1,7 @@
-"""What the agent itself does in a turn of the app-server dialect: commands, changes, searches, plans.
+"""The agent's own activities in a turn of `codex app-server`: commands, file changes, web searches, plans.
 
-Each function takes the turn and an action and writes its items; it yields how long it waits.
+Each function takes the turn and an action of the script, and sends the items of that action. It yields the seconds
+to wait, as the tasks of `loop.Loop` do.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 PLAN_STATUS = {"in_progress": "inProgress"}
 UNKNOWN_METHOD = "item/clock/read"
-"""A request that no client knows."""
+"""The method of a request that no client supports."""
 
 
 def _command(turn: AppTurn, action: Action) -> Waits:
@@ -31,7 +32,7 @@ def _command(turn: AppTurn, action: Action) -> Waits:
     turn.raw(shapes.raw_call("fc_" + identifier, identifier, "exec_command", json.dumps({"cmd": text})))
     turn.item("started", shapes.command(identifier, text, "inProgress", None, None))
     for delta in action["output"]:
-        turn.told("item/commandExecution/outputDelta", itemId=identifier, delta=delta)
+        turn.notify_turn("item/commandExecution/outputDelta", itemId=identifier, delta=delta)
         yield from turn.pause()
     status = "failed" if exit_code else "completed"
     turn.item("completed", shapes.command(identifier, text, status, output, exit_code))
@@ -91,7 +92,7 @@ def _web_search(turn: AppTurn, action: Action) -> Waits:
 
 def _plan(turn: AppTurn, action: Action) -> Waits:
     steps = [{**step, "status": PLAN_STATUS.get(step["status"], step["status"])} for step in action["plan"]]
-    turn.told("turn/plan/updated", explanation=action["explanation"], plan=steps)
+    turn.notify_turn("turn/plan/updated", explanation=action["explanation"], plan=steps)
     yield turn.script.delay
 
 

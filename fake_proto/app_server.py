@@ -1,6 +1,5 @@
-"""The dialect of `codex app-server` (0.163): JSON-RPC without the `jsonrpc` member, many threads at once.
-
-Requests in, results and notifications out; the life of a turn is in `app_turn`.
+"""An agent that speaks the dialect of `codex app-server` (0.163): JSON-RPC without the `jsonrpc` member, with many
+threads at once. `app_turn` has the course of a turn.
 """
 
 from __future__ import annotations
@@ -27,7 +26,9 @@ if TYPE_CHECKING:
 
 
 class RpcError(Exception):
-    """Answers with a JSON-RPC error; the real child uses -32600 for nearly everything."""
+    """A request of the client is answered with a JSON-RPC error. The default code is that of nearly all errors of
+    Codex.
+    """
 
     def __init__(self, message: str, code: int = -32600) -> None:
         super().__init__(message)
@@ -35,11 +36,11 @@ class RpcError(Exception):
 
 
 WITHOUT_PARAMS = frozenset({"account/rateLimits/read"})
-"""Methods whose parameters may be null."""
+"""The methods whose `params` may be null."""
 
 
 class AppServerAgent:
-    """One process: who is connected, the threads, and the requests of ours that wait for an answer."""
+    """The agent process: its client, its threads, and its own requests that the client has not answered yet."""
 
     def __init__(self, settings: Settings, wire: Wire, loop: Loop, faults: Faults) -> None:
         self.settings = settings
@@ -68,7 +69,7 @@ class AppServerAgent:
         }
 
     def receive(self, line: bytes) -> None:
-        """One message of the client: a request, a notification or an answer to one of our requests."""
+        """Handles one line from the client: a request, a notification, or the answer to a request of the agent."""
         try:
             message = json.loads(line)
         except ValueError as error:
@@ -83,20 +84,22 @@ class AppServerAgent:
             self._call(message["id"], message["method"], message.get("params"))
 
     def end_of_input(self) -> int | None:
-        """The real child ends with its stdin; one that ignores SIGTERM ignores this too."""
+        """Returns the exit status, because Codex ends with its stdin; None with the fault `ignore_sigterm`, to keep
+        running.
+        """
         return None if self._process_faults.has("ignore_sigterm") else 0
 
     def notify(self, method: str, params: Params, faults: Faults | None = None) -> None:
-        """One notification, unless the client opted out of it."""
+        """Sends a notification, unless the client has opted out of its method."""
         if method not in self._muted_methods:
             self.send({"method": method, "params": params, "emittedAtMs": 0}, faults)
 
     def send(self, message: Params, faults: Faults | None = None) -> None:
-        """One line."""
+        """Writes one JSON-RPC message as a line. `faults`: those of the turn; by default those of the process."""
         self._wire.send(message, faults or self._process_faults)
 
     def ask(self, asker: AppTurn, method: str, params: Params) -> int:
-        """Sends a request to the client; the answer goes to the turn. Returns its id."""
+        """Sends a request to the client, and returns the request's id. The answer is passed to `asker.answered`."""
         identifier = self._next_request
         self._next_request += 1
         self._askers[identifier] = asker
@@ -231,7 +234,7 @@ class AppServerAgent:
         self.unload_if_left(thread)
 
     def unload_if_left(self, thread: AppThread) -> None:
-        """Closes a thread that nobody listens to and on which no turn runs."""
+        """Closes the thread if the client has unsubscribed from it and no turn runs on it."""
         if thread.subscribed or thread.turn is not None:
             return
         del self._threads[thread.identifier]

@@ -1,6 +1,5 @@
-"""The objects of the app-server's wire (0.163): threads, turns, items, usage, errors.
-
-Plain values in, dicts out; every clock time is 0.
+"""Builds the JSON objects of `codex app-server` (0.163): threads, turns, items, usage, errors. Every time in them
+is 0.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ ABORTED_TEXT = (
     "executed.\n</turn_aborted>"
 )
 RESETS_AT = 4_102_444_800
-"""The year 2100: no test sees it pass."""
+"""When the account's limits are reset, in seconds since 1970: in the year 2100, after every test."""
 
 RATE_LIMITS = {
     "limitId": "codex",
@@ -38,8 +37,9 @@ RATE_LIMITS = {
 
 
 def rate_limits(percent: str) -> Shape:
-    """Returns limits of which `percent` is used in a window of five hours; all null, as from a provider without
-    limits, where it is empty."""
+    """Returns the account's limits, of which `percent` are used in a window of five hours. If `percent` is empty,
+    every field is null, as from a provider without limits.
+    """
     if not percent:
         return RATE_LIMITS
     window = {"usedPercent": int(percent), "windowDurationMins": 300, "resetsAt": RESETS_AT}
@@ -47,7 +47,9 @@ def rate_limits(percent: str) -> Shape:
 
 
 def thread_started(identifier: str, params: Shape, model: str, originator: str) -> Shape:
-    """The result of thread/start; its `thread` also goes into thread/started."""
+    """Returns the result of `thread/start` for the thread with the id `identifier`. Its `thread` is also sent in
+    `thread/started`.
+    """
     cwd = params.get("cwd") or "/fake/workspace"
     thread = {
         "id": identifier,
@@ -102,7 +104,7 @@ def thread_started(identifier: str, params: Shape, model: str, originator: str) 
 
 
 def turn(identifier: str, status: str, items: list[Shape] | None = None, error: Shape | None = None) -> Shape:
-    """Returns a turn. `items` holds the last message of a turn that completed."""
+    """Returns a turn. `items` has the last message of a completed turn; `error` is why a turn failed."""
     over = status != "inProgress"
     return {
         "id": identifier,
@@ -118,7 +120,7 @@ def turn(identifier: str, status: str, items: list[Shape] | None = None, error: 
 
 
 def agent_message(identifier: str, text: str) -> Shape:
-    """Returns a message of the model: begun, without text, or whole."""
+    """Returns an `agentMessage` item: with an empty text when it starts, with the whole text when it is completed."""
     return {
         "type": "agentMessage",
         "id": identifier,
@@ -131,7 +133,7 @@ def agent_message(identifier: str, text: str) -> Shape:
 
 
 def command(identifier: str, text: str, status: str, output: str | None, exit_code: int | None) -> Shape:
-    """Returns a command that the agent runs."""
+    """Returns a `commandExecution` item: a command that the agent runs."""
     return {
         "type": "commandExecution",
         "id": identifier,
@@ -150,7 +152,9 @@ def command(identifier: str, text: str, status: str, output: str | None, exit_co
 
 
 def dynamic_call(call: Shape, status: str, content: list[Shape] | None, success: bool | None) -> Shape:
-    """The life of a call of one of the client's tools."""
+    """Returns a `dynamicToolCall` item for a call of a client's tool. `content` and `success` are None until the
+    client has answered.
+    """
     return {
         "type": "dynamicToolCall",
         "id": call["id"],
@@ -165,12 +169,12 @@ def dynamic_call(call: Shape, status: str, content: list[Shape] | None, success:
 
 
 def raw(turn_id: str, item: Shape) -> Shape:
-    """Returns the parameters of `rawResponseItem/completed` for a Responses item."""
+    """Returns the `item` of `rawResponseItem/completed`: a Responses item, marked with the id of its turn."""
     return {**item, "internal_chat_message_metadata_passthrough": {"turn_id": turn_id}}
 
 
 def raw_message(identifier: str, text: str) -> Shape:
-    """The Responses item of a message of the model."""
+    """Returns a message of the model as a Responses item."""
     content = [{"type": "output_text", "text": text, "annotations": []}]
     return {
         "type": "message",
@@ -182,7 +186,7 @@ def raw_message(identifier: str, text: str) -> Shape:
 
 
 def raw_call(identifier: str, call_id: str, name: str, arguments: str) -> Shape:
-    """The Responses item of a function call."""
+    """Returns a function call as a Responses item. `arguments`: JSON text."""
     return {
         "type": "function_call",
         "status": "completed",
@@ -194,12 +198,14 @@ def raw_call(identifier: str, call_id: str, name: str, arguments: str) -> Shape:
 
 
 def raw_output(call_id: str, output: Any) -> Shape:
-    """The Responses item of a tool's output."""
+    """Returns the output of a function call as a Responses item."""
     return {"type": "function_call_output", "id": "fco_" + call_id, "call_id": call_id, "output": output}
 
 
 def usage(numbers: dict[str, int]) -> Shape:
-    """Token numbers in the app-server's spelling."""
+    """Returns token counts with the field names of `codex app-server`. `numbers`: `input`, `cached`, `output`,
+    `reasoning`.
+    """
     return {
         "totalTokens": numbers["input"] + numbers["output"],
         "inputTokens": numbers["input"],
@@ -211,7 +217,7 @@ def usage(numbers: dict[str, int]) -> Shape:
 
 
 def raw_usage(numbers: dict[str, int]) -> Shape:
-    """Token numbers as the model's provider spells them."""
+    """Returns token counts with the field names of the model provider (OpenAI). `numbers`: see `usage`."""
     return {
         "amount": None,
         "metadata": {
@@ -225,12 +231,14 @@ def raw_usage(numbers: dict[str, int]) -> Shape:
 
 
 def failure(message: str, kind: Any, details: str | None = None) -> Shape:
-    """Returns a TurnError."""
+    """Returns the error of a turn. `kind` is its `codexErrorInfo`."""
     return {"message": message, "codexErrorInfo": kind, "additionalDetails": details}
 
 
 def parsed_arguments(text: str) -> Any:
-    """The arguments of a call as JSON, or None when they are none: then nobody is asked."""
+    """Returns the decoded arguments of a call; None if they are not a JSON value. The client is not asked for the
+    output of such a call.
+    """
     try:
         return json.loads(text)
     except ValueError:
@@ -238,7 +246,9 @@ def parsed_arguments(text: str) -> Any:
 
 
 def tool_answer(message: Shape) -> tuple[list[Shape], bool, Any]:
-    """Reads a client's answer to item/tool/call: content items, success, and the output that the model gets."""
+    """Reads the client's answer to `item/tool/call`. Returns its content items, whether the call succeeded, and the
+    output for the model.
+    """
     result = message.get("result")
     if "error" in message:
         text = "dynamic tool request failed"

@@ -1,4 +1,4 @@
-"""One thread of the app-server: its history, its tools, and the turn that runs on it."""
+"""One thread of `codex app-server`: its history, its tools, and the turn that runs on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ PART_TYPES = ("input_text", "input_image", "input_audio", "output_text")
 
 
 class AppThread:
-    """What thread/start fixed and what has been said since."""
+    """A thread: the parameters of its `thread/start`, its history as Responses items, its token total, and its
+    running turn.
+    """
 
     __slots__ = (
         "effort",
@@ -44,7 +46,9 @@ class AppThread:
 
 
 def offered_tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
-    """The offered tools, with their schema as `parameters`; names in a namespace are joined to it with a dot."""
+    """Returns the tools of `dynamicTools`, each with its JSON Schema as `parameters`. A tool in a namespace is
+    named `NAMESPACE.NAME`.
+    """
     found: list[dict[str, Any]] = []
     for tool in tools or ():
         if tool.get("type") == "namespace":
@@ -56,7 +60,7 @@ def offered_tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
 
 
 def refusal_of(items: list[dict[str, Any]]) -> str | None:
-    """Why these items cannot be injected, in the words of the real child, or None."""
+    """Returns Codex's error message for items that cannot be injected into a thread; None if they can."""
     if not items:
         return "items must not be empty"
     for index, item in enumerate(items):
@@ -78,7 +82,9 @@ def refusal_of(items: list[dict[str, Any]]) -> str | None:
 
 
 def input_items(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The user message of turn/start as a history item; an empty input is none."""
+    """Returns the input of `turn/start` as a list with one user message of the Responses API; an empty list for an
+    empty input.
+    """
     content = [
         {"type": "input_image", "image_url": part.get("url")}
         if part.get("type") == "image"

@@ -1,4 +1,6 @@
-"""One turn of the app-server dialect: the steps of a script as notifications, in the real child's order."""
+"""One turn of `codex app-server`: sends the steps of a script as notifications, in the order in which Codex sends
+them.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,14 @@ if TYPE_CHECKING:
     Waits = Iterator[float | None]
 
 POLL_S = 0.01
-"""How often the release file of a held turn is looked for."""
+"""Seconds between two checks whether the file exists that releases a held turn."""
 INCOMPLETE = "Incomplete response returned, reason: "
 DISCONNECTED = "stream disconnected before completion: "
 NO_TOKENS = {"input": 0, "cached": 0, "output": 0, "reasoning": 0}
 
 
 class AppTurn:
-    """Writes the notifications of one turn and asks for what it needs."""
+    """One turn: sends its notifications, and requests approvals and the outputs of the client's tools."""
 
     def __init__(
         self, agent: AppServerAgent, thread: AppThread, identifier: str, script: Script, outputs: list[str]
@@ -52,7 +54,9 @@ class AppTurn:
         self.reply: Action | None = None
 
     def start(self, parts: list[Action]) -> None:
-        """Says that the turn runs and hands it to the loop."""
+        """Sends `turn/started` and the user's message (`parts`, the input of `turn/start`), and starts the turn as
+        a task of the loop.
+        """
         thread = self._thread
         self._status("active", activeFlags=[])
         started = shapes.turn(self.identifier, "inProgress")
@@ -71,12 +75,14 @@ class AppTurn:
         self._task = self._agent.loop.start(self._run())
 
     def cut(self) -> None:
-        """Stops here without a word: another answer takes the turn over."""
+        """Stops the turn's task and sends nothing, because another `turn/start` continues the same turn."""
         if self._task is not None:
             self._task.cancelled = True
 
     def abort(self) -> None:
-        """Writes what comes before the answer to an interrupt: open calls fail, and the history notes it."""
+        """Stops the turn and sends what Codex sends before it answers an interrupt: the failure of the open calls,
+        and an item that says in the history that the turn was aborted.
+        """
         self.cut()
         self.script.faults = Faults()
         asked = list(self._calls_asked.values())
@@ -94,7 +100,9 @@ class AppTurn:
         self.raw({**item, "id": f"aborted_{self.identifier}"})
 
     def end(self, status: str, error: Action | None = None) -> None:
-        """The last two lines (three when it failed)."""
+        """Sends the last notifications of the turn: the thread's status, the `error` if it failed, and
+        `turn/completed` with `status`.
+        """
         self._status("systemError" if status == "failed" else "idle")
         if error is not None:
             self._error_line(error, will_retry=False)
@@ -105,7 +113,7 @@ class AppTurn:
         self._agent.unload_if_left(self._thread)
 
     def ask_and_wait(self, method: str, params: Action) -> Iterator[None]:
-        """Sends a request and waits for the client's answer, which is then in `reply`."""
+        """Sends a request, and yields None until the client has answered it. Then `reply` is the answer."""
         self.reply = None
         self._agent.ask(
             self, method, {"threadId": self._thread.identifier, "turnId": self.identifier, **params}
@@ -114,7 +122,7 @@ class AppTurn:
             yield None
 
     def answered(self, message: Action) -> None:
-        """The client's answer to one of our requests."""
+        """Takes the client's answer to a request of this turn, and continues the turn."""
         if self._task is None or self._task.cancelled:
             return
         call = self._calls_asked.pop(message["id"], None)
@@ -151,19 +159,19 @@ class AppTurn:
                 legacy = {"id": self.identifier, "msg": msg, "conversationId": self._thread.identifier}
                 self._agent.notify("codex/event/agent_message_delta", legacy, faults)
 
-    def told(self, method: str, **params: Any) -> None:
-        """Sends a notification about this turn."""
+    def notify_turn(self, method: str, **params: Any) -> None:
+        """Sends a notification with the ids of the thread and the turn, and `params`."""
         self._notify(method, {"threadId": self._thread.identifier, "turnId": self.identifier, **params})
 
     def item(self, stage: str, item: Action) -> None:
-        """Sends `item/started` or `item/completed`."""
+        """Sends `item/started` or `item/completed`; `stage` is the second word."""
         params = {"item": item, "threadId": self._thread.identifier, "turnId": self.identifier}
         self._notify(f"item/{stage}", {**params, f"{stage}AtMs": 0})
 
     def raw(self, item: Action) -> None:
-        """Sends a Responses item to a client that asked for raw events."""
+        """Sends a Responses item in `rawResponseItem/completed`, if the client has requested such events."""
         if self._thread.raw:
-            self.told("rawResponseItem/completed", item=shapes.raw(self.identifier, item))
+            self.notify_turn("rawResponseItem/completed", item=shapes.raw(self.identifier, item))
 
     def _status(self, kind: str, **more: Any) -> None:
         status = {"threadId": self._thread.identifier, "status": {"type": kind, **more}}
@@ -211,13 +219,15 @@ class AppTurn:
         self._index = 0
 
     def next_id(self, prefix: str) -> str:
-        """The id of the next item of this answer of the model."""
+        """Returns the id of the next item of the model's current response."""
         identifier = f"{prefix}_{self._response}_{self._index}"
         self._index += 1
         return identifier
 
     def pause(self) -> Waits:
-        """Behind each delta: the hold (once), then the pace."""
+        """Yields the waits after a delta: after the first one until the file `script.hold` exists, if one is set;
+        then `script.delay` seconds.
+        """
         if self.script.hold and not self._held:
             self._held = True
             while not os.path.exists(self.script.hold):
@@ -228,7 +238,7 @@ class AppTurn:
         usage = None if step.usage is None else shapes.usage(step.usage)
         metadata = None if step.usage is None else shapes.raw_usage(step.usage)
         response = f"resp_{self._response}"
-        self.told("rawResponse/completed", responseId=response, usage=usage, usageMetadata=metadata)
+        self.notify_turn("rawResponse/completed", responseId=response, usage=usage, usageMetadata=metadata)
 
     def _report_usage(self, step: Step) -> None:
         if step.usage is not None:
@@ -239,7 +249,7 @@ class AppTurn:
 
     def _token_usage(self, total: Action, last: Action) -> None:
         usage = {"total": total, "last": last, "modelContextWindow": shapes.CONTEXT_WINDOW}
-        self.told("thread/tokenUsage/updated", tokenUsage=usage)
+        self.notify_turn("thread/tokenUsage/updated", tokenUsage=usage)
 
     def _incomplete(self, step: Step) -> Waits:
         """Ends the turn with a failure, as the agent does for an answer that was cut off. Usage is an estimate,
@@ -269,7 +279,7 @@ class AppTurn:
         if action.get("refusal"):
             return
         for delta in action["deltas"]:
-            self.told("item/agentMessage/delta", itemId=identifier, delta=delta)
+            self.notify_turn("item/agentMessage/delta", itemId=identifier, delta=delta)
             yield from self.pause()
         if action.get("open"):
             return
@@ -290,14 +300,14 @@ class AppTurn:
         parts, raw = action.get("parts", []), action.get("raw", [])
         self.item("started", {"type": "reasoning", "id": identifier, "summary": [], "content": []})
         for index, part in enumerate(parts):
-            self.told("item/reasoning/summaryPartAdded", itemId=identifier, summaryIndex=index)
+            self.notify_turn("item/reasoning/summaryPartAdded", itemId=identifier, summaryIndex=index)
             for delta in part:
-                self.told(
+                self.notify_turn(
                     "item/reasoning/summaryTextDelta", itemId=identifier, delta=delta, summaryIndex=index
                 )
                 yield from self.pause()
         for delta in raw:
-            self.told("item/reasoning/textDelta", itemId=identifier, delta=delta, contentIndex=0)
+            self.notify_turn("item/reasoning/textDelta", itemId=identifier, delta=delta, contentIndex=0)
             yield from self.pause()
         summary = ["".join(part) for part in parts]
         content = ["".join(raw)] if raw else []
@@ -354,7 +364,7 @@ class AppTurn:
         self._calls_asked[self._agent.ask(self, "item/tool/call", params)] = call
 
     def output(self, call: Action, output: Any) -> None:
-        """Notes the output of a call, which the model sees."""
+        """Adds the output of a call to the history that the model sees, and sends it as a raw item."""
         item = shapes.raw_output(call["id"], output)
         self._thread.items.append(item)
         self._outputs.append(output_text(output))

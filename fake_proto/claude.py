@@ -1,6 +1,8 @@
-"""The dialect of `claude -p --input-format stream-json --output-format stream-json` (2.1.330): the process.
+"""An agent that speaks the JSON lines of `claude -p --input-format stream-json --output-format stream-json`
+(2.1.330).
 
-One conversation: what it is given before each turn, and what it asks of its client. The turns are in `claude_turn`.
+A process has one conversation: this module reads its history, tools and settings, and asks its client.
+`claude_turn` has the course of a turn.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ NO_TOKENS = {"input": 0, "cached": 0, "output": 0, "reasoning": 0}
 
 
 class ClaudeAgent:
-    """What the loop drives."""
+    """The agent process: its conversation, the client's tools, and its own requests that have no answer yet."""
 
     def __init__(self, settings: Settings, wire: Wire, loop: Loop, faults: Faults) -> None:
         self.loop = loop
@@ -50,13 +52,15 @@ class ClaudeAgent:
         self._effort: str | None = None
         self._requests = 0
         self._asked: dict[str, str] = {}
-        """What each of our requests without an answer is."""
+        """The method of each control request that has no answer yet, by the id of the request."""
         self._turn: ClaudeTurn | None = None
 
     # --- stdin --------------------------------------------------------------------------------------
 
     def receive(self, line: bytes) -> None:
-        """Takes one line of stdin."""
+        """Handles one line from the client: a message of the conversation, a control request, or the answer to one
+        of the agent.
+        """
         message = json.loads(line)
         kind = message["type"]
         if kind == "control_request":
@@ -74,7 +78,9 @@ class ClaudeAgent:
                 self.result({"num_turns": 0, "result": ""})
 
     def end_of_input(self) -> int | None:
-        """Stdin was closed: the process ends, unless it is to be stubborn."""
+        """Returns the exit status, because the agent ends with its stdin; None with the fault `ignore_sigterm`, to
+        keep running.
+        """
         return None if self._faults.has("ignore_sigterm") else 0
 
     def _control(self, request_id: str, request: Action) -> None:
@@ -123,26 +129,26 @@ class ClaudeAgent:
         self._turn.start()
 
     def turn_ended(self) -> None:
-        """The turn is over."""
+        """Records that no turn runs any more. Called by the turn."""
         self._turn = None
 
     # --- stdout -------------------------------------------------------------------------------------
 
     def send(self, value: Action, faults: Faults | None = None) -> None:
-        """One line."""
+        """Writes one message as a line. `faults`: those of the turn; by default those of the process."""
         self._wire.send(value, faults or self._faults)
 
     def init(self, faults: Faults | None = None) -> None:
-        """The line before each turn."""
+        """Writes the message `system/init`, which precedes each turn."""
         self.send({"type": "system", "subtype": "init", "session_id": SESSION, "model": self._model}, faults)
 
     def result(self, fields: Action, faults: Faults | None = None) -> None:
-        """The line behind each turn."""
+        """Writes the message `result`, which ends each turn, with these further fields."""
         head = {"type": "result", "subtype": "success", "is_error": False, "session_id": SESSION}
         self.send({**head, **fields}, faults)
 
     def ask(self, what: str, request: Action, faults: Faults | None = None) -> str:
-        """Asks something of the client; returns the id of the request."""
+        """Sends a control request to the client, and returns its id. `what` names it, to handle its answer."""
         self._requests += 1
         request_id = f"request_{self._requests}"
         self._asked[request_id] = what
@@ -150,7 +156,9 @@ class ClaudeAgent:
         return request_id
 
     def mcp(self, method: str, params: Action | None, faults: Faults | None = None) -> str:
-        """A JSON-RPC message to the client's MCP server."""
+        """Sends a JSON-RPC request or notification to the client's MCP server, inside a control request. Returns
+        the id of the control request.
+        """
         message: Action = {"jsonrpc": "2.0", "method": method}
         if not method.startswith("notifications/"):
             message["id"] = self._requests

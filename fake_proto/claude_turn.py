@@ -1,4 +1,4 @@
-"""One turn of the dialect of Claude Code: the steps of a script as Anthropic's stream events, then a result."""
+"""One turn of Claude Code: sends the steps of a script as Anthropic's stream events, then a `result`."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ CODES = {
     "usageLimitExceeded": 429,
     "internalServerError": 500,
 }
-"""The provider's status of an error that a scenario names by Codex's word."""
+"""The HTTP status of the model provider for each `codexErrorInfo` that a scenario's error has."""
 
 
 class ClaudeTurn:
-    """Writes the lines of one turn and asks for what it needs."""
+    """One turn: writes its lines, and requests the outputs of the client's tools."""
 
     def __init__(self, agent: ClaudeAgent, script: Script, outputs: list[str], *, structured: bool) -> None:
         self._agent = agent
@@ -61,17 +61,17 @@ class ClaudeTurn:
         self._usage = dict.fromkeys(("input", "cached", "output", "reasoning"), 0)
 
     def start(self) -> None:
-        """Hands the turn to the loop."""
+        """Starts the turn as a task of the loop."""
         self._task = self._agent.loop.start(self._run())
 
     def abort(self) -> None:
-        """Stops at an interrupt."""
+        """Stops the turn because the client has interrupted it, and writes a `result` that says so."""
         if self._task is not None:
             self._task.cancelled = True
         self._result(is_error=True, subtype="error_during_execution", terminal_reason="aborted_streaming")
 
     def answered(self, request_id: str, response: Action) -> None:
-        """The client's answer to one of our requests."""
+        """Takes the client's answer to a request of this turn, and continues the turn."""
         call = self._waiting.pop(request_id, None)
         if self._task is None or self._task.cancelled:
             return
@@ -129,7 +129,9 @@ class ClaudeTurn:
     # --- actions --------------------------------------------------------------------------------------
 
     def play_message(self, action: Action) -> Waits:
-        """A text; under a schema the input of the tool for structured output, where it is JSON."""
+        """Writes a text block. If the turn has a schema and the text is JSON, writes a call of `StructuredOutput`
+        instead.
+        """
         text = action["final"]
         if self._structured and _is_json(text):
             self._answer = json.loads(text)
@@ -140,16 +142,16 @@ class ClaudeTurn:
             yield from self._block("text", "text", action["deltas"] or [text])
 
     def play_choices(self, action: Action) -> Waits:
-        """Of several choices the first is said."""
+        """Writes the first of several choices, because Claude Code has only one."""
         yield from self.play_message({"final": "".join(action["messages"][0]["deltas"]), "deltas": []})
 
     def play_reasoning(self, action: Action) -> Waits:
-        """Each part is a block of its own."""
+        """Writes a `thinking` block for each part of the reasoning."""
         for part in action.get("parts", []) or [action.get("raw", [])]:
             yield from self._block("thinking", "thinking", part)
 
     def play_calls(self, action: Action) -> Waits:
-        """Calls of the client's tools; the requests for their outputs come as each is complete."""
+        """Writes calls of the client's tools, each followed by the request for its output."""
         for number, call in enumerate(action["calls"]):
             call_id = f"toolu_{self._agent.responses}_{number}"
             arguments = "".join(call["arguments"])
@@ -166,33 +168,33 @@ class ClaudeTurn:
             self._waiting[request] = call_id
 
     def play_command(self, action: Action) -> Waits:
-        """A command of the agent's own."""
+        """Writes a call of the agent's own tool `Bash`, and its output."""
         output = "".join(action["output"])
         yield from self._own("Bash", {"command": action["command"]}, output, failed=bool(action["exit_code"]))
 
     def play_file_change(self, action: Action) -> Waits:
-        """A file that the agent writes."""
+        """Writes a call of the agent's own tool `Write`, and its output. No file is changed."""
         yield from self._own("Write", {"file_path": action["path"], "content": action["content"]}, "written")
 
     def play_web_search(self, action: Action) -> Waits:
-        """A search of the agent's own."""
+        """Writes a call of the agent's own tool `WebSearch`, and its output."""
         yield from self._own("WebSearch", {"query": action["query"]}, "nothing found")
 
     def play_plan(self, action: Action) -> Waits:
-        """The agent's list of what it will do."""
+        """Writes a call of the agent's own tool `TodoWrite`, with the steps of the plan."""
         yield from self._own("TodoWrite", {"todos": action["plan"]}, "noted")
 
     def play_big_line(self, action: Action) -> Waits:
-        """A command with very much output."""
+        """Writes a command with `bytes` bytes of output in one line."""
         yield from self._own("Bash", {"command": "yes"}, "y" * action["bytes"])
 
     def play_unknown_request(self, action: Action) -> Waits:
-        """A request that nobody knows; the turn waits for any answer."""
+        """Sends a control request that no client supports, and waits for any answer."""
         self._agent.ask("unknown", {"subtype": "later_version"}, self._script.faults)
         yield None
 
     def play_retry(self, action: Action) -> Waits:
-        """The model call starts anew, under another message id."""
+        """Writes that the model call failed and is repeated, and begins a new message for it."""
         self._send({"type": "system", "subtype": "api_retry", "error_status": None, "error": "unknown"})
         self._agent.responses += 1
         self._message, self._index = f"msg_{self._agent.responses}", 0

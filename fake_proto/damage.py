@@ -1,6 +1,6 @@
-"""Damages one line of JSON as a confused child might: the same names, with values of other types.
+"""Changes the types of the values in a line of JSON, for the fault `wrong_types`.
 
-The fields that assign the line to a turn stay, so that it reaches the turn.
+The fields that assign the line to a turn keep their values, so that the line reaches the turn.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ KEPT = frozenset(("id", "method", "type", "threadId", "turnId", "itemId", "callI
 
 
 def with_other_types(line: bytes) -> bytes:
-    """The line with each value of another type than it had."""
+    """Returns the line of JSON with the same names, and every value replaced by one of another type."""
     return json.dumps(_changed(json.loads(line))).encode() + b"\n"
 
 

@@ -1,7 +1,8 @@
-"""The dialect of `codex exec --json` (0.163): a prompt on stdin to its end, whole items as lines, one turn.
+"""A process of `codex exec --json` (0.163): reads a prompt from stdin until it ends, writes one turn as lines of
+whole items, and ends.
 
-The real child has no tools of a client and tells no deltas: scenarios that call tools say their last step only, and of
-several choices the first is told.
+Codex has no deltas and no client's tools here. So only the last step of a scenario with calls is played, and only
+the first of several choices.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class ExecTurn:
         self._usage = dict.fromkeys(("input", "cached", "output", "reasoning"), 0)
 
     def run(self, prompt: str, arguments: list[str]) -> int:
-        """The whole turn; returns the exit status."""
+        """Writes the whole turn for `prompt`, and returns the exit status. `arguments` are those of the command
+        line.
+        """
         request = self._request(prompt, arguments)
         script = Script(request, self._settings, self._faults)
         if script.faults is not self._faults:
@@ -62,7 +65,7 @@ class ExecTurn:
         return self._end(step)
 
     def emit(self, kind: str, **fields: Any) -> None:
-        """One line."""
+        """Writes one line of the type `kind`, with these fields."""
         self._wire.send({"type": kind, **fields}, self._faults)
 
     def _request(self, prompt: str, arguments: list[str]) -> Request:
@@ -153,7 +156,7 @@ class ExecTurn:
 
 
 def serve_exec(settings: Settings, wire: Wire, faults: Faults, arguments: list[str]) -> int:
-    """One turn of `codex exec`; returns the exit status."""
+    """Runs `codex exec`: reads the prompt from stdin, writes the turn to stdout, and returns the exit status."""
     if "--help" in arguments:
         sys.stdout.write(HELP)
         return 0

@@ -1,7 +1,8 @@
-"""Misbehaviour on purpose: what is done to the lines of a child, and what the child does besides.
+"""Faults that a test asks for: changed lines of output, crashes, hangs, ignored signals, processes that are left
+behind.
 
-`Faults` belongs to the whole process (FAKE_CODEX_MISBEHAVE) or to one turn (`misbehave=` in the marker) and
-counts the lines that pass. It knows lines, processes and signals, and nothing of either dialect.
+A `Faults` belongs to the whole process (FAKE_CODEX_MISBEHAVE) or to one turn (`misbehave=` in the marker), and
+counts the lines that are written. The README lists the names of the faults.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ if TYPE_CHECKING:
     from fake_proto.wire import Wire
 
 AFTER_LINES = 3
-"""`at` when none is given: the fault strikes after this many lines."""
+"""The default of the option `at`: the number of lines after which a fault happens."""
 LIFE_S = 600
-"""Nothing the fake agent starts, itself included, outlives this once nobody talks to it."""
+"""The most seconds that the fake agent, or a process that it starts, runs after its client has left."""
 STDERR_FLOOD = 4 * 1024 * 1024
 CRASH_WORDS = "thread 'main' panicked: the fake agent crashed as asked"
 ENDLESS = 100 * 1024 * 1024
 PIECE = b"y" * (1024 * 1024)
 TORN = '{"id":"1","method":"torn","msg":{"type":"agent_message_delta","delta":"«'.encode()[:-1]
-"""It ends in the middle of a letter."""
+"""The beginning of a line, which ends inside a UTF-8 character."""
 
 
 class StalledError(Exception):
-    """The turn stops here for ever; everything else of the process goes on."""
+    """Ends the turn's task, so that the turn never ends. Other turns of the process continue."""
 
 
 class Faults:
-    """Named faults with options; `emit` lets one line through, in the way the faults want it."""
+    """A set of faults, by name, with their options. It has no faults by default."""
 
     __slots__ = ("at", "lines", "names", "options", "silent_file", "touches_lines")
 
@@ -45,12 +46,13 @@ class Faults:
         self.touches_lines = bool(self.names)
 
     def has(self, name: str) -> bool:
-        """Whether this fault was asked for."""
+        """Returns whether the fault `name` was asked for."""
         return name in self.names
 
     def begin(self, pid_file: str, silent_file: str) -> None:
-        """Does what a test asks for before the first line: signals, other processes, stderr. The files: see the
-        README."""
+        """Carries out the faults that happen before the first line: ignored signals, left processes, output on
+        stderr. `pid_file` and `silent_file` are files to which ids of processes are appended; empty for none.
+        """
         self.silent_file = silent_file
         if "ignore_sigterm" in self.names:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -64,7 +66,9 @@ class Faults:
                 os.write(2, line)
 
     def emit(self, data: bytes, wire: Wire) -> None:
-        """One line on its way out; a fault that strikes does so behind line `at` (0: before the first)."""
+        """Writes one line to `wire`, changed by the faults. The other faults happen after the line with the number
+        `at` (0: before the first one).
+        """
         if self.lines == 0 and self.at == 0:
             self._strike(wire)
         self.lines += 1
@@ -123,16 +127,17 @@ class Faults:
 
 
 def note_pid(pid_file: str, pid: int) -> None:
-    """Appends a process id to the file, when there is one."""
+    """Appends a process id to the file. Does nothing if `pid_file` is empty."""
     if pid_file:
         with open(pid_file, "a", encoding="ascii") as file:
             file.write(f"{pid}\n")
 
 
 def leave_process(pid_file: str, *, detached: bool) -> None:
-    """Leaves a sleeping process behind that holds our stdout and stderr.
+    """Starts a process that sleeps and keeps this process's stdout and stderr open. Its id is appended to
+    `pid_file`.
 
-    Detached: forked twice into a session of its own, so that only a subreaper still finds it.
+    `detached`: it is forked twice and has its own session, so that only a subreaper finds it.
     """
     child = os.fork()
     if child:

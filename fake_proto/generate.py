@@ -1,6 +1,6 @@
-"""Makes values that are valid under a JSON Schema, for answers and calls that need a form.
+"""Generates values that are valid under a JSON Schema, for structured answers and the arguments of calls.
 
-Comes in: a schema. Goes out: a value, always the same one. Schemas that OpenAI accepts are supported; other keywords
+Input: a schema. Output: a value, the same one each time. Schemas that OpenAI accepts are supported; other keywords
 (`not`, `if`, `dependentSchemas`) are ignored.
 """
 
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     Schema = dict[str, Any]
 
-DEEP = 5
-"""From here on only what a schema requires is generated, so that schemas that contain themselves come to an end."""
+OPTIONAL_DEPTH = 5
+"""The level of nesting from which only required properties are generated, so that a recursive schema gets a finite
+value."""
 TOO_DEEP = 40
 FORMATS = {
     "date-time": "2025-01-01T12:00:00Z",
@@ -35,8 +36,9 @@ FORMATS = {
 
 
 def value_for(schema: Any, name: str = "text") -> Any:
-    """Returns a value that is valid under the schema. `name` is the content of free texts. Null where the schema is
-    malformed."""
+    """Returns a value that is valid under the schema; None if the schema is malformed. `name` is the content of
+    strings without a pattern or format.
+    """
     try:
         return _value(schema, schema, name, 0, 0)
     except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError):
@@ -108,14 +110,14 @@ def _chosen(options: list[Any], root: Any, depth: int) -> Any:
     """The first option that is not null; deep down null, where that is one."""
     nulls = [option for option in options if isinstance(option, dict) and option.get("type") == "null"]
     others = [option for option in options if option not in nulls]
-    return nulls[0] if nulls and (depth > DEEP or not others) else others[0]
+    return nulls[0] if nulls and (depth > OPTIONAL_DEPTH or not others) else others[0]
 
 
 def _type_of(schema: Schema, depth: int) -> str:
     kind = schema.get("type")
     if isinstance(kind, list):
         others = [each for each in kind if each != "null"]
-        return "null" if "null" in kind and (depth > DEEP or not others) else str(others[0])
+        return "null" if "null" in kind and (depth > OPTIONAL_DEPTH or not others) else str(others[0])
     if kind is None:
         if "properties" in schema or "required" in schema or "additionalProperties" in schema:
             return "object"
@@ -126,7 +128,7 @@ def _type_of(schema: Schema, depth: int) -> str:
 def _object(schema: Schema, root: Any, depth: int) -> dict[str, Any]:
     properties: Schema = schema.get("properties") or {}
     required = list(dict.fromkeys(schema.get("required") or ()))
-    names = required if depth > DEEP else list(dict.fromkeys([*properties, *required]))
+    names = required if depth > OPTIONAL_DEPTH else list(dict.fromkeys([*properties, *required]))
     more = schema.get("additionalProperties")
     made = {name: _value(properties.get(name, more), root, name, depth + 1, 0) for name in names}
     for number in range(int(schema.get("minProperties", 0)) - len(made)):
@@ -138,7 +140,7 @@ def _object(schema: Schema, root: Any, depth: int) -> dict[str, Any]:
 def _array(schema: Schema, root: Any, name: str, depth: int) -> list[Any]:
     least = int(schema.get("minItems", 0))
     first = schema.get("prefixItems") or []
-    count = max(least, len(first), 0 if depth > DEEP or schema.get("items") is False else 1)
+    count = max(least, len(first), 0 if depth > OPTIONAL_DEPTH or schema.get("items") is False else 1)
     count = min(count, int(schema.get("maxItems", count)))
     items = [*first, *[schema.get("items")] * count][:count]
     return [_value(item, root, name, depth + 1, index) for index, item in enumerate(items)]

@@ -1,6 +1,7 @@
-"""One select loop: lines from stdin to the agent, and turns as generators that say how long they wait.
+"""A select loop: passes lines from stdin to the agent, and runs turns as generators.
 
-A turn yields seconds (0: let others run), or None: wait until `wake`.
+The generator of a turn yields the seconds to wait before it continues (0: only let others run), or None to wait
+until `Loop.wake`.
 """
 
 from __future__ import annotations
@@ -21,33 +22,37 @@ if TYPE_CHECKING:
     from fake_proto.wire import Wire
 
     class Agent(Protocol):
-        """What the loop drives."""
+        """The interface of an agent that `Loop.run` passes stdin to."""
 
         def receive(self, line: bytes) -> None:
-            """Takes one line of stdin."""
+            """Handles one line of stdin."""
 
         def end_of_input(self) -> int | None:
-            """Stdin was closed: the exit status, or None to live on."""
+            """Called when stdin has ended. Returns the exit status with which the process ends, or None to keep
+            running.
+            """
 
 
 READ_BYTES = 1 << 20
-LOOK_EVERY = 64
-"""Stdin is looked at once per so many resumptions of turns that do not wait."""
+STDIN_EVERY = 64
+"""Stdin is checked after this many resumptions of turns, if turns continue without waiting."""
 
 
 class Task:
-    """A turn on its way."""
+    """A turn that runs. It is never resumed again once `cancelled` is True; `waits_for_wake` is True while it waits for
+    `Loop.wake`.
+    """
 
-    __slots__ = ("cancelled", "generator", "parked")
+    __slots__ = ("cancelled", "generator", "waits_for_wake")
 
     def __init__(self, generator: Iterator[float | None]) -> None:
         self.generator = generator
         self.cancelled = False
-        self.parked = False
+        self.waits_for_wake = False
 
 
 class Loop:
-    """Runs tasks and feeds the agent until there is an exit status."""
+    """Runs tasks, and passes the lines of stdin to the agent."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -58,26 +63,28 @@ class Loop:
         self._input_open = True
 
     def start(self, generator: Iterator[float | None]) -> Task:
-        """Adds a task, which runs when the loop reaches it."""
+        """Adds a task that runs `generator`, and returns it. The loop resumes it after the tasks that are ready
+        already.
+        """
         task = Task(generator)
         self._ready.append(task)
         return task
 
     def wake(self, task: Task) -> None:
-        """Goes on with a task that waits for an answer."""
-        if task.parked:
-            task.parked = False
+        """Lets a task continue that has yielded None. Does nothing for other tasks."""
+        if task.waits_for_wake:
+            task.waits_for_wake = False
             self._ready.append(task)
 
     def run(self, agent: Agent) -> int:
-        """Runs until the agent is done; returns the exit status."""
+        """Runs until `agent.end_of_input` returns an exit status, and returns that."""
         turns = 0
         while True:
             timeout: float | None = 0
             if self._ready:
                 self._resume(self._ready.popleft())
                 turns += 1
-                if turns % LOOK_EVERY:
+                if turns % STDIN_EVERY:
                     continue
             else:
                 self._wire.flush()
@@ -96,7 +103,7 @@ class Loop:
         except (StopIteration, StalledError):
             return
         if wait is None:
-            task.parked = True
+            task.waits_for_wake = True
         elif wait == 0:
             self._ready.append(task)
         else:

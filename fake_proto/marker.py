@@ -1,7 +1,7 @@
-"""The marker in a prompt that asks the fake agent for a behaviour.
+r"""Finds the marker in a prompt that tells the fake agent which scenario to play.
 
-In comes text, out comes the last marker in it: a scenario name and options.
-`[[fake:NAME key=value key="quoted \\"value\\"" key='literal']]`; it does not know what the names mean.
+`[[fake:NAME key=value key="quoted \"value\"" key='literal']]`: the name of a scenario, and its options. Only the
+last marker counts. This module does not know the names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PAIR = re.compile(r"""(\w+)=("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'\]]*)""")
 
 
 class Marker:
-    """A scenario name and its options; `end` is where the marker ended in the text."""
+    """The name of a scenario, and its options. `end` is the index in the text after the marker."""
 
     __slots__ = ("end", "name", "options")
 
@@ -26,7 +26,7 @@ class Marker:
 
 
 def find_marker(text: str) -> Marker | None:
-    """The last marker in the text, or None."""
+    """Returns the last marker in the text; None if there is none."""
     if "[[fake:" not in text:
         return None
     found = list(_MARKER.finditer(text))
@@ -37,7 +37,9 @@ def find_marker(text: str) -> Marker | None:
 
 
 def read_options(text: str) -> dict[str, str]:
-    """Returns the `key=value` pairs; double quotes take JSON escapes, single quotes are literal."""
+    """Returns the `key=value` pairs in the text. Values in double quotes may have JSON escapes, those in single
+    quotes are literal.
+    """
     return {key: _unquote(value) for key, value in _PAIR.findall(text)}
 
 

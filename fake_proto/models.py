@@ -1,4 +1,4 @@
-"""The models the fake agent knows: as `model/list` lists them, and as the catalog `debug models` prints."""
+"""The models of the fake agent, in the formats of `model/list` and `codex debug models`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ CONTEXT_WINDOW = 272000
 
 
 def catalog() -> dict[str, Any]:
-    """The bundled catalog, in the shape of `codex debug models --bundled`."""
+    """Returns the bundled catalog, in the format of `codex debug models --bundled`."""
     return {"models": [_entry(slug, name, visibility) for slug, name, visibility in SLUGS]}
 
 
 def catalog_text() -> str:
-    """The bundled catalog as it is printed."""
+    """Returns the bundled catalog as the JSON text that `codex debug models --bundled` prints."""
     return json.dumps(catalog(), indent=2) + "\n"
 
 
 def listed_models(settings: Settings, *, hidden: bool) -> list[dict[str, Any]]:
-    """The data of `model/list`: of the file in `-c model_catalog_json=...` if there is one."""
+    """Returns the `data` of `model/list`: the models of the file in `-c model_catalog_json=...`, else those of the
+    bundled catalog. `hidden`: hidden models are included.
+    """
     path = settings.config.get("model_catalog_json")
     entries = catalog()["models"]
     if isinstance(path, str):

@@ -1,6 +1,6 @@
-"""The dialect of `codex proto` 0.42: submissions `{"id","op"}` in, events `{"id","msg"}` out.
+"""An agent that speaks the dialect of `codex proto` 0.42: submissions `{"id","op"}` in, events `{"id","msg"}` out.
 
-What the real child has no wire for (tools of the client, finish reasons, choices) is added as README.md says.
+README.md describes the additional fields for what `codex proto` lacks: the client's tools, finish reasons, choices.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ UNKNOWN_EVENT = {"type": "event_of_a_later_version", "value": {"nested": [1, 2, 
 
 
 class ProtoAgent:
-    """One conversation: its history, its sum of usage, and the task that runs, if any."""
+    """The agent process: its one conversation, the total of its tokens, and the running task, if any."""
 
     def __init__(self, settings: Settings, wire: Wire, loop: Loop, faults: Faults) -> None:
         self._wire = wire
@@ -61,7 +61,7 @@ class ProtoAgent:
         self._shut_down = False
 
     def open(self) -> None:
-        """The first line, before anything is asked."""
+        """Writes the event `session_configured`, before anything is read."""
         self.emit(
             "",
             "session_configured",
@@ -73,7 +73,7 @@ class ProtoAgent:
         )
 
     def emit(self, submission: str, kind: str, **fields: Any) -> None:
-        """One event, in the shape the faults ask for."""
+        """Writes an event of the type `kind` for a submission, in the form that the current faults ask for."""
         faults = self._faults
         msg = {"type": kind, **fields}
         if not faults.touches_lines:
@@ -93,7 +93,7 @@ class ProtoAgent:
             self._wire.send(STRANGER, faults)
 
     def receive(self, line: bytes) -> None:
-        """One submission; a bad line is told on stderr only."""
+        """Handles one submission. An invalid line causes only a message on stderr, as with Codex."""
         try:
             submission = json.loads(line)
             identifier, op = submission["id"], submission["op"]
@@ -119,7 +119,9 @@ class ProtoAgent:
             _complain(f"invalid submission: unknown variant `{kind}`")
 
     def end_of_input(self) -> int | None:
-        """The real child lives on when stdin is closed, unless it was shut down before."""
+        """Returns the exit status if a `shutdown` was submitted; otherwise None, because Codex keeps running
+        without stdin.
+        """
         if self._shut_down:
             return 0
         signal.alarm(LIFE_S)
@@ -152,7 +154,7 @@ class ProtoAgent:
         self._task = self._loop.start(ProtoTurn(self, submission, script, request.outputs()).run())
 
     def ended(self) -> None:
-        """The running task has said its last line."""
+        """Records that no task runs any more. Called by the task after its last event."""
         self._task = None
         self._faults = self._process_faults
 

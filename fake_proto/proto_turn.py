@@ -1,4 +1,4 @@
-"""One task of the proto dialect: the steps of a script as events of 0.42, in the order of the real child."""
+"""One task of `codex proto`: writes the steps of a script as events of release 0.42, in the order of Codex."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CONTEXT_WINDOW = 272000
 NO_RATE_LIMITS: Action = {"primary": None, "secondary": None}
 POLL_S = 0.01
-"""How often the release file of a held turn is looked for."""
+"""Seconds between two checks whether the file exists that releases a held turn."""
 CWD = "/fake/workspace"
 
 
@@ -37,11 +37,11 @@ class ProtoTurn:
         self._index = 0
 
     def emit(self, kind: str, **fields: Any) -> None:
-        """One event of this submission."""
+        """Writes one event of this submission, of the type `kind`, with these fields."""
         self._agent.emit(self._submission, kind, **fields)
 
     def run(self) -> Waits:
-        """The whole task; yields how long it waits."""
+        """Writes all events of the task. Yields the seconds to wait, as the tasks of `loop.Loop` do."""
         script = self._script
         self.emit("task_started", model_context_window=CONTEXT_WINDOW)
         if script.first:

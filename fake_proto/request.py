@@ -1,4 +1,4 @@
-"""One request to the model, whatever dialect it came in: history, tools, model, effort, output schema."""
+"""What the model gets in one turn, in the same form for all dialects: history, tools, model, effort, output schema."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _TOOL_TRACE = re.compile(r"call_\d+_\d+|function_call_output|^\W*tool\b", re.IGN
 
 
 class Request:
-    """What the model is asked; `items` are Responses items (message, function_call, function_call_output)."""
+    """The input of the model. `items` is the history, as Responses items (message, function_call,
+    function_call_output).
+    """
 
     __slots__ = (
         "dialect",
@@ -38,25 +40,25 @@ class Request:
         self.instructions: list[str] = []
         self.tools: list[str] = []
         self.offered: list[dict[str, Any]] = []
-        """The same tools with `type`, `name`, `description` and `parameters`."""
+        """The tools in `tools`, each with `type`, `name`, `description` and `parameters`."""
         self.options: dict[str, Any] = {}
 
     def last_user_text(self) -> str:
-        """The text of the last user message."""
+        """Returns the text of the last user message; empty if there is none."""
         for item in reversed(self.items):
             if item.get("type") == "message" and item.get("role") == "user":
                 return text_of(item.get("content"))
         return ""
 
     def is_asked_anew(self) -> bool:
-        """Whether the model is told that its last answer was thrown away."""
+        """Whether the history says that the proxy has discarded the model's last answer and asks for another one."""
         return any("Your last answer was thrown away" in text_of(item.get("content")) for item in self.items)
 
     def answered_rounds(self, after: int) -> int:
-        """How many rounds of tool calls have been answered since the last user message.
+        """Returns how many rounds of tool calls were answered since the last user message.
 
-        A flattened prompt (proto, ACP) has no items for that: there a call id, or a line that starts with "tool",
-        behind character `after` of the message counts as one answered round.
+        In a history that was flattened to one text (proto, ACP), a call id, or a line that begins with "tool",
+        counts as one round if it comes after the character `after` of the message.
         """
         rounds = 0
         in_outputs = False
@@ -75,7 +77,9 @@ class Request:
         return rounds
 
     def highest_response(self) -> int:
-        """The highest N of the call ids `call_N_i` in the history, so that new ids never repeat old ones."""
+        """Returns the highest N of the call ids `call_N_i` in the history, so that new ids do not repeat old ones;
+        0 if there is none.
+        """
         highest = 0
         for item in self.items:
             text = str(item.get("call_id") or "") or text_of(item.get("content"))
@@ -84,7 +88,7 @@ class Request:
         return highest
 
     def outputs(self) -> list[str]:
-        """The texts of the tool outputs behind the last user message, in order."""
+        """Returns the texts of the tool outputs after the last user message, oldest first."""
         found: list[str] = []
         for item in reversed(self.items):
             if item.get("type") == "message" and item.get("role") == "user":
@@ -94,11 +98,11 @@ class Request:
         return found[::-1]
 
     def is_custom(self, name: str) -> bool:
-        """Whether the tool of that name takes a text in place of arguments."""
+        """Whether the tool of this name is a custom tool, which takes a text instead of JSON arguments."""
         return any(tool.get("name") == name and tool.get("type") == "custom" for tool in self.offered)
 
     def described(self) -> dict[str, Any]:
-        """Returns the answer of the scenario `echo`."""
+        """Returns a description of the request as JSON values: the answer of the scenario `echo`."""
         return {
             "dialect": self.dialect,
             "model": self.model,
@@ -113,14 +117,14 @@ class Request:
 
 
 def text_of(content: Any) -> str:
-    """The text of a content: a string, or a list of parts with `text`."""
+    """Returns the text of a message's content, which is a string or a list of parts."""
     if isinstance(content, str):
         return content
     return "".join(str(part.get("text") or "") for part in content or ())
 
 
 def output_text(output: Any) -> str:
-    """Returns a tool's output as the fake model repeats it: its text, and a note about an image."""
+    """Returns the text of a tool's output, with `[image]` in place of each image."""
     if isinstance(output, str):
         return output
     shown = (

@@ -1,7 +1,7 @@
-"""A script: what the model does in one turn, step by step.
+"""The script of one turn: the steps that the fake model takes.
 
-In come a scenario file, the marker's options, the settings and the request; out come steps whose actions have
-every word filled in, so that a dialect only has to write them down.
+Input: a scenario file, the marker's options, the settings and the request. Output: steps whose actions contain
+every text, so that a dialect only has to write them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BIG_LINE = 10_000_000
 
 
 class Step:
-    """One answer of the model: actions, usage (None: not reported) and why it ended."""
+    """One response of the model: its actions, its token counts (None: not reported), and why it ended."""
 
     __slots__ = ("actions", "choice_ends", "end", "end_on", "usage")
 
@@ -44,7 +44,7 @@ class Step:
 
 
 class Script:
-    """The steps of one turn, and how they are paced and disturbed."""
+    """The steps of one turn, with its delays in seconds (`first`, `delay`) and its faults."""
 
     __slots__ = (
         "_request",
@@ -81,13 +81,15 @@ class Script:
         self.delay = float(options.get("delay") or settings.number("DELAY_MS")) / 1000
         self.first = float(options.get("first") or settings.number("FIRST_DELAY_MS")) / 1000
         self.limits = options.get("limits") or settings.text("LIMITS")
-        """Percent of the account's limit that is used; empty: nothing is told of it."""
+        """The used percentage of the account's limit; empty if no limits are reported."""
         held = options.get("hold", settings.text("HOLD")) == "1"
         self.hold = settings.env.get("STREAM_RELEASE_FILE", "") if held else ""
 
     @property
     def extended(self) -> bool:
-        """Whether whoever asks knows what proto has here besides the real one."""
+        """Whether the client has sent fields that only the fake `codex proto` accepts, so that it knows the
+        additional events.
+        """
         return bool(self._request.options)
 
     def _waits_for_tools(self) -> bool:
@@ -97,7 +99,7 @@ class Script:
         return len(self._scenario["steps"])
 
     def step(self, index: int, outputs: list[str]) -> Step:
-        """Step `index` with everything filled in; `outputs` are the answers of the tools so far."""
+        """Returns the step `index` with all its texts. `outputs` are the outputs of the tools so far."""
         data = self._scenario["steps"][index]
         is_last = index == len(self) - 1
         actions = [self._filled(action, outputs) for action in data["actions"]]
@@ -225,7 +227,7 @@ class Script:
 
 
 def words(text: str) -> list[str]:
-    """The text cut before each space, as the deltas of a model: `Hello`, ` there`."""
+    """Splits a text before each space, as a model's deltas do: `Hello`, ` there`."""
     first, *rest = text.split(" ")
     pieces = [first, *(" " + word for word in rest)]
     return [piece for piece in pieces if piece]

@@ -1,4 +1,4 @@
-"""What the fake agent was started with: its environment and its `-c key=value` arguments."""
+"""The environment and the `-c key=value` arguments with which the fake agent was started."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 
 class Settings:
-    """Environment and arguments, read once at start."""
+    """The environment variables, and the values of `-c`, read once at the start."""
 
     __slots__ = ("config", "env")
 
@@ -15,20 +15,20 @@ class Settings:
         self.config = read_config(arguments)
 
     def text(self, name: str) -> str:
-        """Returns `FAKE_CODEX_<name>`, or an empty string."""
+        """Returns the environment variable `FAKE_CODEX_<name>`; empty if it is not set."""
         return self.env.get("FAKE_CODEX_" + name, "")
 
     def number(self, name: str, default: float = 0) -> float:
-        """Returns `FAKE_CODEX_<name>` as a number."""
+        """Returns the environment variable `FAKE_CODEX_<name>` as a number; `default` if it is empty or not set."""
         return float(self.text(name) or default)
 
     def model(self, default: str) -> str:
-        """The model of `-c model=...`."""
+        """Returns the model's name in `-c model=...`; `default` if there is none."""
         return str(self.config.get("model", default))
 
 
 def read_config(arguments: list[str]) -> dict[str, object]:
-    """Returns the settings of `-c key=value` and `--config key=value`. A value that is not JSON is a text."""
+    """Returns the settings in `-c key=value` and `--config key=value`. A value that is not JSON becomes a string."""
     config: dict[str, object] = {}
     rest = iter(arguments)
     for argument in rest:

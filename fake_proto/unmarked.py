@@ -1,8 +1,8 @@
-"""What the fake model does without a scenario: it calls a tool that the prompt mentions, once, and answers in the
-form that is asked for.
+"""What the fake model does if the prompt names no scenario: it calls the tool that the prompt mentions, once, and
+answers in the format of the request's schema.
 
-Comes in: a request. Goes out: a scenario as the files have them, or None where a plain text is as good. It reads what
-a model would read: the prompt, the tools, the schema, and the instructions that the proxy adds.
+Input: a request. Output: a scenario in the form of the files; None for the default text. It uses what a model would
+read: the prompt, the tools, the schema, and the instructions that the proxy adds.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from fake_proto.request import Request
 
 MAX_CALLS = 25
-"""Rounds of calls in one turn, where a call is required whatever the tools have said."""
-SMALL_WORDS = frozenset(
+"""The most rounds of calls in one turn if the request requires a call in every answer."""
+IGNORED_WORDS = frozenset(
     (
         "about", "after", "also", "and", "any", "are", "call", "can", "could", "does", "find", "for",
         "from", "get", "given", "has", "have", "here", "how", "into", "its", "it", "just", "like",
@@ -31,19 +31,19 @@ SMALL_WORDS = frozenset(
         "where", "which", "will", "with", "would", "you", "your",
     )
 )  # fmt: skip
-"""Words that say nothing of what a tool is for."""
+"""Frequent words, which are ignored when the prompt is compared with the tools."""
 TELLS_OF_JSON = re.compile(r"exactly one JSON (value|object)")
 TELLS_TO_CALL = "Do not answer with text."
 
 
 def unmarked_scenario(request: Request) -> dict[str, Any] | None:
-    """The scenario for a request whose prompt names none."""
+    """Returns the scenario for a request whose prompt names none; None if it needs no call and no certain format."""
     schema = wanted_schema(request)
     must_call = _must_call(request)
     answered = bool(request.outputs())
     tool = None
     if must_call or not answered:
-        tool = spoken_of(request.last_user_text(), request.offered, required=must_call)
+        tool = mentioned_tool(request.last_user_text(), request.offered, required=must_call)
     if tool is None and schema is None and not answered:
         return None
     if schema is not None:
@@ -60,7 +60,9 @@ def unmarked_scenario(request: Request) -> dict[str, Any] | None:
 
 
 def wanted_schema(request: Request) -> Any:
-    """The schema of the answer: the request's own, or one that a developer message tells of; None for any text."""
+    """Returns the JSON Schema of the answer: that of the request, or the one in a developer message; None if any
+    text is allowed.
+    """
     if request.output_schema is not None:
         return request.output_schema
     for text in reversed(_told(request)):
@@ -70,9 +72,12 @@ def wanted_schema(request: Request) -> Any:
     return None
 
 
-def spoken_of(text: str, tools: list[dict[str, Any]], *, required: bool = False) -> dict[str, Any] | None:
-    """Returns the tool that the text mentions most: by its name, a word of its name, or two words of its description.
-    Where a call is `required` and none is mentioned, the first tool."""
+def mentioned_tool(
+    text: str, tools: list[dict[str, Any]], *, required: bool = False
+) -> dict[str, Any] | None:
+    """Returns the tool that the text mentions most: by its name, a word of its name, or two words of its
+    description. If it mentions none, returns the first tool if `required`, else None.
+    """
     spoken = _words(text)
     best, most = (tools[0], 0) if required and tools else (None, 0)
     for tool in tools:
@@ -101,5 +106,5 @@ def _told(request: Request) -> list[str]:
 def _words(text: str) -> set[str]:
     """The words that tell something, in lower case and without the `s` of a plural."""
     apart = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", text).replace("_", " ").lower()
-    found = {word for word in re.findall(r"[^\W\d]{3,}", apart) if word not in SMALL_WORDS}
+    found = {word for word in re.findall(r"[^\W\d]{3,}", apart) if word not in IGNORED_WORDS}
     return {word.removesuffix("s") if len(word) > 4 else word for word in found}

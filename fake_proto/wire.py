@@ -1,4 +1,4 @@
-"""The child's stdout: JSON values in, lines out, disturbed as the faults want it."""
+"""Writes JSON values to stdout as lines, which faults may change."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from fake_proto.faults import Faults
 
 HELD_BYTES = 256 * 1024
-"""Joined lines are written at the latest when so many bytes have come together."""
+"""The most bytes that are held back to be written together."""
 
 
 class Wire:
-    """Writes each line with one write, except where a fault says otherwise."""
+    """Writes lines to a file descriptor, each with one system call unless a fault says otherwise."""
 
     __slots__ = ("_descriptor", "_encode", "_held", "_held_bytes", "muted")
 
@@ -28,7 +28,7 @@ class Wire:
         self.muted = False
 
     def send(self, value: dict[str, Any], faults: Faults) -> None:
-        """One value as one line."""
+        """Writes one value as a line of JSON, which `faults` may change. Does nothing after `close`."""
         if self.muted:
             return
         data = self._encode(value).encode() + b"\n"
@@ -38,7 +38,7 @@ class Wire:
             self.write(data)
 
     def write(self, data: bytes) -> None:
-        """Bytes to stdout now, behind what was held back."""
+        """Writes bytes at once, after those that were held back."""
         if self._held:
             self.flush()
         view = memoryview(data)
@@ -46,20 +46,20 @@ class Wire:
             view = view[os.write(self._descriptor, view) :]
 
     def hold(self, data: bytes) -> None:
-        """Bytes to stdout with the next flush."""
+        """Keeps bytes until the next `flush`, or until there are `HELD_BYTES` of them."""
         self._held.append(data)
         self._held_bytes += len(data)
         if self._held_bytes >= HELD_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what was held back."""
+        """Writes the bytes that were held back."""
         held, self._held, self._held_bytes = b"".join(self._held), [], 0
         if held:
             self.write(held)
 
     def close(self) -> None:
-        """Closes stdout; the process lives on and says nothing more."""
+        """Closes stdout. The process keeps running, and writes nothing more."""
         self.flush()
         self.muted = True
         os.close(self._descriptor)

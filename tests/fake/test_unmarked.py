@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fake_proto.request import Request
-from fake_proto.unmarked import spoken_of, unmarked_scenario, wanted_schema
+from fake_proto.unmarked import mentioned_tool, unmarked_scenario, wanted_schema
 
 WEATHER = {
     "name": "get_weather",
@@ -48,7 +48,7 @@ def asked(*items: dict[str, Any], tools: list[dict[str, Any]] = TOOLS) -> Reques
     ],
 )
 def test_the_tool_that_the_prompt_speaks_of_is_called(prompt: str, name: str | None) -> None:
-    found = spoken_of(prompt, TOOLS)
+    found = mentioned_tool(prompt, TOOLS)
     assert (found and found["name"]) == name
 
 
