@@ -50,8 +50,10 @@ class Proxy:
 
 
 def clean_environment(more: Mapping[str, str]) -> dict[str, str]:
-    """Ours, without what the user has set for a server of their own."""
-    theirs = ("PROXY_", "CODEX_", "FAKE_CODEX_")
+    """Ours, without what the user has set for a server of their own, and without the order to keep no bytecode: an
+    installed package has it, and a checkout that compiles itself at every start would be compared with one.
+    """
+    theirs = ("PROXY_", "CODEX_", "FAKE_CODEX_", "PYTHONDONTWRITEBYTECODE")
     return {name: value for name, value in os.environ.items() if not name.startswith(theirs)} | dict(more)
 
 
