@@ -29,7 +29,7 @@ from codex_proxy.core.keys import NOBODY, KeysError
 from codex_proxy.core.safety import Protected
 from codex_proxy.files import private
 from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLIENTS, CLOCK, IDS, RESPONSES, RUNS, USAGE
-from codex_proxy.http.body import PDF_READER
+from codex_proxy.http.body import BODY_BUDGET, PDF_READER, ByteBudget
 from codex_proxy.http.chat import CHAT_OPTIONS, ChatOptions
 from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
@@ -41,11 +41,11 @@ from codex_proxy.http.middleware.access import (
     MAX_LINE,
     ORIGINS,
     PASSES_KEYS,
+    TRUSTED_PROXIES,
+    Network,
     is_origin,
 )
-from codex_proxy.http.middleware.body_budget import BODY_BUDGET, ByteBudget
 from codex_proxy.http.middleware.content_log import log_contents
-from codex_proxy.http.middleware.forwarded import TRUSTED_PROXIES, Network
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, RateLimits, RequestLimits, RunningRequests
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS, WrongKeys
 from codex_proxy.http.server import Runner, application

@@ -27,7 +27,9 @@ DIAGRAMS: dict[str, tuple[Path, StateTable[Any, Any]]] = {
 def diagram(table: StateTable[Any, Any]) -> str:
     """A diagram for Mermaid, which draws it on the page, and what the names mean. What leads back to the same state is
     left out."""
-    rows: list[tuple[Enum, Enum, Enum]] = [row for row in table.rows() if row[0] is not row[2]]
+    rows: list[tuple[Enum, Enum, Enum]] = [
+        (*key, after) for key, after in table.items() if key[0] is not after
+    ]
     lines = ["stateDiagram-v2", f"    [*] --> {table.start.name}"]
     lines += [f"    {state.name} --> {following.name}: {words(change)}" for state, change, following in rows]
     kinds: tuple[type[Enum], type[Enum]] = (type(table.start), type(rows[0][1]))

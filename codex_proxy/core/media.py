@@ -258,14 +258,13 @@ class Pdf(msgspec.Struct, frozen=True):
     field: str
 
 
-class PdfTexts:
+class PdfTexts(msgspec.Struct):
     """The texts of a request's PDFs, by digest. `known` has the texts that were already read; `unread` collects the
     PDFs that `text_of` was asked for and that have yet to be read.
     """
 
-    def __init__(self, known: Mapping[bytes, str] | None = None) -> None:
-        self._known = known or {}
-        self.unread: dict[bytes, Pdf] = {}
+    known: Mapping[bytes, str] = {}
+    unread: dict[bytes, Pdf] = {}
 
     def text_of(self, data: bytes, field: str) -> str:
         """Returns the text of the PDF; an empty one if it was not read yet. Raises `Fault`, with `field` as its
@@ -276,8 +275,8 @@ class PdfTexts:
                 f"Invalid file: the PDF is larger than {MAX_PDF_BYTES >> 20} MiB.", field, "unsupported_file"
             )
         digest = hashlib.sha256(data).digest()
-        if digest in self._known:
-            return self._known[digest]
+        if digest in self.known:
+            return self.known[digest]
         self.unread.setdefault(digest, Pdf(data, field))
         if len(self.unread) > MAX_PDFS:
             raise bad_request(

@@ -7,9 +7,9 @@ makes the diagrams of the documents from the tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Never, TypeVar
 
 S = TypeVar("S", bound=Enum)
 C = TypeVar("C", bound=Enum)
@@ -19,22 +19,17 @@ class ImpossibleChange(Exception):  # noqa: N818 - says what it is
     """A change that the table does not list for the state."""
 
 
-class StateTable(Generic[S, C]):
-    """Transitions by state and change, with the first state `start`. A transition that is not listed is impossible."""
+class StateTable(dict[tuple[S, C], S]):
+    """The next state for each state and change, and the first state `start`. `table[state, change]` raises
+    `ImpossibleChange` for a transition that is not listed.
+    """
 
     def __init__(self, start: S, changes: Mapping[S, Mapping[C, S]]) -> None:
+        super().__init__(
+            {(state, change): after for state, row in changes.items() for change, after in row.items()}
+        )
         self.start = start
-        self._changes = changes
 
-    def after(self, state: S, change: C) -> S:
-        """Returns the state that follows `state` after `change`. Raises `ImpossibleChange`."""
-        try:
-            return self._changes[state][change]
-        except KeyError:
-            raise ImpossibleChange(f"{change.name} in the state {state.name}") from None
-
-    def rows(self) -> Iterator[tuple[S, C, S]]:
-        """Yields every transition: state, change, next state."""
-        for state, changes in self._changes.items():
-            for change, following in changes.items():
-                yield state, change, following
+    def __missing__(self, transition: tuple[S, C]) -> Never:
+        state, change = transition
+        raise ImpossibleChange(f"{change.name} in the state {state.name}")

@@ -16,8 +16,7 @@ from codex_proxy.core.keys import digest_of
 from codex_proxy.http.app_keys import CLOCK
 from codex_proxy.http.endpoint import Handler
 from codex_proxy.http.exchange import EVENT_COUNTS, EventCounts
-from codex_proxy.http.middleware.access import delaying_guesses, key_in
-from codex_proxy.http.middleware.forwarded import is_local
+from codex_proxy.http.middleware.access import delaying_guesses, is_local, key_in
 from codex_proxy.http.middleware.request_context import CLIENT_LEFT, NOTES
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})

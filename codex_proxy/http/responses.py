@@ -19,10 +19,9 @@ from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import RESPONSES
-from codex_proxy.http.body import hints_of, parsed_from, read_body
+from codex_proxy.http.body import HELD, hints_of, parsed_from, read_body
 from codex_proxy.http.exchange import LogReader, OneRun, Reader, TurnTimings, streamed, timings_of, whole
 from codex_proxy.http.listing import check_include, listed, shown
-from codex_proxy.http.middleware.body_budget import HELD
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import agent_headers, agent_note, json_response
 from codex_proxy.http.sse import EventStream

@@ -23,9 +23,9 @@ from aiohttp.web_runner import BaseSite
 
 from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind
 from codex_proxy.http.app_keys import IDS
+from codex_proxy.http.body import body_bytes_held
 from codex_proxy.http.endpoint import REQUEST_ID, Handler
 from codex_proxy.http.middleware.access import check_access
-from codex_proxy.http.middleware.body_budget import body_bytes_held
 from codex_proxy.http.middleware.rate_limit import request_counted
 from codex_proxy.http.middleware.request_context import (
     ON_EVERY_REPLY,

@@ -22,8 +22,7 @@ from codex_proxy.core.faults import STOPPING, Fault
 from codex_proxy.core.keys import digest_of
 from codex_proxy.http.app_keys import CLIENTS, RESPONSES, RUNS
 from codex_proxy.http.endpoint import Endpoint, asks_anthropic, served_by
-from codex_proxy.http.middleware.access import delaying_guesses, key_in
-from codex_proxy.http.middleware.forwarded import is_local
+from codex_proxy.http.middleware.access import delaying_guesses, is_local, key_in
 from codex_proxy.http.middleware.request_context import CLIENT
 from codex_proxy.http.replies import json_response
 from codex_proxy.surfaces.messages.models import anthropic_names, model_body, models_page, page_query

@@ -21,7 +21,7 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.files.private import replacing
 from codex_proxy.http.app_keys import CLIENTS
 from codex_proxy.http.endpoint import REQUEST_ID
-from codex_proxy.http.middleware.forwarded import is_local
+from codex_proxy.http.middleware.access import is_local
 from codex_proxy.http.middleware.request_context import OWNER, REPLY_HEADERS
 from codex_proxy.http.replies import json_response
 from codex_proxy.workers.slots import share_of

@@ -21,10 +21,9 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.http.app_keys import RESPONSES
-from codex_proxy.http.body import hints_of, parsed_from
+from codex_proxy.http.body import BODY_BUDGET, HeldBytes, hints_of, parsed_from
 from codex_proxy.http.middleware.access import DIGEST, KEY_PROTOCOL, subprotocols
-from codex_proxy.http.middleware.body_budget import BODY_BUDGET, HeldBytes
-from codex_proxy.http.middleware.content_log import log_content
+from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, counted
 from codex_proxy.http.middleware.request_context import CLIENT
 from codex_proxy.http.replies import log_unforeseen
@@ -111,6 +110,7 @@ class _Connection:
         self._responses = request.app[RESPONSES]
         self._client = request[CLIENT]
         self._digest = request[DIGEST] or None
+        self._content_log = request.get(CONTENT_LOG)
         self._waiting: asyncio.Queue[tuple[str | bytes, HeldBytes]] = asyncio.Queue(MAX_WAITING)
         self._waiting_size = 0
         self._busy = False
@@ -179,7 +179,8 @@ class _Connection:
 
     async def _answer_frame(self, frame: str | bytes) -> bool:
         """Answers one frame. Returns False if the connection ends with it."""
-        log_content(self._request, "request", frame.encode() if isinstance(frame, str) else frame)
+        if self._content_log is not None:
+            self._content_log("request", frame.encode() if isinstance(frame, str) else frame)
         try:
             self._check_key()
         except Fault as fault:
@@ -240,7 +241,8 @@ class _Connection:
             reader.close()
 
     async def _send(self, payload: bytes) -> None:
-        log_content(self._request, "answer", payload)
+        if self._content_log is not None:
+            self._content_log("answer", payload)
         await self._socket.send_str(payload.decode())
 
     # --- from a frame to a turn -----------------------------------------------------------------

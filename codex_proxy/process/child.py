@@ -250,7 +250,7 @@ class Child:
 
     def _change(self, change: Change) -> None:
         """Moves to the state that the table gives for this change."""
-        self._state = TABLE.after(self._state, change)
+        self._state = TABLE[self._state, change]
 
     def _start_ending(self, grace: float) -> None:
         """Closes stdin and has the child killed after `grace` seconds, or earlier if that was already planned."""

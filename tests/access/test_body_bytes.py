@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.http.middleware.body_budget import BODY_BUDGET
+from codex_proxy.http.body import BODY_BUDGET
 from tests.access.keyed import bearing, keyed_proxy
 from tests.http.serving import Proxy, fake_proxy, until, user
 from tests.waiting import PATIENCE

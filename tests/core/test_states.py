@@ -23,7 +23,7 @@ TABLES = pytest.mark.parametrize(
 def reached(table: StateTable[Any, Any], start: Enum) -> set[Enum]:
     found, new = {start}, {start}
     while new:
-        new = {following for state, _, following in table.rows() if state in new} - found
+        new = {following for (state, _), following in table.items() if state in new} - found
         found |= new
     return found
 
@@ -37,13 +37,13 @@ def test_every_state_is_reached_and_leads_to_the_end(table: StateTable[Any, Any]
 
 @TABLES
 def test_a_change_that_is_not_listed_is_a_fault(table: StateTable[Any, Any], end: Enum) -> None:
-    listed = {(state, change): following for state, change, following in table.rows()}
+    listed = dict(table)
     changes: set[Enum] = {change for _, change in listed}
     assert changes == set(type(min(changes, key=repr)))
     for state in type(end):
         for change in changes:
             if (state, change) in listed:
-                assert table.after(state, change) is listed[state, change]
+                assert table[state, change] is listed[state, change]
             else:
                 with pytest.raises(ImpossibleChange, match=f"{change.name} in the state {state.name}"):
-                    table.after(state, change)
+                    table[state, change]

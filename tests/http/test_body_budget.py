@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.http.middleware.body_budget import ByteBudget
+from codex_proxy.http.body import ByteBudget
 
 steps = st.lists(
     st.tuples(st.booleans(), st.sampled_from("abc"), st.integers(1, 40)),

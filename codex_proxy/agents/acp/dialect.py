@@ -519,7 +519,7 @@ class AcpTurn:
             self._writes.append(request(id, "session/close", {"sessionId": self._session}))
 
     def _change(self, change: Change) -> None:
-        self._state = TABLE.after(self._state, change)
+        self._state = TABLE[self._state, change]
 
     def _take_step(self) -> Step:
         if not self._events and not self._writes:

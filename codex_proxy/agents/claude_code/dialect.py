@@ -473,7 +473,7 @@ class ClaudeCodeTurn:
         self._change(Change.ENDED_BADLY)
 
     def _change(self, change: Change) -> None:
-        self._state = TABLE.after(self._state, change)
+        self._state = TABLE[self._state, change]
 
     def _take_step(self) -> Step:
         if not self._events and not self._writes:

@@ -254,7 +254,7 @@ class AppServerTurn:
             self._change(Change.ENDED_WELL if ended.stop == Stop.STOP else Change.ENDED_BADLY)
 
     def _change(self, change: Change) -> None:
-        self._state = TABLE.after(self._state, change)
+        self._state = TABLE[self._state, change]
 
     def _continue_closing(self) -> None:
         """Takes the next step towards closing the thread, unless an answer must come first."""

@@ -7,15 +7,21 @@ other pages are refused, even if they only read: without CORS headers a page cou
 take a stream slot, and find out which ids exist. Programs other than browsers send neither header, and are not
 restricted.
 
+A request that comes through a reverse proxy may come from any machine, even if this server listens on loopback. So
+the operator must list the proxy (PROXY_TRUSTED_PROXIES), and the server must require keys. The address of a client
+is taken only from the headers of a listed proxy.
+
 Browsers can send a form or plain text to any address without a preflight, but not JSON. They cannot set headers of
 a WebSocket, so its key may be one of the subprotocols, as at OpenAI.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Final
+from typing import Final, TypeAlias
 
 from aiohttp import web
 
@@ -25,7 +31,6 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Origin
 from codex_proxy.http.app_keys import CLIENTS
 from codex_proxy.http.endpoint import OPEN_PATHS
-from codex_proxy.http.middleware.forwarded import check_forwarded, client_address
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER, REPLY_HEADERS
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS
 
@@ -53,8 +58,9 @@ def check_origin(request: web.Request) -> web.Response | None:
         request[REPLY_HEADERS]["Access-Control-Expose-Headers"] = "*"
         return _preflight(request)
     if _is_foreign(request, origin):
-        message = "Web pages of other origins may not use this server; add theirs to PROXY_ALLOWED_ORIGINS."
-        raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))
+        raise _not_allowed(
+            "Web pages of other origins may not use this server; add theirs to PROXY_ALLOWED_ORIGINS."
+        )
     return None
 
 
@@ -181,12 +187,91 @@ def host_name(host: str) -> str:
 def _check_host(request: web.Request) -> None:
     hosts = request.app[HOSTS]
     if hosts and host_name(request.headers.get("Host", "")) not in hosts:
-        raise Fault(
-            Failure(
-                kind=FaultKind.NOT_ALLOWED,
-                message="This server does not answer to that Host name; add it to PROXY_ALLOWED_HOSTS.",
-            )
+        raise _not_allowed("This server does not answer to that Host name; add it to PROXY_ALLOWED_HOSTS.")
+
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+TRUSTED_PROXIES: Final = web.AppKey("trusted_proxies", tuple[Network, ...])
+"""The networks of reverse proxies that the operator trusts."""
+
+_FORWARDED_PREFIX: Final = "x-forwarded-"
+_MAX_ADDRESSES: Final = 16
+"""The most addresses of `X-Forwarded-For` that are read, beginning with the nearest."""
+
+
+def is_forwarded(request: web.Request) -> bool:
+    """Whether the request came through a reverse proxy."""
+    headers = request.headers
+    if "Forwarded" in headers or "Via" in headers:
+        return True
+    return any(name.lower().startswith(_FORWARDED_PREFIX) for name in headers)
+
+
+def is_local(request: web.Request) -> bool:
+    """Whether the request comes from this machine, and not through a reverse proxy."""
+    address = _address(request.remote or "")
+    return address is not None and address.is_loopback and not is_forwarded(request)
+
+
+def check_forwarded(request: web.Request) -> None:
+    """Raises `Fault` NOT_ALLOWED for a request through a proxy that is not trusted, or through any proxy if the
+    server requires no keys.
+    """
+    if not is_forwarded(request):
+        return
+    trusted = request.app[TRUSTED_PROXIES]
+    if not _is_in(request.remote or "", trusted):
+        raise _not_allowed(
+            "This request was passed on by a reverse proxy that this server does not know: its headers say so. "
+            "The operator names the proxy's address in PROXY_TRUSTED_PROXIES."
         )
+    if not request.app[CLIENTS].keys_required:
+        raise _not_allowed(
+            "Behind a reverse proxy this server can be reached by others, so it needs keys: the operator makes one "
+            "with `codex-proxy keys add NAME`, or sets PROXY_API_KEY."
+        )
+
+
+def client_address(request: web.Request) -> str:
+    """Returns the client's address. For a request through trusted proxies, it is the nearest address that is not a
+    trusted proxy's.
+    """
+    trusted = request.app[TRUSTED_PROXIES]
+    address = request.remote or ""
+    if not _is_in(address, trusted):
+        return address
+    hops = [
+        hop.strip() for value in request.headers.getall("X-Forwarded-For", []) for hop in value.split(",")
+    ]
+    for hop in hops[: -_MAX_ADDRESSES - 1 : -1]:
+        if _address(hop) is None:
+            break
+        address = hop
+        if not _is_in(hop, trusted):
+            break
+    return address
+
+
+def _is_in(text: str, networks: Sequence[Network]) -> bool:
+    address = _address(text)
+    return address is not None and any(address in network for network in networks)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Parses an IP address; None if it is malformed. An IPv4 address in IPv6 form (`::ffff:127.0.0.1`) is returned
+    as IPv4.
+    """
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
+
+
+def _not_allowed(message: str) -> Fault:
+    return Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))
 
 
 async def _authenticate(request: web.Request) -> None:

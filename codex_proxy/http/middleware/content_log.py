@@ -84,13 +84,6 @@ async def log_contents(request: web.Request, handler: Handler) -> web.StreamResp
     return response
 
 
-def log_content(request: web.Request, what: Literal["request", "answer"], data: bytes) -> None:
-    """Logs `data`, bytes of a request or of its answer (`what`). Does nothing if content is not logged."""
-    write = request.get(CONTENT_LOG)
-    if write is not None:
-        write(what, data)
-
-
 def _content_log(key: str) -> ContentLog:
     def write(what: Literal["request", "answer"], data: bytes) -> None:
         log.info("content", of=what, said=masked(data.decode("utf-8", "replace"), key))
