@@ -110,6 +110,14 @@ class RefusalDelta(msgspec.Struct, frozen=True, gc=False):
     text: str
 
 
+class AnnotationAdded(msgspec.Struct, frozen=True, gc=False):
+    """A source that an open message cites. `json` is a JSON object in the form of the Responses API: its `type`, and
+    fields that depend on it. Its positions (`start_index`, `end_index`) count in the text of this message."""
+
+    id: str
+    json: bytes
+
+
 class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
     """A piece of the text of a reasoning item. `part` is the index of the summary part (or raw content) within the
     item, from 0."""
@@ -239,7 +247,8 @@ class AnswerDetails(msgspec.Struct, frozen=True):
     fields: Mapping[str, msgspec.Raw] = {}
     """Fields of the answer, as JSON: `service_tier` and `system_fingerprint`."""
     annotations: bytes = b""
-    """The `annotations` of the message, as a JSON array; empty if it has none."""
+    """The `annotations` of the message exactly as the server gave them, as a JSON array; empty if it has none. In
+    Chat Completions they replace those of `AnnotationAdded`, which have the same sources in another form."""
     tokens: Mapping[str, Mapping[str, int]] = {}
     """Further counts of the turn's tokens, by the field of `usage` that has them: `prompt_tokens_details` or
     `completion_tokens_details`."""
@@ -267,6 +276,7 @@ Event: TypeAlias = (
     | ItemEnded
     | TextDelta
     | RefusalDelta
+    | AnnotationAdded
     | ReasoningDelta
     | ArgumentsDelta
     | OutputDelta

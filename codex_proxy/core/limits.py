@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from codex_proxy.core.events import (
+    AnnotationAdded,
     ArgumentsDelta,
     Event,
     ItemEnded,
@@ -186,6 +187,8 @@ class MaxSize:
                 left -= len(event.text) // 8 + 1  # type: ignore[union-attr]
             elif kind is RawItem:
                 left -= len(event.json)  # type: ignore[union-attr]
+            elif kind is AnnotationAdded:
+                left -= len(event.json) + DELTA_SIZE  # type: ignore[union-attr]
             elif kind is ItemStarted:
                 left -= ITEM_SIZE
                 self._open[event.item.id] = None  # type: ignore[union-attr]

@@ -19,6 +19,7 @@ import msgspec
 
 from codex_proxy.core.events import (
     AccountLimitsReported,
+    AnnotationAdded,
     ArgumentsDelta,
     Event,
     FullArguments,
@@ -314,6 +315,13 @@ class TurnRepair:
             held.sent.setdefault(REFUSAL, []).append(event.text)
             self._out.append(RefusalDelta(held.id, event.text))
 
+    def _annotation_added(self, event: AnnotationAdded) -> None:
+        held = self._items.get(event.id)
+        if held is None or not held.open or type(held.item) is not Message:
+            self._out.append(Notice("late_delta", "annotation"))
+        elif held.repetition is None:  # one that is repeated was sent before
+            self._out.append(AnnotationAdded(held.id, event.json))
+
     def _reasoning_delta(self, event: ReasoningDelta) -> None:
         if self._step.mutes_reasoning:
             return
@@ -363,6 +371,7 @@ HANDLERS: Final[dict[type, Callable[[TurnRepair, Any], None]]] = {
     TextDelta: TurnRepair._text_delta,
     FullText: TurnRepair._text_whole,
     RefusalDelta: TurnRepair._refusal_delta,
+    AnnotationAdded: TurnRepair._annotation_added,
     ReasoningDelta: TurnRepair._reasoning_delta,
     FullReasoning: TurnRepair._reasoning_whole,
     ArgumentsDelta: TurnRepair._arguments_delta,

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from codex_proxy.core.events import (
+    AnnotationAdded,
     ArgumentsDelta,
     Event,
     ItemEnded,
@@ -27,7 +28,15 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.surfaces.usage import TurnTokens
 
-_OF_AN_ITEM = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta, ItemEnded)
+_OF_AN_ITEM = (
+    TextDelta,
+    RefusalDelta,
+    AnnotationAdded,
+    ReasoningDelta,
+    ArgumentsDelta,
+    OutputDelta,
+    ItemEnded,
+)
 
 
 class Samples:
@@ -70,7 +79,13 @@ class Samples:
     def _go_on(
         self,
         choice: int,
-        event: TextDelta | RefusalDelta | ReasoningDelta | ArgumentsDelta | OutputDelta | ItemEnded,
+        event: TextDelta
+        | RefusalDelta
+        | AnnotationAdded
+        | ReasoningDelta
+        | ArgumentsDelta
+        | OutputDelta
+        | ItemEnded,
         out: list[Event],
     ) -> None:
         id = f"{choice}/{event.id}"

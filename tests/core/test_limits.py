@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codex_proxy.core.events import (
+    AnnotationAdded,
     ArgumentsDelta,
     Event,
     ItemEnded,
@@ -208,6 +209,7 @@ KEPT: list[Event] = [
     ArgumentsDelta("m", WORDS),
     OutputDelta("m", "a" * 8 * 99),
     RawItem("r", b"a" * 100),
+    AnnotationAdded("m", WORDS.encode()),
 ]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from codex_proxy.core.events import (
     AccountLimitsReported,
+    AnnotationAdded,
     ArgumentsDelta,
     Event,
     FullArguments,
@@ -28,6 +29,7 @@ from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
 HOMES: dict[type, type] = {
     TextDelta: Message,
     RefusalDelta: Message,
+    AnnotationAdded: Message,
     ReasoningDelta: Reasoning,
     ArgumentsDelta: ToolCall,
     OutputDelta: Activity,
@@ -81,7 +83,8 @@ def _of_the_items(events: Sequence[Event]) -> list[str]:
             else:
                 open_ids.remove(event.id)
         elif isinstance(event, tuple(HOMES)):
-            id, text = event.id, event.text  # type: ignore[union-attr]
+            id = event.id  # type: ignore[union-attr]
+            text = event.json if isinstance(event, AnnotationAdded) else event.text  # type: ignore[union-attr]
             if id not in open_ids:
                 wrong.append(f"{name} outside {id}")
             elif kinds[id] is not HOMES[type(event)]:

@@ -240,6 +240,29 @@ async def test_an_answer_that_is_told_anew_keeps_what_openais_wire_has(
         assert usage[field] == COUNTED[field]
 
 
+@pytest.mark.parametrize("place", ["before", "beside", "behind"])
+async def test_sources_that_a_text_cites_reach_clients_of_responses(
+    place: str, proxy: Proxy, server: Upstream
+) -> None:
+    said = {"content": "Hello"} | ({"annotations": [CITED, 7]} if place == "beside" else {})
+    apart = [chunk({"annotations": [CITED]}), chunk({"annotations": [7]})]
+    chunks = [*(apart if place == "before" else ()), chunk(said), *(apart if place == "behind" else ())]
+    server.script = [b"".join(map(event, [*chunks, chunk({}, "stop")])) + DONE] * 2
+    flat = {"type": "url_citation", **CITED["url_citation"]}  # type: ignore[dict-item]
+    whole = (await proxy.send("POST", "/v1/responses", {"model": "small", "input": "Hi"})).body
+    [told] = [item for item in whole["output"] if item["type"] == "message"]
+    assert told["content"] == [
+        {"type": "output_text", "text": "Hello", "annotations": [flat], "logprobs": []}
+    ]
+    going_on = {"model": "small", "input": "And?", "previous_response_id": whole["id"]}
+    streamed = await proxy.send("POST", "/v1/responses", {**going_on, "stream": True})
+    lines = [line.removeprefix("data: ") for line in streamed.text.splitlines() if line.startswith("data: {")]
+    frames = [json.loads(line) for line in lines]
+    kinds = [frame["type"] for frame in frames if "annotation" in frame]
+    assert kinds == ["response.output_text.annotation.added"]
+    assert frames[-1]["response"]["output"][0]["content"] == told["content"]
+
+
 async def test_counts_of_all_requests_of_a_turn_are_added_and_the_last_answer_names_itself(
     server: Upstream, tmp_path: Path
 ) -> None:

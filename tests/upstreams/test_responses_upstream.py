@@ -149,6 +149,87 @@ async def test_a_stream_tells_deltas_as_they_come(client: AsyncOpenAI, server: U
     assert "".join(filter(None, said)) == "No."
 
 
+CITED = {
+    "type": "url_citation",
+    "url": "https://example.com",
+    "title": "Ex",
+    "start_index": 0,
+    "end_index": 5,
+}
+FILED = {"type": "file_citation", "file_id": "file_1", "filename": "a.txt", "index": 4}
+
+
+def citing(told: list[dict[str, Any]]) -> bytes:
+    """An answer of two messages, the second of which cites two sources in two parts. `told` come in events of their
+    own."""
+    parts: list[dict[str, Any]] = [
+        {"type": "output_text", "text": "Hello", "annotations": [FILED, CITED]},
+        {"type": "output_text", "text": " there.", "annotations": [CITED]},
+    ]
+    cited = {**message("Hello"), "id": "msg_2", "content": parts}
+    at = {"item_id": "msg_2", "output_index": 1, "content_index": 0}
+    begun = {**cited, "content": []}
+    frames = [
+        event("response.output_item.added", item=begun, output_index=1),
+        event("response.output_text.delta", delta="Hello", **at),
+        *(
+            event("response.output_text.annotation.added", annotation=each, annotation_index=index, **at)
+            for index, each in enumerate(told)
+        ),
+        event("response.output_text.delta", delta=" there.", **{**at, "content_index": 1}),
+        event("response.output_item.done", item=cited, output_index=1),
+    ]
+    first, whole = answered(message("Oh.")).split(b"event: response.completed")
+    last = event(
+        "response.completed", response={"id": "r", "object": "response", "usage": USAGE, "output": []}
+    )
+    assert whole
+    return first + b"".join(frames) + last
+
+
+@pytest.mark.parametrize("told", [[], [FILED], [FILED, CITED]])
+async def test_sources_that_a_text_cites_reach_both_apis_once(
+    told: list[dict[str, Any]], client: AsyncOpenAI, server: Upstream
+) -> None:
+    server.script = [citing(told)] * 3
+    stream = await client.responses.create(model="small", input="Hi", stream=True, store=False)
+    events = [each async for each in stream]
+    of_second = {**CITED, "start_index": 5, "end_index": 10}
+    added = [each for each in events if each.type == "response.output_text.annotation.added"]
+    assert [each.model_dump()["annotation"] for each in added] == [FILED, CITED, of_second]
+    assert [(each.annotation_index, each.content_index) for each in added] == [(0, 0), (1, 0), (2, 0)]
+    last = events[-1]
+    assert last.type == "response.completed"
+    *_, said = last.response.output
+    assert said.type == "message"
+    content: Any = said.content[0]
+    assert content.text == "Hello there."
+    assert [each.model_dump() for each in content.annotations] == [FILED, CITED, of_second]
+
+    asked: Any = {"model": "small", "messages": [{"role": "user", "content": "Hi"}]}
+    whole: Any = await client.chat.completions.create(**asked)
+    assert whole.choices[0].message.content == "Oh.\n\nHello there."
+    in_content = [
+        {"type": "file_citation", "file_citation": {"file_id": "file_1", "filename": "a.txt", "index": 4}},
+        *(
+            {
+                "type": "url_citation",
+                "url_citation": {
+                    "url": "https://example.com",
+                    "title": "Ex",
+                    "start_index": start,
+                    "end_index": start + 5,
+                },
+            }
+            for start in (5, 10)
+        ),
+    ]
+    assert [each.model_dump(exclude_none=True) for each in whole.choices[0].message.annotations] == in_content
+    chunks: Any = await client.chat.completions.create(**asked, stream=True)
+    deltas = [chunk.choices[0].delta async for chunk in chunks if chunk.choices]
+    assert [each.annotations for each in deltas if hasattr(each, "annotations")] == [in_content]
+
+
 PATCHED = {
     "type": "custom_tool_call",
     "id": "ctc_1",

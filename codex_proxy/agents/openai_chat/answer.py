@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import Any, Final
 
+from codex_proxy.agents.openai_chat.body import encoded
 from codex_proxy.agents.openai_chat.calls import Call, Piece, ToolCalls
 from codex_proxy.agents.openai_chat.think_tags import Split, ThinkTags
 from codex_proxy.core.events import (
+    AnnotationAdded,
     ArgumentsDelta,
     Event,
     ItemEnded,
@@ -68,6 +70,8 @@ class Answer:
         """The last values of `DETAILS`."""
         self.annotations: list[Any] = []
         """The first annotations of the message, up to `MAX_ANNOTATIONS`."""
+        self._told_annotations = 0
+        """How many of them were returned as events."""
         self.tokens: dict[str, dict[str, int]] = {}
         """The token counts of the last usage that `usage` has no field for, by the field of `TOKEN_DETAILS`."""
         self._new_id = new_id
@@ -130,6 +134,10 @@ class Answer:
         annotations = delta.get("annotations")
         if isinstance(annotations, list) and annotations:
             self.annotations += annotations[: MAX_ANNOTATIONS - len(self.annotations)]
+        if len(self.annotations) > self._told_annotations and "message" in self._open:
+            new = self.annotations[self._told_annotations :]
+            self._told_annotations = len(self.annotations)
+            out += [AnnotationAdded(self.message_id, encoded(form)) for form in map(_flat, new) if form]
         calls = delta.get("tool_calls")
         for each in calls if isinstance(calls, list) else ():
             self._add_call(self.calls.feed(each), out)
@@ -201,6 +209,16 @@ class Answer:
         id = self._open.pop(what, None)
         if id is not None:
             out.append(ItemEnded(id))
+
+
+def _flat(annotation: Any) -> dict[str, Any] | None:
+    """Returns an annotation in the form of the Responses API, which has the fields of `url_citation` (or another type)
+    beside the type; None if it is no object."""
+    if not isinstance(annotation, dict):
+        return None
+    kind = annotation.get("type")
+    inner = annotation.get(kind) if isinstance(kind, str) else None
+    return {"type": kind, **inner} if isinstance(inner, dict) else annotation
 
 
 def _first_choice(chunk: dict[str, Any]) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ import msgspec
 
 from codex_proxy.agents.openai_chat.body import encoded
 from codex_proxy.core.events import (
+    AnnotationAdded,
     ArgumentsDelta,
     Event,
     FullArguments,
@@ -84,6 +85,8 @@ class Answer:
         self._done: set[str] = set()
         self._refused: set[str] = set()
         """The ids of messages whose refusal came in deltas."""
+        self._cited: dict[str, int] = {}
+        """The number of annotations that came in events of their own, by the message's id."""
 
     def feed(self, event: Mapping[str, Any]) -> list[Event]:
         """Reads an event, and returns the events that it adds. A whole response that is not a stream event is read as
@@ -101,6 +104,8 @@ class Answer:
             item = event.get("item")
             if isinstance(item, dict):
                 self._item(item, self._id_of(event, item), out)
+        elif kind == "response.output_text.annotation.added":
+            self._annotation_added(event, out)
         elif isinstance(event.get("delta"), str) and event["delta"]:
             self._delta(kind, event, out)
         return out
@@ -119,6 +124,15 @@ class Answer:
             out.append(ReasoningDelta(id, text, _index(event, "summary_index")))
         elif kind == "response.reasoning_text.delta":
             out.append(ReasoningDelta(id, text, _index(event, "content_index"), "raw"))
+
+    def _annotation_added(self, event: Mapping[str, Any], out: list[Event]) -> None:
+        """Adds an annotation of a message's first part. Those of further parts are added with the whole message:
+        only then is it known where in its text the part begins."""
+        annotation = event.get("annotation")
+        if isinstance(annotation, dict) and not event.get("content_index"):
+            id = self._id_of(event, {})
+            self._cited[id] = self._cited.get(id, 0) + 1
+            out.append(AnnotationAdded(id, encoded(annotation)))
 
     def _call_delta(self, event: Mapping[str, Any], out: list[Event]) -> None:
         """Adds a piece of a call's text. A piece with neither an id nor an index belongs to the call that began
@@ -198,6 +212,12 @@ class Answer:
             out.append(FullText(id, text))
         if refusal and id not in self._refused:
             out.append(RefusalDelta(id, refusal))
+        offset, known = 0, self._cited.get(id, 0)
+        for part in parts:
+            new = _dicts(part.get("annotations"))[known:]
+            out += [AnnotationAdded(id, encoded(_shifted(annotation, offset))) for annotation in new]
+            known = 0
+            offset += len(part["text"]) if isinstance(part.get("text"), str) else 0
         out.append(ItemEnded(id))
 
     def _call(self, item: dict[str, Any], id: str, out: list[Event]) -> None:
@@ -262,6 +282,12 @@ def _opened(item: Mapping[str, Any], id: str) -> Item | None:
         query = action.get("query") if isinstance(action, dict) else None
         return Activity(id, "web_search", query if isinstance(query, str) else "")
     return None
+
+
+def _shifted(annotation: dict[str, Any], offset: int) -> dict[str, Any]:
+    """Returns an annotation of a part whose text begins at `offset` in the text of the message."""
+    places = {name: annotation.get(name) for name in ("start_index", "end_index")}
+    return annotation | {name: place + offset for name, place in places.items() if isinstance(place, int)}
 
 
 def _reasoning(item: Mapping[str, Any], id: str) -> list[Event]:

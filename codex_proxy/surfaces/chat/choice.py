@@ -60,6 +60,15 @@ class Text:
     def __bool__(self) -> bool:
         return bool(self._fragments)
 
+    @property
+    def count(self) -> int:
+        """The number of fragments so far."""
+        return len(self._fragments)
+
+    def length(self, fragments: int) -> int:
+        """Returns the number of characters in the first `fragments`."""
+        return sum(len(msgspec.json.decode(fragment)) for fragment in self._fragments[:fragments])
+
     def whole(self) -> msgspec.Raw:
         """Returns the whole text as one JSON string, joined from the fragments."""
         return msgspec.Raw(b'"' + b"".join([fragment[1:-1] for fragment in self._fragments]) + b'"')
@@ -122,6 +131,8 @@ class Choice:
         self._reasoning = self._text(b"reasoning_content")
         self._message_lane = SerialOutput()
         self._last_message: str | None = None
+        self._begins: dict[str, int] = {}
+        """The number of fragments before each message, for those behind another one."""
         self._last_refusal: str | None = None
         self._last_thought: tuple[str, int] | None = None
         self._at_line_start = True
@@ -158,6 +169,7 @@ class Choice:
         if id != self._last_message:
             if self._last_message is not None:
                 text = BLANK_LINE + text
+                self._begins[id] = self._content.count
             self._last_message = id
         self._content.add(text, out)
 
@@ -165,6 +177,11 @@ class Choice:
         for heard, text in self._message_lane.close(id):
             if text:
                 self._speak(heard, text, out)
+
+    def place_of(self, id: str) -> int:
+        """Returns the index in `content` at which the text of a message begins."""
+        before = self._begins.get(id)
+        return 0 if before is None else self._content.length(before) + len(BLANK_LINE)
 
     def refuse(self, id: str, text: str, out: list[bytes]) -> None:
         if self._last_refusal not in (None, id):

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from codex_proxy.core.events import (
+    AnnotationAdded,
     AnswerDetails,
     ArgumentsDelta,
     Event,
@@ -130,6 +131,8 @@ class ChatRenderer:
         self._measure = metrics
         self._routed = False
         self._details = AnswerDetails()
+        self._cited: list[tuple[tuple[Choice, ...], AnnotationAdded]] = []
+        """The annotations, each with the choices that have its message."""
         self.spent = TurnTokens()
         self.visible = False
         self.ended = False
@@ -162,9 +165,9 @@ class ChatRenderer:
         if self.failure is not None:
             raise Fault(self.failure)
         choices = [choice.whole() for choice in self._choices]
-        if self._details.annotations:
-            for each in choices:
-                each["message"]["annotations"] = msgspec.Raw(self._details.annotations)
+        for choice, whole in zip(self._choices, choices, strict=True):
+            if annotations := self._annotations(choice):
+                whole["message"]["annotations"] = annotations
         head = {"id": self._envelope["id"], "object": "chat.completion"}
         top = {**head, **self._envelope, **self._details.fields}
         return json_bytes({**top, "choices": choices, "usage": self._figures()})
@@ -282,7 +285,7 @@ class ChatRenderer:
             return
         if not self.visible:
             self._begin(out)
-        if self._details.fields or self._details.annotations:
+        if self._details.fields or self._details.annotations or self._cited:
             out.append(self._details_chunk())
         stops = event.choice_stops or {}
         self._each(
@@ -297,11 +300,27 @@ class ChatRenderer:
         """Returns the chunk with what the model's server says of its answer. It comes last but for the finish reasons,
         since parts of it are known only then."""
         details = self._details
-        delta = {"annotations": msgspec.Raw(details.annotations)} if details.annotations else {}
-        choices = [{"index": each.index, "delta": delta, "finish_reason": None} for each in self._choices]
+        choices = []
+        for choice in self._choices:
+            annotations = self._annotations(choice)
+            delta = {"annotations": annotations} if annotations else {}
+            choices.append({"index": choice.index, "delta": delta, "finish_reason": None})
         head = {"id": self._envelope["id"], "object": "chat.completion.chunk"}
         body = json_bytes({**head, **self._envelope, **details.fields, "choices": choices})
         return b"data: " + body[:-1] + self._chunk_end.removeprefix(b"]")
+
+    def _annotations(self, choice: Choice) -> msgspec.Raw | list[dict[str, Any]]:
+        """Returns the annotations of a choice; an empty list if it has none."""
+        if self._details.annotations:
+            return msgspec.Raw(self._details.annotations)
+        return [
+            _nested(cited.json, choice.place_of(cited.id))
+            for choices, cited in self._cited
+            if choice in choices
+        ]
+
+    def _annotation_added(self, event: AnnotationAdded, out: list[bytes]) -> None:
+        self._cited.append((self._hearing(event.id, out), event))
 
     def _take_details(self, event: AnswerDetails, out: list[bytes]) -> None:
         self._details = event
@@ -345,11 +364,23 @@ class ChatRenderer:
         return self._chunk_head + b'],"usage":' + json_bytes(figures) + b"}\n\n"
 
 
+def _nested(annotation: bytes, place: int) -> dict[str, Any]:
+    """Returns an annotation in the form of Chat Completions, which has an object with its fields beside the type.
+    `place`: where the text that it counts in begins in the content."""
+    fields: dict[str, Any] = msgspec.json.decode(annotation)
+    for name in ("start_index", "end_index"):
+        if isinstance(fields.get(name), int):
+            fields[name] += place
+    kind = fields.pop("type", None)
+    return {"type": kind, kind: fields} if isinstance(kind, str) else fields
+
+
 HANDLERS: Final[dict[type, Callable[[ChatRenderer, Any, list[bytes]], None]]] = {
     TextRun: ChatRenderer._pieces,
     ArgumentsDelta: ChatRenderer._arguments_delta,
     ReasoningDelta: ChatRenderer._reasoning_delta,
     RefusalDelta: ChatRenderer._refusal_delta,
+    AnnotationAdded: ChatRenderer._annotation_added,
     ItemStarted: ChatRenderer._item_started,
     ItemEnded: ChatRenderer._item_ended,
     AnswerDetails: ChatRenderer._take_details,

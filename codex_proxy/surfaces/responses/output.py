@@ -38,6 +38,8 @@ REFUSAL: Final[PartKey] = ("refusal", 0)
 ARGUMENTS: Final[PartKey] = ("arguments", 0)
 OUTPUT: Final[PartKey] = ("output", 0)
 LINE: Final[PartKey] = ("summary", 0)
+ANNOTATION: Final[PartKey] = ("annotation", 0)
+"""Identifies an annotation of the text among the kept texts of a waiting item. It is no part."""
 
 TOOL_SEARCH_CALL: Final = "tool_search_call"
 LOCAL_SHELL_CALL: Final = "local_shell_call"
@@ -55,12 +57,14 @@ _PHASES: Final = frozenset({"commentary", "final_answer"})
 class Part:
     """A text of an output item that grows delta by delta."""
 
-    __slots__ = ("fragments", "head", "index", "key")
+    __slots__ = ("annotations", "fragments", "head", "index", "key")
 
     def __init__(self, key: PartKey, index: int) -> None:
         self.key = key
         self.index = index
         self.fragments: list[bytes] = []
+        self.annotations: list[msgspec.Raw] = []
+        """The sources that the text cites."""
         self.head = b""
         """The constant first bytes of this part's delta events; set by the encoder of events."""
 
@@ -130,17 +134,17 @@ class OutputItem:
 
 def text_part(part: Part) -> dict[str, Any]:
     """Returns a part of a message or of a reasoning summary with its text."""
-    return _part(part.key[0], msgspec.Raw(part.whole()))
+    return _part(part.key[0], msgspec.Raw(part.whole()), part.annotations)
 
 
 def empty_part(part: Part) -> dict[str, Any]:
     """Returns the part without its text, as the event that begins it contains it."""
-    return _part(part.key[0], "")
+    return _part(part.key[0], "", [])
 
 
-def _part(kind: str, text: Any) -> dict[str, Any]:
+def _part(kind: str, text: Any, annotations: list[msgspec.Raw]) -> dict[str, Any]:
     if kind == "text":
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+        return {"type": "output_text", "text": text, "annotations": annotations, "logprobs": []}
     if kind == "refusal":
         return {"type": "refusal", "refusal": text}
     return {"type": "summary_text", "text": text}

@@ -78,6 +78,9 @@ class OpenResponsesEvents(FrameList):
         for fragment in fragments:
             self._frame(b'%b,"delta":%b}\n\n' % (part.head, fragment))
 
+    def annotation_added(self, output: OutputItem, part: Part) -> None:
+        """Does nothing: the profile has no such event. The message has the annotation."""
+
     def part_done(self, output: OutputItem, part: Part) -> None:
         whole = {"id": raw_text(output.id), "output_index": output.index}
         if _is_legacy(output):

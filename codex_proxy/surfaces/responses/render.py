@@ -21,6 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.core.events import (
+    AnnotationAdded,
     ArgumentsDelta,
     Event,
     ItemEnded,
@@ -50,6 +51,7 @@ from codex_proxy.surfaces.base import SerialOutput, TextRun, json_bytes, pieces_
 from codex_proxy.surfaces.responses.events import Events, ResponseEvents
 from codex_proxy.surfaces.responses.output import (
     ACTIVITY_TYPE,
+    ANNOTATION,
     ARGUMENTS,
     LINE,
     OUTPUT,
@@ -363,8 +365,18 @@ class ResponsesRenderer:
             return
         if output.index is None:
             self._announce(output)
+        if key == ANNOTATION:
+            self._annotate(output, texts)
+            return
         part = output.part(key) or self._new_part(output, key)
         self._events.deltas(output, part, part.add(texts))
+
+    def _annotate(self, output: OutputItem, annotations: Iterable[str]) -> None:
+        """Adds annotations, as JSON, to the text of a message."""
+        part = output.part(TEXT) or self._new_part(output, TEXT)
+        for annotation in annotations:
+            part.annotations.append(msgspec.Raw(annotation))
+            self._events.annotation_added(output, part)
 
     def _new_part(self, output: OutputItem, key: PartKey) -> Part:
         if output.parts:
@@ -415,6 +427,7 @@ HANDLERS: Final[dict[type, Callable[[ResponsesRenderer, Any], None]]] = {
     ArgumentsDelta: lambda renderer, event: renderer._say(event.id, ARGUMENTS, event.text),
     ReasoningDelta: ResponsesRenderer._reasoning_delta,
     RefusalDelta: lambda renderer, event: renderer._say(event.id, REFUSAL, event.text),
+    AnnotationAdded: lambda renderer, event: renderer._say(event.id, ANNOTATION, event.json.decode()),
     OutputDelta: ResponsesRenderer._output_delta,
     ItemStarted: ResponsesRenderer._item_started,
     ItemEnded: lambda renderer, event: renderer._item_ended(event),  # a profile has its own
