@@ -414,8 +414,8 @@ BAD: list[tuple[Callable[[Module], list[str]], str, str, str]] = [
     (
         layering,
         "process.child",
-        "from codex_proxy.agents.lines import f",
-        "process imports codex_proxy.agents.lines.f",
+        "from codex_proxy.agents.session import f",
+        "process imports codex_proxy.agents.session.f",
     ),
     (layering, "runs.run", "from codex_proxy import app", "runs imports codex_proxy.app"),
     (layering, "http.sse", "from codex_proxy.agents import base", "http imports codex_proxy.agents.base"),

@@ -14,8 +14,14 @@ import msgspec
 from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.agent import Agent, ProcessCounts
 from codex_proxy.agents.base import Capability, Dialect, Ended
-from codex_proxy.agents.lines import Chunks, LineFramer, LineTooLong
-from codex_proxy.agents.session import AgentSession, TransportReader, broken_protocol
+from codex_proxy.agents.session import (
+    AgentSession,
+    Chunks,
+    LineFramer,
+    LineTooLong,
+    TransportReader,
+    broken_protocol,
+)
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.turn import Turn

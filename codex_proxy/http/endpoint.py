@@ -50,7 +50,7 @@ class Endpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     errors: Surface = "chat"
     """The API whose error format the endpoint uses."""
     also_anthropic: bool = False
-    """Whether clients of Anthropic's API (see `asks_anthropic`) get answers in the format of that API."""
+    """Whether clients of Anthropic's API (see `replies.asks_anthropic`) get answers in the format of that API."""
     versioned: bool = True
     """Whether the endpoint is served under `/v1` as well as without it, or only without it."""
     head: bool = True
@@ -99,19 +99,3 @@ def add_endpoints(app: web.Application, endpoints: Iterable[Endpoint]) -> None:
 def served_by(app: web.Application) -> tuple[Endpoint, ...]:
     """Returns the endpoints that this application serves, in the order of the documentation."""
     return tuple(dict.fromkeys(app[ROUTES].values()))
-
-
-def errors_of(request: web.BaseRequest) -> Surface:
-    """Returns the API in whose format this request's errors are answered."""
-    endpoint = request.get(ENDPOINT)
-    if (endpoint is None or endpoint.also_anthropic) and asks_anthropic(request):
-        return "messages"
-    return "chat" if endpoint is None else endpoint.errors
-
-
-def asks_anthropic(request: web.BaseRequest) -> bool:
-    """Whether the client uses Anthropic's API: the request has that API's version header, or its key in that API's
-    header.
-    """
-    headers = request.headers
-    return "anthropic-version" in headers or ("x-api-key" in headers and "Authorization" not in headers)

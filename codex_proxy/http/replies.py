@@ -14,8 +14,8 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryMessage
 from codex_proxy.core.shown_text import trace_of
 from codex_proxy.core.turn import Turn
-from codex_proxy.http.endpoint import REQUEST_ID, errors_of
-from codex_proxy.surfaces.errors import error_body, forbids_retry, retry_after, status_of
+from codex_proxy.http.endpoint import ENDPOINT, REQUEST_ID
+from codex_proxy.surfaces.errors import Surface, error_body, forbids_retry, retry_after, status_of
 
 log = structlog.get_logger("codex_proxy.http")
 
@@ -33,6 +33,22 @@ def log_unforeseen(error: BaseException) -> None:
     the request.
     """
     log.error("internal_error", **trace_of(error))
+
+
+def errors_of(request: web.BaseRequest) -> Surface:
+    """Returns the API in whose format this request's errors are answered."""
+    endpoint = request.get(ENDPOINT)
+    if (endpoint is None or endpoint.also_anthropic) and asks_anthropic(request):
+        return "messages"
+    return "chat" if endpoint is None else endpoint.errors
+
+
+def asks_anthropic(request: web.BaseRequest) -> bool:
+    """Whether the client uses Anthropic's API: the request has that API's version header, or its key in that API's
+    header.
+    """
+    headers = request.headers
+    return "anthropic-version" in headers or ("x-api-key" in headers and "Authorization" not in headers)
 
 
 def fault_response(

@@ -21,10 +21,10 @@ from codex_proxy.agents.agent import Agent, UpstreamState, each_of
 from codex_proxy.core.faults import STOPPING, Fault
 from codex_proxy.core.keys import digest_of
 from codex_proxy.http.app_keys import CLIENTS, RESPONSES, RUNS
-from codex_proxy.http.endpoint import Endpoint, asks_anthropic, served_by
+from codex_proxy.http.endpoint import Endpoint, served_by
 from codex_proxy.http.middleware.access import delaying_guesses, is_local, key_in
 from codex_proxy.http.middleware.request_context import CLIENT
-from codex_proxy.http.replies import json_response
+from codex_proxy.http.replies import asks_anthropic, json_response
 from codex_proxy.surfaces.messages.models import anthropic_names, model_body, models_page, page_query
 from codex_proxy.surfaces.models import codex_list_body, list_body, one_body
 

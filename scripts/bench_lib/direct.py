@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from codex_proxy.agents.codex_app_server.launch import agent_thread_params, initialize_params
+from codex_proxy.agents.codex_app_server.launch import initialize_params
+from codex_proxy.agents.codex_app_server.turn_params import agent_thread_params
 from scripts.bench_lib.servers import PATIENCE, BenchError
 
 READ_BYTES = 1 << 20

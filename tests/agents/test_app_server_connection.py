@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.agents.codex_app_server.connection import MAX_IN_FLIGHT, Connection
-from codex_proxy.agents.codex_app_server.messages import Message, answer, count_requests, request
+from codex_proxy.agents.codex_app_server.wire import Message, answer, count_requests, request
 
 
 def line(**message: Any) -> bytes:

@@ -21,7 +21,7 @@ from codex_proxy.agents.codex.shadow_home import (
     provider_config,
 )
 from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES
-from codex_proxy.agents.codex_app_server import launch
+from codex_proxy.agents.codex_app_server import launch, turn_params
 from codex_proxy.agents.codex_app_server.launch import app_server_argv
 
 
@@ -185,7 +185,7 @@ class TestArgv:
 class TestParams:
     def test_a_plain_thread_has_no_environment_no_base_prompt_and_the_clients_tools(self) -> None:
         tools = [{"type": "function", "name": "f", "description": "", "inputSchema": {}}]
-        assert launch.plain_thread_params("/empty", model="m", tools=tools) == {
+        assert turn_params.plain_thread_params("/empty", model="m", tools=tools) == {
             "cwd": "/empty",
             "ephemeral": True,
             "approvalPolicy": "never",
@@ -198,7 +198,7 @@ class TestParams:
         }
 
     def test_an_agent_thread_works_in_its_folder_with_its_own_prompt(self) -> None:
-        params = launch.agent_thread_params("/work", model=None, sandbox="workspace-write")
+        params = turn_params.agent_thread_params("/work", model=None, sandbox="workspace-write")
         assert (params["cwd"], params["sandbox"]) == ("/work", "workspace-write")
         assert not {"model", "environments", "baseInstructions", "dynamicTools"} & params.keys()
 

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from codex_proxy.agents.codex_app_server.calls import dynamic_tool
-from codex_proxy.agents.codex_app_server.messages import request
 from codex_proxy.agents.codex_app_server.turn_params import (
     MAX_TURN_INPUT,
     history_items,
@@ -17,6 +16,7 @@ from codex_proxy.agents.codex_app_server.turn_params import (
     thread_params,
     turn_settings,
 )
+from codex_proxy.agents.codex_app_server.wire import request
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,

@@ -14,11 +14,11 @@ from typing import Any
 import psutil
 import pytest
 
-from codex_proxy.agents import lines
+from codex_proxy.agents import session
 from codex_proxy.agents.base import Ended
 from codex_proxy.agents.child_per_turn import ChildTransport
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
-from codex_proxy.agents.lines import Chunks, LineFramer
+from codex_proxy.agents.session import Chunks, LineFramer
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.turn import Turn
@@ -157,7 +157,7 @@ async def test_a_line_without_an_end_fails_every_turn_and_the_process_is_not_use
     assert [failure.kind for failure in reader.failures] == [FaultKind.AGENT_PROTOCOL]
     assert changes == [True]
     await eventually(lambda: not process.alive)
-    assert lines.MAX_LINE_BYTES > 12 << 20
+    assert session.MAX_LINE_BYTES > 12 << 20
 
 
 async def test_a_childs_lines_arrive_complete_and_an_unfinished_last_one_too() -> None:

@@ -17,9 +17,9 @@ from tests.waiting import eventually
 
 PACKAGE = f"{Path(codex_proxy.__file__).parent}/"
 
-MAX_OF_A_DELTA = 15
+MAX_OF_A_DELTA = 14
 """From the pipe of the agent to the socket of the client, by the call that reads the pipe."""
-MAX_OF_A_REQUEST = {"proto": 58, "app-server": 65}
+MAX_OF_A_REQUEST = {"proto": 56, "app-server": 61}
 """By dialect, of a short request to a server that has answered one before."""
 
 

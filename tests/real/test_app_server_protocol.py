@@ -12,11 +12,8 @@ import psutil
 import pytest
 
 from codex_proxy.agents.codex.program import version_from
-from codex_proxy.agents.codex_app_server.launch import (
-    OPT_OUT_NOTIFICATIONS,
-    initialize_params,
-    plain_thread_params,
-)
+from codex_proxy.agents.codex_app_server.launch import OPT_OUT_NOTIFICATIONS, initialize_params
+from codex_proxy.agents.codex_app_server.turn_params import plain_thread_params
 from tests.real.codex_home import CodexHome
 from tests.real.driver import Codex, RpcError, codex
 from tests.real.items import user

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from codex_proxy.agents.codex.catalog import published_models
-from codex_proxy.agents.codex_app_server.launch import initialize_params, plain_thread_params
+from codex_proxy.agents.codex_app_server.launch import initialize_params
+from codex_proxy.agents.codex_app_server.turn_params import plain_thread_params
 from tests.real.codex_home import KEY, MODEL, CodexHome, bundled_catalog
 from tests.real.driver import RpcError, codex
 from tests.real.items import assistant, developer, user

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.agents.codex_app_server.launch import initialize_params, plain_thread_params
+from codex_proxy.agents.codex_app_server.launch import initialize_params
+from codex_proxy.agents.codex_app_server.turn_params import plain_thread_params
 from tests.real.codex_home import CodexHome
 from tests.real.driver import Codex, codex
 from tests.real.items import user

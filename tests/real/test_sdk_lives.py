@@ -137,7 +137,7 @@ async def test_a_thread_is_unloaded_when_its_turn_is_over(own_proxies: Proxies) 
 
 async def loaded_threads(process: AppServerProcess) -> list[str]:
     """Asks the agent on a lane of its own."""
-    from codex_proxy.agents.codex_app_server.messages import request
+    from codex_proxy.agents.codex_app_server.wire import request
 
     class Reader:
         def __init__(self) -> None:

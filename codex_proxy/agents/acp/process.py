@@ -16,8 +16,7 @@ from codex_proxy.agents.acp.messages import Input, ModelCallFailed, split_writes
 from codex_proxy.agents.acp.tool_server import Door
 from codex_proxy.agents.base import Ended
 from codex_proxy.agents.failures import how_it_ended, last_words
-from codex_proxy.agents.lines import LineFramer, LineTooLong
-from codex_proxy.agents.session import TransportReader, broken_protocol
+from codex_proxy.agents.session import LineFramer, LineTooLong, TransportReader, broken_protocol
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
 

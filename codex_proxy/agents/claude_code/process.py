@@ -22,8 +22,7 @@ from codex_proxy.agents.claude_code.messages import (
     decode,
 )
 from codex_proxy.agents.failures import how_it_ended
-from codex_proxy.agents.lines import LineFramer, LineTooLong
-from codex_proxy.agents.session import TransportReader
+from codex_proxy.agents.session import LineFramer, LineTooLong, TransportReader
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn

@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from codex_proxy.agents.base import Decision, ToolReply
-from codex_proxy.agents.codex_app_server.messages import Message, answer
-from codex_proxy.agents.codex_app_server.payloads import command_text
+from codex_proxy.agents.codex_app_server.wire import Message, answer, command_text
 from codex_proxy.core.events import ApprovalRequested, InputRequested
 from codex_proxy.core.items import Part, TextPart
 

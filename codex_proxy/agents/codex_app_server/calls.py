@@ -16,8 +16,13 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.agents.codex_app_server.messages import UNREADABLE, Params
-from codex_proxy.agents.codex_app_server.payloads import RawItemCall, RawItemHead, check_readable
+from codex_proxy.agents.codex_app_server.wire import (
+    UNREADABLE,
+    Params,
+    RawItemCall,
+    RawItemHead,
+    check_readable,
+)
 from codex_proxy.agents.custom_tools import custom_input, function_parameters
 from codex_proxy.core.events import Event, Notice, RawItem, ToolCallRequested
 from codex_proxy.core.items import Tool

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from codex_proxy.agents.codex_app_server.launch import initialize_params
-from codex_proxy.agents.codex_app_server.messages import (
+from codex_proxy.agents.codex_app_server.wire import (
     UNREADABLE,
     Message,
     count_requests,

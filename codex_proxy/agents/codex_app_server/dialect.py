@@ -18,15 +18,20 @@ from codex_proxy.agents.codex_app_server import item_reader
 from codex_proxy.agents.codex_app_server.agent_requests import PendingCalls, Questions
 from codex_proxy.agents.codex_app_server.calls import ModelItems
 from codex_proxy.agents.codex_app_server.item_reader import ItemReader
-from codex_proxy.agents.codex_app_server.messages import (
+from codex_proxy.agents.codex_app_server.turn_params import split_input, thread_params, turn_settings
+from codex_proxy.agents.codex_app_server.turn_states import (
+    ACTIVE,
+    AGENT_MAY_WORK,
+    TABLE,
+    UNWANTED,
+    Change,
+    State,
+)
+from codex_proxy.agents.codex_app_server.wire import (
     UNREADABLE,
     Message,
     Params,
     RpcError,
-    refusal,
-    request,
-)
-from codex_proxy.agents.codex_app_server.payloads import (
     ThreadStartResult,
     ThreadTokenUsage,
     TurnError,
@@ -37,16 +42,9 @@ from codex_proxy.agents.codex_app_server.payloads import (
     error_kind,
     failed_end,
     failure_of_error,
+    refusal,
+    request,
     turn_end,
-)
-from codex_proxy.agents.codex_app_server.turn_params import split_input, thread_params, turn_settings
-from codex_proxy.agents.codex_app_server.turn_states import (
-    ACTIVE,
-    AGENT_MAY_WORK,
-    TABLE,
-    UNWANTED,
-    Change,
-    State,
 )
 from codex_proxy.agents.failures import failure_from_exit, retrying
 from codex_proxy.core.events import (

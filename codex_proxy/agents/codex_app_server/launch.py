@@ -1,7 +1,7 @@
-"""The arguments with which `codex app-server` and its threads are started.
+"""The arguments with which `codex app-server` is started.
 
-Input: settings of the operator and of the provider. Output: the argument vector, and the parameters of `initialize`
-and `thread/start`. No IO.
+Input: settings of the operator and of the provider. Output: the argument vector, and the parameters of `initialize`.
+No IO.
 
 There are two kinds of process. A *plain-model* process runs in a shadow home and only passes requests to the model:
 the client is the agent. An *agent* process runs in the user's own home as the user has configured it; its switches
@@ -12,11 +12,11 @@ network, and 0.163 ignores it for the model catalog. A process ends at once if a
 experiments with releases 0.133 to 0.169, and the tests with the real binary.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from codex_proxy.agents.codex.program import NEWEST_TESTED, Version
-from codex_proxy.agents.codex.sandbox_config import Sandbox, toml_string
+from codex_proxy.agents.codex.sandbox_config import toml_string
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
 from codex_proxy.agents.codex.switches import (
     COMMON_SWITCHES,
@@ -99,47 +99,3 @@ def initialize_params(client_name: str, version: str) -> dict[str, Any]:
             "optOutNotificationMethods": list(OPT_OUT_NOTIFICATIONS),
         },
     }
-
-
-def plain_thread_params(
-    cwd: str, *, model: str | None, tools: Sequence[dict[str, Any]] = ()
-) -> dict[str, Any]:
-    """Returns the parameters of `thread/start` for a plain-model turn: no base prompt, no environment, only the
-    client's `tools`.
-
-    `cwd` should be an empty folder, because Codex looks there for a project's configuration.
-    """
-    return _thread_params(cwd, model, "read-only") | {
-        "environments": [],
-        "baseInstructions": "",
-        "dynamicTools": list(tools),
-    }
-
-
-def agent_thread_params(
-    cwd: str, *, model: str | None, sandbox: Sandbox = "read-only", permissions: str | None = None
-) -> dict[str, Any]:
-    """Returns the parameters of `thread/start` for an agent turn: Codex with its own prompt and tools, working in
-    `cwd`.
-
-    `permissions` names a permission profile of the process, which replaces the sandbox.
-    """
-    params = _thread_params(cwd, model, sandbox)
-    if permissions is not None:
-        del params["sandbox"]  # Codex refuses both
-        params["permissions"] = permissions
-    return params
-
-
-def _thread_params(cwd: str, model: str | None, sandbox: Sandbox) -> dict[str, Any]:
-    params: dict[str, Any] = {
-        "cwd": cwd,
-        "ephemeral": True,  # nothing of the client's conversation is written to the user's home
-        "approvalPolicy": "never",  # nobody is there to be asked
-        "sandbox": sandbox,
-        # usage per model call, and the only sure sign that no further tool call of a step will come
-        "experimentalRawEvents": True,
-    }
-    if model is not None:
-        params["model"] = model
-    return params

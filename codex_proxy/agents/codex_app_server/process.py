@@ -13,8 +13,7 @@ from codex_proxy.agents.base import Ended
 from codex_proxy.agents.codex_app_server.connection import Connection
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
 from codex_proxy.agents.failures import exit_of, how_it_ended, last_words
-from codex_proxy.agents.lines import LineFramer, LineTooLong
-from codex_proxy.agents.session import TransportReader, broken_protocol
+from codex_proxy.agents.session import LineFramer, LineTooLong, TransportReader, broken_protocol
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
 from codex_proxy.process.descendants import children_of, descendants_of, resident_bytes, seconds_since_boot

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+from codex_proxy.agents.codex.sandbox_config import Sandbox
 from codex_proxy.agents.codex_app_server.calls import agent_name, custom_arguments, dynamic_tool
-from codex_proxy.agents.codex_app_server.launch import agent_thread_params, plain_thread_params
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -150,6 +150,50 @@ def thread_params(turn: Turn) -> dict[str, Any]:
     if turn.web_search:
         config["web_search"] = "live"  # replaces the process's setting, which is for turns without it
     return params | {"config": config} if config else params
+
+
+def plain_thread_params(
+    cwd: str, *, model: str | None, tools: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """Returns the parameters of `thread/start` for a plain-model turn: no base prompt, no environment, only the
+    client's `tools`.
+
+    `cwd` should be an empty folder, because Codex looks there for a project's configuration.
+    """
+    return _thread_params(cwd, model, "read-only") | {
+        "environments": [],
+        "baseInstructions": "",
+        "dynamicTools": list(tools),
+    }
+
+
+def agent_thread_params(
+    cwd: str, *, model: str | None, sandbox: Sandbox = "read-only", permissions: str | None = None
+) -> dict[str, Any]:
+    """Returns the parameters of `thread/start` for an agent turn: Codex with its own prompt and tools, working in
+    `cwd`.
+
+    `permissions` names a permission profile of the process, which replaces the sandbox.
+    """
+    params = _thread_params(cwd, model, sandbox)
+    if permissions is not None:
+        del params["sandbox"]  # Codex refuses both
+        params["permissions"] = permissions
+    return params
+
+
+def _thread_params(cwd: str, model: str | None, sandbox: Sandbox) -> dict[str, Any]:
+    params: dict[str, Any] = {
+        "cwd": cwd,
+        "ephemeral": True,  # nothing of the client's conversation is written to the user's home
+        "approvalPolicy": "never",  # nobody is there to be asked
+        "sandbox": sandbox,
+        # usage per model call, and the only sure sign that no further tool call of a step will come
+        "experimentalRawEvents": True,
+    }
+    if model is not None:
+        params["model"] = model
+    return params
 
 
 def turn_settings(turn: Turn) -> dict[str, Any]:

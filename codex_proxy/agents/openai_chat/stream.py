@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from codex_proxy.agents.lines import LineFramer, LineTooLong
+from codex_proxy.agents.session import LineFramer, LineTooLong
 
 MAX_LINE_BYTES: Final = 32 << 20
 """The most bytes of one event, or of a whole JSON answer. The longest contain base64 audio or images of several

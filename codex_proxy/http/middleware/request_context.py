@@ -17,8 +17,8 @@ from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultK
 from codex_proxy.core.keys import NOBODY
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import CLOCK, IDS, RUNS
-from codex_proxy.http.endpoint import ENDPOINT, REQUEST_ID, ROUTES, Handler, errors_of
-from codex_proxy.http.replies import fault_response, log_unforeseen
+from codex_proxy.http.endpoint import ENDPOINT, REQUEST_ID, ROUTES, Handler
+from codex_proxy.http.replies import errors_of, fault_response, log_unforeseen
 
 log = structlog.get_logger("codex_proxy.http")
 
