@@ -36,6 +36,7 @@ MADE_UP: Final = web.AppKey("made_up", frozenset[str])
 """The names of agents whose answers are not those of a model (the fake agent). The empty name means the only agent.
 """
 
+FAKE_WARNING: Final = "The embedded fake agent serves: its answers are made up."
 KEYS_TROUBLE: Final = (
     "The keys file cannot be read: the keys in force are older. The log and `codex-proxy doctor` say why."
 )
@@ -128,14 +129,13 @@ async def healthz(request: web.Request) -> web.Response:
     else:
         about.pop("trouble", None)
         body["agent"] = about
+    warnings = [FAKE_WARNING] if made_up else []
     if in_detail:
-        warnings = [agent.warning for agent in each_of(runs.agent) if agent.warning]
-        if warnings:
-            body["warning"] = " ".join(warnings)
+        warnings += [agent.warning for agent in each_of(runs.agent) if agent.warning]
         body["version"] = __version__
         body["turns"] = {"running": runs.running, "queued": runs.queued}
-    if made_up:
-        body["warning"] = "The embedded fake agent serves: its answers are made up."
+    if warnings:
+        body["warning"] = " ".join(warnings)
     if troubles:
         body["trouble"] = troubles[0]
     if request.app[CLIENTS].trouble is not None:

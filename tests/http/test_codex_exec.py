@@ -189,6 +189,14 @@ async def test_auto_takes_it_where_the_app_server_cannot_be_driven_and_says_so(
     assert logged["log_level"] == "warning"
 
 
+async def test_health_has_the_warning_of_an_agent_beside_that_of_the_fake_one(tmp_path: Path) -> None:
+    tables: dict[str, Any] = {"codex": {"agent": "auto"}, "fake": {}}
+    async with exec_proxy(tmp_path, "codex", schema=TOO_OLD, agents=tables) as proxy:
+        warning = (await proxy.send("GET", "/healthz")).body["warning"]
+    assert "`codex exec` drives it, with less" in warning
+    assert "The embedded fake agent serves: its answers are made up." in warning
+
+
 async def test_auto_does_not_take_it_where_the_app_server_can_be_driven(tmp_path: Path) -> None:
     async with exec_proxy(tmp_path, "auto") as proxy:
         assert proxy.server.agent.name == "codex-app-server"
