@@ -120,6 +120,21 @@ def test_a_line_of_the_history_that_is_confirmed_in_no_readable_way_fails_the_tu
     assert end.stop == Stop.FAILED
 
 
+def test_an_error_about_a_line_of_the_history_fails_the_turn_and_nothing_more_is_given() -> None:
+    dialect = ClaudeCodeTurn()
+    dialect.begin(Turn(model="", history=(said("user", "a"), said("assistant", "b"), said("user", "c"))))
+    answer = {"type": "control_response", "response": {"subtype": "success", "request_id": "initialize"}}
+    assert dialect.receive([json.dumps(answer).encode()]).writes
+    error = {"type": "result", "is_error": True, "api_error_status": 401, "result": "API Error: 401 no key"}
+    step = dialect.receive([json.dumps(error).encode()])
+    [end] = step.events
+    assert isinstance(end, TurnEnded)
+    assert end.failure is not None
+    assert end.failure.kind is FaultKind.AGENT_NOT_AUTHENTICATED
+    assert step.writes == b""
+    assert not dialect.can_resume
+
+
 @pytest.mark.parametrize(
     ("said", "code", "status", "kind"),
     [

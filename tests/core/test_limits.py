@@ -20,6 +20,7 @@ from codex_proxy.core.events import (
     ReasoningDelta,
     RefusalDelta,
     StepCompleted,
+    Stop,
     TextDelta,
 )
 from codex_proxy.core.items import Message, Reasoning, ToolCall
@@ -29,6 +30,7 @@ from codex_proxy.core.limits import (
     MaxSize,
     MaxTokens,
     StopSequences,
+    TurnLimits,
 )
 from tests.cpu_time import assert_cpu_time_below
 
@@ -235,3 +237,30 @@ def test_an_item_that_has_ended_is_not_closed_once_more() -> None:
     )
     assert hit == "length"
     assert cut[-2:] == [ItemStarted(Message("n")), ItemEnded("n", "incomplete")]
+
+
+# --- all of them --------------------------------------------------------------------------------
+
+
+def test_a_turn_without_limits_of_the_client_is_cut_by_its_size_alone() -> None:
+    events = told("1" * 99, [50])
+    assert TurnLimits(chars=10_000).feed(events) == (events, None)
+    assert TurnLimits(chars=10).feed(events)[1] is Stop.LENGTH
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "stop", "sequence"),
+    [
+        ("1" * ROOM + "2", "1" * ROOM, Stop.LENGTH, None),
+        ("12END3", "12", Stop.STOP, "END"),
+        ("1" * ROOM + "2END", "1" * ROOM, Stop.LENGTH, None),
+    ],
+    ids=["length", "stop", "length before stop"],
+)
+def test_the_limit_that_the_text_reaches_first_ends_the_turn(
+    text: str, said: str, stop: Stop, sequence: str | None
+) -> None:
+    limits = TurnLimits(chars=10_000, stop=["END"], max_tokens=2)
+    events, hit = limits.feed(told(text, []))
+    assert (text_of(events), hit, limits.stop_sequence) == (said, stop, sequence)
+    assert limits.feed(told("more", [], "n"))[0] == []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from codex_proxy.core import events as ev
 from codex_proxy.core.events import Event, FullText, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded
-from codex_proxy.core.items import Message, ToolCall
+from codex_proxy.core.items import Message, Reasoning, ToolCall
 from codex_proxy.core.repair import TurnRepair
 from tests.core.strategies import EVENT_LISTS, EVENTS, UNENDED_LISTS
 from tests.core.well_formed import arguments, open_items, texts, violations
@@ -339,6 +339,14 @@ def test_a_whole_text_that_revises_what_was_repeated_is_not_mixed_with_it() -> N
     )
     assert texts(log) == {"a": "abcdef"}
     assert failure_kind(log) == "upstream_disconnected"
+
+
+def test_an_open_message_that_a_retry_calls_something_else_is_not_opened_again() -> None:
+    thought = ItemStarted(Reasoning("a"))
+    log = repaired(TextDelta("a", "Hel"), ev.Retrying("again"), thought, TextDelta("a", "Hello"), END)
+    assert [event.item for event in log if isinstance(event, ItemStarted)] == [Message("a")]
+    assert texts(log) == {"a": "Hello"}
+    assert log[-1] == END
 
 
 def test_a_late_delta_after_a_repeated_step_is_noticed_and_no_fault() -> None:
