@@ -41,7 +41,7 @@ TOO_LONG = Failure(
 
 
 class TurnFiles(msgspec.Struct, frozen=True):
-    """The paths of the files that a turn's arguments name."""
+    """The paths of the files of one turn: its images, and the JSON Schema of its answer (None if it has none)."""
 
     images: tuple[str, ...] = ()
     schema: str | None = None

@@ -35,8 +35,8 @@ NO_BASE_PROMPT = ("instructions", '""')
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """How the processes of one mode are started: keys and TOML values for ``-c``, the environment, and the working
-    folder (None: the turn's).
+    """How the processes for one mode (plain model or agent) are started: `pairs` are keys and TOML values for
+    ``-c``, `env` is the environment, and `folder` the working folder (None: the turn's).
     """
 
     pairs: tuple[tuple[str, str], ...]
@@ -45,7 +45,7 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class ExecSetup(msgspec.Struct, frozen=True):
-    """How the processes of both modes are started, and the models."""
+    """What is needed to start `codex exec` processes: how those of each mode are started, and the models."""
 
     provider: ProviderConfig
     agent: Launch
@@ -56,8 +56,8 @@ class ExecSetup(msgspec.Struct, frozen=True):
 
 
 class ExecPlaces(msgspec.Struct, frozen=True):
-    """The path of the binary and its release, the user's Codex home, the state folder, and the sandbox's policy for
-    writing.
+    """What `prepare_exec` needs to know: the path of the binary and its release, the user's Codex home, the state
+    folder, and what the sandbox `workspace-write` allows in addition to the workspace.
     """
 
     program: str
@@ -74,10 +74,13 @@ async def prepare_exec(
     lite: bool | None,
     unknown: Collection[str],
 ) -> ExecSetup:
-    """Reads the user's home, and creates the files in the state folder. Raises `Fault` or `OSError`.
+    """Returns how `codex exec` processes are started. Reads the user's config.toml, asks the binary for its models,
+    and creates the home and the model catalog of plain-model turns in the state folder. Raises `Fault` if this
+    Codex cannot be used, and `OSError` if the state folder cannot.
 
     `environment` is the server's; children get the usual variables of it and those named in `child_env`. `lite`:
-    see `plain_catalog`. `unknown` are keys of switches that the binary does not know.
+    see `plain_catalog`. `unknown`: the keys of those ``-c`` switches that the binary does not support, which are
+    left out.
     """
     text, shadow = user_config(places.codex_home)
     env = child_environment(

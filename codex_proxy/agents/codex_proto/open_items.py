@@ -1,7 +1,7 @@
 """The items that the model is writing at the moment: messages, reasoning, and calls of the client's tools.
 
 `codex proto` gives messages and reasoning no ids, so they get ids here (`m0`, `r0`; calls are `c0`). The methods
-append events to the list `out`.
+append the events of an item (start, deltas, end) to the list `out`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ CallKind = Literal["function", "custom", "legacy"]
 
 
 class Messages:
-    """The open message of each choice (`choice` is None where the child does not write several choices). Its
-    methods append events to `out`.
+    """The messages that are open, at most one for each choice. `choice` is None where the child does not say to
+    which choice a text belongs. Its methods append events to `out`.
     """
 
     __slots__ = ("_ids", "by_choice", "count")
@@ -39,7 +39,7 @@ class Messages:
         self._ids: dict[int | None, str] = {}
         self.count = 0
         self.by_choice = False
-        """Whether the child writes a choice with its messages."""
+        """Whether any message so far belonged to a particular choice."""
 
     def __bool__(self) -> bool:
         """Whether a message is open."""
@@ -47,7 +47,7 @@ class Messages:
 
     @property
     def without_choice(self) -> str | None:
-        """The id of the open message that belongs to no particular choice; None if there is none."""
+        """The item id of the open message that belongs to no particular choice; None if there is none."""
         return self._ids.get(None)
 
     def add_delta(self, choice: int | None, text: str, out: list[Event]) -> None:
@@ -57,8 +57,8 @@ class Messages:
         out.append(TextDelta(self._ids.get(choice) or self._start(choice, out), text))
 
     def finish_with(self, choice: int | None, text: str, out: list[Event]) -> None:
-        """Adds the part of the full text that the deltas did not have, then closes the message. `choice`: see
-        `add_delta`.
+        """Ends the message of this choice with its full text: `out` gets the text, from which the repair drops what
+        the deltas had, and the end. Opens a message first if none is open.
         """
         item = self._ids.get(choice) or self._start(choice, out)
         del self._ids[choice]
@@ -66,7 +66,7 @@ class Messages:
         out.append(ItemEnded(item))
 
     def refuse(self, choice: int | None, text: str, out: list[Event]) -> None:
-        """Adds a refusal as the whole message, then closes it."""
+        """Ends the message of this choice with a refusal. Opens a message first if none is open."""
         item = self._ids.get(choice) or self._start(choice, out)
         del self._ids[choice]
         out += (RefusalDelta(item, text), ItemEnded(item))
@@ -90,10 +90,10 @@ class Messages:
 
 
 class ReasoningItems:
-    """The open reasoning item. Its methods append events to `out`.
+    """The reasoning item that is open, if any. Its methods append events to `out`.
 
-    The child writes the deltas of all parts first, then the full text of each part. A section break comes before
-    each part, the first included. After a full text, anything but another full text opens a new item.
+    The child writes the deltas of all summary parts first, then the full text of each part. A section break comes
+    before each part, the first included. After a full text, anything but another full text opens a new item.
     """
 
     __slots__ = ("_count", "_full_texts", "_item", "_part", "_parts_with_deltas", "_raw_deltas")
@@ -111,14 +111,18 @@ class ReasoningItems:
         return bool(self._item)
 
     def section_break(self, out: list[Event]) -> None:
-        """Starts the next part of the open item. A break before the first delta of the item does not count."""
+        """Handles the section break that the child writes before each summary part: further deltas belong to the
+        next part. The break before the first delta of an item changes nothing.
+        """
         if self._has_full_text():
             self.end(out)
         elif self._part in self._parts_with_deltas:
             self._part += 1
 
     def add_delta(self, text: str, kind: ReasoningKind, out: list[Event]) -> None:
-        """Adds a piece of the open part, or of the raw reasoning."""
+        """Appends a delta of the reasoning text. With the kind `raw` it belongs to the raw reasoning, otherwise to
+        the current summary part. Opens a reasoning item first if none is open.
+        """
         if self._has_full_text():
             self.end(out)
         self._start(out)
@@ -130,9 +134,10 @@ class ReasoningItems:
             out.append(ReasoningDelta(self._item, text, self._part))
 
     def add_full_text(self, text: str, kind: ReasoningKind, out: list[Event]) -> None:
-        """Adds the full text of the next part.
+        """Appends the full text of the next part of this kind, from which the repair drops what the deltas had.
 
-        It is left out if the parts of the deltas differ from those of the full texts, so that no text is repeated.
+        The text is left out if the parts that came as deltas differ from those of the full texts, so that no text
+        is repeated.
         """
         self._start(out)
         part = self._full_texts[kind]
@@ -196,11 +201,12 @@ LEGACY = "function_call"
 
 
 class Calls:
-    """The open calls of the client's tools, by choice and index. The child's ids of calls may come at once, later
-    or never. Its methods append events to `out`. The parameter `key` is a call's choice and index.
+    """The open calls of the client's tools. The parameter `key` is the choice and the index of a call. The methods
+    append events to `out`.
 
-    A call without an id gets a number as its id. `earlier_calls` of the conversation are counted, so that no id
-    occurs twice in it.
+    The child may give the id of a call with its first piece, later or never. A call without an id gets a number as
+    its id, counted from `earlier_calls`, the number of calls in the conversation before, so that no id occurs twice
+    in it.
     """
 
     __slots__ = ("_count", "_done", "_earlier_calls", "_open", "last_kind")
@@ -215,7 +221,9 @@ class Calls:
 
     @property
     def stop(self) -> Stop:
-        """The stop reason for a turn whose end does not name one."""
+        """The stop reason for a turn whose end does not name one: that of the last kind of call, or STOP if there
+        was no call.
+        """
         return _STOPS[self.last_kind]
 
     def add_piece(
@@ -227,7 +235,9 @@ class Calls:
         kind: CallKind,
         out: list[Event],
     ) -> None:
-        """Adds a piece of a call; `key` is its choice and index. Pieces of a complete call are ignored."""
+        """Handles a piece of a call. Its item is opened when the tool's name is known. Pieces of a complete call
+        are ignored.
+        """
         call = self._open.get(key)
         if call and call_id and call.call_id not in (None, call_id):
             self._end(key, out)
@@ -254,8 +264,8 @@ class Calls:
         kind: CallKind,
         out: list[Event],
     ) -> None:
-        """Adds the part of the full arguments that the deltas did not have, then closes the call. Ignored for a
-        complete call.
+        """Ends a call with its full arguments: `out` gets them, from which the repair drops what the deltas had,
+        and the end. Does nothing for a complete call.
         """
         if self._is_done(key, call_id):
             return

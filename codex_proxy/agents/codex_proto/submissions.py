@@ -34,9 +34,8 @@ EFFORTS = {
     "xhigh": "high",
     "max": "high",
 }
-"""The reasoning efforts of 0.42 for those of the API. It silently drops an operation with one that it does
-not know.
-"""
+"""The reasoning effort that release 0.42 is sent for each effort of the API. 0.42 silently drops a submission with
+an effort that it does not know."""
 
 SUMMARIES = frozenset({"auto", "concise", "detailed", "none"})
 

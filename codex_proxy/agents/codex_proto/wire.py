@@ -60,7 +60,7 @@ class CallPiece(msgspec.Struct, gc=False):
 
 
 class Invocation(msgspec.Struct, gc=False):
-    """The MCP server and tool that are called."""
+    """The MCP server and the tool of an MCP call."""
 
     server: str = ""
     tool: str = ""
@@ -177,7 +177,9 @@ _UNREADABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 def spellings(names: Iterable[str]) -> dict[str, str]:
-    """Returns every spelling of the given event names, with the usual name of that event."""
+    """Returns a table of all spellings of these event names (with a prefix, or an alias), each with the name that
+    this module uses.
+    """
     plain = {name: name for name in names} | ALIASES
     return plain | {PREFIX + spelling: name for spelling, name in plain.items()}
 
@@ -225,10 +227,11 @@ NO_USAGE = Usage()
 
 
 class TurnUsage:
-    """Counts a turn's tokens: the session's total now, less the total before the turn.
+    """Counts the tokens of one turn: the session's total now, minus the total before the turn.
 
     The first count of a turn comes with the response's headers and repeats the total before it, as does the first
-    count of each further model call. That is why the counts of the last call (`last_token_usage`) must not be summed.
+    count of each further model call. That is why the counts of the last call (`last_token_usage`) must not be
+    summed.
     """
 
     __slots__ = ("_session_before", "_session_total")
@@ -239,13 +242,13 @@ class TurnUsage:
 
     @property
     def so_far(self) -> Usage:
-        """The tokens of the turn so far."""
+        """The tokens of this turn so far."""
         return _difference(self._session_total, self._session_before or NO_USAGE)
 
     def add_count(self, msg: Msg, *, has_output: bool) -> Usage | None:
         """Handles a `token_count` event. Returns the tokens that it adds, or None if it adds none.
 
-        `has_output`: whether the model has put out something since the last count.
+        `has_output`: whether the model has sent any output since the last count.
         """
         info = msg.info
         if info is None:

@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 MODELS_SECONDS: Final = 30.0
 """Seconds between two requests for the list of models, which may change at any time."""
 RETRY_SECONDS: Final = 5.0
-"""Seconds between two such requests while the upstream cannot be reached."""
+"""Seconds between two requests for the list of models while the upstream cannot be reached."""
 MAX_HOPS: Final = 8
 """The most servers like this one that a request may pass through."""
 HOPS_HEADER: Final = "X-Codex-Hops"
@@ -210,9 +210,12 @@ class OpenAIChatAgent:
         return self._errors.of_response(status, dict(headers), body, self._clock.epoch())
 
 
-async def look_once(upstream: Upstream, clock: Clock) -> tuple[Failure | None, tuple[AgentModel, ...]]:
-    """Requests the list of models once, for `doctor`. Returns why turns would fail, as far as that request shows it,
-    and the models."""
+async def request_models_once(
+    upstream: Upstream, clock: Clock
+) -> tuple[Failure | None, tuple[AgentModel, ...]]:
+    """Requests the list of models once, for `doctor`. Returns the failure that turns would end with (None if the
+    request succeeded), and the models.
+    """
     agent = OpenAIChatAgent(upstream, clock)
     await agent._client.start()
     try:

@@ -26,7 +26,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.items import Message, Reasoning, ToolCall
 
 DETAILS: Final = ("service_tier", "system_fingerprint")
-"""Fields of an answer, beside its choices and usage, that OpenAI's API has."""
+"""Fields of OpenAI's answers, other than choices and usage, that are passed on to the client."""
 TOKEN_DETAILS: Final = {
     "prompt_tokens_details": ("audio_tokens", "cache_write_tokens"),
     "completion_tokens_details": (
@@ -35,12 +35,13 @@ TOKEN_DETAILS: Final = {
         "rejected_prediction_tokens",
     ),
 }
-"""The token counts that `Usage` has no field for."""
+"""The token counts of `usage` that have no field in `Usage` and are passed on, by the name of the object that has
+them."""
 MAX_ANNOTATIONS: Final = 1000
 
 
 class Answer:
-    """The answer to one request. Its methods append events to `out`."""
+    """Collects the answer to one request, and converts it to events. Its private methods append events to `out`."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Answer:
         self.message_id = ""
         """The id of the open or last message; empty before there is one."""
         self.fields: dict[str, str] = {}
-        """The last values of `DETAILS`."""
+        """The fields in `DETAILS`, with the value that came last."""
         self.annotations: list[Any] = []
         """The first annotations of the message, up to `MAX_ANNOTATIONS`."""
         self._told_annotations = 0

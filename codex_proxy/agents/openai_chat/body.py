@@ -20,7 +20,7 @@ from codex_proxy.core.turn import NamedTools, Turn
 
 
 class NamedSchema(msgspec.Struct, frozen=True):
-    """Reads the `title` of a schema, which holds the name that the client gave it."""
+    """A JSON Schema of which only the `title` is read: it holds the name that the client gave the schema."""
 
     title: str = "answer"
 
@@ -170,7 +170,7 @@ def custom_arguments(text: str) -> str:
 
 
 def custom_input(arguments: str) -> str:
-    """Returns the input of a custom tool, from the JSON arguments of the function that stands for it."""
+    """Returns the input of a custom tool, from the JSON arguments of the function that represents the tool."""
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError):

@@ -18,16 +18,16 @@ MAX_ID_CHARS: Final = 64
 
 
 class Call:
-    """One call, as far as it has arrived."""
+    """One tool call, as far as it has arrived."""
 
     def __init__(self) -> None:
         self.id = ""
         self.name = ""
         self.arguments: list[str] = []
         self.item_id = ""
-        """The id of its item, once that is open."""
+        """The id of the call's output item; empty until the item is opened."""
         self.old_form = False
-        """Whether it came as `function_call`, the predecessor of `tool_calls`."""
+        """Whether the call came as `function_call`, the predecessor of `tool_calls`."""
 
     @property
     def text(self) -> str:
@@ -36,7 +36,7 @@ class Call:
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """The call that one delta belongs to, and the arguments that it adds."""
+    """One entry of `tool_calls`: the call that it belongs to, and the piece of arguments that it adds."""
 
     call: Call
     arguments: str

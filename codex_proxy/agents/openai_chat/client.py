@@ -140,7 +140,9 @@ class UpstreamClient:
 
 
 class Exchange:
-    """One request and its answer, which is read in its own task as soon as the exchange is created."""
+    """One HTTP request and its answer. Its task sends the request as soon as the exchange is created, and passes
+    the answer to `deliver`.
+    """
 
     def __init__(self, sent: Send, timeouts: Timeouts, deliver: Deliver) -> None:
         self._sent = sent

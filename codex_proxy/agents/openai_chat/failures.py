@@ -190,7 +190,9 @@ def _error_in(value: Any) -> Mapping[str, Any]:
 
 
 def words_in(value: Any) -> str:
-    """Returns the message in an error of any of the known forms; empty for an HTML page."""
+    """Returns the message in the decoded JSON (or the text) of an error, in any of the known forms; empty for an
+    HTML page.
+    """
     if isinstance(value, str):
         return "" if value.lstrip().startswith("<") else value.strip()
     if not isinstance(value, dict):

@@ -17,7 +17,7 @@ from codex_proxy.agents.openai_chat.body import encoded
 from codex_proxy.agents.openai_chat.dialect import FAILURES, UNEXPLAINED
 from codex_proxy.agents.openai_chat.exchange import End, Head, Message
 from codex_proxy.agents.openai_chat.failures import BROKEN_OFF, MAX_ERROR_BYTES, ErrorReader
-from codex_proxy.agents.openai_chat.passage import Passage
+from codex_proxy.agents.openai_chat.pass_through import PassThrough
 from codex_proxy.core.events import (
     Event,
     ForwardedBytes,
@@ -55,7 +55,7 @@ class Forwarding:
         self._errors = errors
         self._refused = refused
         self._now = now
-        self._passage = self._new_passage()
+        self._pass_through = self._new_pass_through()
         self._error: Head | None = None
         self._error_body: list[bytes] = []
         self._ended = False
@@ -89,7 +89,7 @@ class Forwarding:
                 break
             if isinstance(message, bytes):
                 if self._error is None:
-                    self._pass(self._passage.feed(message), out)
+                    self._pass(self._pass_through.feed(message), out)
                 elif sum(map(len, self._error_body)) < MAX_ERROR_BYTES:
                     self._error_body.append(message)
             elif isinstance(message, Head):
@@ -116,31 +116,31 @@ class Forwarding:
 
     # --- the answer -----------------------------------------------------------------------------------
 
-    def _new_passage(self) -> Passage:
+    def _new_pass_through(self) -> PassThrough:
         request = self._request
         named = None if request.model_asked == self._model else request.model_asked
-        return Passage(stream=request.stream, tells_usage=request.include_usage, model_shown=named)
+        return PassThrough(stream=request.stream, wants_usage=request.include_usage, model_shown=named)
 
     def _pass(self, data: bytes, out: list[Event]) -> None:
-        passage = self._passage
+        pass_through = self._pass_through
         if data:
-            out.append(ForwardedBytes(data, passage.deltas))
-            passage.deltas = 0
-        if passage.fault is not None:
-            kind, value = passage.fault.kind, passage.fault.value
+            out.append(ForwardedBytes(data, pass_through.deltas))
+            pass_through.deltas = 0
+        if pass_through.fault is not None:
+            kind, value = pass_through.fault.kind, pass_through.fault.value
             self._fail(FAILURES[kind] if kind in FAILURES else self._errors.of_event(value), out)
-        elif passage.done:
+        elif pass_through.done:
             self._complete(out)
 
     def _end(self, end: End, out: list[Event]) -> bytes:
         """Handles the end of the exchange. Returns the body of another request, if one is needed."""
         if self._error is not None:
             return self._refused_by_upstream(self._error, b"".join(self._error_body), out)
-        self._pass(self._passage.close(), out)
+        self._pass(self._pass_through.close(), out)
         if self._ended:
             return b""
-        if self._passage.finishes and end.failure is None:
-            out.append(ForwardedBytes(self._passage.finish()))
+        if self._pass_through.finishes and end.failure is None:
+            out.append(ForwardedBytes(self._pass_through.finish()))
             self._complete(out)
         else:
             self._fail(end.failure or BROKEN_OFF, out)
@@ -155,17 +155,17 @@ class Forwarding:
         if ours and head.status in _REFUSING and _USAGE.encode() in body:
             self._refused.add(_USAGE)
             self._error, self._error_body = None, []
-            self._passage = self._new_passage()
+            self._pass_through = self._new_pass_through()
             return forwarded_body(self._request, self._model, self._refused)
         self._fail(self._errors.of_response(head.status, head.headers, body, self._now()), out)
         return b""
 
     def _complete(self, out: list[Event]) -> None:
-        finishes = self._passage.finishes
+        finishes = self._pass_through.finishes
         if "error" in finishes.values():
             self._fail(UNEXPLAINED, out)
             return
-        usage = self._passage.usage
+        usage = self._pass_through.usage
         if usage is not None:
             out.append(UsageReported(usage, "provider"))
         stop = finishes.get(0) or next(iter(finishes.values()), Stop.STOP)

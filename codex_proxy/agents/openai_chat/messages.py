@@ -62,7 +62,7 @@ class Conversation:
             self.add(item)
 
     def add(self, item: HistoryItem) -> None:
-        """Appends an item; an output is put with its call."""
+        """Appends a history item. The output of a call is put directly after the call."""
         if isinstance(item, RawHistoryItem):
             self._reasoning += reasoning_text(item.json) if self._reasoning_back else ""
             for each in items_of(item.json):

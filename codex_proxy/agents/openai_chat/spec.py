@@ -54,7 +54,7 @@ async def check_upstream(context: AgentContext, wire: Wire) -> list[Check]:
     """Returns the checks whether the upstream answers, and which models it has. It is only asked for its models,
     which costs nothing. `wire` is the API that it speaks.
     """
-    from codex_proxy.agents.openai_chat.agent import look_once
+    from codex_proxy.agents.openai_chat.agent import request_models_once
     from codex_proxy.commands.checkup import Check, Fact
 
     try:
@@ -69,7 +69,7 @@ async def check_upstream(context: AgentContext, wire: Wire) -> list[Check]:
     if upstream.clients_key:
         message = f"{upstream.host} is asked with the keys of clients, of which none is here to try it with."
         return [Check(name="upstream", status="skipped", message=message, facts=facts)]
-    trouble, models = await look_once(upstream, context.clock)
+    trouble, models = await request_models_once(upstream, context.clock)
     facts["models"] = len(models)
     if trouble is not None:
         names = upstream.setting_names

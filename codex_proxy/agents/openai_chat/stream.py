@@ -20,7 +20,9 @@ MiB."""
 
 
 class StreamEvent(msgspec.Struct, frozen=True):
-    """One event. `value` is the decoded JSON of a `chunk` or an `error`."""
+    """One event of the body of an answer. `value` is the decoded JSON of a `chunk` or an `error`; None for other
+    kinds.
+    """
 
     kind: Literal["chunk", "error", "done", "no_json", "no_answer", "too_long"]
     """`chunk` or `error`: decoded JSON; `done`: `[DONE]`; `no_json`: data that cannot be decoded; `no_answer`: the
@@ -33,7 +35,9 @@ _SPACE: Final = b" \t\r\n\xef\xbb\xbf"
 
 
 class AnswerReader:
-    """Reads one body. Call `feed` with each chunk, then `close`."""
+    """Reads the body of one HTTP answer of a Chat Completions server, which is a stream of server-sent events or
+    one JSON object. Call `feed` with each chunk of bytes, then `close`; both return the events that were completed.
+    """
 
     def __init__(self, max_line: int = MAX_LINE_BYTES) -> None:
         self._max_line = max_line
@@ -45,7 +49,7 @@ class AnswerReader:
         """The event name that applies to the next data."""
 
     def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """Returns the events that this chunk completes."""
+        """Takes the next bytes of the body. Returns the events that are complete with them."""
         if self._form == "unknown":
             found = self._recognised(chunk)
             if found:
@@ -109,7 +113,7 @@ class AnswerReader:
 
 
 def decoded_event(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
-    """Returns the event with this JSON data; one of kind `no_json` if it cannot be decoded."""
+    """Returns an event of this kind with the JSON in `data` decoded; one of kind `no_json` if it cannot be decoded."""
     try:
         value = msgspec.json.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

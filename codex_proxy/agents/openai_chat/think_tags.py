@@ -15,7 +15,9 @@ CLOSE: Final = "</think>"
 
 
 class Split(msgspec.Struct, frozen=True, gc=False):
-    """A piece of a model's text, split into reasoning and answer."""
+    """A piece of a model's text, split into its part of the reasoning and its part of the answer. Either may be
+    empty.
+    """
 
     reasoning: str = ""
     text: str = ""

@@ -56,15 +56,15 @@ class Timeouts(msgspec.Struct, frozen=True):
     """The time limits of an exchange, in seconds. The turn has a time limit in addition."""
 
     connect: float
-    """For name resolution, connection and TLS handshake."""
+    """The most seconds for name resolution, connection and TLS handshake."""
     first_byte: float
-    """From the request to the first byte of the answer's body."""
+    """The most seconds from the request to the first byte of the answer's body."""
     silence: float
-    """The longest time between two reads of the body."""
+    """The most seconds between two reads of the body."""
 
 
 class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator calls the settings of an upstream, for messages about them."""
+    """The names of the settings of an upstream, as error messages show them to the operator."""
 
     url: str = "--upstream-url (PROXY_UPSTREAM_URL)"
     key: str = "PROXY_UPSTREAM_KEY"
@@ -74,7 +74,9 @@ class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_table(cls, table: str) -> SettingNames:
-        """Returns the names in a table of the settings file, like `[upstreams.groq]`; an empty one is none."""
+        """Returns the names for an upstream whose settings are in the table `table` of the settings file, like
+        `[upstreams.groq]`. An empty `table` means that they are settings of the server.
+        """
         if not table:
             return cls()
         return cls(

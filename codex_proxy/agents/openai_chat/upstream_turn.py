@@ -25,8 +25,8 @@ A = TypeVar("A")
 
 
 class UpstreamTurn(ABC, Generic[A]):
-    """The base of a `Dialect` for HTTP exchanges. Each of its writes is the body of a request. `A` is the type of
-    its answers.
+    """The base of dialects that send HTTP requests. Each write of its steps is the body of one request. `A` is the
+    type in which an answer is collected.
     """
 
     def __init__(

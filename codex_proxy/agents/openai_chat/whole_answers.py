@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 
-def chunks_of(answer: dict[str, Any], *, tells_usage: bool) -> Iterator[dict[str, Any]]:
-    """Yields the chunks of a whole answer: one with all choices and, if `tells_usage`, one with the usage."""
+def chunks_of(answer: dict[str, Any], *, wants_usage: bool) -> Iterator[dict[str, Any]]:
+    """Yields the chunks of a whole answer: one with all choices and, if `wants_usage`, one with the usage."""
     head = {name: value for name, value in answer.items() if name not in ("choices", "usage")}
     head["object"] = "chat.completion.chunk"
     choices = answer.get("choices")
     said = [_as_delta(choice) for choice in choices or () if isinstance(choice, dict)]
     yield {**head, "choices": said}
     usage = answer.get("usage")
-    if tells_usage and usage is not None:
+    if wants_usage and usage is not None:
         yield {**head, "choices": [], "usage": usage}
 
 

@@ -56,7 +56,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Answer:
-    """The answer to one request. Its methods append events to `out`."""
+    """Collects the answer to one request, and converts it to events. Its private methods append events to `out`."""
 
     def __init__(
         self, new_id: Callable[[str], str], *, streamed: Collection[tuple[Kind, str]] = frozenset()

@@ -28,8 +28,8 @@ from codex_proxy.core.items import (
 from codex_proxy.core.turn import NamedTools, Turn
 
 CUSTOM: Final = "custom"
-"""Stands for custom tools in the set of refused fields. If it is in the set, they are sent as functions with one
-string."""
+"""The member of the set of refused fields that means custom tools. If it is in the set, custom tools are sent as
+functions with one string parameter."""
 OPTIONAL: Final = ("include", "store", "parallel_tool_calls", CUSTOM)
 """Fields (other than sampling) that are left out or sent in another form if the upstream's error names them."""
 _REFUSING: Final = frozenset({400, 422, 500})

@@ -31,18 +31,20 @@ _SPACE: Final = b" \t\r\n\xef\xbb\xbf"
 _LINE_END: Final = re.compile(rb"\r?\n")
 
 
-class Passage:
-    """Passes one body on. Call `feed` with each chunk, and `close` at the end; both return bytes for the client."""
+class PassThrough:
+    """Passes the body of one answer on to the client. Call `feed` with each chunk, and `close` at the end; both
+    return bytes for the client.
+    """
 
     def __init__(
         self,
         *,
         stream: bool,
-        tells_usage: bool,
+        wants_usage: bool,
         model_shown: str | None = None,
         max_event: int = MAX_LINE_BYTES,
     ) -> None:
-        """`stream`: the client asked for a stream of events; otherwise for one JSON object. `tells_usage`: the
+        """`stream`: the client asked for a stream of events; otherwise for one JSON object. `wants_usage`: the
         client asked for the usage in its stream. `model_shown`: the name that replaces the upstream's model name;
         None to keep it. `max_event`: the most bytes of one event.
         """
@@ -61,7 +63,7 @@ class Passage:
         """Events before the first content of the answer. Until then nothing is sent, so that a failure can still have
         an HTTP status. None once there is content."""
         self._stream = stream
-        self._tells_usage = tells_usage
+        self._wants_usage = wants_usage
         self._model_shown = model_shown
         self._max_event = max_event
         self._is_json: bool | None = None
@@ -82,7 +84,7 @@ class Passage:
         return self.done or self.fault is not None
 
     def feed(self, chunk: bytes) -> bytes:
-        """Takes bytes of the body. Returns the bytes to send to the client."""
+        """Takes the next bytes of the body. Returns the bytes to send to the client now, possibly none."""
         if self.over or not chunk:
             return b""
         if self._is_json is None and not self._recognise(chunk):
@@ -247,7 +249,7 @@ class Passage:
         if choices:
             self.deltas += 1
         new = dict(chunk)
-        if isinstance(chunk.get("usage"), dict) and not self._tells_usage:
+        if isinstance(chunk.get("usage"), dict) and not self._wants_usage:
             if not choices:
                 return {}
             del new["usage"]
@@ -298,7 +300,7 @@ class Passage:
         self._note(event.value)
         if self._stream:
             named = {} if self._model_shown is None else {"model": self._model_shown}
-            chunks = chunks_of({**event.value, **named}, tells_usage=self._tells_usage)
+            chunks = chunks_of({**event.value, **named}, wants_usage=self._wants_usage)
             return b"".join(b"data: " + encoded(chunk) + b"\n\n" for chunk in chunks) + DONE
         if self._model_shown is None or "model" not in event.value:
             return body

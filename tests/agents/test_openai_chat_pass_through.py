@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.openai_chat.passage import Passage
+from codex_proxy.agents.openai_chat.pass_through import PassThrough
 from codex_proxy.agents.openai_chat.stream import StreamEvent, decoded_event
 from codex_proxy.core.events import Usage
 from tests.upstreams.cases import CASES, DONE, USAGE, chunk, event, text
@@ -32,9 +32,9 @@ TRICKY = (
 """Texts that look like the frame around them."""
 
 
-def passed(passage: Passage, chunks: Sequence[bytes]) -> bytes:
+def passed(pass_through: PassThrough, chunks: Sequence[bytes]) -> bytes:
     """All that is passed on of a body that comes in these pieces."""
-    return b"".join([*map(passage.feed, chunks), passage.close()])
+    return b"".join([*map(pass_through.feed, chunks), pass_through.close()])
 
 
 def cut(body: bytes, places: Sequence[int]) -> list[bytes]:
@@ -72,37 +72,37 @@ places = st.lists(st.integers(0, 5000), max_size=30)
 def test_the_bytes_passed_on_are_those_that_came_wherever_they_are_cut(
     body: bytes, places: list[int]
 ) -> None:
-    passage = Passage(stream=True, tells_usage=True)
-    assert passed(passage, cut(body, places)) == body
-    assert passage.done
-    assert passage.fault is None
-    assert passage.finishes == {0: "stop"}
-    assert passage.usage == Usage(input=11, output=7)
+    pass_through = PassThrough(stream=True, wants_usage=True)
+    assert passed(pass_through, cut(body, places)) == body
+    assert pass_through.done
+    assert pass_through.fault is None
+    assert pass_through.finishes == {0: "stop"}
+    assert pass_through.usage == Usage(input=11, output=7)
 
 
 @given(body=streams(), places=places)
 def test_without_being_asked_usage_is_the_one_thing_that_is_left_out(body: bytes, places: list[int]) -> None:
     crlf = USAGE_CHUNK.replace(b"\n", b"\r\n")
-    passage = Passage(stream=True, tells_usage=False)
-    assert passed(passage, cut(body, places)) == body.replace(USAGE_CHUNK, b"").replace(crlf, b"")
-    assert passage.usage == Usage(input=11, output=7), "it is known all the same"
+    pass_through = PassThrough(stream=True, wants_usage=False)
+    assert passed(pass_through, cut(body, places)) == body.replace(USAGE_CHUNK, b"").replace(crlf, b"")
+    assert pass_through.usage == Usage(input=11, output=7), "it is known all the same"
 
 
 @given(body=streams(), end=st.integers(0, 5000), places=places)
 def test_what_breaks_off_is_passed_on_in_whole_events(body: bytes, end: int, places: list[int]) -> None:
     end %= len(body)
-    passage = Passage(stream=True, tells_usage=True)
-    out = passed(passage, cut(body[:end], places))
+    pass_through = PassThrough(stream=True, wants_usage=True)
+    out = passed(pass_through, cut(body[:end], places))
     whole = body.startswith(out.rstrip(b"\r\n"))
     assert whole
     assert not out or out.endswith((b"\n\n", b"\n\r\n"))
-    assert not passage.done or b"[DONE]" in body[:end]
+    assert not pass_through.done or b"[DONE]" in body[:end]
 
 
 @given(body=streams(), places=places)
 def test_the_model_has_the_name_that_the_client_asked_for(body: bytes, places: list[int]) -> None:
-    passage = Passage(stream=True, tells_usage=True, model_shown="my-alias")
-    out = passed(passage, cut(body, places))
+    pass_through = PassThrough(stream=True, wants_usage=True, model_shown="my-alias")
+    out = passed(pass_through, cut(body, places))
     told = [json.loads(line[5:]) for line in out.decode().split("\n") if line.startswith("data: {")]
     came = [json.loads(line[5:]) for line in body.decode().split("\n") if line.startswith("data: {")]
     assert told == [each | {"model": "my-alias"} for each in came]
@@ -112,29 +112,29 @@ def test_the_model_has_the_name_that_the_client_asked_for(body: bytes, places: l
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.status == 200])
 def test_every_dialect_is_passed_on_or_fails_as_it_should(name: str, size: int) -> None:
     case = CASES[name]
-    passage = Passage(stream=True, tells_usage=True)
-    out = passed(passage, [case.body[at : at + size] for at in range(0, len(case.body), size)])
+    pass_through = PassThrough(stream=True, wants_usage=True)
+    out = passed(pass_through, [case.body[at : at + size] for at in range(0, len(case.body), size)])
     if case.stop == "failed":
         assert (
-            passage.fault is not None
-            or not (passage.done or passage.finishes)
-            or "error" in passage.finishes.values()
+            pass_through.fault is not None
+            or not (pass_through.done or pass_through.finishes)
+            or "error" in pass_through.finishes.values()
         )
     else:
-        assert passage.fault is None
-        assert passage.done or passage.finishes
+        assert pass_through.fault is None
+        assert pass_through.done or pass_through.finishes
         if case.usage:
-            assert passage.usage is not None
-            assert (passage.usage.input, passage.usage.output) == case.usage
-    assert passage.fault is None or b"rror" not in out, "an error of the upstream's is not passed on"
+            assert pass_through.usage is not None
+            assert (pass_through.usage.input, pass_through.usage.output) == case.usage
+    assert pass_through.fault is None or b"rror" not in out, "an error of the upstream's is not passed on"
 
 
 def test_nothing_is_passed_on_before_the_first_word() -> None:
-    passage = Passage(stream=True, tells_usage=True)
+    pass_through = PassThrough(stream=True, wants_usage=True)
     role, word = event(chunk({"role": "assistant", "content": ""})), event(chunk({"content": "Hi"}))
-    assert passage.feed(b": queued\n\n" + role) == b""
-    assert passage.feed(word) == b": queued\n\n" + role + word
-    assert passage.feed(word) == word
+    assert pass_through.feed(b": queued\n\n" + role) == b""
+    assert pass_through.feed(word) == b": queued\n\n" + role + word
+    assert pass_through.feed(word) == word
 
 
 def test_of_a_large_block_only_the_events_that_matter_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,32 +144,32 @@ def test_of_a_large_block_only_the_events_that_matter_are_decoded(monkeypatch: p
         decoded.append(data)
         return decoded_event(data, name)
 
-    monkeypatch.setattr("codex_proxy.agents.openai_chat.passage.decoded_event", counting)
+    monkeypatch.setattr("codex_proxy.agents.openai_chat.pass_through.decoded_event", counting)
     role, word = event(chunk({"role": "assistant", "content": ""})), event(chunk({"content": "Hi"}))
     end = event(chunk({}, "stop"))
     body = role + word * 500 + end + USAGE_CHUNK + DONE
     for pieces in ([body], cut(body, [len(body) // 3])):
         decoded.clear()
-        passage = Passage(stream=True, tells_usage=True)
-        assert passed(passage, pieces) == body
-        assert passage.deltas == 502
+        pass_through = PassThrough(stream=True, wants_usage=True)
+        assert passed(pass_through, pieces) == body
+        assert pass_through.deltas == 502
         assert len(decoded) == 4, "the role, the first word, the end and the usage"
 
 
 def test_usage_in_the_last_delta_is_taken_out_of_it() -> None:
-    passage = Passage(stream=True, tells_usage=False)
-    out = passage.feed(event(chunk({"content": "Hi"}, "stop", usage=USAGE)) + DONE)
+    pass_through = PassThrough(stream=True, wants_usage=False)
+    out = pass_through.feed(event(chunk({"content": "Hi"}, "stop", usage=USAGE)) + DONE)
     assert out == event(chunk({"content": "Hi"}, "stop")) + DONE
-    assert passage.usage == Usage(input=11, output=7)
+    assert pass_through.usage == Usage(input=11, output=7)
 
 
 def test_each_choice_has_its_finish_reason() -> None:
-    passage = Passage(stream=True, tells_usage=True)
+    pass_through = PassThrough(stream=True, wants_usage=True)
     for index, finish in ((1, "length"), (0, "stop")):
         made = chunk({"content": "a"}, finish)
         made["choices"][0]["index"] = index
-        passage.feed(event(made))
-    assert passage.finishes == {1: "length", 0: "stop"}
+        pass_through.feed(event(made))
+    assert pass_through.finishes == {1: "length", 0: "stop"}
 
 
 WHOLE = {
@@ -184,21 +184,21 @@ WHOLE = {
 @given(places=places)
 def test_one_object_is_passed_on_as_it_is(places: list[int]) -> None:
     body = json.dumps(WHOLE, indent=1).encode()
-    passage = Passage(stream=False, tells_usage=False)
-    assert passed(passage, cut(body, places)) == body
-    assert passage.done
-    assert passage.usage == Usage(input=11, output=7)
+    pass_through = PassThrough(stream=False, wants_usage=False)
+    assert passed(pass_through, cut(body, places)) == body
+    assert pass_through.done
+    assert pass_through.usage == Usage(input=11, output=7)
 
 
 def test_one_object_gets_the_name_of_the_model_and_keeps_all_else() -> None:
     body = b'{"model": "m", "seed": 1.50, "choices": []}'
-    passage = Passage(stream=False, tells_usage=False, model_shown="mine")
-    assert passed(passage, [body]) == b'{"model":"mine","seed":1.50,"choices":[]}'
+    pass_through = PassThrough(stream=False, wants_usage=False, model_shown="mine")
+    assert passed(pass_through, [body]) == b'{"model":"mine","seed":1.50,"choices":[]}'
 
 
 def test_one_object_where_a_stream_was_asked_for_becomes_one() -> None:
-    passage = Passage(stream=True, tells_usage=True)
-    lines = passed(passage, [json.dumps(WHOLE).encode()]).decode().split("\n\n")
+    pass_through = PassThrough(stream=True, wants_usage=True)
+    lines = passed(pass_through, [json.dumps(WHOLE).encode()]).decode().split("\n\n")
     first, last = json.loads(lines[0][6:]), json.loads(lines[1][6:])
     assert first["object"] == "chat.completion.chunk"
     assert first["choices"][0]["delta"]["content"] == "Hi"
@@ -207,8 +207,8 @@ def test_one_object_where_a_stream_was_asked_for_becomes_one() -> None:
 
 
 def test_a_stream_where_one_object_was_asked_for_becomes_one() -> None:
-    passage = Passage(stream=False, tells_usage=False)
-    answer = json.loads(passed(passage, [text("Hello.")]))
+    pass_through = PassThrough(stream=False, wants_usage=False)
+    answer = json.loads(passed(pass_through, [text("Hello.")]))
     assert answer["object"] == "chat.completion"
     assert answer["choices"][0]["message"] == {"role": "assistant", "content": "Hello."}
     assert answer["choices"][0]["finish_reason"] == "stop"
@@ -216,7 +216,7 @@ def test_a_stream_where_one_object_was_asked_for_becomes_one() -> None:
 
 
 def test_an_event_without_an_end_is_given_up() -> None:
-    passage = Passage(stream=True, tells_usage=True, max_event=100)
-    assert passage.feed(b"data: " + b"x" * 200) == b""
-    assert passage.fault is not None
-    assert passage.fault.kind == "too_long"
+    pass_through = PassThrough(stream=True, wants_usage=True, max_event=100)
+    assert pass_through.feed(b"data: " + b"x" * 200) == b""
+    assert pass_through.fault is not None
+    assert pass_through.fault.kind == "too_long"
