@@ -23,6 +23,7 @@ async def test_a_schema_of_an_object_is_taken(schema: bytes) -> None:
     assert await wrong_of(SchemaChecks(), [schema]) == [None]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "schema",
     [

@@ -154,6 +154,7 @@ def test_a_place_is_in_danger_from_what_holds_it_and_from_what_lies_in_it(
     assert (found is not None) is (lower.is_relative_to(upper) or (whole and upper.is_relative_to(lower)))
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_is_started_in_the_checkout_says_to_start_it_elsewhere(tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-m", "codex_proxy", "serve", "--agent", "fake"]
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}

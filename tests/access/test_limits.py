@@ -116,7 +116,7 @@ async def test_a_body_that_is_nested_too_deep_is_refused(proxy: Proxy, path: str
     assert str(DEPTH) in answer.error["message"]
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize("path", [*PATHS, "/v1/conversations"])
 @pytest.mark.parametrize("filler", [0, [], "", {}])
 async def test_a_body_of_too_many_values_is_refused_whichever_they_are(

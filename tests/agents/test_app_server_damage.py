@@ -61,6 +61,7 @@ def can_be_remembered(raw: list[bytes], policy: ToolPolicy) -> None:
         assert head.kind
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "name",
     [

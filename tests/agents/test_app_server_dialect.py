@@ -44,6 +44,7 @@ def test_a_recording_comes_out_as_what_happened_in_it(name: str, nth: int) -> No
     assert outcome(played) == OUTCOMES[name, nth]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("name", "nth"), OUTCOMES)
 def test_after_a_recording_the_agent_has_dropped_the_turn(name: str, nth: int) -> None:
     played = replay(name, nth)

@@ -243,6 +243,7 @@ async def test_temporary_files_of_confined_processes_are_removed_at_the_next_sta
     assert tmp_path.exists()
 
 
+@pytest.mark.exhaustive
 async def test_each_writable_folder_has_its_own_process_and_only_so_many_are_kept(tmp_path: Path) -> None:
     if (await found_here("landlock", tmp_path)).confinement is None:
         pytest.skip("Landlock does not work here")

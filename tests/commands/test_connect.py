@@ -292,6 +292,7 @@ def test_whatever_else_is_in_a_file_is_still_there_afterwards(data: dict[str, An
 # --- what is printed works ------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", ["langchain", "openai-python", "anthropic-python"])
 async def test_the_python_that_is_printed_gets_an_answer(name: str, tmp_path: Path) -> None:

@@ -349,6 +349,7 @@ TRIED = (
 """Texts of which every setting takes at least one that is not its default."""
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     ("name", "variable"), [(name, each) for name in Settings.model_fields for each in variables_of(name)]
 )
@@ -395,6 +396,7 @@ async def test_the_real_binary_is_found_asked_and_ended(tmp_path: Path) -> None:
     assert not (tmp_path / "state").exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.real
 async def test_the_real_binary_says_itself_that_nobody_is_signed_in(tmp_path: Path) -> None:
     home = make_codex_home(tmp_path, "http://127.0.0.1:9/v1")

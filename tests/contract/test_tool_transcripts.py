@@ -73,7 +73,7 @@ def files_in(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=12)
 @pytest.mark.parametrize(
     ("case", "dialect", "way"),
     [

@@ -49,7 +49,7 @@ def test_a_scenario_ends_in_proto(name: str) -> None:
     assert messages[-1]["type"] == "task_complete"
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("name", sorted(set(NAMES) - DIFFERENT))
 def test_a_scenario_says_the_same_in_both_dialects(name: str) -> None:
     with proto() as child:

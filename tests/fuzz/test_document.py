@@ -71,7 +71,7 @@ def test_every_operation_is_asked() -> None:
     assert len(DESCRIBED) == len(SERVED) - 1
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("operation", DESCRIBED.values(), ids=DESCRIBED)
 @FEW
 @given(data=st.data())

@@ -62,6 +62,7 @@ def wait() -> None:
     hold_up_the_loop(2 * MAX_HOLD_SECONDS)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("meanwhile", [collect_often, wait])
 async def test_a_collection_of_garbage_and_a_wait_are_no_hold(meanwhile: Callable[[], None]) -> None:
     with Holds() as holds:

@@ -72,6 +72,7 @@ def test_many_large_tools_hold_nobody_up(port: int) -> None:
     assert answered(asking("Hello", **tools(*many)), port)[0] == 200
 
 
+@pytest.mark.exhaustive
 def test_an_answer_that_cannot_be_checked_in_time_is_a_fault_with_a_name(port: int) -> None:
     said = "[[fake:text say='{\"a\": 1}']]"
     status, answer = answered(asking(said, **formatted(DOUBLING)), port)

@@ -171,6 +171,7 @@ async def test_nobody_signed_in_is_said_at_once(tmp_path: Path) -> None:
         assert (await proxy.send("GET", "/readyz")).status == 503
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("schema", [TOO_OLD, None])
 async def test_auto_takes_it_where_the_app_server_cannot_be_driven_and_says_so(
     tmp_path: Path, schema: str | None

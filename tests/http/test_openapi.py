@@ -86,6 +86,7 @@ async def test_it_needs_no_key_but_the_right_host_name(tmp_path: Path) -> None:
         assert refused.status == 403
 
 
+@pytest.mark.exhaustive
 def test_a_server_starts_without_it() -> None:
     program = "import sys, codex_proxy.app; print([name for name in sys.modules if 'http.openapi.' in name])"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -244,6 +245,7 @@ TOOL = {"type": "function", "name": "get_weather", "parameters": {"type": "objec
 TOLD = {"role": "user", "content": "Hello."}
 
 
+@pytest.mark.exhaustive
 async def test_what_is_stored_is_answered_as_described(everything: Proxy) -> None:
     async def asked(method: str, path: str, body: Any = None, /, status: int = 200, **names: str) -> Any:
         answer = await everything.send(method, "/v1" * (path in PREFIXED) + path.format(**names), body)

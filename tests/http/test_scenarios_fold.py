@@ -80,7 +80,7 @@ def without_nulls(message: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in message.items() if value is not None}
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=8)
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("scenario", SCENARIOS)
 async def test_a_stream_folds_to_the_whole_answer(proxy_and_n: tuple[Proxy, int], scenario: str) -> None:

@@ -7,6 +7,7 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import pytest
 from openai import AsyncOpenAI
 
 from codex_proxy.core.tokens import estimate_tokens
@@ -129,6 +130,7 @@ async def test_a_chain_of_responses_that_holds_too_much_is_not_continued(tmp_pat
         assert (await ask(proxy, "Go on.", previous_response_id=first["id"])).status == 200
 
 
+@pytest.mark.exhaustive
 async def test_counting_a_long_conversation_has_little_of_it_in_memory(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "store.db", clock=Hands())
     await store.add_conversation(conversation("conv_1"))

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import pytest
 
 from tests.http.serving import user
 from tests.http_responses.asking import said, serving
@@ -123,6 +124,7 @@ def settings_for(folder: Path, drain_ms: int) -> dict[str, str]:
     return {"PROXY_DRAIN_MS": str(drain_ms), "STREAM_RELEASE_FILE": str(folder / "go")}
 
 
+@pytest.mark.exhaustive
 async def test_every_request_on_an_accepted_connection_is_answered_while_the_server_drains(
     tmp_path: Path,
 ) -> None:

@@ -286,6 +286,7 @@ async def test_a_server_that_is_still_starting_is_waited_for_as_long_as_the_sett
         await polled(called)
 
 
+@pytest.mark.exhaustive
 async def test_a_stream_is_kept_alive_while_a_call_runs(tmp_path: Path) -> None:
     more: dict[str, Any] = {"fake_dialect": "app-server", "sse_keepalive_ms": 20}
     more["mcp_config"] = operators(tmp_path, "hang")
@@ -316,6 +317,7 @@ async def test_an_approval_on_a_socket_runs_its_call_without_a_store(proxy: Prox
     assert message["content"][0]["text"] == "The tool said: Sunny in Paris."
 
 
+@pytest.mark.exhaustive
 async def test_a_background_response_that_is_cancelled_ends_its_call(tmp_path: Path) -> None:
     more: dict[str, Any] = {"fake_dialect": "app-server", "mcp_config": operators(tmp_path, "hang")}
     prompt = f"[[fake:tool_call args='{json.dumps({'folder': str(tmp_path)})}']]"
@@ -357,6 +359,7 @@ async def test_a_server_that_stops_ends_a_list_under_way(tmp_path: Path) -> None
     assert started(never) == []
 
 
+@pytest.mark.exhaustive
 async def test_an_agent_that_ends_its_turn_with_calls_takes_no_servers(tmp_path: Path, port: int) -> None:
     async with fake_proxy(tmp_path, CALLS, **settings(port) | {"fake_dialect": "proto"}) as proxy:
         answer = await ask(proxy, tools=[weather(port)])

@@ -393,7 +393,7 @@ async def printed(example: str) -> str:
     return out.getvalue()
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(
     ("example", "last"),
     [

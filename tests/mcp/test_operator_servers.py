@@ -110,6 +110,7 @@ async def test_a_result_of_20_mb_is_cut_and_says_so(make: Make) -> None:
     assert (result.truncated, result.is_error) == (True, False)
 
 
+@pytest.mark.exhaustive
 async def test_a_message_above_the_limit_ends_the_server_and_not_the_proxy(make: Make) -> None:
     servers = make(stdio("files"), message_bytes=1_000_000)
     result = await servers.call("files", "endless_line", arguments(size=2_000_000), LONG)
@@ -145,6 +146,7 @@ async def test_an_unknown_server_is_an_error_result(make: Make) -> None:
     assert texts(result) == ["There is no MCP server 'nobody'."]
 
 
+@pytest.mark.exhaustive
 async def test_a_call_that_hangs_ends_at_its_deadline_and_the_server_is_asked_to_stop(
     make: Make, tmp_path: Path
 ) -> None:
@@ -158,6 +160,7 @@ async def test_a_call_that_hangs_ends_at_its_deadline_and_the_server_is_asked_to
     assert texts(await servers.call("files", "echo", arguments(text="well"), LONG)) == ["well"]
 
 
+@pytest.mark.exhaustive
 async def test_a_cancelled_call_asks_the_server_to_stop(make: Make, tmp_path: Path) -> None:
     servers = make(stdio("files"))
     call = asyncio.create_task(servers.call("files", "hang", arguments(folder=str(tmp_path)), LONG))
@@ -273,6 +276,7 @@ async def test_only_the_first_request_waits_for_a_start(
     assert (await first).tools
 
 
+@pytest.mark.exhaustive
 async def test_a_server_that_was_not_ready_in_time_is_started_again_and_not_waited_for(
     make: Make, tmp_path: Path
 ) -> None:
@@ -281,6 +285,7 @@ async def test_a_server_that_was_not_ready_in_time_is_started_again_and_not_wait
     assert kinds == [[McpFaultKind.TIMED_OUT], [McpFaultKind.STARTING]]
 
 
+@pytest.mark.exhaustive
 async def test_lines_that_are_not_json_rpc_and_a_flood_on_stderr_are_ignored(make: Make) -> None:
     servers = make(stdio("files", "--garbage"))
     assert texts(await servers.call("files", "noise", "{}", LONG)) == ["through"]
@@ -344,6 +349,7 @@ async def test_close_during_a_start_ends_it(make: Make, tmp_path: Path) -> None:
     assert gone([int(pid_file.read_text())])
 
 
+@pytest.mark.exhaustive
 async def test_when_the_proxy_is_killed_no_process_of_a_server_is_left() -> None:
     parent = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("parent.py"))], stdout=subprocess.PIPE, text=True

@@ -356,6 +356,7 @@ async def test_a_server_that_dies_in_a_call_gives_an_error_result(make: Make, tr
         assert again.fault.kind in (McpFaultKind.UNREACHABLE, McpFaultKind.DIED)
 
 
+@pytest.mark.exhaustive
 async def test_an_operators_server_may_have_any_url_and_gets_its_headers(streamable: int) -> None:
     own = HttpServer(label="own", url=f"http://localhost:{streamable}/mcp", headers={"X-Key": "k2"})
     servers = OperatorServers({"own": own}, start_child, clock=ManualClock())

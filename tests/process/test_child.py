@@ -23,6 +23,7 @@ def exit_watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.delattr(os, "pidfd_open")
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.usefixtures("exit_watch")
 @pytest.mark.parametrize(
     ("script", "code", "signum"),

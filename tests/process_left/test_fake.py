@@ -90,6 +90,7 @@ async def test_a_client_that_leaves_takes_a_child_of_its_own_along(
         await eventually(lambda: gone(scene.family))
 
 
+@pytest.mark.exhaustive
 async def test_a_client_that_leaves_takes_along_what_its_turn_left_on_a_shared_process(
     codex_home: CodexHome,
 ) -> None:
@@ -139,6 +140,7 @@ async def test_a_warden_that_is_killed_takes_everything_along_and_the_server_goe
             assert next_one.status == 200
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sampled(every=2)
 @DIALECTS
 async def test_a_child_that_crashes_ends_its_stream_with_an_error_and_leaves_nothing(
@@ -168,6 +170,7 @@ async def test_a_proxy_that_is_killed_takes_everything_along(
         await eventually(lambda: gone(scene.family))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sampled(every=3)
 @DIALECTS
 @FAULTS
@@ -193,6 +196,7 @@ async def test_a_second_signal_ends_everything_at_once(codex_home: CodexHome, di
         await eventually(lambda: gone(scene.family))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sampled(every=2)
 @DIALECTS
 async def test_a_child_that_closes_its_output_and_lives_on_is_ended(

@@ -109,6 +109,7 @@ async def test_a_patch_is_applied_by_a_script_under_a_newer_model_name(chain: Ch
     assert done.answer == "Patched."
 
 
+@pytest.mark.exhaustive
 async def test_a_tool_of_its_mcp_server_is_called_under_a_plain_model_name(chain: Chain) -> None:
     name = offered_name("mcp__files", "echo")
     done = await chain.session(PLAIN, plan([call(f"client_{name}", text="seen")], [say("Called.")]))

@@ -91,6 +91,7 @@ def items(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [item for item in done if item["type"] == kind]
 
 
+@pytest.mark.exhaustive
 async def test_a_shell_command_is_run_and_the_session_goes_on(client: Client) -> None:
     client.server.script = [client.made("exec_command", cmd="echo made by $((6 * 7))"), text("It ran.")]
     first = await client.run("Run it.")

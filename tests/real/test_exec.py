@@ -98,6 +98,7 @@ async def test_an_image_reaches_the_model(exec_proxy: Proxy, model_server: Model
     await eventually(lambda: not list(state.glob("home-*")))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("marker", "status", "code"),
@@ -118,6 +119,7 @@ async def test_a_fault_of_the_provider_is_that_fault(
     assert (error.value.status_code, error.value.code) == (status, code)
 
 
+@pytest.mark.exhaustive
 async def test_a_client_that_leaves_ends_the_child_and_its_commands(
     exec_proxy: Proxy, model_server: ModelServer
 ) -> None:

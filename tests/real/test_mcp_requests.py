@@ -235,6 +235,7 @@ async def test_a_server_that_is_not_there_is_a_failed_list_and_no_failed_respons
     assert response.output_text == "Without it."
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("tool", "setting", "param"),
     [

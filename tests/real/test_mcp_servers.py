@@ -116,6 +116,7 @@ async def test_images_and_structured_content_reach_the_model(
     assert [part["type"] for part in output] == ["input_text", "input_image", "input_text"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("tool", "arguments", "told"),
@@ -193,6 +194,7 @@ async def test_a_tool_that_the_request_brings_wins_and_a_choice_keeps_the_others
     assert third == []
 
 
+@pytest.mark.exhaustive
 async def test_a_server_that_cannot_be_started_costs_its_tools_and_no_answer(
     codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
 ) -> None:

@@ -377,6 +377,7 @@ async def test_web_search_is_offered_to_the_model_for_the_turn_that_asked_and_fo
         assert other is None
 
 
+@pytest.mark.exhaustive
 async def test_the_operator_may_forbid_web_search(proxies: Proxies, model_server: ModelServer) -> None:
     responses = (await proxies.of(web_search=False)).client.responses
     tools: Any = [{"type": "web_search"}]

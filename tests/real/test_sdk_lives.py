@@ -238,6 +238,7 @@ async def test_two_servers_share_a_state_folder_but_for_the_store(codex_home: Co
     await asyncio.gather(serve("one"), serve("two"))
 
 
+@pytest.mark.exhaustive
 async def test_no_other_host_is_asked_for_anything(
     codex_home: CodexHome, outside_sink: OutsideSink, model_server: ModelServer
 ) -> None:

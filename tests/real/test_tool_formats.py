@@ -39,6 +39,7 @@ def format_of(call: Request) -> Any:
     return (call.body.get("text") or {}).get("format")
 
 
+@pytest.mark.sampled(every=2)
 @EVERY_WAY
 async def test_a_schema_that_the_agent_takes_is_given_to_the_provider(
     proxies: Proxies, model_server: ModelServer, way: str
@@ -184,6 +185,7 @@ async def test_an_answer_that_does_not_fit_is_thrown_away_and_asked_for_once_mor
     assert len(model_server.calls) == 2
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("wanted", HELD)
 async def test_an_answer_that_does_not_fit_twice_is_a_server_error(
     proxies: Proxies, model_server: ModelServer, wanted: dict[str, Any]
@@ -197,6 +199,7 @@ async def test_an_answer_that_does_not_fit_twice_is_a_server_error(
     assert len(model_server.calls) == 2
 
 
+@pytest.mark.exhaustive
 @EVERY_WAY
 async def test_a_conversation_whose_answers_are_checked_goes_on(
     proxies: Proxies, model_server: ModelServer, way: str

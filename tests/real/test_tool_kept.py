@@ -292,6 +292,7 @@ async def test_an_agent_that_dies_with_parked_turns_is_no_loss(
     assert_grows(model_server.calls)
 
 
+@pytest.mark.exhaustive
 async def test_a_proxy_that_stops_with_parked_turns_leaves_no_process(
     codex_home: CodexHome, model_server: ModelServer
 ) -> None:

@@ -121,6 +121,7 @@ async def test_the_model_sees_its_own_reasoning_again_in_every_step(
     assert made == [f"fc_{number}_{place}" for number in range(3) for place in (2, 3)]
 
 
+@pytest.mark.exhaustive
 async def test_without_memory_the_visible_history_serves(proxies: Proxies, model_server: ModelServer) -> None:
     step = [think(), say("Let me look."), call(city="Paris"), call(city="Rome")]
     async with loop_of(proxies, "forgotten") as loop:

@@ -178,6 +178,7 @@ async def test_what_the_agent_may_not_do_is_refused_at_once_and_the_turn_goes_on
     assert len(model_server.calls) == 3
 
 
+@pytest.mark.exhaustive
 async def test_a_client_with_tools_that_forbids_the_agent_s_gets_no_shell(
     proxies: Proxies, model_server: ModelServer
 ) -> None:

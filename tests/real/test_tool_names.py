@@ -71,6 +71,7 @@ async def test_as_many_tools_as_a_request_may_have_are_offered_as_they_are(
 TEXTS = ['*** Begin Patch\n+"quoted" \\ and ü', "", '{"input": "looks like ours"}']
 
 
+@pytest.mark.sampled(every=3)
 @EVERY_WAY
 @pytest.mark.parametrize("text", TEXTS, ids=["text", "empty", "JSON"])
 async def test_a_custom_tool_travels_as_a_function_and_comes_back_as_what_it_is(

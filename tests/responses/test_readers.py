@@ -95,6 +95,7 @@ async def test_the_last_frames_come_when_the_response_is_saved_and_not_before(
     assert "response.completed" in await rest_of(reader)
 
 
+@pytest.mark.exhaustive
 async def test_a_client_that_does_not_read_makes_its_agent_wait(proxy: Proxy) -> None:
     _, reader = await started(proxy, "[[fake:count n=30000 size=100]]")
     [run] = proxy.server.manager._runs

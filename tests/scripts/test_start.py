@@ -41,6 +41,7 @@ def test_a_second_start_installs_nothing(checkout: Checkout) -> None:
     assert checkout.installs == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("changed", ["requirements/runtime.txt", "pyproject.toml"])
 def test_what_the_environment_is_made_from_is_installed_again_when_it_changes(

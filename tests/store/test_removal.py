@@ -50,6 +50,7 @@ async def filled(store: Store, id: str, count: int) -> None:
         await store.append_items(OWNER, id, [item(f"item_{start + each}") for each in range(1000)])
 
 
+@pytest.mark.exhaustive
 async def test_while_a_large_conversation_is_removed_every_other_write_waits_for_one_piece_at_most(
     file_store: SqliteStore, opened: Opened
 ) -> None:

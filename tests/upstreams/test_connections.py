@@ -122,7 +122,7 @@ def _asking(path: str, streamed: bool) -> dict[str, Any]:
     return {**body, "model": "m", "stream": streamed}
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize(("agent", "name", "bad"), BAD, ids=[f"{agent} {name}" for agent, name, _ in BAD])
@@ -145,6 +145,7 @@ async def test_a_bad_upstream_is_a_fault_of_the_table(
         await nothing_left(proxy)
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("agent", AGENTS)
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.status != 200])
 async def test_a_refusal_is_the_same_fault_of_both_agents(name: str, agent: str, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def calls(case: Case) -> list[Any]:
 # --- every dialect, on each endpoint --------------------------------------------------------------
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize("name", CASES)
 async def test_chat_streams_what_the_upstream_means(name: str, client: AsyncOpenAI) -> None:
     case, text, finish, usage = CASES[name], "", None, None
@@ -88,7 +88,7 @@ async def test_chat_streams_what_the_upstream_means(name: str, client: AsyncOpen
         assert text == said(case)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("name", CASES)
 async def test_responses_streams_what_the_upstream_means(name: str, client: AsyncOpenAI) -> None:
     case, last, text = CASES[name], None, ""
@@ -263,6 +263,7 @@ async def test_sources_that_a_text_cites_reach_clients_of_responses(
     assert frames[-1]["response"]["output"][0]["content"] == told["content"]
 
 
+@pytest.mark.exhaustive
 async def test_counts_of_all_requests_of_a_turn_are_added_and_the_last_answer_names_itself(
     server: Upstream, tmp_path: Path
 ) -> None:

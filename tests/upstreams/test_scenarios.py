@@ -81,6 +81,7 @@ async def test_a_scenario_has_the_profiles_events(name: str, tmp_path: Path) -> 
         assert called["status"] == "ready"
 
 
+@pytest.mark.exhaustive
 async def test_a_legacy_call_of_a_tool_that_runs_here_is_told_as_one_and_then_its_result(
     tmp_path: Path,
 ) -> None:
@@ -100,6 +101,7 @@ async def test_a_legacy_call_of_a_tool_that_runs_here_is_told_as_one_and_then_it
     assert kinds == ["function_call", "function_call_output", "message"]
 
 
+@pytest.mark.exhaustive
 async def test_a_client_of_tools_gets_a_legacy_call_in_the_form_that_it_knows(tmp_path: Path) -> None:
     async with upstream() as server, proxy_before(server.url, tmp_path) as proxy:
         server.script = [stream(*LEGACY, finish="function_call")]
@@ -165,6 +167,7 @@ BOTH = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("agent", "path"), BOTH)
 async def test_a_model_that_never_stops_calling_is_told_and_then_given_up(
@@ -226,6 +229,7 @@ async def test_the_answer_behind_a_tool_that_runs_here_streams_while_the_upstrea
     assert [len(outputs_in(each.body)) for each in server.asked] == [0, 1]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("agent", ["openai-chat", "openai-responses"])
 async def test_a_call_of_the_clients_streams_also_where_other_tools_run_here(

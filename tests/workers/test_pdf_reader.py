@@ -43,6 +43,7 @@ async def refused(reader: PdfReader, data: bytes) -> str:
     return failure.message
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("kind", pdfs.BOMBS)
 async def test_a_bomb_is_refused_and_the_next_file_is_read(reader: PdfReader, kind: str) -> None:

@@ -109,6 +109,7 @@ async def test_a_check_without_end_is_given_up_and_the_next_one_is_made(checks: 
     assert await of_text(checks, LONG, "{}") == Verdict()
 
 
+@pytest.mark.exhaustive
 async def test_the_loop_goes_on_while_a_check_is_made(checks: SchemaChecks) -> None:
     under_way = asyncio.ensure_future(of_text(checks, DOUBLING, "1"))
     longest, last = 0.0, cpu_seconds()
@@ -150,6 +151,7 @@ async def test_the_sixty_fifth_schema_costs_what_the_others_cost(checks: SchemaC
     assert (cpu_seconds() - began) / 10 < 0.02
 
 
+@pytest.mark.exhaustive
 async def test_one_schema_that_is_a_trap_spoils_no_other_of_its_batch(checks: SchemaChecks) -> None:
     trap = {"allOf": [{"pattern": rf"(?:\p{{L}}{{30}}|{n}){{9}}"} for n in range(2_000)]}
     before, behind = {**LONG, "title": "before"}, {**LONG, "title": "behind"}
