@@ -114,7 +114,7 @@ class Agent(Protocol):
 
 @runtime_checkable
 class UpstreamState(Protocol):
-    """The state of an agent that is one of several upstreams, for health reports and metrics."""
+    """The state of an agent that is an upstream, for health reports and metrics."""
 
     @property
     def breaker_state(self) -> Literal["closed", "open", "half-open"] | None:

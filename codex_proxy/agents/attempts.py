@@ -26,41 +26,43 @@ RETRIED: Final = frozenset(
         K.AGENT_RATE_LIMITED,
     }
 )
-"""Failures after which the same upstream is asked again, because it may answer the next time."""
+"""Kinds of failures after which the same upstream is asked again, because it may answer the next time."""
 RETRIED_ELSEWHERE: Final = RETRIED | {
     *(K.UPSTREAM_TIMEOUT, K.UPSTREAM_UNAUTHORIZED, K.USAGE_LIMIT_REACHED, K.INSUFFICIENT_QUOTA),
     *(K.CONCURRENCY_EXCEEDED, K.AGENT_MISCONFIGURED, K.AGENT_NOT_AUTHENTICATED),
 }
-"""Failures after which another upstream is asked."""
+"""Kinds of failures after which another upstream is asked."""
 BLAMED: Final = frozenset(
     {
         *(K.UPSTREAM_UNREACHABLE, K.UPSTREAM_DISCONNECTED, K.UPSTREAM_ERROR, K.UNAVAILABLE),
         K.UPSTREAM_TIMEOUT,
     }
 )
-"""Failures that count for the circuit breaker, because the upstream does not work. A usage limit or an invalid key
-does not count."""
+"""Kinds of failures that the circuit breaker counts, because they mean that the upstream does not work. A usage
+limit or an invalid key does not count."""
 
 
 class Target(msgspec.Struct, frozen=True):
-    """An upstream, and its own name for the model."""
+    """One upstream that may be asked, its own name for the model, and how many times it is asked again."""
 
     name: str
     model: str
     retries: int = 0
-    longest: float = 30.0
-    """The longest `Retry-After` of the upstream, in seconds, that is waited for."""
+    max_retry_after: float = 30.0
+    """The most seconds of a `Retry-After` header of the upstream that are waited for."""
 
 
 class NextAttempt(msgspec.Struct, frozen=True):
-    """The target of the next attempt, and the seconds to wait before it."""
+    """The upstream of the next attempt, and the seconds to wait before it."""
 
     target: Target
     wait: float = 0.0
 
 
 class AttemptPlan:
-    """Plans the attempts of one turn."""
+    """Decides which upstream gets each attempt of one turn, and when. `target` is the upstream of the current
+    attempt.
+    """
 
     def __init__(self, targets: Sequence[Target], chance: Callable[[], float]) -> None:
         """`targets` are asked in this order; there is at least one. `chance` returns a random number from 0 to 1,
@@ -74,12 +76,13 @@ class AttemptPlan:
 
     @property
     def is_last(self) -> bool:
-        """Whether no other upstream is left."""
+        """Whether no other upstream is left after the current one."""
         return not self._others
 
     def after(self, failure: Failure, *, refused_here: bool = False) -> NextAttempt | None:
-        """Returns the next attempt after one has failed with `failure`; None if there is none. `refused_here`: this
-        server itself refused the attempt, without asking the upstream, so the same upstream is not tried again.
+        """Returns the next attempt after the current one has failed with `failure`; None if there is none.
+        `refused_here`: this server itself refused the attempt, without asking the upstream, so the same upstream is
+        not tried again.
         """
         wait = None if refused_here else self._wait_here(failure)
         if wait is not None:
@@ -100,7 +103,7 @@ class AttemptPlan:
         if failure.kind is K.AGENT_RATE_LIMITED and self._others:
             return None  # another one need not be waited for
         asked = failure.retry_after or 0.0
-        if asked > self.target.longest:
+        if asked > self.target.max_retry_after:
             return None
         backoff = min(FIRST_WAIT * 2.0**self._retried, MAX_WAIT)
         return max(asked, backoff * (0.5 + self._chance() / 2))

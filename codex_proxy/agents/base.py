@@ -26,7 +26,7 @@ NOTHING = Step()
 
 
 class ToolReply(msgspec.Struct, frozen=True):
-    """The answer to a `ToolCallRequested`."""
+    """The answer to a `ToolCallRequested`: the output of the tool, and whether it succeeded."""
 
     parts: tuple[Part, ...]
     success: bool = True

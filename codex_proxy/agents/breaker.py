@@ -15,7 +15,7 @@ STATES: Final[tuple[BreakerState, ...]] = ("closed", "open", "half-open")
 
 
 class Breaker:
-    """The breaker of one upstream. Times are in seconds of a monotonic clock."""
+    """The circuit breaker of one upstream. `now` is always in seconds of a monotonic clock."""
 
     def __init__(self, failures: int, seconds: float) -> None:
         """`failures` is the number of failures in a row that opens the breaker (0: never); `seconds` is how long it
@@ -34,12 +34,12 @@ class Breaker:
         return "open" if self.seconds_left(now) > 0 else "half-open"
 
     def seconds_left(self, now: float) -> float:
-        """Returns the seconds until an attempt may be made."""
+        """Returns the seconds until the next attempt may be made; 0 if one may be made now."""
         return 0.0 if self._opened_at is None else max(0.0, self._opened_at + self._seconds - now)
 
     def admits(self, now: float) -> bool:
-        """Returns whether an attempt may be made. In the half-open state only one may; the caller must report its
-        outcome.
+        """Returns whether an attempt may be made now. In the half-open state only one may; the caller must report
+        its outcome by `succeeded`, `failed` or `gave_up`.
         """
         if self._opened_at is None:
             return True

@@ -125,7 +125,7 @@ class ChildSpec(msgspec.Struct, frozen=True):
 
 
 ANY_TURN = Turn(model="", history=())
-"""A turn without content, to find out which command a turn would start."""
+"""A turn without content, for finding out which program the command of a turn starts."""
 
 
 class ChildPerTurnAgent:
@@ -182,7 +182,7 @@ class ChildPerTurnAgent:
         return ProcessCounts(busy=len(self._transports))
 
     def trouble(self) -> Failure | None:
-        """Returns the fault if the agent's program or folder is missing; None if both exist."""
+        """Returns the failure of a missing program or working folder; None if both exist."""
         try:
             find_program(self._spec.command(ANY_TURN))
         except SpawnError as error:

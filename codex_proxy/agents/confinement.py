@@ -73,7 +73,7 @@ PROBE_WORDS: Final[Mapping[int, str]] = {
     4: "what ran in it could write nowhere",
     5: "what ran in it had no network",
 }
-"""The reasons against a mechanism, by the exit code of the probe."""
+"""Why a mechanism is not used, as the end of a sentence, by the exit code of the probe that ran in it."""
 
 
 class Confinement(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,7 +161,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """The result of a search: a mechanism that works, or why none does."""
+    """The result of `find_confinement`: a mechanism that works, or None and why none of those that were tried does."""
 
     confinement: Confinement | None
     reasons: Mapping[Mechanism, str]

@@ -35,7 +35,7 @@ from codex_proxy.core.turn import without_content
 log = structlog.get_logger(__name__)
 
 HELD: Final = frozenset({TurnStarted, Notice, RawItem, AccountLimitsReported})
-"""Types of events that are not part of an answer. After them another attempt may still be made."""
+"""Types of events that are not part of an answer. After such events another attempt may still be made."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -114,7 +114,7 @@ class FailoverSession(AgentSession):
         if self._answering:
             super()._tell(events, size)
             return
-        self._held += self.origin.on(events) if self.origin is not None else events
+        self._held += self.origin.mark(events) if self.origin is not None else events
         last = events[-1] if events else None
         if isinstance(last, TurnEnded) and last.failure is not None and self._going_on is None:
             self._tell_outcome(last.failure)

@@ -160,8 +160,8 @@ EXPLAINED = frozenset(
         K.UPSTREAM_UNREACHABLE,
     }
 )
-"""Kinds of faults whose texts alone (`internal`, `forbidden`) say too little. The text of `MESSAGES` is put before
-them."""
+"""Kinds of faults for which an agent's own text (`internal`, `forbidden`) says too little. The text in `MESSAGES`
+is put before it."""
 
 _STOPS = {"max_output_tokens": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
 _INCOMPLETE = re.compile(r"Incomplete response returned, reason: (\w+)")
@@ -317,7 +317,7 @@ def _message(fault: FaultKind, said: str, status: int | None) -> str:
 
 
 def status_in(text: str) -> int | None:
-    """Returns the HTTP status that the text names; None where it names none."""
+    """Returns the HTTP status in an error text; None if it contains none."""
     found = _STATUS.search(text)
     return int(found.group(1)) if found else None
 
@@ -346,7 +346,7 @@ def _unit(name: str) -> float | None:
 
 def failure_from_exit(ended: Ended) -> Failure:
     """Returns the failure of a turn whose child ended before the turn did. This is a failure even with exit code 0."""
-    line = last_words(ended.stderr_tail)
+    line = last_useful_line(ended.stderr_tail)
     told = failure_from_text(line).kind if line else K.AGENT_CRASHED
     kind = told if told in (K.AGENT_NOT_AUTHENTICATED, K.AGENT_MISCONFIGURED) else K.AGENT_CRASHED
     advice = f" {MESSAGES[kind]}." if kind is K.AGENT_NOT_AUTHENTICATED and line else ""
@@ -355,21 +355,25 @@ def failure_from_exit(ended: Ended) -> Failure:
 
 
 def how_it_ended(ended: Ended) -> str:
-    """Returns the end of a sentence about a process that ended: its exit, then the last useful line of its stderr."""
-    line = last_words(ended.stderr_tail)
+    """Returns how a process ended, for the end of a sentence: ` (exit code 1): ` and the last useful line of its
+    stderr, or ` (signal 9).`
+    """
+    line = last_useful_line(ended.stderr_tail)
     return f"{exit_of(ended)}: {line}" if line else f"{exit_of(ended)}."
 
 
 def exit_of(ended: Ended) -> str:
-    """Returns the end of a sentence about a process that ended: its exit, without any of its own output."""
+    """Returns how a process ended, for the end of a sentence: ` (exit code 1)` or ` (signal 9)`; empty if neither
+    is known.
+    """
     if ended.signal is not None:
         return f" (signal {ended.signal})"
     return "" if ended.code is None else f" (exit code {ended.code})"
 
 
-def last_words(stderr: str) -> str:
-    """Returns the last useful line of stderr: the last one with `Error:`, if there is one. Lines of a log are
-    ignored.
+def last_useful_line(stderr: str) -> str:
+    """Returns the last line of stderr that begins with `Error`; if there is none, the last line that is not a log
+    line of level INFO or lower. Colours, addresses, keys and request ids are removed.
     """
     lines = [line for raw in stderr[-MAX_READ:].splitlines() if (line := cleaned(raw, MAX_LINE))]
     loud = [line for line in lines if not _QUIET_LOG.match(line)]

@@ -31,7 +31,8 @@ AGAIN_SECONDS: Final = 30.0
 """Seconds after which a turn tries again to start an agent that could not start."""
 
 Outcome: TypeAlias = Literal["answered", "failed", "left"]
-"""The outcome of an attempt: the upstream answered, it failed, or the client left before that."""
+"""The outcome of an attempt: the upstream has `answered`, the attempt has `failed`, or the client has `left` before
+that."""
 
 
 class RefusedHereError(Fault):
@@ -57,7 +58,9 @@ class UpstreamRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Member:
-    """An `Agent` with the name that the operator gave it. `make` creates the actual agent; it may raise `Fault`."""
+    """One of the agents of a server, under the name that the operator gave it. It is an `Agent` itself: it creates
+    the actual agent when it is started, and passes calls on to that.
+    """
 
     members: Mapping[str, Agent] = {}
 
@@ -96,8 +99,8 @@ class Member:
         self._slots = asyncio.Semaphore(most) if most else None
 
     @property
-    def is_there(self) -> bool:
-        """Whether the agent has started."""
+    def has_started(self) -> bool:
+        """Whether the actual agent was created and started."""
         return self._agent is not None
 
     # --- what it is -----------------------------------------------------------------------------

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from codex_proxy.agents.several import SeveralAgents
 
 WIRES: Final = {"chat": "openai-chat", "responses": "openai-responses"}
-"""The agent that speaks each API of upstreams."""
+"""The name of the agent for each value of an upstream's setting `wire`."""
 CODEX: Final = "codex"
 """The name of the agent `auto` if it is one of several."""
 

@@ -33,8 +33,8 @@ class OriginMarks:
     def __init__(self, name: str) -> None:
         self._mark = f"{name}:"
 
-    def on(self, events: list[Event]) -> list[Event]:
-        """Returns the events with their raw items marked."""
+    def mark(self, events: list[Event]) -> list[Event]:
+        """Returns the events, with the mark in the encrypted text of raw items."""
         return [
             RawItem(event.type, self._marked(event.json))
             if type(event) is RawItem and event.type in ENCRYPTED
@@ -42,10 +42,8 @@ class OriginMarks:
             for event in events
         ]
 
-    def own(self, history: Sequence[HistoryItem]) -> tuple[HistoryItem, ...]:
-        """Returns the history with the marks of this agent's raw items removed, and without raw items of other
-        agents.
-        """
+    def unmark(self, history: Sequence[HistoryItem]) -> tuple[HistoryItem, ...]:
+        """Returns the history without the marks of this agent, and without the encrypted items of other agents."""
         kept = (self._unmarked(item) if isinstance(item, RawHistoryItem) else item for item in history)
         return tuple(item for item in kept if item is not None)
 

@@ -30,7 +30,7 @@ _ROLES: Final[Mapping[Any, Role]] = {
 
 
 def items_of(raw: bytes) -> list[HistoryItem]:
-    """Converts one item. Returns an empty list for a type that has no other form."""
+    """Converts one raw item. Returns an empty list for types that have no other form."""
     item = json.loads(raw)
     match item.get("type", "message"):
         case "message":

@@ -150,7 +150,7 @@ class AgentSession:
         if self.origin is not None:
             turn, new_items = (
                 msgspec.structs.replace(turn, model=self.turn.model),
-                self.origin.own(new_items),
+                self.origin.unmark(new_items),
             )
         self._do(self._dialect.resume, turn, new_items)
 
@@ -236,7 +236,7 @@ class AgentSession:
         if self.listener is None:
             return
         if self.origin is not None:
-            events = self.origin.on(events)
+            events = self.origin.mark(events)
         self.listener.session_received(self, events, size)
 
     def _release_when_finished(self) -> None:
@@ -331,14 +331,16 @@ class LineFramer:
 
 
 class Chunks:
-    """Returns the bytes as they arrive. Used instead of a `LineFramer` for programs that print plain text."""
+    """Has the interface of a `LineFramer`, and returns the bytes as they arrive, for programs that print plain
+    text.
+    """
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Returns the chunk."""
         return [chunk]
 
     def close(self) -> bytes | None:
-        """Returns None: nothing is held back."""
+        """Returns None, because no bytes are held back."""
         return None
 
 

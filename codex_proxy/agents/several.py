@@ -78,7 +78,9 @@ class SeveralAgents:
         says why it could not.
         """
         await asyncio.gather(*(member.start() for member in self._members.values()))
-        troubles = {name: member.trouble() for name, member in self._members.items() if not member.is_there}
+        troubles = {
+            name: member.trouble() for name, member in self._members.items() if not member.has_started
+        }
         if len(troubles) == len(self._members):
             told = "; ".join(f"{name}: {why.message}" for name, why in troubles.items() if why is not None)
             message = f"None of the agents can start. {told}"
@@ -197,12 +199,13 @@ class SeveralAgents:
 def _for(turn: Turn, name: str, model: str) -> Turn:
     """Returns the turn for the member `name`: with its own name of the model, and without raw items that only other
     agents can read."""
-    return msgspec.structs.replace(turn, model=model, history=OriginMarks(name).own(turn.history))
+    return msgspec.structs.replace(turn, model=model, history=OriginMarks(name).unmark(turn.history))
 
 
 class OneUpstream(Member):
-    """An `Agent` of an upstream that is the only agent of its server: a `Member` whose turns may take several attempts.
-    Names of models are the upstream's own."""
+    """An `Agent` that is the only agent of its server and an upstream. It is a `Member` whose turns may take
+    several attempts; clients use the upstream's own model names.
+    """
 
     def __init__(
         self,
@@ -226,7 +229,7 @@ class OneUpstream(Member):
         """Starts the upstream's agent. Raises `Fault` if it cannot start."""
         await super().start()
         trouble = self.trouble()
-        if not self.is_there and trouble is not None:
+        if not self.has_started and trouble is not None:
             raise Fault(trouble)
 
     async def open(self, turn: Turn, *, may_wait: bool = True) -> AgentSession:

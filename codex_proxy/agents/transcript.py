@@ -51,7 +51,9 @@ def _as_users(item: HistoryItem) -> HistoryItem:
 
 
 def flattened(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
-    """Returns the history as one text with numbers in place of images, and the images in that order."""
+    """Returns the whole history as one text in which every message has the name of its speaker, and the images. A
+    number in the text stands for each image.
+    """
     images: list[ImagePart] = []
     blocks = [PREAMBLE]
     blocks += [_block(item, images) for item in history if not isinstance(item, RawHistoryItem)]

@@ -28,7 +28,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     needs_key: bool = False
     """Whether it refuses requests without a key."""
     cannot: frozenset[Capability] = frozenset()
-    """The capabilities that it does not have, of those of a server of Chat Completions."""
+    """The capabilities of `openai-chat` that it does not have."""
     reasoning_back: str = ""
     """The field of a message in which its models expect to get back their reasoning, together with their calls."""
     refuses: frozenset[str] = frozenset()

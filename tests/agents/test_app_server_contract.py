@@ -124,7 +124,7 @@ def test_every_message_of_the_contract_is_missed_when_it_is_gone(method: str) ->
     clauses = [clause for clause in CONTRACT if clause.method == method]
     found = check(without(schema(), method)).missing
     for clause in clauses:
-        name = f"the answer to {method}" if clause.way == "answer" else method
+        name = f"the answer to {method}" if clause.kind == "answer" else method
         assert Missing(name, clause.feature) in found
 
 

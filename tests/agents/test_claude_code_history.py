@@ -16,7 +16,7 @@ from codex_proxy.agents.claude_code.history import (
     BEGIN,
     CONTINUE,
     NO_OUTPUT,
-    Feed,
+    PendingLines,
     Thought,
     conversation,
 )
@@ -181,7 +181,7 @@ def test_a_thought_stands_in_front_of_what_was_said_and_names_the_model_that_sig
     _, line, _ = conversation(history).lines
     assert line.blocks == [{"type": "thinking", "thinking": "hm", "signature": "Sig/+="}, text("Noted.")]
     assert line.model == "opus"
-    feed = Feed(conversation(history).lines, 1)
+    feed = PendingLines(conversation(history).lines, 1)
     feed.next()
     written = [json.loads(each) for each in feed.next()[0].splitlines()]
     assert written[0]["message"]["model"] == "opus"

@@ -188,17 +188,17 @@ def reasoning_as_sent(text: str) -> bytes:
 @given(text=st.text(min_size=1), names=st.sampled_from([("a", "b"), ("a", "a.b"), ("ab", "a")]))
 def test_marks_are_taken_off_by_their_own_agent_and_by_no_other(text: str, names: tuple[str, str]) -> None:
     own, other = (OriginMarks(name) for name in names)
-    [marked] = own.on([RawItem("reasoning", reasoning(text))])
+    [marked] = own.mark([RawItem("reasoning", reasoning(text))])
     assert isinstance(marked, RawItem)
-    [back] = own.own([RawHistoryItem(marked.json)])
+    [back] = own.unmark([RawHistoryItem(marked.json)])
     assert isinstance(back, RawHistoryItem)
     assert json.loads(back.json) == json.loads(reasoning(text))
-    assert other.own([RawHistoryItem(marked.json)]) == ()
+    assert other.unmark([RawHistoryItem(marked.json)]) == ()
 
 
 @given(st.binary())
 def test_what_is_no_item_passes_unchanged(raw: bytes) -> None:
-    assert OriginMarks("a").own([RawHistoryItem(raw)]) == (RawHistoryItem(raw),)
+    assert OriginMarks("a").unmark([RawHistoryItem(raw)]) == (RawHistoryItem(raw),)
 
 
 # --- one that is not there --------------------------------------------------------------------------
@@ -308,7 +308,7 @@ def test_an_upstream_is_asked_again_after_ever_longer_waits_of_which_chance_take
 def test_a_limit_is_waited_for_as_long_as_it_asks_within_a_bound() -> None:
     longer = msgspec.structs.replace(LIMITED, retry_after=31.0)
     assert waits(plan_of(Target("a", "x", retries=1)), LIMITED) == [("a", 2.0)]
-    assert waits(plan_of(Target("a", "x", retries=1, longest=30.0)), longer) == [None]
+    assert waits(plan_of(Target("a", "x", retries=1, max_retry_after=30.0)), longer) == [None]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from codex_proxy.agents.acp.dialect import AcpTurn
 from codex_proxy.agents.acp.messages import Input, ModelCallFailed, split_writes
 from codex_proxy.agents.acp.tool_server import Door
 from codex_proxy.agents.base import Ended
-from codex_proxy.agents.failures import how_it_ended, last_words
+from codex_proxy.agents.failures import how_it_ended, last_useful_line
 from codex_proxy.agents.session import LineFramer, LineTooLong, TransportReader, broken_protocol
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
@@ -90,7 +90,9 @@ class AcpProcess:
             return Failure(kind=FaultKind.SPAWN_FAILED, message=message)
         ended = Ended() if self.exit is None else _ended(self.exit)
         message = f"The agent's process ended while it was starting{how_it_ended(ended)}"
-        return Failure(kind=FaultKind.SPAWN_FAILED, message=message, quoted=last_words(ended.stderr_tail))
+        return Failure(
+            kind=FaultKind.SPAWN_FAILED, message=message, quoted=last_useful_line(ended.stderr_tail)
+        )
 
     @property
     def alive(self) -> bool:

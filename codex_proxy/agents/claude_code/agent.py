@@ -56,13 +56,15 @@ class ClaudeProcesses(msgspec.Struct, frozen=True):
     warm: LaunchKey
     """The kind of process that is started before the first turn."""
     advice: str = ""
-    """What to do if a process cannot be started; empty where nothing is known."""
+    """What the operator should do if a process cannot be started, as a sentence; empty if nothing is known."""
     kept: int = 4
     """The number of processes kept without a running turn: the waiting one, and those of conversations."""
 
 
 class ClaudeCodeAgent:
-    """An `Agent`. After `start` its models are known, and a process waits for the first turn."""
+    """The `Agent` that runs Claude Code. After `start` its models are known, and a process waits for the first
+    turn.
+    """
 
     members: Mapping[str, Agent] = {}
     off: Mapping[str, tuple[str, ...]] = {}

@@ -17,7 +17,7 @@ import msgspec
 from codex_proxy.agents.base import NOTHING, Decision, Ended, Reply, Step, ToolReply
 from codex_proxy.agents.claude_code import activities
 from codex_proxy.agents.claude_code.failures import BROKE_OFF, failure_of, retry_event
-from codex_proxy.agents.claude_code.history import Feed, conversation, lines_of
+from codex_proxy.agents.claude_code.history import PendingLines, conversation, lines_of
 from codex_proxy.agents.claude_code.messages import (
     CLIENT_SERVER,
     UNREADABLE,
@@ -36,11 +36,11 @@ from codex_proxy.agents.claude_code.messages import (
     rpc_answer,
     rpc_refusal,
 )
-from codex_proxy.agents.claude_code.parked_calls import ParkedCalls
-from codex_proxy.agents.claude_code.spending import Spending
+from codex_proxy.agents.claude_code.pending_calls import PendingCalls
 from codex_proxy.agents.claude_code.step_reader import StepReader, raw_call, raw_output
 from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools
 from codex_proxy.agents.claude_code.turn_states import TABLE, Change, State
+from codex_proxy.agents.claude_code.usage import TurnUsage
 from codex_proxy.agents.failures import cleaned, failure_from_exit
 from codex_proxy.core.events import (
     AccountLimitsReported,
@@ -63,13 +63,14 @@ INITIALIZE, SETTINGS, INTERRUPT = "initialize", "settings", "interrupt"
 SYNTHETIC: Final = "<synthetic>"
 """The model name of messages that Claude Code itself writes. They report errors and are not part of an answer."""
 EFFORTS: Final = {"none": "low", "minimal": "low"}
-"""Efforts that Claude Code does not have, and the nearest one that it has."""
+"""The effort that is used in place of an effort that Claude Code does not have."""
 STOPS: Final = {
     "max_tokens": Stop.LENGTH,
     "model_context_window_exceeded": Stop.LENGTH,
     "refusal": Stop.CONTENT_FILTER,
 }
-"""The stop reasons of this server for those of Anthropic that mean that the answer was cut off."""
+"""The reason with which a turn ends, for those stop reasons of Anthropic that mean that the answer is incomplete or
+refused."""
 BAD_ANSWER: Final = Failure(
     kind=FaultKind.AGENT_PROTOCOL,
     message="Claude Code's answer is not what this proxy knows. Update one of the two, or try again.",
@@ -91,11 +92,11 @@ class ClaudeCodeTurn:
         self._events = self._reader.events
         """Events since the last step; the reader appends to the same list."""
         self._writes: list[bytes] = []
-        self._feed = Feed((), 1)
+        self._feed = PendingLines((), 1)
         self._unready: set[str] = set()
         """The names of the steps that must be done before the history can be written."""
-        self._parked = ParkedCalls()
-        self._spending = Spending()
+        self._pending = PendingCalls()
+        self._usage = TurnUsage()
         self._told = Usage()
         """The usage last reported for the current client request."""
         self._questions: dict[str, msgspec.Raw] = {}
@@ -119,7 +120,7 @@ class ClaudeCodeTurn:
         self._reader = StepReader(turn, self._tools)
         self._events = self._reader.events
         spoken = conversation(turn.history)
-        self._feed = Feed(spoken.lines, 1)
+        self._feed = PendingLines(spoken.lines, 1)
         fields: dict[str, Any] = {"hooks": None}
         if turn.mode == "model":
             fields["systemPrompt"] = spoken.system
@@ -143,12 +144,12 @@ class ClaudeCodeTurn:
 
     @property
     def can_resume(self) -> bool:
-        return self._state is State.REUSABLE or (self._state is State.ACTIVE and self._parked.can_resume)
+        return self._state is State.REUSABLE or (self._state is State.ACTIVE and self._pending.can_resume)
 
     @property
     def waits_for(self) -> frozenset[str]:
         """The ids of the calls whose outputs the client has not given yet."""
-        return frozenset(self._parked.waiting)
+        return frozenset(self._pending.waiting)
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
         if not self.can_resume:
@@ -159,13 +160,13 @@ class ClaudeCodeTurn:
         self._events.append(TurnStarted(self._session_id, turn.model))
         if self._state is State.REUSABLE:
             self._change(Change.RESUMED)
-            self._feed = Feed(lines_of(new_items), self._feed.number)
+            self._feed = PendingLines(lines_of(new_items), self._feed.number)
             self._give_next()
         else:
-            self._spending.begin_request()
+            self._usage.begin_request()
             for item in new_items:
                 if isinstance(item, HistoryOutput):
-                    self._writes.append(self._parked.replied(item.call_id, ToolReply(item.parts)))
+                    self._writes.append(self._pending.add_reply(item.call_id, ToolReply(item.parts)))
         return self._take_step()
 
     def receive(self, lines: Sequence[bytes]) -> Step:
@@ -179,9 +180,9 @@ class ClaudeCodeTurn:
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
         if isinstance(reply, ToolReply):
-            if ask_id in self._parked.waiting:
+            if ask_id in self._pending.waiting:
                 self._events.append(raw_output(ask_id, reply.parts))
-            self._writes.append(self._parked.replied(ask_id, reply))
+            self._writes.append(self._pending.add_reply(ask_id, reply))
         else:
             self._decide(ask_id, reply)
         return self._take_step()
@@ -274,7 +275,7 @@ class ClaudeCodeTurn:
         self._writes.append(writes)
         if last:
             self._change(Change.ASKED)
-            self._spending.begin_turn()
+            self._usage.begin_turn()
             self._reader.begin_turn()
             self._error_code = None
             self._step_open = False
@@ -290,7 +291,7 @@ class ClaudeCodeTurn:
             return
         if event.type == "message_start" and event.message is not None:
             self._begin_step()
-            self._spending.call_began(event.message.usage)
+            self._usage.call_began(event.message.usage)
         self._reader.feed(event)
 
     def _begin_step(self) -> None:
@@ -303,7 +304,7 @@ class ClaudeCodeTurn:
 
     def _end_step(self, event: StreamEvent) -> None:
         self._step_open = False
-        usage = self._spending.call_ended(event.usage)
+        usage = self._usage.call_ended(event.usage)
         self._tell_usage()
         calls = self._reader.take_calls()
         self._ask(calls)
@@ -311,13 +312,13 @@ class ClaudeCodeTurn:
 
     def _tell_usage(self) -> None:
         """Adds `UsageReported` with the tokens of the client's request so far, if they have changed."""
-        usage = self._spending.request
+        usage = self._usage.request
         if usage != self._told:
             self._told = usage
             self._events.append(UsageReported(usage, "provider"))
 
     def _ask(self, calls: Sequence[ToolCallRequested]) -> None:
-        self._parked.wait_for(call.call_id for call in calls)
+        self._pending.add_calls(call.call_id for call in calls)
         self._events += calls
 
     def _assistant(self, message: Message) -> None:
@@ -329,12 +330,12 @@ class ClaudeCodeTurn:
         elif message.parent_tool_use_id is not None:
             for block in whole.blocks:
                 if block.type == "tool_use" and block.id and not (block.name or "").startswith(MODEL_PREFIX):
-                    self._reader.own_call(block, block.id)
+                    self._reader.start_activity(block, block.id)
         elif self._reader.is_new(whole):
             self._begin_step()
             self._reader.assistant(whole)
             self._step_open = False
-            usage = self._spending.call_ended(whole.usage)
+            usage = self._usage.call_ended(whole.usage)
             self._tell_usage()
             self._ask(self._reader.take_calls())
             self._events.append(StepCompleted(usage))
@@ -345,8 +346,8 @@ class ClaudeCodeTurn:
         """Handles a user message of the stream, which holds the outputs of calls."""
         for block in message.blocks:
             if block.type == "tool_result":
-                self._parked.answered_by_program(block.tool_use_id or "")
-                self._reader.own_output(block)
+                self._pending.program_answered(block.tool_use_id or "")
+                self._reader.end_activity(block)
 
     # --- what the program asks ------------------------------------------------------------------
 
@@ -394,7 +395,7 @@ class ClaudeCodeTurn:
         id = meta.get("claudecode/toolUseId") if isinstance(meta, dict) else None
         if self._state is not State.ACTIVE or not isinstance(id, str):
             return rpc_refusal(request_id, rpc.id)
-        if not (self._reader.knows(id) or self._parked.knows(id)):
+        if not (self._reader.has_call(id) or self._pending.has_call(id)):
             name, arguments = params.get("name"), msgspec.json.encode(params.get("arguments") or {})
             call = self._reader.requested_call(id, str(name), arguments.decode())
             if call is None:
@@ -402,7 +403,7 @@ class ClaudeCodeTurn:
             self._events.append(raw_call(call))
             self._ask([call])
             self._events.append(StepCompleted())
-        return self._parked.requested(id, request_id, rpc.id)
+        return self._pending.add_request(id, request_id, rpc.id)
 
     def _permission(self, request_id: str, request: ControlRequest) -> None:
         """Answers a request for permission: allows the client's tools and what the sandbox allows."""
@@ -435,7 +436,7 @@ class ClaudeCodeTurn:
             else:
                 self._give_next()
         elif self._state is State.ACTIVE:
-            self._spending.turn_ended(result.usage)
+            self._usage.turn_ended(result.usage)
             self._tell_usage()
             if result.stop_reason == "refusal":
                 self._end(TurnEnded(Stop.CONTENT_FILTER, "provider"))
@@ -449,7 +450,7 @@ class ClaudeCodeTurn:
     def _succeed(self, result: Result) -> None:
         structured = bytes(result.structured_output).decode("utf-8", "replace")
         self._reader.finish(structured if structured and structured != "null" else None)
-        self._parked.clear()
+        self._pending.clear()
         stop = STOPS.get(result.stop_reason or "", Stop.STOP)
         self._events.append(TurnEnded(stop, "provider"))
         self._change(Change.ENDED_WELL if stop is Stop.STOP else Change.ENDED_BADLY)
@@ -469,7 +470,7 @@ class ClaudeCodeTurn:
             self._events.append(ended)
         for ask_id in list(self._questions):
             self._decide(ask_id, Decision())
-        self._parked.clear()
+        self._pending.clear()
         self._change(Change.ENDED_BADLY)
 
     def _change(self, change: Change) -> None:

@@ -133,9 +133,9 @@ def _lines(items: Iterable[HistoryItem | Thought]) -> tuple[Line, ...]:
     return tuple(writer.close())
 
 
-class Feed:
-    """The lines that still have to be written, in order. The program confirms each line of the user before the next
-    is written.
+class PendingLines:
+    """The lines of a conversation that were not written to the program yet, oldest first. The program confirms each
+    line of the user before the next one is written.
     """
 
     def __init__(self, lines: Sequence[Line], first_number: int) -> None:
@@ -144,11 +144,13 @@ class Feed:
 
     @property
     def number(self) -> int:
-        """The number for the next line of the assistant."""
+        """The number of the next line of the assistant (see `assistant_line`)."""
         return self._number
 
     def next(self) -> tuple[bytes, bool]:
-        """Returns the bytes to write, up to the next line of the user, and whether that is the line to be answered."""
+        """Removes the next lines, up to and including one of the user. Returns their bytes, and whether that line
+        of the user is the last one, which the model answers.
+        """
         writes = []
         while self._lines:
             line = self._lines.pop(0)

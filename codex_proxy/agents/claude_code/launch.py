@@ -81,7 +81,8 @@ ALLOWED_NAMES: Final = (
     *("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "MAX_THINKING_TOKENS"),
 )
 """Environment variables that a process gets in addition to the usual ones: the addresses of its provider, and its
-home. No keys: a key that was set for another program would be used, and charged, instead of the user's sign-in."""
+home. Keys are not among them, because a key that was set for another program would be used, and charged, instead of
+the user's sign-in."""
 KEY_NAMES: Final = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 """Variables with keys that the operator may pass on by name (PROXY_CHILD_ENV)."""
 
@@ -91,7 +92,7 @@ _VERSION: Final = re.compile(r"^(\d{1,6})\.(\d{1,6})\.(\d{1,6})\b.*Claude Code",
 
 
 class LaunchKey(msgspec.Struct, frozen=True):
-    """The settings that are fixed when a process starts. Turns with equal keys can use the same process."""
+    """The settings that are fixed when a process starts. A waiting process can be given any turn with an equal key."""
 
     mode: Mode
     cwd: str

@@ -86,7 +86,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """`system/api_retry`: the program repeats a model call."""
+    """The message `system/api_retry`: the program repeats a model call that failed."""
 
     attempt: int | None = None
     max_retries: int | None = None
@@ -95,7 +95,7 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """`result`: the end of a turn, or the confirmation of a line of the history."""
+    """The message `result`: the end of a turn, or the confirmation of a line of the history."""
 
     is_error: bool = False
     result: str = ""

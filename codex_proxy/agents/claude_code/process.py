@@ -60,7 +60,7 @@ class ClaudeTransport(ChildTransport):
         self._restarting: asyncio.Task[None] | None = None
 
     async def launch(self) -> None:
-        """Starts the process. Raises `SpawnError` where that fails."""
+        """Starts the process. Raises `SpawnError` if it cannot be started."""
         await self.start(self._command)
 
     def attach(self, reader: TransportReader) -> None:
@@ -100,7 +100,7 @@ class ClaudeTransport(ChildTransport):
         self._on_idle(self, idle)
 
     def end_conversation(self) -> None:
-        """Ends a session that is kept for a later turn, and its process."""
+        """Ends the process, and with it the session that is kept for a later turn."""
         if self._attached is not None:
             self._attached.ended(RENEWED)
 

@@ -103,7 +103,7 @@ class StepReader:
     # --- the stream -----------------------------------------------------------------------------
 
     def feed(self, event: StreamEvent) -> None:
-        """Reads an event of the stream that is about a content block."""
+        """Reads a stream event about a content block, and appends the events for it to `events`."""
         match event.type:
             case "content_block_delta":
                 self._delta(event)
@@ -206,7 +206,7 @@ class StepReader:
         return message.id not in self._streamed
 
     def assistant(self, message: WholeMessage) -> None:
-        """Reads an assistant's message that arrives whole."""
+        """Reads an assistant's message that arrives whole, and appends the events for its blocks to `events`."""
         new = self.is_new(message)
         if new:
             self._drop_step()
@@ -227,15 +227,15 @@ class StepReader:
         if call is not None:
             call.whole = block.input
         elif not self._plain and name != STRUCTURED_OUTPUT and not name.startswith(MODEL_PREFIX):
-            self.own_call(block, id)
+            self.start_activity(block, id)
 
-    def own_call(self, block: WholeBlock, id: str) -> None:
+    def start_activity(self, block: WholeBlock, id: str) -> None:
         """Starts the activity for a call of one of the agent's own tools, made by the agent or a sub-agent."""
         if id not in self._activities:
             self._activities.add(id)
             self.events.append(ItemStarted(activities.activity(id, block.name or "", block.input)))
 
-    def own_output(self, block: WholeBlock) -> None:
+    def end_activity(self, block: WholeBlock) -> None:
         """Adds the output of a call of one of the agent's own tools, and ends its activity."""
         id = block.tool_use_id or ""
         if id in self._activities:
@@ -247,7 +247,7 @@ class StepReader:
 
     # --- the end of a step ----------------------------------------------------------------------
 
-    def knows(self, call_id: str) -> bool:
+    def has_call(self, call_id: str) -> bool:
         """Returns whether this call of a client's tool was made in the current step."""
         return call_id in self._calls
 

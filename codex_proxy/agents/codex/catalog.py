@@ -67,7 +67,7 @@ class CatalogError(ValueError):
 
 
 class CatalogModel(msgspec.Struct, frozen=True):
-    """A model as Codex's catalog describes it, without our patches."""
+    """A model as the catalog of the installed Codex describes it, before this server patches the catalog."""
 
     slug: str
     display_name: str

@@ -68,7 +68,7 @@ async def codex_checks(context: AgentContext, agent: Literal["auto"] | Dialect) 
     return (
         checks
         if protocol.fault
-        else [*checks, *await deeper_checks(program, protocol.agent, settings, environ)]
+        else [*checks, *await sign_in_and_sandbox_checks(program, protocol.agent, settings, environ)]
     )
 
 
@@ -139,10 +139,10 @@ def _is_script(path: str) -> bool:
         return False
 
 
-async def deeper_checks(
+async def sign_in_and_sandbox_checks(
     program: str, dialect: Dialect, settings: Settings, environ: Mapping[str, str]
 ) -> list[Check]:
-    """Returns the checks of sign-in and sandbox, for a program that this server can drive."""
+    """Returns the checks of the sign-in and of the sandbox, for a program that this server can drive."""
     config = settings.codex_home / "config.toml"
     try:
         provider = provider_of(config)
@@ -167,7 +167,7 @@ def file_sign_in(settings: Settings, provider: ProviderConfig) -> Check:
 async def sign_in(
     program: str, provider: ProviderConfig, settings: Settings, environ: Mapping[str, str], folder: str
 ) -> Check:
-    """Starts an app-server, asks it who is signed in (`account/read`), and ends it."""
+    """Starts an app-server, asks it who is signed in (`account/read`), and ends it. Returns the check."""
     home = settings.codex_home
     facts: dict[str, Fact] = {"provider": provider.id, "codex_home": str(home)}
     missing = [name for name in provider.env_names if not environ.get(name)]
@@ -209,7 +209,9 @@ def login_command(program: str, settings: Settings, environ: Mapping[str, str]) 
 
 
 async def sandbox(program: str, settings: Settings, environ: Mapping[str, str], folder: str) -> Check:
-    """Runs a command in Codex's sandbox, and returns the check whether that works here."""
+    """Runs a command in Codex's sandbox, with `folder` as its Codex home, and returns the check whether that works
+    here.
+    """
     bubblewrap = shutil.which("bwrap", path=environ.get("PATH", os.defpath))
     facts: dict[str, Fact] = {"sandbox": settings.sandbox, "bubblewrap": bubblewrap}
     if settings.sandbox == "danger-full-access":

@@ -1,7 +1,7 @@
 """Locks on Codex's files, for all servers that share a state folder.
 
 - A new release creates its database at its first start, and fails if two processes do so at once. So they start one
-  after the other (`alone_the_first_time`), until a file records that the release has started there.
+  after the other (`first_start_lock`), until a file records that the release has started there.
 - A temporary home for a question to the binary (`private_home`) is removed after use. Its user holds a lock on the
   folder, which the system releases when the process ends. If the process was killed, the next start finds the
   folder without a lock and removes it.
@@ -24,12 +24,12 @@ ms."""
 
 
 @asynccontextmanager
-async def alone_the_first_time(mark: str, within: float) -> AsyncIterator[None]:
-    """Runs the body of the `with` without others, if the file `mark` does not exist; the file is created when the
-    body succeeds.
+async def first_start_lock(mark: str, within: float) -> AsyncIterator[None]:
+    """Runs the body of the `with` under a lock if the file `mark` does not exist, so that only one process at a
+    time starts a new release. Creates the file when the body has succeeded.
 
-    Waits for others for at most `within` seconds, and then runs the body anyway, because the other process must be
-    stuck. With an empty `mark` it never waits.
+    Waits for the lock for at most `within` seconds, and then runs the body anyway, because the other process must
+    be stuck. Needs no lock if `mark` is empty.
     """
     if not mark or _exists(mark):
         yield

@@ -44,8 +44,9 @@ def workspace_write(config_toml: str) -> WorkspaceWrite:
 
 
 def workspace_write_pairs(policy: WorkspaceWrite) -> list[tuple[str, str]]:
-    """Returns the whole table as switches, which win over a project's own config.toml, so that a project cannot widen
-    it."""
+    """Returns the whole table as keys and TOML values for ``-c``. These override a project's own config.toml, so
+    that a project cannot widen the sandbox.
+    """
     prefix = "sandbox_workspace_write"
     return [
         (f"{prefix}.writable_roots", _array(policy.writable_roots)),
@@ -82,8 +83,9 @@ class Profiles(msgspec.Struct, frozen=True):
         return f"{self.name}_{'read' if sandbox == 'read-only' else 'write'}"
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Returns the switches that define the profiles. Codex requires a default profile; each thread chooses its
-        own."""
+        """Returns the keys and TOML values for ``-c`` that define the profiles. Codex requires a default profile;
+        each thread chooses its own.
+        """
         read, write = self.of("read-only"), self.of("workspace-write")
         return [
             (f"permissions.{read}", self._table(":read-only", {})),

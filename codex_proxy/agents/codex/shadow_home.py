@@ -65,8 +65,8 @@ class ProviderConfig(msgspec.Struct, frozen=True):
 
 
 class ShadowHome(msgspec.Struct, frozen=True):
-    """The files to create: a config.toml with `config_toml`, and a link for each of `links` to the file in the
-    user's home.
+    """The Codex home of plain-model processes, as a plan: the text of its config.toml, and the files in the user's
+    home to which it has links (`links`).
 
     `notices` are sentences for the operator about settings that could not be copied.
     """

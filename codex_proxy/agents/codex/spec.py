@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 Dialect = Literal["codex-app-server", "codex-proto", "codex-exec"]
-"""The agents that run Codex, one for each of its protocols."""
+"""The names of the agents that run Codex, one for each of its protocols."""
 
 CODEX_SETTINGS = frozenset({"codex_bin", "codex_home", "codex_model", "codex_lite", "child_env"})
 """The settings that each Codex may have for itself, if the server has several agents."""
@@ -59,7 +59,7 @@ def codex_program(context: AgentContext) -> str:
 
 
 class Protocol(msgspec.Struct, frozen=True):
-    """The protocol that is used with an installed Codex, or why none can be used."""
+    """The protocol by which an installed Codex is driven, or why none can be used."""
 
     agent: Dialect
     check: BinaryCheck | None = None
@@ -113,7 +113,9 @@ async def speaks_proto(program: str, environment: Mapping[str, str]) -> bool:
 
 
 async def lacks_for_exec(program: str, environment: Mapping[str, str]) -> str:
-    """Returns the needed options that are missing from the help of `codex exec`; empty if none is missing."""
+    """Returns the options of `codex exec` that this server needs and the program lacks, as one text; empty if it
+    has all.
+    """
     from codex_proxy.agents.codex.program import output_of
     from codex_proxy.agents.codex_exec.launch import missing_options
 

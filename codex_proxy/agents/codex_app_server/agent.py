@@ -12,7 +12,7 @@ import msgspec
 from codex_proxy import __version__
 from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.agent import Agent, ProcessCounts
-from codex_proxy.agents.codex.home_locks import alone_the_first_time
+from codex_proxy.agents.codex.home_locks import first_start_lock
 from codex_proxy.agents.codex.program import NOT_SIGNED_IN
 from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex_app_server.contract import ContractCheck
@@ -41,7 +41,7 @@ CLIENT_NAME = "codex_openai_proxy"
 
 
 class AppServerProcesses(msgspec.Struct, frozen=True):
-    """How the two kinds of process (for plain-model turns and for agent turns) are started, and facts about the
+    """How the processes for plain-model turns and those for agent turns are started, and what is known of the
     program.
     """
 
@@ -117,7 +117,7 @@ class AppServerAgent:
 
     def _pool(self, command: Command, limits: PoolLimits, clock: Clock, mark: str) -> Pool:
         async def start(process: AppServerProcess) -> None:
-            async with alone_the_first_time(mark, START_SECONDS):
+            async with first_start_lock(mark, START_SECONDS):
                 self._starts[process] = _Start(clock.monotonic(), _stamp(self._sign_in_file))
                 await process.start(command, timeout_seconds=START_SECONDS)
 
@@ -130,7 +130,7 @@ class AppServerAgent:
 
     @property
     def pools(self) -> tuple[Pool, ...]:
-        """The pools: one for plain-model turns and one for agent turns, or one for both."""
+        """The pools of processes: one for plain-model turns and one for agent turns, or a single one for both."""
         return (self._plain,) if self._plain is self._agent else (self._plain, self._agent)
 
     async def start(self) -> None:

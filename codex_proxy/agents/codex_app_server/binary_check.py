@@ -39,7 +39,7 @@ wrong type, `in `x``."""
 
 
 class BinaryCheck(msgspec.Struct, frozen=True):
-    """Which parts of the protocol and which start switches a binary supports."""
+    """Which parts of the protocol and which start switches a Codex binary supports."""
 
     contract: ContractCheck = ContractCheck()
     unknown_switches: tuple[str, ...] = ()

@@ -42,7 +42,7 @@ DIGEST_DIGITS = 16
 """The number of digits of the digest in a changed name: 64 bits, so that two names do not become the same."""
 
 MAX_KEPT_CHARS = MAX_CHARS - len(PREFIX) - 1 - DIGEST_DIGITS
-"""The most characters of a name that are kept before a digest."""
+"""The most characters of the client's name that a changed name keeps, before the digest."""
 
 _ENDS_LIKE_A_DIGEST = re.compile(rf"_[0-9a-f]{{{DIGEST_DIGITS}}}\Z")
 
@@ -234,8 +234,8 @@ class ModelItems:
 
     @property
     def must_request_now(self) -> bool:
-        """Whether the client's outputs must be requested without waiting for the end of a model's response, because
-        there will be none.
+        """Whether the outputs of the client's tools must be requested now, because no end of the model's response
+        will be reported.
         """
         return bool(self._calls) and not self._response_open and not self._agent_calls
 
@@ -254,7 +254,7 @@ class ModelItems:
         ]
 
     def take(self) -> tuple[list[Event], list[ToolCallRequested]]:
-        """Returns and removes the raw items, and the calls that wait for the client's outputs."""
+        """Removes and returns the raw items, as events, and the calls that wait for the client's outputs."""
         events, self._events = self._events, []
         calls, self._calls = self._calls, []
         self._agent_calls.clear()

@@ -53,7 +53,9 @@ class _ThreadStartResult(msgspec.Struct, frozen=True):
 
 
 class Received(msgspec.Struct, frozen=True):
-    """The result of a chunk of lines: bytes to write, and messages by channel, in order."""
+    """What `Connection.receive` returns: the bytes to write to the process now, and the received messages in order,
+    as pairs of a channel's number and its messages.
+    """
 
     writes: bytes
     messages_by_channel: list[tuple[int, list[Message]]]
@@ -62,7 +64,9 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class Connection:
-    """The state of one connection: opening at first, then `ready`; or failed, with the reason in `fault`."""
+    """The state of the connection to one process. `ready` becomes True when the process has answered `initialize`;
+    `fault` is why it cannot be used, None if it can.
+    """
 
     def __init__(self, client_name: str, client_version: str) -> None:
         self._client = (client_name, client_version)

@@ -23,7 +23,7 @@ import msgspec
 
 from codex_proxy.agents.base import Capability
 
-Way = Literal["request", "answer", "notification", "question", "reply"]
+MessageKind = Literal["request", "answer", "notification", "question", "reply"]
 """The kinds of messages. `request`: the parameters of a request that we send; `answer`: its result; `notification`:
 the parameters of a notification of the agent; `question`: the parameters of a request that the agent sends;
 `reply`: the result that we send."""
@@ -38,11 +38,13 @@ answers whose definition is not named after the request."""
 
 
 class SchemaError(ValueError):
-    """The text is no schema of an app-server. The message says why."""
+    """The text is not the JSON Schema of an app-server. The message says why."""
 
 
 class ProtocolSchema:
-    """The schema of one binary."""
+    """The JSON Schema of the messages that one binary sends and accepts. A *node* is a part of it: the schema of
+    one value.
+    """
 
     def __init__(self, text: bytes) -> None:
         try:
@@ -72,20 +74,20 @@ class ProtocolSchema:
             node = node.get(part) if isinstance(node, dict) else None
         return node
 
-    def message(self, way: Way, method: str) -> Any:
-        """Returns the node of the message `method`; None if the schema does not have it. `way`: which message it is
-        (see `Way`).
+    def message(self, kind: MessageKind, method: str) -> Any:
+        """Returns the schema of the parameters or the result of the message `method`; None if the binary does not
+        have it. `kind` says which of these (see `MessageKind`).
         """
-        if way in ("request", "answer"):
+        if kind in ("request", "answer"):
             listed = self._lists["ClientRequest"].get(method)
-        elif way == "notification":
+        elif kind == "notification":
             listed = self._lists["ServerNotification"].get(method)
         else:
             listed = self._lists["ServerRequest"].get(method)
-        if way in ("answer", "reply") and listed is not None:
+        if kind in ("answer", "reply") and listed is not None:
             reference = str(listed.get("$ref", "")) if isinstance(listed, dict) else ""
             return self._named(method) or self._pointed(reference.removesuffix("Params") + "Response")
-        return self._named(method) if listed is None and way == "notification" else listed
+        return self._named(method) if listed is None and kind == "notification" else listed
 
     def _named(self, method: str) -> Any:
         """Returns the definition in `DEFINITIONS` for a method, in the second version of the API or without a
@@ -94,7 +96,10 @@ class ProtocolSchema:
         return self._pointed(f"#/definitions/v2/{name}") or self._pointed(f"#/definitions/{name}")
 
     def at(self, node: Any, path: str) -> list[Any]:
-        """Returns the nodes at a path."""
+        """Returns the schemas of the field at `path`, which is written as in a clause (`turn.id`, `input[].text`);
+        several if the schema has alternatives, none if it does not have the field. `node` is the schema of the
+        message.
+        """
         found = [node]
         for step in path.split("."):
             step, _, tag = step.rstrip(">").partition("<")
@@ -112,8 +117,8 @@ class ProtocolSchema:
         return [each for each in parts if each is not None]
 
     def nodes(self, node: Any, seen: frozenset[str] = frozenset()) -> Iterator[dict[str, Any]]:
-        """Yields a node and its alternatives, with references followed. `seen` are references that were followed
-        already, so that a cycle ends.
+        """Yields a schema and its alternatives (`allOf`, `anyOf`, `oneOf`), with `$ref` followed. `seen` are
+        references that were followed already, so that a cycle ends.
         """
         if not isinstance(node, dict):
             return
@@ -164,7 +169,7 @@ files. `command_clean_up`: commands that outlive their turn are ended."""
 class Clause(NamedTuple):
     """Fields of one message, and the feature that needs them. None: every turn needs them."""
 
-    way: Way
+    kind: MessageKind
     method: str
     fields: Mapping[str, str]
     feature: Feature | None = None
@@ -394,9 +399,9 @@ def _missing(schema: ProtocolSchema) -> Iterator[Missing]:
 
 def _missing_of(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
     """Yields the names of what a clause needs and the schema lacks."""
-    message = schema.message(clause.way, clause.method)
+    message = schema.message(clause.kind, clause.method)
     if message is None:
-        yield clause.method if clause.way != "answer" else f"the answer to {clause.method}"
+        yield clause.method if clause.kind != "answer" else f"the answer to {clause.method}"
         return
     for path, wanted in clause.fields.items():
         if not _allows(schema, schema.at(message, path), wanted):
@@ -406,15 +411,15 @@ def _missing_of(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
 
 def _unsent(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
     """Yields the fields that the binary requires in one of our messages (that of `clause`) and that we do not send."""
-    if clause.way not in ("request", "reply") or clause.feature not in (None, "client_tools"):
+    if clause.kind not in ("request", "reply") or clause.feature not in (None, "client_tools"):
         return
-    message = schema.message(clause.way, clause.method)
+    message = schema.message(clause.kind, clause.method)
     if message is None:
         return
     sent = {
         path.partition(".")[0].partition("[")[0]
         for each in CONTRACT
-        if (each.way, each.method) == (clause.way, clause.method)
+        if (each.kind, each.method) == (clause.kind, clause.method)
         for path in each.fields
     }
     for node in schema.nodes(message):

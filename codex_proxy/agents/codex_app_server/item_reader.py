@@ -29,7 +29,7 @@ MAX_OUTPUT_PIECES = 256
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """A changed file of a patch."""
+    """One file of a `fileChange` item."""
 
     path: str = ""
 
@@ -88,7 +88,8 @@ ACTIVITY_KINDS = {
     "webSearch": ("web_search", _query),
     "imageView": ("image", _path),
 }
-"""The kind of activity of each item type, and the function that describes it."""
+"""For each type of thread item that is an activity: the kind of the activity, and the function that returns its
+one-line description."""
 TEXT_AT_END = frozenset({"webSearch"})
 """Item types whose description is empty until they are completed."""
 

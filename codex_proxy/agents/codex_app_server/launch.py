@@ -51,7 +51,7 @@ OPT_OUT_NOTIFICATIONS: Final = (
     "skills/changed",
     "app/list/updated",
 )
-"""Notifications that this server does not use. Codex is asked not to send them."""
+"""The methods of notifications that this server does not use. `initialize` asks Codex not to send them."""
 
 
 def app_server_argv(

@@ -61,23 +61,25 @@ class PoolLimits(msgspec.Struct, frozen=True):
 
 
 class Use(msgspec.Struct, frozen=True):
-    """Serve the turn with this process."""
+    """The answer of `assign`: the process with this `key` serves the turn."""
 
     key: int
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Let the turn wait until something changes."""
+    """The answer of `assign`: the turn waits until a process can serve it."""
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """Refuse the turn for this reason."""
+    """The answer of `assign`: the turn is refused. `reason` is a sentence for the client."""
 
     reason: str
 
 
 class Maintenance(msgspec.Struct, frozen=True):
-    """What the pool has to do with its processes. Those in `retire` are idle, those in `drain` are busy."""
+    """The answer of `maintain`: whether to start a process, and the keys of the processes to `drain` (busy) and to
+    `retire` (idle).
+    """
 
     start: bool
     drain: tuple[int, ...]

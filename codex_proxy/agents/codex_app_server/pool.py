@@ -48,22 +48,22 @@ ORPHAN_SECONDS = 1.0
 
 
 class PoolEntry:
-    """A process of the pool, and what the pool knows of it."""
+    """A process of the pool, with the facts about it on which `plan` decides."""
 
     def __init__(self, key: int, process: AppServerProcess, started_at: float) -> None:
         self.key = key
         self.process = process
         self.started_at = started_at
         self.ready_at = math.inf
-        """When it became ready, on the clock's monotonic time."""
+        """When the process became ready, in seconds of the monotonic clock; infinity before that."""
         self.memory = 0
-        """Its memory in bytes when it was last measured."""
+        """The resident memory of the process in bytes, when it was last measured."""
         self.state = State.STARTING
         self.is_ending = False
-        """Whether a task is already ending it."""
+        """Whether a task is already ending the process."""
 
     def drain(self) -> None:
-        """Gives it no further turns, and ends its idle channels."""
+        """Marks the process as draining, so that it gets no further turns, and ends the idle sessions on it."""
         self.state = State.DRAINING
         self.process.end_idle_channels()
 
@@ -104,12 +104,16 @@ class Pool:
     # --- for runs -------------------------------------------------------------------------------
 
     async def warm(self) -> None:
-        """Starts the processes that are kept ready, and waits for the first one. Raises `Fault` if it fails."""
+        """Starts the processes that are kept ready, and waits for the first one. Raises `Fault` if it cannot be
+        started.
+        """
         transport = await self.acquire()
         await self.release(transport, finished=True)
 
     async def acquire(self) -> ThreadTransport:
-        """Returns a transport on the least busy process; waits for one if needed. Raises `Fault` if there is none."""
+        """Opens a channel on the least busy process and returns its transport; waits until a process is free if
+        none is. Raises `Fault` if too many turns wait, the server is stopping, or no process can be started.
+        """
         if self._closed:
             raise Fault(STOPPING)
         decision = assign(self._process_infos(), self._limits, len(self._waiting))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from codex_proxy.agents.base import Ended
 from codex_proxy.agents.codex_app_server.connection import Connection
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
-from codex_proxy.agents.failures import exit_of, how_it_ended, last_words
+from codex_proxy.agents.failures import exit_of, how_it_ended, last_useful_line
 from codex_proxy.agents.session import LineFramer, LineTooLong, TransportReader, broken_protocol
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
@@ -92,7 +92,7 @@ class AppServerProcess:
         else:
             ended = Ended() if self.exit is None else _exit_of(self.exit)
             message = f"The agent's process ended while it was starting{how_it_ended(ended)}"
-            quoted = last_words(ended.stderr_tail)
+            quoted = last_useful_line(ended.stderr_tail)
         return Failure(kind=FaultKind.SPAWN_FAILED, message=message, quoted=quoted)
 
     @property

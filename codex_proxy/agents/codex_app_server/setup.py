@@ -58,12 +58,13 @@ class CodexSetup(msgspec.Struct, frozen=True):
     start_mark: str = ""
     """The path of a file that exists once this release has started with this state folder."""
     check: BinaryCheck = BinaryCheck()
-    """What the binary supports."""
+    """Which parts of the protocol and which start switches the binary supports."""
     notices: tuple[str, ...] = ()
 
 
 class CodexPlaces(msgspec.Struct, frozen=True):
-    """The paths that a setup needs: the binary, the user's Codex home, the server's state folder, and the workspace.
+    """The paths that `prepare_app_server` needs: the binary, the user's Codex home, the server's state folder, and
+    the workspace.
 
     The home may not exist yet: Codex makes the default one when it first starts.
     """
@@ -84,8 +85,12 @@ class CodexPlaces(msgspec.Struct, frozen=True):
 async def prepare_app_server(
     places: CodexPlaces, environment: Mapping[str, str], child_env: tuple[str, ...], lite: bool | None
 ) -> CodexSetup:
-    """Asks the binary, reads the user's home, and fills the state folder. Raises `Fault`. `environment` is the
-    server's; children get the usual variables of it and those named in `child_env`. `lite`: see `plain_catalog`.
+    """Returns what is needed to start app-server processes, and creates the files for it in the state folder. Asks
+    the binary for its release, its protocol and its models, and reads the user's config.toml. Raises `Fault` if
+    this Codex cannot be used.
+
+    `environment` is the server's; children get the usual variables of it and those named in `child_env`. `lite`:
+    see `plain_catalog`.
     """
     base = child_environment(environment, extra=child_env)
     version = await find_version(places.program, base)
@@ -153,8 +158,11 @@ def _lay_out(
 
 
 async def can_confine(program: str, profiles: Profiles, environment: Mapping[str, str], state: str) -> bool:
-    """Whether Codex can prevent commands from reading files on this machine. `profiles` are tried with the program
-    in `state`, the state folder. It needs bubblewrap and user namespaces, or macOS.
+    """Whether Codex can keep commands from reading files on this machine. That needs bubblewrap and user
+    namespaces, or macOS.
+
+    Runs a command in the permission profile for read-only turns. `program` is the path of Codex; `state` is the
+    state folder, in which a temporary home is made.
     """
     name = str(profiles.of("read-only"))
     switches = [part for key, value in profiles.pairs() for part in ("-c", f"{key}={value}")]

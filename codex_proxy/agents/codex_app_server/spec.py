@@ -34,7 +34,10 @@ def pool_limits(settings: Settings) -> PoolLimits:
 
 
 async def make_app_server(context: AgentContext) -> Agent:
-    """Asks the program, reads the user's home, and fills the state folder. Raises `NoAgentError` or `Fault`."""
+    """Returns the agent, not yet started. Asks the program for its release, protocol and models, reads the user's
+    config.toml, and creates files in the state folder. Raises `NoAgentError` if there is no Codex, and `Fault` if
+    it cannot be used.
+    """
     import msgspec
 
     from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
@@ -101,10 +104,11 @@ def _places(context: AgentContext) -> CodexPlaces:
 
 
 def lite_form(settings: Settings) -> bool | None:
-    """Returns whether plain-model requests use the lite form; None: as the model's entry says.
+    """Returns the value for `use_responses_lite` in the catalog of plain-model processes (see `plain_catalog`): the
+    setting `codex_lite`; None keeps the value of each model's entry.
 
-    The lite form always has `parallel_tool_calls: false`. So if the operator has switched parallel calls on, the
-    usual form is used, unless the setting for the form says otherwise.
+    The lite form of requests always has `parallel_tool_calls: false`. So if that setting is missing and parallel
+    calls are switched on, the value is False.
     """
     if settings.codex_lite is None and settings.enable_parallel_tool_calls:
         return False

@@ -74,9 +74,8 @@ TABLE = StateTable(
         },
     },
 )
-"""ENDED_BADLY is allowed in most states: a turn on a thread that cannot be resumed fails, whatever state the thread
-is in.
-"""
+"""The transitions of a turn. ENDED_BADLY is possible in most states, because a turn that is begun on a thread that
+cannot be resumed fails in whatever state the thread is."""
 
 ACTIVE = State.ACTIVE
 AGENT_MAY_WORK = frozenset({State.ACTIVE, State.ABANDONED, State.CLOSING})

@@ -26,7 +26,9 @@ class RpcError(msgspec.Struct, frozen=True, gc=False):
 
 
 class Params(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The parameters of all notifications and requests that are read, in one type."""
+    """The parameters of a notification or request of the app-server. One type with the fields of all of them that
+    are read.
+    """
 
     thread_id: str | None = None
     turn_id: str | None = None
@@ -54,7 +56,9 @@ NO_PARAMS = Params()
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One decoded line. Answers have `result` or `error`, requests and notifications `method` and `params`."""
+    """One decoded line from the app-server. An answer has `id` and `result` or `error`, a request `id`, `method`
+    and `params`, a notification `method` and `params`.
+    """
 
     id: int | str | None = None
     method: str | None = None
@@ -179,7 +183,7 @@ class TurnPayload(msgspec.Struct, frozen=True):
 
 
 class TurnHead(msgspec.Struct, frozen=True):
-    """A turn, of which only the id is read."""
+    """A turn as a result contains it; only the id is read."""
 
     id: str
 
@@ -191,7 +195,7 @@ class TurnStartResult(msgspec.Struct, frozen=True):
 
 
 class ThreadHead(msgspec.Struct, frozen=True):
-    """A thread, of which only the id is read: its `status` has another form than a turn's."""
+    """A thread as a result contains it; only the id is read, because its `status` has another form than a turn's."""
 
     id: str
 
@@ -204,7 +208,7 @@ class ThreadStartResult(msgspec.Struct, frozen=True):
 
 
 class Tokens(msgspec.Struct, frozen=True, rename="camel"):
-    """Token counts as the agent writes them."""
+    """Token counts of model calls, as the app-server writes them."""
 
     input_tokens: int = 0
     cached_input_tokens: int = 0
@@ -212,7 +216,7 @@ class Tokens(msgspec.Struct, frozen=True, rename="camel"):
     reasoning_output_tokens: int = 0
 
     def usage(self) -> Usage:
-        """Converts the counts."""
+        """Returns the counts as `Usage`."""
         return Usage(
             self.input_tokens, self.cached_input_tokens, self.output_tokens, self.reasoning_output_tokens
         )
@@ -239,9 +243,7 @@ class TurnUsage:
     def __init__(self) -> None:
         self.total = Usage()
         self.from_provider = False
-        """Whether the newest count came with a response of the model provider, and the agent has not confirmed it
-        yet.
-        """
+        """Whether `total` includes a model call that the agent's own total does not include yet."""
         self._earlier_turns = Usage()
         """The tokens of earlier turns on the thread, which the agent's totals include."""
 
@@ -257,8 +259,8 @@ class TurnUsage:
         self.from_provider = True
 
     def set_thread_total(self, total: Usage) -> bool:
-        """Handles the agent's total of the whole thread. Returns whether it is more than the sum of the
-        model calls.
+        """Handles the agent's token total of the whole thread. If it exceeds the sum of the model calls of this
+        turn, it replaces that sum, and True is returned; else False.
         """
         turn_total = total - self._earlier_turns
         turn_total = Usage(*(max(0, tokens) for tokens in msgspec.structs.astuple(turn_total)))

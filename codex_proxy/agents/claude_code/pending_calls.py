@@ -14,7 +14,7 @@ from codex_proxy.agents.claude_code.messages import rpc_answer
 from codex_proxy.agents.claude_code.tool_names import output_content
 
 
-class ParkedCalls:
+class PendingCalls:
     """The calls of the client's tools that have no output yet, by call id."""
 
     def __init__(self) -> None:
@@ -31,17 +31,17 @@ class ParkedCalls:
         """Whether the program's turn continues once the client sends the outputs."""
         return bool(self.waiting) and not self._bypassed
 
-    def knows(self, call_id: str) -> bool:
+    def has_call(self, call_id: str) -> bool:
         """Returns whether the call waits for its output, or has an output that the program has not requested yet."""
         return call_id in self.waiting or call_id in self._replies
 
-    def wait_for(self, call_ids: Iterable[str]) -> None:
-        """Records that the client was asked for the outputs of these calls."""
+    def add_calls(self, call_ids: Iterable[str]) -> None:
+        """Adds calls whose outputs the client was asked for."""
         self.waiting.update(call_ids)
 
-    def requested(self, call_id: str, request_id: str, rpc_id: int | str | None) -> bytes:
-        """Handles the program's request for an output. `request_id` and `rpc_id` are the ids that the answer must
-        have. Returns the bytes of the answer; empty if there is no output yet.
+    def add_request(self, call_id: str, request_id: str, rpc_id: int | str | None) -> bytes:
+        """Handles the program's request for the output of a call. `request_id` and `rpc_id` are the ids that the
+        answer must have. Returns the line that answers it; empty if there is no output yet.
         """
         reply = self._replies.pop(call_id, None)
         if reply is not None:
@@ -49,9 +49,10 @@ class ParkedCalls:
         self._requests[call_id] = (request_id, rpc_id)
         return b""
 
-    def replied(self, call_id: str, reply: ToolReply) -> bytes:
-        """Handles an output. Returns the bytes of the answer to the request for it; empty if it was not requested
-        yet, or the call does not wait."""
+    def add_reply(self, call_id: str, reply: ToolReply) -> bytes:
+        """Handles the output of a call. Returns the line that answers the program's request for it; empty if the
+        program has not requested it yet, or the call does not wait.
+        """
         if call_id not in self.waiting:
             return b""
         self.waiting.remove(call_id)
@@ -61,7 +62,7 @@ class ParkedCalls:
             return b""
         return _answer(*request, reply)
 
-    def answered_by_program(self, call_id: str) -> None:
+    def program_answered(self, call_id: str) -> None:
         """Records that the program itself has given the model an output of this call, so that it does not wait for
         the client's.
         """

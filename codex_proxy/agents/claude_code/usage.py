@@ -24,8 +24,10 @@ def usage_of(tokens: StreamTokens) -> Usage:
     )
 
 
-class Spending:
-    """The tokens of one turn of the program, and the share of the current request of the client."""
+class TurnUsage:
+    """Counts the tokens of one turn of the program, and the part of them that belongs to the client's current
+    request.
+    """
 
     def __init__(self) -> None:
         self._calls = Usage()
@@ -47,12 +49,15 @@ class Spending:
         self._before = self._calls
 
     def call_began(self, tokens: StreamTokens | None) -> None:
-        """Notes the start of a model call; `tokens` holds its input."""
+        """Records that a model call has started. `tokens` are the counts of its start event, which has those of the
+        input.
+        """
         self._begun = tokens or StreamTokens()
 
     def call_ended(self, tokens: StreamTokens | None) -> Usage:
-        """Counts a model call that has ended, and returns its usage. Counts that `tokens` lacks are those from the
-        call's start."""
+        """Adds the tokens of a model call that has ended, and returns them. Counts that `tokens` lacks are those of
+        the start.
+        """
         begun, last = self._begun, tokens or StreamTokens()
         self._begun = StreamTokens()
         usage = usage_of(
@@ -68,8 +73,8 @@ class Spending:
         return usage
 
     def turn_ended(self, tokens: StreamTokens | None) -> None:
-        """Takes the total from the turn's result; None if it has none. It is more than the sum of the model calls
-        if one broke off.
+        """Replaces the sum of the model calls by the total in the turn's result, if that is larger: it is, if a
+        call broke off. None: the result has no total.
         """
         if tokens is None:
             return
@@ -79,7 +84,7 @@ class Spending:
 
     @property
     def request(self) -> Usage:
-        """The usage of the current client request so far."""
+        """The tokens of the client's current request so far."""
         left = self._calls - self._before
         return Usage(max(0, left.input), max(0, left.cached), max(0, left.output), max(0, left.reasoning))
 
