@@ -406,6 +406,8 @@ async def streamed(
             data = reader.take() if await silence.wait_for(reader.wait(push)) else reader.open() + comment()
             if not stream.begun and reader.refusal is not None:
                 raise Fault(reader.refusal)
+            if reader.finished:
+                return await stream.close(data)
             if data:
                 await stream.write(data)
                 silence.reset()
@@ -417,9 +419,7 @@ async def streamed(
             raise
         # Its status has gone out: the rest of the stream says that the turn has failed.
         log_unforeseen(error)
-        if last := reader.break_off(UNFORESEEN):
-            await stream.write(last)
-        return await stream.close()
+        return await stream.close(reader.break_off(UNFORESEEN))
     finally:
         silence.stop()
         stream.stop()

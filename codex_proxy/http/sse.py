@@ -85,23 +85,28 @@ class EventStream:
 
     async def write(self, data: bytes) -> None:
         """Writes some bytes. Raises `ConnectionError` if the client has left."""
+        await self._start_write(data)
+        await self.response.write(data)
+        self._writing_since = None
+
+    async def close(self, last: bytes = b"") -> web.StreamResponse:
+        """Writes the last bytes, ends the response and returns it. Both are sent together, for which the client is
+        woken once. Raises `ConnectionError` if the client has left.
+        """
+        await self._start_write(last)
+        await self.response.write_eof(last)
+        self.stop()
+        return self.response
+
+    async def _start_write(self, data: bytes) -> None:
         if self._timer is None:
             self._timer = self._loop.call_later(CHECK_SECONDS, self._check)
             writer = await self.response.prepare(self._request)
             assert isinstance(writer, StreamWriter), "not that of a server"
             self._writer = writer
         self._writing_since = self._loop.time()
-        if self._content_log is not None:
+        if self._content_log is not None and data:
             self._content_log("answer", data)
-        await self.response.write(data)
-        self._writing_since = None
-
-    async def close(self) -> web.StreamResponse:
-        """Ends the response and returns it."""
-        self._writing_since = self._loop.time()
-        await self.response.write_eof()
-        self.stop()
-        return self.response
 
     def stop(self) -> None:
         """Stops the timer. Must be called at the end of the stream, also after an error."""

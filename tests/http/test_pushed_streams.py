@@ -141,6 +141,29 @@ async def test_a_delta_is_written_without_a_step_of_the_requests_task(
     assert (await answer.text()).endswith("data: [DONE]\n\n")
 
 
+async def test_the_last_frames_are_sent_together_with_the_end(
+    streaming: Streaming, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await streaming.begin()
+    await answer.until(b'"0 "')
+    assert streaming.stream is not None
+    assert streaming.stream._writer is not None
+    transport = streaming.stream._writer.transport
+    assert transport is not None
+    sent: list[bytes] = []
+    write = transport.write
+
+    def spied(data: bytes) -> None:
+        sent.append(bytes(data))
+        write(data)
+
+    monkeypatch.setattr(transport, "write", spied)
+    streaming.end()
+    await answer.text()
+    assert len(sent) == 1, "each wakes the client"
+    assert sent[0].endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+
+
 async def test_frames_keep_their_order_however_they_are_written(streaming: Streaming, answer: Answer) -> None:
     await streaming.begin()
     expected = "0 "

@@ -296,7 +296,7 @@ async def test_where_not_even_that_can_be_told_the_answer_is_cut_and_not_followe
 ) -> None:
     monkeypatch.setattr("codex_proxy.http.sse.EventStream.close", breaks)
     with pytest.raises(aiohttp.ClientError):
-        await proxy.ask(user(stream=True))
+        await proxy.ask(user("[[fake:text delay=30]]", stream=True))
     monkeypatch.undo()
     assert (await proxy.ask(user(stream=True))).status == 200
 
@@ -330,7 +330,8 @@ async def test_a_connection_that_breaks_under_a_write_is_a_client_that_left_and_
     def breaks_off(*_: Any) -> Any:
         raise ConnectionResetError
 
-    monkeypatch.setattr("codex_proxy.http.sse.EventStream.write", breaks_off)
+    for writes in ("write", "close"):
+        monkeypatch.setattr(f"codex_proxy.http.sse.EventStream.{writes}", breaks_off)
     with pytest.raises(aiohttp.ClientError):
         await proxy.ask(user(stream=True))
     await proxy.settled()
