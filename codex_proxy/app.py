@@ -93,11 +93,8 @@ LAST_WORDS_SECONDS = 2.0
 class SystemClock:
     """A `Clock` with the real time."""
 
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    def epoch(self) -> float:
-        return time.time()
+    monotonic = staticmethod(time.monotonic)
+    epoch = staticmethod(time.time)
 
 
 class RandomIds:
@@ -123,6 +120,7 @@ class Server:
             settings = settings.model_copy(update={"builtin_tools": "never"})
         self.settings = settings
         self.clock = SystemClock()
+        deadlines = {name: deadlines_of(each) for name, each in self.named.items()}
         self.manager = RunScheduler(
             agent,
             RunLimits(
@@ -132,7 +130,7 @@ class Server:
                 size=settings.max_output_size,
             ),
             Deadlines(),
-            deadlines_of=lambda turn: deadlines_of(self._named_for(turn.model)),
+            deadlines_of=lambda turn: deadlines[self._named_for(turn.model).name],
             kept=IdleLimits(settings.kept_threads, settings.kept_thread_seconds),
             owners=self._owners,
         )

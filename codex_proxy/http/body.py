@@ -24,7 +24,7 @@ from codex_proxy.http.middleware.access import origin_of
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import OWNER
 from codex_proxy.surfaces.base import RequestHints
-from codex_proxy.workers.pdf_reader import PdfReader, parsed_with_pdfs
+from codex_proxy.workers.pdf_reader import PdfReader
 
 Refusal: TypeAlias = Literal["owner", "total"]
 """Which limit has no room: that of the owner, or that of all owners together."""
@@ -249,14 +249,19 @@ async def parsed_from(
     thread, so that other requests are served meanwhile: 25 MiB take 200 ms. Raises `Fault`. `skips_unreadable`: see
     `PdfReader.read`.
     """
-
-    async def parsed(pdfs: PdfTexts | None) -> T:
-        if len(body) <= PARSED_HERE:
-            return parse(body, pdfs)
-        return await asyncio.get_running_loop().run_in_executor(_PARSER, parse, body, pdfs)
-
     reader = request.app.get(PDF_READER)
-    return await parsed_with_pdfs(parsed, reader, request[OWNER], skips_unreadable=skips_unreadable)
+    pdfs = None if reader is None else PdfTexts()
+    parsed = await _parsed(body, parse, pdfs)
+    if reader is None or pdfs is None or not pdfs.unread:
+        return parsed
+    texts = await reader.texts_for(pdfs, request[OWNER], skips_unreadable=skips_unreadable)
+    return await _parsed(body, parse, texts)
+
+
+async def _parsed(body: bytes, parse: Callable[[bytes, PdfTexts | None], T], pdfs: PdfTexts | None) -> T:
+    if len(body) <= PARSED_HERE:
+        return parse(body, pdfs)
+    return await asyncio.get_running_loop().run_in_executor(_PARSER, parse, body, pdfs)
 
 
 def hints_of(request: web.Request) -> RequestHints:

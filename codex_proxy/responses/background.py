@@ -48,7 +48,6 @@ from codex_proxy.store.health import failure_of, required_store, store_errors_as
 from codex_proxy.surfaces.base import RequestHints, json_bytes
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 from codex_proxy.surfaces.responses.response_object import cancelled, failed
-from codex_proxy.workers.pdf_reader import parsed_with_pdfs
 from codex_proxy.workers.slots import Slot
 
 log = structlog.get_logger(__name__)
@@ -263,7 +262,7 @@ async def _run_again(service: ResponsesService, store: Store, found: StoredRespo
 
         client = service.clients.named(found.owner)
 
-        async def parsed_again(pdfs: PdfTexts | None) -> ParsedResponse:
+        def parsed_again(pdfs: PdfTexts | None) -> ParsedResponse:
             return parse(
                 recovery.body.encode(),
                 settings=client.responses,
@@ -272,7 +271,10 @@ async def _run_again(service: ResponsesService, store: Store, found: StoredRespo
                 pdfs=pdfs,
             )
 
-        parsed = await parsed_with_pdfs(parsed_again, service.pdfs, found.owner)
+        pdfs = None if service.pdfs is None else PdfTexts()
+        parsed = parsed_again(pdfs)
+        if service.pdfs is not None and pdfs is not None and pdfs.unread:
+            parsed = parsed_again(await service.pdfs.texts_for(pdfs, found.owner))
         context = await read_context(parsed, store, found.owner, service.ids, found.created)
         prepared = await prepare_in_context(
             service, parsed, context, found.owner, id=found.id, created=found.created

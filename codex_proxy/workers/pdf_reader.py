@@ -8,15 +8,13 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.media import Pdf, PdfTexts
 from codex_proxy.workers.pdf_worker import PdfAnswer, PdfQuestion
 from codex_proxy.workers.pool import NoAnswer, WorkerPool
-
-T = TypeVar("T")
 
 WORKER: Final = "codex_proxy.workers.pdf_worker"
 WALL_SECONDS: Final = 40.0
@@ -52,6 +50,12 @@ class PdfReader:
     def workers(self) -> list[int]:
         """The process ids of the running workers."""
         return self._pool.workers
+
+    async def texts_for(self, pdfs: PdfTexts, owner: str, *, skips_unreadable: bool = False) -> PdfTexts:
+        """Returns the texts of the PDFs that a parser asked `pdfs` for, with which the request is to be parsed again.
+        `skips_unreadable`, and what it raises: as with `read`.
+        """
+        return PdfTexts(await self.read(pdfs.unread, owner, skips_unreadable=skips_unreadable))
 
     async def read(
         self, pdfs: Mapping[bytes, Pdf], owner: str, *, skips_unreadable: bool = False
@@ -122,27 +126,6 @@ class PdfReader:
     def _forget(self, key: tuple[str, bytes]) -> None:
         if key in self._kept:
             self._kept_chars -= len(self._kept.pop(key)[0])
-
-
-async def parsed_with_pdfs(
-    parse: Callable[[PdfTexts | None], Awaitable[T]],
-    reader: PdfReader | None,
-    owner: str,
-    *,
-    skips_unreadable: bool = False,
-) -> T:
-    """Parses a request, reads the PDFs that `parse` asked for, and parses it again with their texts. Returns what
-    `parse` returns. Raises what `parse` and `PdfReader.read` raise. Without a `reader` no PDFs are read.
-    `skips_unreadable` is passed to `PdfReader.read`.
-    """
-    if reader is None:
-        return await parse(None)
-    pdfs = PdfTexts()
-    parsed = await parse(pdfs)
-    if not pdfs.unread:
-        return parsed
-    read = await reader.read(pdfs.unread, owner, skips_unreadable=skips_unreadable)
-    return await parse(PdfTexts(read))
 
 
 def _refused(wrong: str, field: str) -> Fault:

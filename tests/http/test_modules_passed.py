@@ -19,7 +19,7 @@ PACKAGE = f"{Path(codex_proxy.__file__).parent}/"
 
 MAX_OF_A_DELTA = 14
 """From the pipe of the agent to the socket of the client, by the call that reads the pipe."""
-MAX_OF_A_REQUEST = {"proto": 56, "app-server": 61}
+MAX_OF_A_REQUEST = {"proto": 55, "app-server": 60}
 """By dialect, of a short request to a server that has answered one before."""
 
 
