@@ -201,8 +201,8 @@ BODY_SECONDS = 300.0
 _PARSER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parse")
 """The one thread that parses large bodies. The allocator keeps memory for each thread, and two would not be faster."""
 PARSED_HERE = 512 << 10
-"""The most bytes of a body that is parsed on the event loop, which takes 5 ms at most. Larger bodies are parsed in
-a thread."""
+"""The most bytes of a body that is parsed on the event loop, which takes up to 5 ms. Larger bodies are parsed in a
+thread."""
 
 UNPACKED_HERE = 4 << 10
 """The most bytes of a compressed body that is decompressed on the event loop. They can become 4 MiB, which takes 10

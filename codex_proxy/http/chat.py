@@ -19,9 +19,9 @@ from codex_proxy.http.exchange import (
     TurnTimings,
     start,
     start_samples,
-    streamed,
+    stream_response,
     timings_of,
-    whole,
+    whole_response,
 )
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import agent_headers, agent_note
@@ -101,7 +101,9 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
             if parsed.stream:
                 return await _stream(request, parsed, turn, renderer, timings)
             source = await _start(request, parsed, turn)
-            return await whole(LogReader(source, renderer, timings), _headers(request, parsed, source))
+            return await whole_response(
+                LogReader(source, renderer, timings), _headers(request, parsed, source)
+            )
     finally:
         request[NOTES] |= _ending(renderer, timings)
 
@@ -126,7 +128,7 @@ async def _stream(
     clock = request.app[CLOCK]
     with stream_slot(request):
         source = await _start(request, parsed, turn)
-        return await streamed(
+        return await stream_response(
             LogReader(source, renderer, timings),
             EventStream(request, _headers(request, parsed, source)),
             keepalive=0.0 if _no_keepalive(request) else request.app[CHAT_OPTIONS].keepalive,

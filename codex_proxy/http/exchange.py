@@ -50,7 +50,7 @@ from codex_proxy.surfaces.samples import Samples
 
 DELTAS = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta)
 SHOWN = VISIBLE - {TurnEnded}
-"""The types of events that a client can see something of."""
+"""The types of events of which a client can see something."""
 
 
 def _shows(event: Event) -> bool:
@@ -169,7 +169,7 @@ class Source(Protocol):
 
 
 class OneRun:
-    """Reads the events of one run, for the answer to one HTTP request. `close` ends the run."""
+    """The events of one run, for the answer to one HTTP request. `close` ends the run."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -320,7 +320,7 @@ class WholeReader(Reader, Protocol):
 
 
 class Renderer(Protocol):
-    """Renders events as the answer of one API."""
+    """Renders events as the bytes of one API's answer."""
 
     failure: Failure | None
     visible: bool
@@ -333,7 +333,7 @@ class Renderer(Protocol):
 
 
 class LogReader:
-    """Reads the log of a turn and renders it, for an answer that is not stored."""
+    """Reads the events of a turn from a `Source` and renders them as bytes, for an answer that is not stored."""
 
     def __init__(self, source: Source, renderer: Renderer, timings: TurnTimings) -> None:
         self._source = source
@@ -369,8 +369,10 @@ class LogReader:
         self._source.close()
 
 
-async def whole(reader: WholeReader, headers: Mapping[str, str]) -> web.Response:
-    """Waits for the end of the answer and returns it as one HTTP response. Raises the `Fault` of a failed turn."""
+async def whole_response(reader: WholeReader, headers: Mapping[str, str]) -> web.Response:
+    """Waits for the end of the answer and returns it as one HTTP response with these headers. Raises the `Fault` of
+    a failed turn.
+    """
     try:
         while not reader.finished:
             await reader.wait()
@@ -380,7 +382,7 @@ async def whole(reader: WholeReader, headers: Mapping[str, str]) -> web.Response
     return web.Response(body=reader.result(), content_type="application/json", headers=headers)
 
 
-async def streamed(
+async def stream_response(
     reader: Reader, stream: EventStream, *, keepalive: float, comment: Callable[[], bytes]
 ) -> web.StreamResponse:
     """Sends the answer to the client as a stream. Raises the `Fault` of a turn that failed before its first byte.

@@ -21,7 +21,7 @@ _item = msgspec.json.Decoder(dict[str, Any])
 
 
 def shown(item: StoredItem) -> ItemDict:
-    """Returns a stored item as the client sees it."""
+    """Returns a stored item as the object that the client sees."""
     return _item.decode(item.json)
 
 

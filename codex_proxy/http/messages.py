@@ -19,7 +19,15 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import ADMISSION, IDS, RUNS, USAGE
 from codex_proxy.http.body import hints_of, parsed_from, read_body
 from codex_proxy.http.endpoint import REQUEST_ID
-from codex_proxy.http.exchange import LogReader, OneRun, TurnTimings, start, streamed, timings_of, whole
+from codex_proxy.http.exchange import (
+    LogReader,
+    OneRun,
+    TurnTimings,
+    start,
+    stream_response,
+    timings_of,
+    whole_response,
+)
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import agent_headers, agent_note, json_response
 from codex_proxy.http.sse import EventStream
@@ -48,8 +56,8 @@ class MessagesOptions(msgspec.Struct, frozen=True, kw_only=True):
     keepalive: float
     """Seconds of silence after which a stream gets a ping; 0 for never."""
     reasoning_state: Literal["client", "server", "off"] = "client"
-    """Where the model's raw items (encrypted reasoning) of a turn are kept: at the client, which sends them back;
-    only in this server; or nowhere."""
+    """Where the model's raw items of a turn (such as encrypted reasoning) are kept for the next turn: `client`: in
+    the answer, and the client sends them back; `server`: in this server's step memory; `off`: nowhere."""
 
 
 MESSAGES_OPTIONS: Final = web.AppKey("messages_options", MessagesOptions)
@@ -71,7 +79,9 @@ async def messages(request: web.Request) -> web.StreamResponse:
             if parsed.stream:
                 return await _stream(request, parsed, turn, renderer, timings)
             source = await _start(request, turn)
-            return await whole(LogReader(source, renderer, timings), _headers(request, parsed, source))
+            return await whole_response(
+                LogReader(source, renderer, timings), _headers(request, parsed, source)
+            )
     except Fault as fault:
         raise Fault(_as_clients_know_it(fault.failure, turn, request)) from None
     finally:
@@ -150,7 +160,7 @@ async def _stream(
     with stream_slot(request):
         source = await _start(request, turn)
         renderer.estimate_prompt()
-        return await streamed(
+        return await stream_response(
             LogReader(source, renderer, timings),
             EventStream(request, _headers(request, parsed, source)),
             keepalive=request.app[MESSAGES_OPTIONS].keepalive,

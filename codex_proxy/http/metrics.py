@@ -21,7 +21,7 @@ from codex_proxy.http.middleware.request_context import CLIENT_LEFT, NOTES
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 REFUSED = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large", CLIENT_LEFT: "client_left"}
-"""The error kinds of requests that were refused before a handler saw them, by status."""
+"""The kind of error, for metrics, of requests that were answered before a handler was called, by their status."""
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,7 +20,15 @@ from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import HELD, hints_of, parsed_from, read_body
-from codex_proxy.http.exchange import LogReader, OneRun, Reader, TurnTimings, streamed, timings_of, whole
+from codex_proxy.http.exchange import (
+    LogReader,
+    OneRun,
+    Reader,
+    TurnTimings,
+    stream_response,
+    timings_of,
+    whole_response,
+)
 from codex_proxy.http.listing import check_include, listed, shown
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import agent_headers, agent_note, json_response
@@ -117,7 +125,7 @@ async def _saved(
         )
         try:
             headers = headers_of(service, prepared, continued=response.continued)
-            return await (_streamed(request, reader, headers) if stream else whole(reader, headers))
+            return await (_streamed(request, reader, headers) if stream else whole_response(reader, headers))
         finally:
             request[NOTES] |= ending_of(response.failure, response.final, timings)
 
@@ -136,7 +144,7 @@ async def _unsaved(
             run = await start_run(service, prepared)
             headers = headers_of(service, prepared, continued=run.continued)
             reader = LogReader(OneRun(run), renderer, timings)
-            return await (_streamed(request, reader, headers) if stream else whole(reader, headers))
+            return await (_streamed(request, reader, headers) if stream else whole_response(reader, headers))
     finally:
         request[NOTES] |= ending_of(
             renderer.failure, renderer.response() if renderer.ended else None, timings
@@ -169,7 +177,7 @@ async def follow(
 
 
 async def _streamed(request: web.Request, reader: Reader, headers: Mapping[str, str]) -> web.StreamResponse:
-    return await streamed(
+    return await stream_response(
         reader,
         EventStream(request, headers),
         keepalive=request.app[RESPONSES].heartbeat,
@@ -375,5 +383,5 @@ async def _answered(service: ResponsesService, turn: Turn, owner: str) -> Respon
     )
     with service.usage.turn(owner, billed_model(turn), renderer):
         run = await service.runs.start(turn, owner, durable=False)
-        await whole(LogReader(OneRun(run), renderer, TurnTimings(service.clock)), {})
+        await whole_response(LogReader(OneRun(run), renderer, TurnTimings(service.clock)), {})
     return renderer

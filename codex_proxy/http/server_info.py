@@ -40,7 +40,7 @@ FAKE_WARNING: Final = "The embedded fake agent serves: its answers are made up."
 KEYS_TROUBLE: Final = (
     "The keys file cannot be read: the keys in force are older. The log and `codex-proxy doctor` say why."
 )
-"""The text that health shows if the keys file cannot be read. The reason is not shown, since it contains a path."""
+"""The text that health shows if the keys file cannot be read. The reason is left out, since it contains a path."""
 AGENT_TROUBLE: Final = (
     "The agent cannot serve. With a key this says why; so do the log and `codex-proxy doctor`."
 )

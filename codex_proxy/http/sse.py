@@ -142,7 +142,7 @@ class IdleTimer:
         self._timer = self._loop.call_later(seconds, self._check) if seconds else None
 
     def reset(self) -> None:
-        """Starts the time again. Called when something was sent."""
+        """Begins a new period of silence. Called when something was sent."""
         self._silent_since = self._loop.time()
 
     async def wait_for(self, event: Awaitable[None]) -> bool:
@@ -162,7 +162,7 @@ class IdleTimer:
         return True
 
     def stop(self) -> None:
-        """Stops the timer."""
+        """Stops the timer. Must be called when the stream has ended."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -18,8 +18,8 @@ from codex_proxy.store.usage import UsageQuery
 from codex_proxy.surfaces.usage_report import Row, limits_object, page_of, report_of
 
 NEW_SECONDS: Final = 60.0
-"""The age in seconds at which an agent's limits are asked for again. The agent also reports them with each call of
-the model."""
+"""The age in seconds from which the reported limits of an account are asked for again. The agent also reports them
+with each call of the model."""
 NO_LIMITS_YET: Final = (
     "The agent has told no limits: it tells them after its first turn, if its provider does (a sign-in with a "
     "ChatGPT account has limits, a key of the API has none that are told)."

@@ -24,7 +24,7 @@ DELAYS = (1.0, 5.0, 30.0, 120.0, 600.0, 3600.0)
 """Seconds to wait before each further attempt at a delivery."""
 TIMEOUT_SECONDS = 15.0
 RETRY_SECONDS = 2.0
-"""Seconds between two attempts to read the outbox."""
+"""Seconds between two attempts to read the stored webhooks while the store cannot be read."""
 MAX_WAITING = 1000
 """The most deliveries that are running or wait for another attempt. The others stay in the outbox."""
 

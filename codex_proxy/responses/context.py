@@ -17,14 +17,14 @@ from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.ids import IdSource
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.model_items import ModelItem, as_history, settled
+from codex_proxy.runs.model_items import ModelItem, as_history, with_whole_calls
 from codex_proxy.store.base import UNFINISHED, ContextTooLarge, NotStored, Store, StoredItem
 from codex_proxy.store.health import required_store, store_errors_as_faults
 from codex_proxy.surfaces import conversations as conversation_objects
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.items import ItemDict, references_of, resolved, with_ids
 from codex_proxy.surfaces.responses.client_tools import tools_in
-from codex_proxy.surfaces.responses.context import Measure
+from codex_proxy.surfaces.responses.context import InputEstimate
 from codex_proxy.surfaces.responses.history import HistoryEntry, history_entries
 from codex_proxy.surfaces.responses.parse import ParsedResponse, turn_of
 from codex_proxy.surfaces.responses.response_object import previous_not_found, previous_too_large
@@ -84,11 +84,11 @@ async def read_context(
 
 async def measure_context(
     request: ContextFields, store: Store | None, owner: str, ids: IdSource
-) -> tuple[Measure, list[ItemDict]]:
+) -> tuple[InputEstimate, list[ItemDict]]:
     """Measures the items that the request continues without keeping them in memory. Returns the measure, and the
     items of the request itself.
     """
-    measure = Measure()
+    measure = InputEstimate()
     known: set[str] = set()
 
     def visit(stored: StoredItem) -> None:
@@ -231,7 +231,7 @@ def history_with_model_items(
         if item.shown is not None:
             history += calls.without(parts.get(visible, ()), item.model)
             visible += 1
-    return settled(history)
+    return with_whole_calls(history)
 
 
 class _ModelCalls:

@@ -83,7 +83,7 @@ def as_history(item: ModelItem, identity: str) -> RawHistoryItem | None:
     return RawHistoryItem(bytes(item.item))
 
 
-def settled(history: list[HistoryItem]) -> tuple[HistoryItem, ...]:
+def with_whole_calls(history: list[HistoryItem]) -> tuple[HistoryItem, ...]:
     """Returns the history with each group of outputs in the order of its calls. Raw calls without an output and raw
     outputs without a call are left out: their other half was deleted, or the turn was cut off.
     """

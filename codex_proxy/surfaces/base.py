@@ -58,13 +58,14 @@ def raw_text(text: str) -> msgspec.Raw:
 
 
 def schema_json(schema: Any) -> msgspec.Raw:
-    """Encodes JSON that a client sent. It uses the standard library, because the value may contain integers of any
-    size."""
+    """Encodes JSON that a client sent, as it was parsed. Uses the standard library, because it may contain integers
+    of any size.
+    """
     return msgspec.Raw(json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 Logprobs: TypeAlias = Literal["refuse", "ignore"]
-"""What to do with a request for log probabilities if the agent has none."""
+"""What happens to a request for log probabilities if the agent has none: it is refused, or that field is ignored."""
 
 
 class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +97,7 @@ def workdir_of(
 
 
 class TextRun(msgspec.Struct, frozen=True):
-    """The texts of consecutive `TextDelta`s of one message."""
+    """Consecutive `TextDelta`s of the message `id`, as a list of their texts."""
 
     id: str
     texts: list[str]

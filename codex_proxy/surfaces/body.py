@@ -105,7 +105,7 @@ _AN_OBJECT_S: Final = {
     },
 }
 Parameters: TypeAlias = Annotated[dict[str, Any], AfterValidator(_of_an_object), WithJsonSchema(_AN_OBJECT_S)]
-"""The JSON Schema of a tool's arguments, which must be an object."""
+"""The JSON Schema of a tool's arguments, as a field of a pydantic model. It must be an object."""
 
 
 def by_kind(
@@ -218,8 +218,10 @@ def _too_many(body: dict[str, Any] | None) -> Fault:
     )
 
 
-def most_elements(field: str, count: int, limit: int) -> None:
-    """Raises `Fault` if the array `field` has more elements (`count`) than the operator allows (`limit`)."""
+def check_length(field: str, count: int, limit: int) -> None:
+    """Raises `Fault` INVALID_REQUEST if the array `field` has more elements (`count`) than the operator allows
+    (`limit`).
+    """
     if count > limit:
         raise bad_request(
             f"Invalid '{field}': array too long. Expected an array with maximum length {limit}, but got an array with "
@@ -258,9 +260,7 @@ def wrong_value(code: str, message: LiteralString) -> PydanticCustomError:
 
 
 def check_range(field: str, value: int, least: int, most: int) -> None:
-    """Raises `Fault` for an integer (the `value` of `field`) outside of `least` to `most`, which the operator has
-    set.
-    """
+    """Raises `Fault` INVALID_REQUEST if the integer `value` of `field` is less than `least` or greater than `most`."""
     for kind, wrong, context in (
         ("greater_than_equal", value < least, {"ge": least}),
         ("less_than_equal", value > most, {"le": most}),

@@ -20,7 +20,9 @@ Surface: TypeAlias = OpenAISurface | Literal["messages"]
 
 
 class Row(NamedTuple):
-    """The status, type and code of one kind of fault. `wait` is the smallest `Retry-After` in seconds."""
+    """The HTTP status, error type and error code of one kind of fault. `wait` is the smallest `Retry-After` in
+    seconds.
+    """
 
     status: int
     type: str
@@ -70,7 +72,7 @@ RESPONSES_TYPES: Final = {500: "internal_error", 503: "service_unavailable"}
 
 
 def row_of(failure: Failure, surface: OpenAISurface) -> Row:
-    """Returns the table's row for this failure. If the failure has a code of its own, the row has that code."""
+    """Returns the row of the table for this failure. If the failure has a code of its own, the row has that code."""
     row = TABLE[failure.kind]
     if surface == "responses":
         row = row._replace(type=RESPONSES_TYPES.get(row.status, row.type))

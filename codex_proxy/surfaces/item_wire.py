@@ -54,8 +54,8 @@ class FilePart(Wire):
     filename: str | None = None
 
 
-class UnheardPart(Wire):
-    """A part with audio, which is refused because no agent accepts it."""
+class AudioPart(Wire):
+    """A part of a message with audio, which is refused because no agent accepts it."""
 
     type: Literal["input_audio"]
 
@@ -65,7 +65,7 @@ AnyPart: TypeAlias = Annotated[
     | Annotated[RefusalPart, Tag("~refusal")]
     | Annotated[ImagePart, Tag("~image")]
     | Annotated[FilePart, Tag("~file")]
-    | Annotated[UnheardPart, Tag("~unheard")],
+    | Annotated[AudioPart, Tag("~audio")],
     by_kind(
         "type",
         {
@@ -75,7 +75,7 @@ AnyPart: TypeAlias = Annotated[
             "refusal": "~refusal",
             "input_image": "~image",
             "input_file": "~file",
-            "input_audio": "~unheard",
+            "input_audio": "~audio",
         },
     ),
 ]
@@ -88,7 +88,7 @@ Content: TypeAlias = Annotated[
 
 
 class Item(Wire):
-    """The fields that each item may have."""
+    """The fields that an item of any type may have."""
 
     id: ItemId | None = None
     status: Status | None = None

@@ -49,8 +49,8 @@ _STATUSES: Final = frozenset({"in_progress", "completed", "incomplete"})
 def normalised(
     given: str | Sequence[wire.AnyItem], field: str = "input", pdfs: PdfTexts | None = None
 ) -> tuple[ItemDict, ...]:
-    """Returns `given`, the value of the request's `field`, as items of one form. A string becomes a user message.
-    `pdfs`: see `file_text`.
+    """Returns `given`, the value of the request's `field`, as items in the stored form. A string becomes a user
+    message. `pdfs`: see `file_text`. Raises `Fault` INVALID_REQUEST.
     """
     if isinstance(given, str):
         return (_message("user", [{"type": "input_text", "text": given}]),)
@@ -152,7 +152,7 @@ def _part(part: wire.AnyPart, place: str, pdfs: PdfTexts | None, *, said: bool) 
         return _text(part.text, said=said)
     if isinstance(part, wire.RefusalPart):
         return {"type": "refusal", "refusal": part.refusal} if said else _text(part.refusal, said=False)
-    if isinstance(part, wire.UnheardPart) or said:
+    if isinstance(part, wire.AudioPart) or said:
         raise bad_request(
             f"The agent cannot take a part of type '{part.type}' here: accepted are "
             + ("'output_text' and 'refusal'." if said else "'input_text', 'input_image' and 'input_file'."),

@@ -180,9 +180,10 @@ class Resolved(msgspec.Struct, frozen=True):
 
 
 class Names:
-    """A table from lower-case names to models, at one moment. If the server has several agents, a model has its
-    full name and, if no other agent has a model of the same name, the name without the agent; an agent's name means
-    its default model.
+    """A table from lower-case names to models.
+
+    If the server has several agents, a model has its full name (`AGENT/MODEL`) and, if no other agent has a model
+    of the same name, the name without the agent; an agent's name means its default model.
     """
 
     def __init__(
@@ -261,7 +262,7 @@ class Names:
 
 
 class ServiceTier(msgspec.Struct, frozen=True):
-    """The service tier of a turn."""
+    """The service tier for one turn: what the agent is sent, and what the answer reports."""
 
     given: str | None
     """The tier to send to the agent, by the agent's name; None to send none, so that the agent uses its own
@@ -291,7 +292,7 @@ def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> Servic
 
 
 def default_of(catalog: ModelCatalog) -> str:
-    """Returns the agent's name of the default model; empty if it is unknown here."""
+    """Returns the agent's name of the default model; empty if this server does not know which it is."""
     if catalog.default_model:
         return catalog.default_model
     first = next(iter(catalog.members), None)

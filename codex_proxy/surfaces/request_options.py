@@ -96,9 +96,9 @@ def refuse_duplicates(tools: Sequence[Tool], fields: Sequence[str]) -> None:
         names.add(tool.name)
 
 
-def grammar_words(description: str, syntax: str, definition: str) -> str:
-    """Returns the description of a custom tool with its grammar added, because agents have no field for a grammar.
-    `syntax` and `definition` are those of the grammar.
+def with_grammar(description: str, syntax: str, definition: str) -> str:
+    """Returns the description of a custom tool with its grammar appended, because agents have no field for a
+    grammar. `syntax` is `lark` or `regex`, `definition` the grammar.
     """
     words = f"The input must follow this {syntax} grammar:\n{definition}"
     return f"{description}\n\n{words}" if description else words
@@ -118,7 +118,7 @@ JSON_OBJECT_WORDS: Final = (
 
 
 class Format(msgspec.Struct, frozen=True):
-    """The format of the answer's text, and the schema that it must match."""
+    """The format of the answer's text (`text`, `json_object` or `json_schema`), and the schema that it must match."""
 
     kind: Literal["text", "json_object", "json_schema"] = "text"
     schema: msgspec.Raw | None = None

@@ -40,7 +40,7 @@ def json_tokens(texts: Iterable[bytes]) -> int:
 
 
 class TurnTokens:
-    """Collects the tokens of one turn: reported numbers, or an estimate."""
+    """Collects the tokens of one turn: those that the agent reports, or an estimate."""
 
     def __init__(self) -> None:
         self.reported: Usage | None = None

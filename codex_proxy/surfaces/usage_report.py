@@ -22,7 +22,9 @@ DAY: Final = 24 * HOUR
 
 
 class Width(NamedTuple):
-    """A width of buckets: its seconds, and how many buckets a page has by default and at most. As at OpenAI."""
+    """A possible width of the report's buckets: its seconds, and how many buckets a page has by default and at
+    most, as at OpenAI.
+    """
 
     seconds: int
     default: int
@@ -57,7 +59,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(NamedTuple):
-    """One sum of one bucket. `model` is empty where all models are summed."""
+    """The sum of one bucket for one model. `model` is empty if all models are summed."""
 
     start: int
     model: str

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.http.middleware.wrong_keys import MAX_HELD, WRONG_KEYS, WrongKeys
+from codex_proxy.http.middleware.wrong_keys import MAX_WAITING, WRONG_KEYS, WrongKeys
 from tests.access.keyed import bearing, keyed_proxy, look_now, refused, write_keys, write_text
 from tests.http.serving import WEATHER, Hands, Proxy, fake_proxy, until, user
 from tests.waiting import polled
@@ -151,10 +151,10 @@ async def test_only_so_many_keys_of_one_address_and_of_all_wait_at_once() -> Non
     await until(lambda: sum(each.done() for each in of_one) == 20 - len(sleeper.slept))
     assert sleeper.slept == [0.25, 0.75, 1.75, 3.75, 7.75, 12.75, 17.75]
     assert [each.result() for each in of_one if each.done()] == [True] * 3 + [False] * 10
-    for number in range(MAX_HELD):
+    for number in range(MAX_WAITING):
         of_one += [asyncio.ensure_future(looked_at(wrong_keys, f"198.51.{number}.1")) for _ in range(4)]
     await until(
-        lambda: len(sleeper.slept) == MAX_HELD and sum(not each.done() for each in of_one) == MAX_HELD
+        lambda: len(sleeper.slept) == MAX_WAITING and sum(not each.done() for each in of_one) == MAX_WAITING
     )
     assert await looked_at(wrong_keys, "203.0.113.1"), "an address without wrong keys does not wait"
     sleeper.wake.set()
@@ -166,7 +166,7 @@ async def test_past_that_no_key_is_looked_at_but_those_that_are_known(two: Proxy
     sleeper = with_sleeper(two)
     sleeper.wake.set()
     assert {(await two.ask(user(), headers=bearing("wrong"))).status for _ in range(4)} == {401}
-    two.app[WRONG_KEYS]._held = MAX_HELD
+    two.app[WRONG_KEYS]._held = MAX_WAITING
     for name in ("wrong", "two"):
         answer = await two.ask(user(), headers=bearing(name))
         assert refused(answer) == (429, "rate_limit_exceeded", None)

@@ -7,8 +7,8 @@ import contextlib
 import pytest
 
 from codex_proxy.http.middleware.wrong_keys import (
-    FORGIVEN_SECONDS,
-    FREE,
+    FORGET_SECONDS,
+    FREE_ATTEMPTS,
     MAX_ADDRESSES,
     MAX_KNOWN,
     MAX_SECONDS,
@@ -34,15 +34,15 @@ def one_after_another(
 def test_the_first_ones_wait_for_nothing_then_each_waits_longer_and_none_for_ever() -> None:
     clock = Hands()
     delays = one_after_another(FailedAttempts(clock), clock, 100)
-    assert delays[:FREE] == [0.0] * FREE
-    assert delays[FREE : FREE + 4] == [0.25, 0.5, 1.0, 2.0]
+    assert delays[:FREE_ATTEMPTS] == [0.0] * FREE_ATTEMPTS
+    assert delays[FREE_ATTEMPTS : FREE_ATTEMPTS + 4] == [0.25, 0.5, 1.0, 2.0]
     assert delays[-1] == max(delays) == MAX_SECONDS
 
 
 def test_many_at_once_are_answered_one_after_the_other() -> None:
     clock = Hands()
     attempts = FailedAttempts(clock)
-    one_after_another(attempts, clock, FREE)
+    one_after_another(attempts, clock, FREE_ATTEMPTS)
     assert [attempts.delay(ADDRESS) for _ in range(4)] == [0.25, 0.75, 1.75, 3.75]
 
 
@@ -67,18 +67,18 @@ def test_a_key_that_was_right_is_known_at_its_address_and_is_no_failure() -> Non
     attempts = FailedAttempts(Hands())
     for _ in range(20):
         assert attempts.delay(ADDRESS) == 0.0
-        attempts.take_back(ADDRESS)
-    attempts.was_right(ADDRESS, "digest")
+        attempts.uncount(ADDRESS)
+    attempts.remember_valid(ADDRESS, "digest")
     assert attempts.is_known(ADDRESS, "digest")
     assert not attempts.is_known("192.0.2.2", "digest")
-    attempts.was_wrong(ADDRESS, "digest")
+    attempts.forget_valid(ADDRESS, "digest")
     assert not attempts.is_known(ADDRESS, "digest")
 
 
 def test_any_number_of_right_keys_takes_bounded_memory() -> None:
     attempts = FailedAttempts(Hands())
     for number in range(MAX_KNOWN + 10):
-        attempts.was_right(ADDRESS, str(number))
+        attempts.remember_valid(ADDRESS, str(number))
     assert not attempts.is_known(ADDRESS, "9")
     assert attempts.is_known(ADDRESS, "10")
 
@@ -94,7 +94,7 @@ def test_an_address_that_was_quiet_long_enough_begins_anew() -> None:
     clock = Hands()
     attempts = FailedAttempts(clock)
     one_after_another(attempts, clock, 20)
-    clock.now += FORGIVEN_SECONDS
+    clock.now += FORGET_SECONDS
     assert attempts.delay(ADDRESS) == 0.0
 
 

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded, TurnStarted
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import McpTools, Message
-from codex_proxy.http.exchange import LogReader, TurnTimings, streamed, whole
+from codex_proxy.http.exchange import LogReader, TurnTimings, stream_response, whole_response
 from codex_proxy.http.sse import EventStream
 from codex_proxy.runs.event_log import Push
 from codex_proxy.surfaces.chat.render import ChatRenderer
@@ -58,9 +58,9 @@ async def ask() -> AsyncIterator[Ask]:
             reader = LogReader(source, renderer, TurnTimings(Hands()))
             try:
                 if not stream:
-                    return await whole(reader, {})
+                    return await whole_response(reader, {})
                 given = EventStream(request, {})
-                return await streamed(reader, given, keepalive=0, comment=bytes)
+                return await stream_response(reader, given, keepalive=0, comment=bytes)
             except Fault:
                 return web.Response(status=500)
 

@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 
 from codex_proxy.core.events import Event, ItemStarted, Stop, TextDelta, TurnEnded, TurnStarted
 from codex_proxy.core.items import Message
-from codex_proxy.http.exchange import LogReader, TurnTimings, streamed
+from codex_proxy.http.exchange import LogReader, TurnTimings, stream_response
 from codex_proxy.http.sse import EventStream
 from codex_proxy.runs.event_log import EventLog, Push
 from codex_proxy.surfaces.chat.render import ChatRenderer
@@ -65,7 +65,9 @@ class Streaming:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # who does not read is noticed soon
         self.stream = EventStream(request, {})
         reader = LogReader(self, self.renderer, TurnTimings(Hands()))
-        return await streamed(reader, self.stream, keepalive=self.keepalive, comment=lambda: b": idle\n\n")
+        return await stream_response(
+            reader, self.stream, keepalive=self.keepalive, comment=lambda: b": idle\n\n"
+        )
 
     async def begin(self) -> None:
         """Logs the first word, and returns when the request's task waits behind it."""

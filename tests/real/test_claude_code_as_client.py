@@ -15,7 +15,7 @@ import pytest
 import structlog
 
 from codex_proxy.commands.connect.client import CONTEXT_TOKENS
-from codex_proxy.http.exchange import streamed
+from codex_proxy.http.exchange import stream_response
 from codex_proxy.surfaces.messages.content import PING
 from tests.fuzz.requests import PIXEL
 from tests.real.claude_code import claude_code
@@ -223,9 +223,9 @@ async def test_a_silence_of_forty_pings_is_no_end(
         return PING
 
     async def counted(*args: Any, comment: Callable[[], bytes], **more: Any) -> Any:
-        return await streamed(*args, comment=ping, **more)
+        return await stream_response(*args, comment=ping, **more)
 
-    monkeypatch.setattr("codex_proxy.http.messages.streamed", counted)
+    monkeypatch.setattr("codex_proxy.http.messages.stream_response", counted)
     running = await proxies.of(sse_keepalive_ms=50)
     async with claude_code(tmp_path, running.url) as session:
         asked = asyncio.create_task(session.ask("[[model:stall n=2 gate=go say=Awake.]] Go."))

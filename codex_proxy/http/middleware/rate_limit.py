@@ -25,7 +25,7 @@ MAX_BUCKETS = 1024
 
 
 class Allowance(msgspec.Struct, frozen=True):
-    """The state of a rate limit after one request. Times are in seconds."""
+    """What is left of a rate limit after one request. Times are in seconds."""
 
     allowed: bool
     limit: int
@@ -50,7 +50,9 @@ class _Bucket(msgspec.Struct, frozen=True):
 
 
 class RateLimits:
-    """A token bucket for each key. It fills evenly, and holds the requests of one minute."""
+    """The rate limits of all keys: a token bucket for each, which fills evenly and holds the requests of one
+    minute.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -108,7 +110,7 @@ class RunningRequests:
 
 
 class RequestLimits(msgspec.Struct, frozen=True):
-    """The counters of requests, of all keys."""
+    """The counters of requests of all keys: per minute, and at the same time."""
 
     rate: RateLimits
     """Counts requests per minute, by key."""

@@ -20,16 +20,16 @@ from aiohttp import web
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.ids import Clock
 
-FREE: Final = 3
+FREE_ATTEMPTS: Final = 3
 """The number of wrong keys from one address that cause no delay, for a person who mistypes or a client with an old
 key."""
 FIRST_SECONDS: Final = 0.25
 MAX_SECONDS: Final = 5.0
-"""The longest delay between two checks for one address."""
+"""The most seconds between two checks of keys from one address."""
 MAX_WAIT_SECONDS: Final = 20.0
-"""The longest that a check waits for earlier checks of its address. A key that would wait longer is refused."""
-FORGIVEN_SECONDS: Final = 600.0
-"""Seconds without a wrong key after which the count of an address begins again."""
+"""The most seconds that a check waits for earlier checks of its address. A key that would wait longer is refused."""
+FORGET_SECONDS: Final = 600.0
+"""Seconds without a wrong key after which the wrong keys of an address are forgotten."""
 MAX_ADDRESSES: Final = 4096
 """The most addresses that are remembered, about 1 MiB. Beyond that, the address whose last key is the oldest is
 forgotten."""
@@ -64,9 +64,13 @@ class FailedAttempts:
         """
         now, address = self._clock.monotonic(), _network_of(address)
         count, last, looked = self._failed.pop(address, (0, now, now))
-        if now - last >= FORGIVEN_SECONDS:
+        if now - last >= FORGET_SECONDS:
             count = 0
-        spacing = 0.0 if count < FREE else min(FIRST_SECONDS * 2.0 ** min(count - FREE, 16), MAX_SECONDS)
+        spacing = (
+            0.0
+            if count < FREE_ATTEMPTS
+            else min(FIRST_SECONDS * 2.0 ** min(count - FREE_ATTEMPTS, 16), MAX_SECONDS)
+        )
         wait = max(looked - now, 0.0) + spacing
         if wait > MAX_WAIT_SECONDS:
             self._failed[address] = (count, now, looked)
@@ -80,23 +84,25 @@ class FailedAttempts:
         """Whether the key with this digest was valid before, from this address."""
         return (_network_of(address), digest) in self._known
 
-    def take_back(self, address: str) -> None:
-        """Undoes the count of one `delay`, because the key was valid."""
+    def uncount(self, address: str) -> None:
+        """Undoes the count of one `delay`: the key that was counted as wrong has turned out to be valid."""
         address = _network_of(address)
         count, last, looked = self._failed.pop(address, (0, 0.0, 0.0))
         if count > 1:
             self._failed[address] = (count - 1, last, looked)
 
-    def was_right(self, address: str, digest: str) -> None:
-        """Remembers that this key is valid, for `is_known`."""
+    def remember_valid(self, address: str, digest: str) -> None:
+        """Remembers that the key with this digest was valid at this address, so that `is_known` returns True for
+        it.
+        """
         known = (_network_of(address), digest)
         self._known[known] = None
         self._known.move_to_end(known)
         if len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
 
-    def was_wrong(self, address: str, digest: str) -> None:
-        """Forgets that this key was valid, for `is_known`."""
+    def forget_valid(self, address: str, digest: str) -> None:
+        """Reverses `remember_valid`, because the key is not valid any more."""
         self._known.pop((_network_of(address), digest), None)
 
     def __len__(self) -> int:
@@ -116,7 +122,7 @@ def _network_of(address: str) -> str:
     return str(parsed)
 
 
-MAX_HELD: Final = 256
+MAX_WAITING: Final = 256
 """The most checks of keys that wait, of all addresses together. Keys of addresses without wrong keys never wait."""
 
 
@@ -141,11 +147,11 @@ class WrongKeys:
         try:
             yield
         except Fault:
-            self._attempts.was_wrong(address, digest)
+            self._attempts.forget_valid(address, digest)
             raise
         if may_be_guess:
-            self._attempts.take_back(address)
-        self._attempts.was_right(address, digest)
+            self._attempts.uncount(address)
+        self._attempts.remember_valid(address, digest)
 
     async def _wait(self, address: str) -> None:
         try:
@@ -154,7 +160,7 @@ class WrongKeys:
             raise _refused(error.seconds) from None
         if seconds == 0:
             return
-        if self._held >= MAX_HELD:
+        if self._held >= MAX_WAITING:
             raise _refused(MAX_SECONDS)
         self._held += 1
         try:

@@ -21,7 +21,7 @@ from codex_proxy.surfaces.responses.parse import CONVERSATION_PREFIX
 from codex_proxy.surfaces.responses.wire import CompactRequest, ContextFields, Include, ResponseRequest
 
 ALWAYS_REFUSED: Final = frozenset(
-    {"ChatUnheardPart", "UnheardPart", "ChatOtherPart", "ChosenHosted", "HostedTool"}
+    {"ChatAudioPart", "AudioPart", "ChatOtherPart", "ChosenHosted", "HostedTool"}
 )
 """Members of unions that exist only so that their values can be refused by name."""
 

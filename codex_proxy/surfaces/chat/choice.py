@@ -25,15 +25,16 @@ _CALL_ENDS: Final = frozenset({Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
 
 
 class Chunk(NamedTuple):
-    """The constant bytes before and after the choice in every chunk of a stream."""
+    """The constant bytes before and after a choice in every chunk of one stream."""
 
     before: bytes
     after: bytes
 
 
 class Text:
-    """A string of the message that grows by deltas. It holds the constant bytes around each delta, and every fragment
-    sent so far."""
+    """A text of the message (content, refusal or reasoning) that grows by deltas. It has the constant bytes around
+    each delta, and every fragment that was sent.
+    """
 
     def __init__(self, before: bytes, after: bytes, *said: bytes) -> None:
         """`before` and `after` are the bytes of a chunk around the text. `said` are fragments of the text that were

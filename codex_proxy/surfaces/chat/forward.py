@@ -57,7 +57,7 @@ class ForwardPolicy(msgspec.Struct, frozen=True, kw_only=True):
     images: bool = True
     """Whether the upstream's model accepts images. If not, a request with images is refused."""
     instructions: bool = True
-    """Whether the upstream's model accepts a system prompt. If not, the user says it."""
+    """Whether the upstream's model accepts a system prompt. If not, instructions are sent as messages of the user."""
 
 
 def fields_of(body: bytes) -> dict[str, msgspec.Raw]:

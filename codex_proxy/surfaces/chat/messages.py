@@ -27,7 +27,7 @@ from codex_proxy.surfaces.attachments import file_text, image_part
 from codex_proxy.surfaces.body import none_of
 from codex_proxy.surfaces.chat import wire
 
-_ATTACHMENTS: Final = (wire.UnheardPart, wire.FilePart, wire.OtherPart)
+_ATTACHMENTS: Final = (wire.AudioPart, wire.FilePart, wire.OtherPart)
 """The parts that are neither text nor images."""
 
 
@@ -248,7 +248,7 @@ def _shown_part(part: wire.ShownPart, place: str, pdfs: PdfTexts | None) -> Part
         return TextPart(part.text)
     if isinstance(part, wire.OtherPart):
         raise _unknown_part(part, wire.SHOWN_TYPES, place)
-    if isinstance(part, wire.UnheardPart):
+    if isinstance(part, wire.AudioPart):
         raise bad_request(
             f"The agent cannot take a part of type '{part.type}': accepted are 'text', 'image_url' and 'file'.",
             place,

@@ -17,7 +17,7 @@ from codex_proxy.core.items import Tool
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.turn import NamedTools, Sandbox, ToolChoice, Turn
 from codex_proxy.surfaces.base import Logprobs, RequestHints, WorkdirParam, schema_json, workdir_of
-from codex_proxy.surfaces.body import MAX_ITEMS, most_elements
+from codex_proxy.surfaces.body import MAX_ITEMS, check_length
 from codex_proxy.surfaces.chat import wire
 from codex_proxy.surfaces.chat.answer import (
     choices_of,
@@ -45,18 +45,19 @@ from codex_proxy.surfaces.chat.wire import ChatRequest, parse_body
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve, service_tier
 from codex_proxy.surfaces.request_options import (
     BuiltinTools,
-    grammar_words,
     known_tool,
     mode_of,
     refuse_duplicates,
     sandbox_of,
+    with_grammar,
     with_json_hint,
 )
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """The tools that the model is offered. `legacy`: the client used `functions` and expects `function_call` in the
-    answer."""
+    """The tools that the model is offered, and the client's `tool_choice`. `legacy`: the client used `functions`
+    and expects `function_call` in the answer.
+    """
 
     tools: tuple[Tool, ...]
     choice: ToolChoice
@@ -107,7 +108,7 @@ def _custom_description(definition: wire.CustomDefinition) -> str:
     if not isinstance(definition.format, wire.GrammarFormat):
         return description
     grammar = definition.format.grammar
-    return grammar_words(description, grammar.syntax, grammar.definition)
+    return with_grammar(description, grammar.syntax, grammar.definition)
 
 
 def _choice(choice: wire.ToolChoice | None, tools: list[Tool]) -> ToolChoice:
@@ -190,7 +191,7 @@ def parse(
     None if the agent is no upstream that speaks Chat Completions.
     """
     request = parse_body(body)
-    most_elements("messages", len(request.messages), settings.max_items)
+    check_length("messages", len(request.messages), settings.max_items)
     refuse_contradictions(request)
     choices_of(request, settings.max_choices)
     asked = DEFAULT_NAME if request.model is None else request.model

@@ -38,14 +38,14 @@ from codex_proxy.surfaces.usage import TurnTokens
 
 
 class StreamMetrics(msgspec.Struct, frozen=True):
-    """Times of a stream, in milliseconds and tokens per second, as the handler measured them."""
+    """The measured times of a stream, in milliseconds, and its tokens per second."""
 
     time_to_first_token: float | None = None
     throughput_after_first_token: float | None = None
 
 
 Measure: TypeAlias = Callable[[int], StreamMetrics]
-"""Returns the timings of a stream at its end. The argument is the number of completion tokens."""
+"""Returns the timings of a stream at its end, from the number of completion tokens."""
 
 
 def chat_usage(

@@ -54,15 +54,16 @@ class FilePart(Wire):
     file: GivenFile
 
 
-class UnheardPart(Wire):
-    """A part with audio, which no agent accepts."""
+class AudioPart(Wire):
+    """A part of a message with audio, which no agent accepts."""
 
     type: Literal["input_audio"]
 
 
 class OtherPart(Wire):
-    """A part of a type that this server does not know. Only an upstream that is sent the message as it was written
-    gets it."""
+    """A part of a type that this server does not know. It reaches only an upstream that is sent the message
+    unchanged.
+    """
 
     type: str
 
@@ -73,7 +74,7 @@ SAID_TYPES: Final = {"text": "~text", "refusal": "~refusal"}
 SHOWN_TYPES: Final = {
     "text": "~text",
     "image_url": "~image",
-    "input_audio": "~unheard",
+    "input_audio": "~audio",
     "file": "~file",
 }
 """The tags of the known parts by their types: of the assistant's messages, and of the user's."""
@@ -88,7 +89,7 @@ ShownPart: TypeAlias = Annotated[
     Annotated[TextPart, Tag("~text")]
     | Annotated[ImagePart, Tag("~image")]
     | Annotated[FilePart, Tag("~file")]
-    | Annotated[UnheardPart, Tag("~unheard")]
+    | Annotated[AudioPart, Tag("~audio")]
     | Annotated[OtherPart, Tag("~other")],
     by_kind("type", SHOWN_TYPES, unknown="~other"),
 ]

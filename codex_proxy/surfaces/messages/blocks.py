@@ -24,8 +24,8 @@ _QUOTE: Final = str.maketrans({'"': "'", "<": "(", ">": ")"})
 
 
 class BlockReader:
-    """Reads the blocks of one request. `ignored` collects the names of parameters without an effect, for a response
-    header; `web_images` the web addresses of images, each with the first field that has it.
+    """Converts the content blocks of one request. `ignored` collects the names of parameters without an effect, for
+    a response header; `web_images` the web addresses of images, each with the path of the first field that has it.
     """
 
     def __init__(self, pdfs: PdfTexts | None, *, takes_images: bool = True, fetches: bool = True) -> None:

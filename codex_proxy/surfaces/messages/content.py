@@ -59,7 +59,7 @@ class GrowingBlock:
         out.append(frame("content_block_start", {"index": self._index, "content_block": empty}))
 
     def add(self, texts: Sequence[str], out: list[bytes]) -> None:
-        """Appends a delta for each text."""
+        """Appends the frames of these deltas to `out`."""
         lines = json_lines(texts)
         self._fragments.append(lines.replace(b'"\n"', b""))
         out += (self._before, lines.replace(b"\n", b"}}\n\n" + self._before), b"}}\n\n")
@@ -101,8 +101,8 @@ class WholeBlock:
 
     @property
     def text(self) -> bytes:
-        """The JSON text of `input`, encoded as a JSON string, for counting tokens; an empty string if there is
-        none.
+        """The JSON text of `input`, encoded once more as a JSON string, for counting tokens; an empty string if
+        there is none.
         """
         return json_text(self._input or "")
 
@@ -136,9 +136,9 @@ def _stop(index: int) -> bytes:
     return frame("content_block_stop", {"index": index})
 
 
-class Speech:
-    """A message or reasoning item that becomes a content block. It is sent at once, or kept until earlier blocks
-    are closed.
+class TextItem:
+    """A message or a reasoning item whose text becomes a content block. The text is sent at once, or kept until
+    earlier blocks are closed.
     """
 
     def __init__(self, kind: str) -> None:
@@ -150,7 +150,9 @@ class Speech:
         self._part: int | None = None
 
     def with_break(self, part: int, text: str) -> str:
-        """Returns a piece of a summary part, with a blank line before it if a new part begins."""
+        """Returns the piece `text` of the summary part `part`, with a blank line before it if that is another part
+        than the last.
+        """
         text = _SEPARATOR + text if self._part not in (None, part) else text
         self._part = part
         return text

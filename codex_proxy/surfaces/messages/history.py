@@ -30,8 +30,8 @@ from codex_proxy.surfaces.messages.state import Element, unpacked
 from codex_proxy.surfaces.messages.tools import model_name
 
 BILLING: Final = "x-anthropic-billing-header:"
-"""The first characters of the block in which Claude Code identifies itself to Anthropic. The block differs for each
-conversation, so with it two conversations could not share a provider's prompt cache."""
+"""The first characters of the block of the system prompt in which Claude Code identifies itself to Anthropic. That
+block is left out: it differs for each conversation, so two conversations could not share a provider's prompt cache."""
 NO_RESULT: Final = "No result: this call was not answered."
 ORPHAN: Final = "The result of a tool call that is not part of this conversation:"
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})

@@ -18,7 +18,7 @@ from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.turn import Sandbox, Turn
 from codex_proxy.surfaces.base import RequestHints, WorkdirParam, schema_json, workdir_of
-from codex_proxy.surfaces.body import MAX_ITEMS, most_elements
+from codex_proxy.surfaces.body import MAX_ITEMS, check_length
 from codex_proxy.surfaces.messages.blocks import BlockReader
 from codex_proxy.surfaces.messages.effort import effort_asked, effort_of, efforts_of, wants_thinking
 from codex_proxy.surfaces.messages.history import history_of, instructions_of, tools_referred_to
@@ -91,7 +91,7 @@ def parse(
     `fetches`: see `BlockReader`.
     """
     request = parse_body(body)
-    most_elements("messages", len(request.messages), settings.max_items)
+    check_length("messages", len(request.messages), settings.max_items)
     offered = offered_by(request.tools or (), request.tool_choice, tools_referred_to(request.messages))
     workdir, workdir_param = workdir_of(headers, _metadata(request))
     turn = _turn(request, offered, settings, catalog, headers, workdir or settings.workdir)

@@ -34,7 +34,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
 from codex_proxy.surfaces.base import TextRun, json_bytes, json_text, pieces_together, raw_text
-from codex_proxy.surfaces.messages.content import GrowingBlock, Speech, WholeBlock, frame, input_of
+from codex_proxy.surfaces.messages.content import GrowingBlock, TextItem, WholeBlock, frame, input_of
 from codex_proxy.surfaces.messages.errors import error_event
 from codex_proxy.surfaces.messages.state import OUTPUTS, packed
 from codex_proxy.surfaces.usage import TurnTokens, json_tokens
@@ -97,10 +97,10 @@ class MessagesRenderer:
         self._prompt_tokens = cache(prompt_tokens)
         self._max_tokens = max_tokens
         self._blocks: list[GrowingBlock | WholeBlock] = []
-        self._speeches: dict[str, Speech] = {}
+        self._text_items: dict[str, TextItem] = {}
         """Open items that have a content block, by item id."""
-        self._speaker: Speech | None = None
-        self._waiting: list[Speech] = []
+        self._open_item: TextItem | None = None
+        self._waiting: list[TextItem] = []
         self._calls: dict[str, _Call] = {}
         self._raw: list[bytes] = []
         self._ran_tools = False
@@ -219,47 +219,47 @@ class MessagesRenderer:
 
     def _reasoning_delta(self, event: ReasoningDelta, out: list[bytes]) -> None:
         """Adds a delta of a reasoning summary. Raw reasoning is not shown to clients."""
-        speech = self._speeches.get(event.id)
-        if event.kind == "summary" and speech is not None:
-            self._say(event.id, [speech.with_break(event.part, event.text)], out)
+        text_item = self._text_items.get(event.id)
+        if event.kind == "summary" and text_item is not None:
+            self._say(event.id, [text_item.with_break(event.part, event.text)], out)
 
     def _say(self, id: str, texts: list[str], out: list[bytes]) -> None:
-        speech = self._speeches.get(id)
-        if speech is None:
+        text_item = self._text_items.get(id)
+        if text_item is None:
             return
-        if self._speaker is None:
-            self._open(speech, out)
-        if speech.block is not None:
-            speech.block.add(texts, out)
+        if self._open_item is None:
+            self._open(text_item, out)
+        if text_item.block is not None:
+            text_item.block.add(texts, out)
             return
-        if speech not in self._waiting:
-            self._waiting.append(speech)
-        speech.kept += texts
+        if text_item not in self._waiting:
+            self._waiting.append(text_item)
+        text_item.kept += texts
 
-    def _open(self, speech: Speech, out: list[bytes]) -> None:
+    def _open(self, text_item: TextItem, out: list[bytes]) -> None:
         if not self.visible:
             self._begin(out)
-        self._speaker = speech
-        block = speech.block = GrowingBlock(speech.kind, len(self._blocks))
+        self._open_item = text_item
+        block = text_item.block = GrowingBlock(text_item.kind, len(self._blocks))
         self._blocks.append(block)
         block.open(out)
 
-    def _close(self, speech: Speech, out: list[bytes]) -> None:
-        """Closes the block of a finished item (`speech`), then opens the blocks that wait, in order."""
-        speech.over = True
-        if speech is not self._speaker:
+    def _close(self, text_item: TextItem, out: list[bytes]) -> None:
+        """Closes the block of a finished item (`text_item`), then opens the blocks that wait, in order."""
+        text_item.over = True
+        if text_item is not self._open_item:
             return
-        assert speech.block is not None
-        speech.block.close(out)
-        self._speaker = None
-        while self._waiting and self._speaker is None:
+        assert text_item.block is not None
+        text_item.block.close(out)
+        self._open_item = None
+        while self._waiting and self._open_item is None:
             following = self._waiting.pop(0)
             self._open(following, out)
             assert following.block is not None
             following.block.add(following.kept, out)
             if following.over:
                 following.block.close(out)
-                self._speaker = None
+                self._open_item = None
 
     def _send(self, kind: str, fields: dict[str, Any], out: list[bytes], input: str | None = None) -> None:
         """Sends a block with these fields in one piece. `input` is the JSON of a call's arguments."""
@@ -276,18 +276,18 @@ class MessagesRenderer:
         if item.choice:  # one answer is all that a client of this API can ask for
             return
         if isinstance(item, Message):
-            self._speeches[item.id] = Speech("text")
+            self._text_items[item.id] = TextItem("text")
         elif isinstance(item, Reasoning):
             if self._thinking:
-                self._speeches[item.id] = Speech("thinking")
+                self._text_items[item.id] = TextItem("thinking")
         elif isinstance(item, ToolCall):
             self._calls[item.id] = _Call(item)
         elif isinstance(item, Activity) and item.kind == "web_search" and self._web_search:
             self._search(item, out)
         elif (line := self._line_of(item)) is not None:
-            self._speeches[item.id] = speech = Speech("thinking")
+            self._text_items[item.id] = text_item = TextItem("thinking")
             self._say(item.id, [line], out)
-            self._close(speech, out)
+            self._close(text_item, out)
 
     def _line_of(self, item: Item) -> str | None:
         """Returns one line that describes what the agent or this server did; None if activity is not shown."""
@@ -301,7 +301,7 @@ class MessagesRenderer:
         """Sends a search of the agent as the two blocks that Anthropic's own search has. Its results are empty,
         because only the model knows them. The search is left out if another block is open.
         """
-        if self._speaker is not None:
+        if self._open_item is not None:
             return
         self._searches += 1
         id = raw_text(f"srvtoolu_{self._id.removeprefix('msg_')}_{self._searches}")
@@ -315,9 +315,9 @@ class MessagesRenderer:
             call.pieces.append(event.text)
 
     def _item_ended(self, event: ItemEnded, out: list[bytes]) -> None:
-        speech = self._speeches.pop(event.id, None)
-        if speech is not None and not speech.over:
-            self._close(speech, out)
+        text_item = self._text_items.pop(event.id, None)
+        if text_item is not None and not text_item.over:
+            self._close(text_item, out)
         if event.id in self._calls:
             self._calls[event.id].complete = event.status == "completed"
 

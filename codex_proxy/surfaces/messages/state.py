@@ -43,7 +43,8 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
 """The types of items that are kept, and the fields of each that are kept: those that a model accepts."""
 _CALLS: Final = frozenset({"function_call", "custom_tool_call"})
 OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
-"""Types of items that are the output of a call. The outputs of the client's calls are not among a turn's raw items."""
+"""The types of items that are the output of a call. A turn's raw items do not include the outputs of the client's
+calls."""
 
 Element: TypeAlias = dict[str, Any] | int | str
 """An element of the recorded order of an answer's parts: a raw item; `0`, which means the next message of the answer;

@@ -23,7 +23,7 @@ from codex_proxy.core.mcp_names import offered_name
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import validated
 from codex_proxy.surfaces.items import ItemDict
-from codex_proxy.surfaces.request_options import grammar_words
+from codex_proxy.surfaces.request_options import with_grammar
 from codex_proxy.surfaces.responses import wire_tools as wire
 
 TOOL_SEARCH: Final = "tool_search"
@@ -102,9 +102,9 @@ def tools_in(items: Iterable[Mapping[str, Any]], field: str = "input") -> tuple[
     return tuple(found.values())
 
 
-def search_words(item: ItemDict) -> str:
-    """Returns the output of a tool search as text for the model: the names under which it is offered the tools that
-    were found.
+def search_result_text(item: ItemDict) -> str:
+    """Returns the output of a tool search as text for the model: the names, as the model is offered them, of the
+    tools that were found.
     """
     found = [
         {"name": given.tool.name, "description": given.tool.description}
@@ -135,7 +135,7 @@ def as_function_item(item: ItemDict) -> ItemDict:
     if item["type"] == "local_shell_call_output":
         return {**item, "type": "function_call_output"}
     if item["type"] == "tool_search_output":
-        return {**item, "type": "function_call_output", "output": search_words(item)}
+        return {**item, "type": "function_call_output", "output": search_result_text(item)}
     return item
 
 
@@ -149,7 +149,7 @@ def _tool(tool: wire.FunctionTool | wire.CustomTool, namespace: str | None) -> T
     description = tool.description or ""
     if isinstance(tool, wire.CustomTool):
         if isinstance(tool.format, wire.GrammarFormat):
-            description = grammar_words(description, tool.format.syntax, tool.format.definition)
+            description = with_grammar(description, tool.format.syntax, tool.format.definition)
         return Tool(name, description, kind="custom", client_name=called)
     parameters = None if tool.parameters is None else schema_json(tool.parameters)
     return Tool(name, description, parameters, strict=bool(tool.strict), client_name=called)

@@ -104,7 +104,7 @@ def _not_run(item: HistoryItem) -> HistoryItem:
     return item
 
 
-class Measure:
+class InputEstimate:
     """Estimates the tokens of an input, item by item. Only calls and their outputs are kept in memory, without
     images, because a call and its output must be counted together.
     """

@@ -40,13 +40,13 @@ from codex_proxy.surfaces.responses.output import ACTIVITY_TYPE
 _MARK: Final = "codex-proxy-summary-1."
 
 
-def sealed(summary: str) -> str:
-    """Encodes a summary as the `encrypted_content` of a compaction item."""
+def encoded_summary(summary: str) -> str:
+    """Returns the `encrypted_content` of a compaction item with this summary. It is encoded, not encrypted."""
     return _MARK + base64.urlsafe_b64encode(summary.encode("utf-8", "replace")).decode()
 
 
-def unsealed(content: str) -> str | None:
-    """Decodes the summary from an `encrypted_content` that this server made; returns None for any other content."""
+def decoded_summary(content: str) -> str | None:
+    """Returns the summary in an `encrypted_content` that this server made; None for any other content."""
     if not content.startswith(_MARK):
         return None
     try:
@@ -253,7 +253,7 @@ def _reasoning(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
 
 
 def _compacted(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
-    summary = unsealed(item["encrypted_content"])
+    summary = decoded_summary(item["encrypted_content"])
     if summary is None:
         return _raw({"type": "compaction", "encrypted_content": item["encrypted_content"]})
     return [HistoryMessage("developer", (TextPart(SUMMARY_WORDS + summary),))]
@@ -285,4 +285,4 @@ _OTHERS: Final[dict[str, Callable[[ItemDict, set[str]], list[HistoryItem]]]] = {
     "local_shell_call": _as_it_came,
 }
 STAND_ALONE: Final = frozenset(_OTHERS)
-"""Types of items that are converted to history without looking at other items."""
+"""The types of items whose conversion to history does not depend on other items."""

@@ -116,9 +116,10 @@ def _text_in(part: Any) -> Any:
     return part.get("text") if isinstance(part, dict) else None
 
 
-def as_array(text: str) -> str:
-    """Returns a result as a JSON array of strings (docs/contract.md#mcp-calls). A result of several texts already is
-    one."""
+def texts_as_array(text: str) -> str:
+    """Returns the result of a call as a JSON array of strings (docs/contract.md#mcp-calls). The result of several
+    texts is one already; the result of one text is put into an array.
+    """
     try:
         msgspec.json.decode(text, type=list[str])
     except (msgspec.MsgspecError, UnicodeEncodeError):

@@ -276,6 +276,6 @@ def _kind_of(item: Item, activity: str) -> str | None:
     return _SERVER_ITEM_KINDS[type(item)]
 
 
-def line_of(item: Activity) -> str:
-    """Returns one line about what the agent did."""
+def activity_line(item: Activity) -> str:
+    """Returns one line that describes what the agent did, like `[command] ls`."""
     return f"[{item.kind}] {' '.join(item.text.split())}"

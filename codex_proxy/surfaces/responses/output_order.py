@@ -32,7 +32,9 @@ class OutputOrder:
         self._events.item_added(output)
 
     def over(self, output: OutputItem, status: str) -> None:
-        """Records that an item has ended with this status. Does nothing for an item that was not sent."""
+        """Records that an item has ended with this status; its `output_item.done` follows later. Does nothing for
+        an item that was not sent.
+        """
         if output.index is None:
             return
         if output.parts:

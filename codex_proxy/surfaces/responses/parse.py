@@ -20,7 +20,7 @@ from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Mode, Sandbox, Turn
 from codex_proxy.surfaces.base import Logprobs, RequestHints, WorkdirParam, workdir_of
-from codex_proxy.surfaces.body import MAX_ITEMS, most_elements
+from codex_proxy.surfaces.body import MAX_ITEMS, check_length
 from codex_proxy.surfaces.items import ItemDict, normalised
 from codex_proxy.surfaces.models import ModelCatalog, Resolved, resolve, service_tier
 from codex_proxy.surfaces.request_options import (
@@ -209,7 +209,7 @@ def _checked(request: ResponseRequest, settings: ResponsesSettings) -> ResponseR
 def check_input(request: ContextFields, limit: int) -> None:
     """Raises `Fault` for an input of more than `limit` items."""
     if isinstance(request.input, list):
-        most_elements("input", len(request.input), limit)
+        check_length("input", len(request.input), limit)
 
 
 def context_of(request: ContextFields) -> str | None:

@@ -163,7 +163,7 @@ class OpenResponsesRenderer(ResponsesRenderer):
             result = _Result(output.item, _RESULT, self._ids.new("fco_"))
             self._announce(result)
             part = self._new_part(result, TEXT)
-            self._events.deltas(result, part, part.add([mcp_items.as_array("".join(output.printed))]))
+            self._events.deltas(result, part, part.add([mcp_items.texts_as_array("".join(output.printed))]))
             self._order.over(result, "completed")
 
     def _whole_output(self) -> list[dict[str, Any]]:

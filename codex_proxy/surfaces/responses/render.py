@@ -61,7 +61,7 @@ from codex_proxy.surfaces.responses.output import (
     OutputItem,
     Part,
     PartKey,
-    line_of,
+    activity_line,
     output_item,
 )
 from codex_proxy.surfaces.responses.output_order import OutputOrder
@@ -314,7 +314,7 @@ class ResponsesRenderer:
         elif isinstance(item, Activity):
             self._announce(output)
             if output.kind != ACTIVITY_TYPE:
-                self._say(item.id, LINE, line_of(item))
+                self._say(item.id, LINE, activity_line(item))
         elif isinstance(item, Reasoning) and self._encrypted:
             output.awaiting = True
             self._announce(output)

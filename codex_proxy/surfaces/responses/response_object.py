@@ -15,7 +15,7 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.surfaces.base import raw_text, schema_json, without_surrogates
 from codex_proxy.surfaces.items import ItemDict
-from codex_proxy.surfaces.responses.history import sealed
+from codex_proxy.surfaces.responses.history import encoded_summary
 from codex_proxy.surfaces.responses.tools import Offered
 from codex_proxy.surfaces.responses.wire import JsonSchemaFormat, ResponseRequest, TextOptions
 
@@ -227,7 +227,7 @@ def compacted(
 ) -> dict[str, Any]:
     """Returns the `response.compaction` object: the items in `kept`, and a summary of the rest. Its output is the
     input of a new chain."""
-    item = {"type": "compaction", "id": item_id, "encrypted_content": sealed(summary)}
+    item = {"type": "compaction", "id": item_id, "encrypted_content": encoded_summary(summary)}
     return {
         "id": id,
         "object": "response.compaction",

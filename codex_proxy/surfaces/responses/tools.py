@@ -48,8 +48,9 @@ class McpOffer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpChoice(msgspec.Struct, frozen=True):
-    """A choice of one tool of an MCP server, or of all its tools. Their names are known once the server has listed
-    them."""
+    """A `tool_choice` of one tool of an MCP server, or of all its tools. Their names are known once the server has
+    listed them.
+    """
 
     server_label: str
     name: str | None = None
@@ -57,7 +58,9 @@ class McpChoice(msgspec.Struct, frozen=True):
 
 
 class Offered(msgspec.Struct, frozen=True, kw_only=True):
-    """The tools that the model is offered. `shown` and `shown_choice` are their form in the response object."""
+    """The tools that the model is offered, and the client's choice among them. `shown` and `shown_choice` are their
+    form in the response object.
+    """
 
     tools: tuple[Tool, ...]
     choice: ToolChoice
@@ -107,7 +110,9 @@ def offered_by(
 
 
 def joined(tools: tuple[Tool, ...], input_tools: Iterable[Tool]) -> tuple[Tool, ...]:
-    """Returns the tools of the request and those in `input_tools`. If two have the same name, the request's is used."""
+    """Returns the tools of the request together with those in `input_tools`. If two have the same name, the
+    request's is used.
+    """
     names = {tool.name for tool in tools}
     return (*tools, *(tool for tool in input_tools if tool.name not in names))
 

@@ -15,7 +15,7 @@ from codex_proxy.surfaces.models import DEFAULT_NAME
 from codex_proxy.surfaces.responses import response_object
 from codex_proxy.surfaces.responses.context import (
     COMPACTION_WORDS,
-    Measure,
+    InputEstimate,
     ParsedContext,
     compaction_turn,
     context_history,
@@ -34,7 +34,7 @@ def context(**fields: Any) -> ParsedContext:
 
 def tokens(**fields: Any) -> int:
     parsed = context(**fields)
-    return Measure().tokens_with(parsed, parsed.input_items)
+    return InputEstimate().tokens_with(parsed, parsed.input_items)
 
 
 def test_everything_that_the_model_sees_counts() -> None:
@@ -77,7 +77,7 @@ PAST: list[dict[str, Any]] = [
 @pytest.mark.parametrize("earlier", range(len(PAST) + 1))
 def test_what_is_measured_item_by_item_is_as_long_as_the_whole_history(earlier: int) -> None:
     parsed = context(input="And now?", instructions="Be brief.")
-    measure = Measure()
+    measure = InputEstimate()
     for item in PAST[:earlier]:
         measure.add(item)
     items = [*PAST, *parsed.input_items]
@@ -85,7 +85,7 @@ def test_what_is_measured_item_by_item_is_as_long_as_the_whole_history(earlier: 
 
 
 def test_a_call_without_its_output_is_refused_in_what_is_measured_too() -> None:
-    parsed, measure = context(input="x"), Measure()
+    parsed, measure = context(input="x"), InputEstimate()
     measure.add(PAST[2])
     with pytest.raises(Fault, match="No tool output found"):
         measure.tokens_with(parsed, parsed.input_items)

@@ -19,7 +19,7 @@ from codex_proxy.core.items import (
     TextPart,
 )
 from codex_proxy.surfaces.items import references_of, resolved, with_ids
-from codex_proxy.surfaces.responses.history import history_of, sealed, unsealed
+from codex_proxy.surfaces.responses.history import decoded_summary, encoded_summary, history_of
 from tests.pictures import PIXEL
 from tests.surfaces.chat.turns import called, did, said, thought, turn
 from tests.surfaces.responses.answering import Counting
@@ -277,7 +277,7 @@ def test_other_things_that_it_made_go_back_whole_too(item: dict[str, Any]) -> No
 
 
 def test_a_compaction_of_ours_is_its_summary_and_any_other_is_opaque() -> None:
-    (ours,) = history({"type": "compaction", "encrypted_content": sealed("We spoke of owls.")})
+    (ours,) = history({"type": "compaction", "encrypted_content": encoded_summary("We spoke of owls.")})
     assert isinstance(ours, HistoryMessage)
     assert ours.parts == (TextPart("What was said before, in a summary:\nWe spoke of owls."),)
     (other,) = history({"type": "compaction", "encrypted_content": "gAAAA"})
@@ -286,7 +286,7 @@ def test_a_compaction_of_ours_is_its_summary_and_any_other_is_opaque() -> None:
 
 @pytest.mark.parametrize("content", ["codex-proxy-summary-1.%", "codex-proxy-summary-1._w==", "gAAAA", ""])
 def test_what_is_not_a_summary_of_ours_is_not_opened(content: str) -> None:
-    assert unsealed(content) is None
+    assert decoded_summary(content) is None
 
 
 def test_messages_without_a_word_are_left_out() -> None:
