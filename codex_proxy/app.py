@@ -25,7 +25,7 @@ from codex_proxy.agents.registry import agent_able_to
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.config import Settings, default_state_dir, split_list
 from codex_proxy.core.ids import Clock
-from codex_proxy.core.keys import NOBODY, KeysError
+from codex_proxy.core.keys import NO_KEY_OWNER, KeysError
 from codex_proxy.core.safety import Protected
 from codex_proxy.files import private
 from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLIENTS, CLOCK, IDS, RESPONSES, RUNS, USAGE
@@ -86,8 +86,8 @@ LINGER_SECONDS = 0.5
 """Seconds for which connections stay open when the server stops, so that requests on their way are answered. Not
 longer than the server waits for turns."""
 
-LAST_WORDS_SECONDS = 2.0
-"""Seconds in which finished answers must reach their clients when the server stops."""
+FLUSH_SECONDS = 2.0
+"""The most seconds for finished answers to reach their clients when the server stops."""
 
 
 class SystemClock:
@@ -174,7 +174,7 @@ class Server:
             keepalive_timeout=SILENT_SECONDS,
             max_line_size=MAX_LINE,
             max_field_size=MAX_LINE,
-            shutdown_timeout=LAST_WORDS_SECONDS / 2,  # then handlers are cancelled, and have as long again
+            shutdown_timeout=FLUSH_SECONDS / 2,  # then handlers are cancelled, and have as long again
         )
         left = await self._left_unfinished(self.app[RESPONSES])
         await self.runner.setup()
@@ -315,9 +315,9 @@ class Server:
             if self.runner is not None:
                 if self.runner.has_connections:
                     await asyncio.sleep(max(0.0, until - self.clock.monotonic()))
-                await self.runner.close_connections(LAST_WORDS_SECONDS)
+                await self.runner.close_connections(FLUSH_SECONDS)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LAST_WORDS_SECONDS):
+                    async with asyncio.timeout(FLUSH_SECONDS):
                         await self.runner.cleanup()
 
     def kill(self) -> None:
@@ -411,7 +411,7 @@ def everybody_of(settings: Settings, catalog: ModelCatalog) -> Client:
     """Returns the rights of a client whose key has no limits."""
     workdir = str(settings.workdir)
     return Client(
-        name=NOBODY,
+        name=NO_KEY_OWNER,
         chat=ChatSettings(
             max_choices=settings.max_chat_choices,
             builtin_tools=settings.builtin_tools,

@@ -20,12 +20,12 @@ most.
 """
 
 LARGEST = 1 << 20
-"""The most bytes of the file. A thousand keys take a third of that."""
+"""The most bytes that the keys file may have. A thousand keys take a third of that."""
 
 Stamp = tuple[int, int, int] | None
-"""Identifies a version of the file; None if there is no file."""
+"""Identifies a version of the keys file; None if there is no file."""
 UNREAD: Stamp = (-1, -1, -1)
-"""Equal to no version of the file, so that it is read again at the next check."""
+"""A `Stamp` that equals that of no file, so that the file is read at the next check."""
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:

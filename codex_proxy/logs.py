@@ -101,7 +101,9 @@ def _escape_json(_logger: Any, _method: str, line: str) -> str:
 
 
 def take_over() -> None:
-    """Makes libraries, warnings and uncaught exceptions be logged by the same rules."""
+    """Makes the log messages of libraries, warnings and uncaught exceptions follow the same rules as this server's
+    own.
+    """
     logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING, force=True)
     warnings.showwarning = _warned
     sys.unraisablehook = _not_raisable

@@ -255,7 +255,7 @@ def _asked_for(offer: McpOffer, tools: Sequence[ListedTool]) -> list[Tool]:
 
 
 async def wrong_of(checks: SchemaChecks, schemas: Sequence[bytes]) -> list[str | None]:
-    """Returns what is wrong with each of these schemas of tools; None for one that an agent accepts."""
+    """Returns for each of these JSON schemas of tools what is wrong with it; None for one that an agent accepts."""
     verdicts = await checks.of_schemas(schemas)
     return [_wrong(schema, verdict) for schema, verdict in zip(schemas, verdicts, strict=True)]
 

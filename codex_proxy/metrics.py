@@ -44,7 +44,7 @@ SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 6
 
 
 class State(Collector):
-    """Collects the present state: streams, turns, child processes, the store."""
+    """Collects gauges when metrics are read: open streams, turns, child processes, the store."""
 
     def __init__(
         self, manager: RunScheduler, slots: StreamSlots, stream_limit: int | None, store: Path | None

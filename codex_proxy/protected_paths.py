@@ -40,8 +40,8 @@ class WritableTmp(msgspec.Struct, frozen=True):
 
 
 def places_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Returns the path with all links resolved, and every symbolic link on the way, since replacing a link replaces
-    its target.
+    """Returns the path with all links resolved, and every symbolic link in it, since replacing a link replaces its
+    target.
     """
     found: list[str] = []
     rest = Path(os.path.abspath(os.path.expanduser(path))).parts[::-1]

@@ -22,7 +22,7 @@ from codex_proxy.store.base import (
     StoreRefused,
     StoreUnavailable,
 )
-from codex_proxy.store.hold import StoreHold
+from codex_proxy.store.lock import StoreLock
 
 log = structlog.get_logger(__name__)
 
@@ -38,14 +38,14 @@ class StoreOpenError(Exception):
 class StoreLifecycle:
     """An open store, and the task that removes old objects from it."""
 
-    def __init__(self, store: Store, hold: StoreHold | None, prune_seconds: float) -> None:
-        """`hold` is the lock on the store's file; None if the store is in RAM. `prune_seconds` is the time between
+    def __init__(self, store: Store, lock: StoreLock | None, prune_seconds: float) -> None:
+        """`lock` is the lock on the store's file; None if the store is in RAM. `prune_seconds` is the time between
         two removals of what the settings no longer keep.
         """
         self.store = store
-        self.durable = hold is not None
+        self.durable = lock is not None
         """Whether stored objects are still there after a restart."""
-        self._hold = hold
+        self._lock = lock
         self._pruning = asyncio.get_running_loop().create_task(self._prune(prune_seconds))
 
     async def _prune(self, seconds: float) -> None:
@@ -77,8 +77,8 @@ class StoreLifecycle:
         except StoreUnavailable as error:
             log.warning("store_not_closed", reason=str(error))
         finally:
-            if self._hold is not None:
-                self._hold.release()
+            if self._lock is not None:
+                self._lock.release()
 
 
 def retention_of(settings: Settings) -> Retention:
@@ -141,13 +141,13 @@ async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecyc
     if settings.store == "memory":
         return StoreLifecycle(await open_store(settings, clock), None, settings.store_prune_seconds)
     try:
-        hold = await StoreHold.take(settings.store_file)
+        lock = await StoreLock.take(settings.store_file)
     except StoreRefused as error:
         raise _not_opened(error) from error
     try:
-        return StoreLifecycle(await open_store(settings, clock), hold, settings.store_prune_seconds)
+        return StoreLifecycle(await open_store(settings, clock), lock, settings.store_prune_seconds)
     except BaseException:
-        hold.release()
+        lock.release()
         raise
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from codex_proxy.admission.workspace import Workspace, narrowed_to
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.keys import NOBODY, Key, KeySet
+from codex_proxy.core.keys import NO_KEY_OWNER, Key, KeySet
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import SANDBOXES, Turn
 from codex_proxy.surfaces.chat.parse import ChatSettings
@@ -140,7 +140,7 @@ class Clients:
     def named(self, name: str) -> Client:
         """Returns the client with this name. Raises `Fault` INVALID_API_KEY if its key has been removed."""
         keys = self._source.current()
-        if not keys.required and name == NOBODY:
+        if not keys.required and name == NO_KEY_OWNER:
             return self.everybody
         key = keys.named(name)
         if key is None:

@@ -33,7 +33,7 @@ from yarl import URL
 from codex_proxy.core.faults import STOPPING, Fault, bad_request
 from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, ImagePart, Part
 from codex_proxy.core.media import NoImageError, data_url_of
-from codex_proxy.core.safety import is_public, literal
+from codex_proxy.core.safety import ip_literal, is_public
 from codex_proxy.core.turn import Turn
 
 SETTING: Final = "PROXY_IMAGE_FETCH"
@@ -204,7 +204,7 @@ def _entry(text: str) -> _Entry:
         raise wrong from error
     if not (plain and host and port) or place.scheme not in _DEFAULT_PORTS or "*" in host:
         raise wrong
-    if below and literal(host) is not None:
+    if below and ip_literal(host) is not None:
         raise wrong
     return _Entry(place.scheme, host, port, below)
 
@@ -214,7 +214,7 @@ def _host(place: URL) -> str:
     canonical form.
     """
     host = (place.raw_host or "").lower()
-    address = literal(host)
+    address = ip_literal(host)
     return host if address is None else str(address)
 
 

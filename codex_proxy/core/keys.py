@@ -24,7 +24,7 @@ from codex_proxy.core.turn import Sandbox
 
 DEFAULT_NAME: Final = "default"
 """The name of the key that is set by PROXY_API_KEY instead of a keys file."""
-NOBODY: Final = "local"
+NO_KEY_OWNER: Final = "local"
 """The owner of everything where no key is required. No key may have this name, since it would get access to all of
 that."""
 
@@ -101,8 +101,10 @@ def check_name(name: str) -> None:
             f"{excerpt(name)!r} cannot be a key's name: take up to 64 small letters, digits, - and _, with a letter or "
             "a digit first."
         )
-    if name == NOBODY:
-        raise KeysError(f"{NOBODY!r} cannot be a key's name: what is stored without a key belongs to it.")
+    if name == NO_KEY_OWNER:
+        raise KeysError(
+            f"{NO_KEY_OWNER!r} cannot be a key's name: what is stored without a key belongs to it."
+        )
 
 
 def parse_keys(text: str) -> tuple[Key, ...]:

@@ -19,7 +19,7 @@ _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 """The prefix of IPv6 addresses whose last 32 bits are an IPv4 address; networks without IPv4 reach it this way."""
 
 
-def literal(host: str) -> Address | None:
+def ip_literal(host: str) -> Address | None:
     """Returns the IP address that a host name is; None for a real name."""
     try:
         return ipaddress.ip_address(host)
@@ -29,7 +29,7 @@ def literal(host: str) -> Address | None:
 
 def is_public(text: str) -> bool:
     """Whether an IP address is public, also behind the notations that embed another address (NAT64, 6to4, mapped)."""
-    address = literal(text.partition("%")[0])
+    address = ip_literal(text.partition("%")[0])
     if address is None or "%" in text:
         return False
     if isinstance(address, ipaddress.IPv6Address):

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from codex_proxy.core.safety import is_public, literal
+from codex_proxy.core.safety import ip_literal, is_public
 
 SETTING: Final = "PROXY_MCP_ALLOWED_URLS"
 
@@ -67,7 +67,7 @@ def normalized_url(url: str) -> NormalizedUrl:
     if not parsed.hostname.isascii():
         raise ValueError("its host is not in ASCII")
     host = parsed.hostname.rstrip(".")
-    address = literal(host)
+    address = ip_literal(host)
     port = parsed.port or _DEFAULT_PORTS[parsed.scheme]
     return NormalizedUrl(parsed.scheme, host if address is None else str(address), port, parsed.path or "/")
 
@@ -98,12 +98,12 @@ class AllowedUrls:
         Raises `ForbiddenAddressError` if any address of a host name is not public, and `OSError` where it has
         no address.
         """
-        if literal(host) is not None:
+        if ip_literal(host) is not None:
             return [host]
         found = await self._resolve(host, port)
         # A name with public and private addresses is refused whole: it may be an attempt to get inside.
         if host == "localhost":
-            local = [address for address in found if (known := literal(address)) and known.is_loopback]
+            local = [address for address in found if (known := ip_literal(address)) and known.is_loopback]
             if local == found:
                 return found
         elif all(map(is_public, found)):

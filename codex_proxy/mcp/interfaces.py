@@ -65,7 +65,7 @@ class Process(Protocol):
 
 
 class Spawn(Protocol):
-    """Starts a program."""
+    """Starts a program, and returns the running process. `StartError` is raised if it cannot be started."""
 
     async def __call__(
         self, argv: tuple[str, ...], env: Mapping[str, str], cwd: str | None, listener: ProcessListener
@@ -79,7 +79,9 @@ class Spawn(Protocol):
 
 
 class TransportReport:
-    """The details of how a transport failed that the `mcp` package does not report."""
+    """How a transport has failed, as far as the `mcp` package does not report it. The transport writes it, the
+    connection reads it.
+    """
 
     def __init__(self) -> None:
         self.fault: McpFault | None = None

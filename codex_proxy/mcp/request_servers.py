@@ -49,7 +49,7 @@ protocol."""
 
 
 class NamedServer(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server as a request names it."""
+    """An MCP server that a request names by its URL."""
 
     server_label: str
     server_url: str

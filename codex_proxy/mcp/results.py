@@ -72,7 +72,7 @@ class _ResultBuilder:
 
 
 def result_of(answer: CallToolResult, limits: McpLimits) -> McpResult:
-    """Converts the answer of a call. Texts and images keep the server's order.
+    """Converts the server's answer to a call. Texts and images keep their order.
 
     Structured content without any text is also given to the model as text.
     """

@@ -37,7 +37,7 @@ from codex_proxy.runs.run import Deadlines, Run
 from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, with_outputs
 from codex_proxy.tools.attempt import Attempt, first_attempt
 from codex_proxy.tools.checks import Check
-from codex_proxy.tools.replay import entries_of, recalled_history, said_by, visible_calls
+from codex_proxy.tools.replay import assistant_messages, entries_of, recalled_history, visible_calls
 from codex_proxy.workers.schema_checks import SchemaChecks
 from codex_proxy.workers.slots import Slot, Slots
 
@@ -271,7 +271,7 @@ class RunScheduler:
             return False
         policy, check = run.attempt.policy, run.attempt.check
         calls = visible_calls(policy)
-        said = said_by(run.raw)
+        said = assistant_messages(run.raw)
         if check is not None:
             said = check.as_shown(said)  # what the client will echo
         seen, _ = prints_of((*run.turn.history, *said, *calls))

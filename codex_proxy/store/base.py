@@ -45,7 +45,7 @@ class StoreUnavailable(StoreError):  # noqa: N818 - says what it is
 
 
 class StoreDamaged(StoreUnavailable):
-    """A stored row does not match its checksum. It is not returned; other rows can still be read."""
+    """A stored row does not match its checksum. The row is not returned; other rows can still be read."""
 
 
 class StoreRefused(StoreError):  # noqa: N818
@@ -103,15 +103,16 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     max_responses: int | None = 100_000
     """The most responses. This many responses of usual size take some hundred MB."""
     max_conversations: int | None = None
-    """The most conversations that responses form by continuing each other. The one that was continued the longest time
-    ago is removed as soon as there is another one more. `spared` saves only those that a turn continues, and responses
-    of the background that have just ended. Responses of a stored conversation, which has an id of its own, do not
-    count."""
+    """The most conversations that responses form by continuing each other; responses of a stored conversation,
+    which has an id of its own, do not count. If there is one more, the one that was continued the longest time ago
+    is removed.
+
+    `spared` protects only those that a turn is continuing, and background responses that have just ended."""
     max_bytes: int | None = 4 << 30
     """The most bytes of all content, most of which are images."""
     spared: float = 3600.0
-    """Seconds after its last use for which an object is not removed for count or size, so that work in progress is
-    never cut."""
+    """Seconds after the last use of an object during which it is not removed for number or size, so that no work in
+    progress loses its context."""
 
 
 class ContextLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,7 +211,9 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Append(msgspec.Struct, frozen=True):
-    """Names the conversation to which the input and the output of a response are appended, in the same transaction."""
+    """Names the conversation to which the input and the output of a response are appended when the response is
+    saved.
+    """
 
     conversation_id: str
     version: int | None = None

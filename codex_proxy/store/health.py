@@ -93,8 +93,8 @@ OFF = Failure(
 
 @contextmanager
 def store_errors_as_faults() -> Iterator[None]:
-    """In the body of the `with`, an error of a store that is unavailable or damaged becomes a `Fault`. Other errors
-    of the store pass through.
+    """In the body of the `with`, a `StoreError` for an unavailable or damaged store becomes a `Fault`. Other errors
+    pass.
     """
     try:
         yield
@@ -107,7 +107,7 @@ def store_errors_as_faults() -> Iterator[None]:
 
 
 def required_store(store: Store | None) -> Store:
-    """Returns the store. Raises `Fault` where there is none."""
+    """Returns the store. Raises `Fault` if it is None, because the server has none."""
     if store is None:
         raise Fault(OFF)
     return store

@@ -18,7 +18,9 @@ integers."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over turns. `cached` is a part of `input`, `reasoning` is a part of `output`."""
+    """The sums over some turns: their number, and their tokens. `cached` is a part of `input`, `reasoning` is a
+    part of `output`.
+    """
 
     turns: int = 0
     failed: int = 0
@@ -64,7 +66,9 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageSum(msgspec.Struct, frozen=True):
-    """One row of an answer. `model` is empty where the models are added up, `owner` where the query names one."""
+    """One row of the answer to a `UsageQuery`. `model` is empty if the models are added up, `owner` if the query
+    names one.
+    """
 
     start: int
     model: str

@@ -25,12 +25,12 @@ FLUSH_SECONDS: Final = 1.0
 MAX_WAITING: Final = 10_000
 """The most sums that wait for a ledger that cannot write; then no new ones are begun."""
 MAX_MODEL: Final = 128
-"""Characters that are kept of a model's name, which may be any text of the client."""
+"""The most characters of a model's name that are kept, because clients may send any text as a name."""
 NOTHING: Final = Figures()
 
 
 class Spender(Protocol):
-    """An object that knows what a turn has cost so far."""
+    """An object that can say at any time how many tokens its turn has used so far."""
 
     def spending(self) -> Spending: ...
 

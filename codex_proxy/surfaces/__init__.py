@@ -1,1 +1,1 @@
-"""The wire formats that clients speak: requests are parsed here, answers are rendered. No IO."""
+"""The formats of the APIs that clients use: requests are parsed here, and answers are rendered. No IO."""

@@ -40,8 +40,9 @@ _OF_AN_ITEM = (
 
 
 class Samples:
-    """Combines turns, one for each choice. `feed` takes each turn's events in order; the turns may come in any
-    order."""
+    """Combines the events of several turns into those of one turn with a choice for each. `feed` takes each turn's
+    events in order; the turns may come in any order.
+    """
 
     def __init__(self, count: int) -> None:
         self.ended = False

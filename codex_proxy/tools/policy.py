@@ -136,7 +136,7 @@ def with_tool_choice(turn: Turn, *, again: bool = False, in_words: bool = True) 
 MAX_FAULTS = 2
 """How many times in one turn the model gets errors about invalid calls. After that the turn fails."""
 
-ENOUGH = "The limit of tool calls is reached, and this one was not made. Answer with what you have."
+LIMIT_REACHED = "The limit of tool calls is reached, and this one was not made. Answer with what you have."
 """The output of a call that was not run because the turn has reached its limit of calls that this server runs."""
 
 DEFERRED = "Deferred: one call at a time. Make this call again if you still need it."
@@ -416,7 +416,7 @@ class ToolPolicy:
         if self._calls_left is not None:
             self._calls_left -= min(room, len(asked))
         ours = [ServerCall(ask, self._own[ask.name]) for ask in asked[:room]]
-        return ours, [_answered(ask, ENOUGH) for ask in asked[room:]]
+        return ours, [_answered(ask, LIMIT_REACHED) for ask in asked[room:]]
 
     def _begin(self, ours: list[ServerCall], done: PolicyResult) -> None:
         self._own_calls = ours

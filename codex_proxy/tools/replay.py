@@ -119,7 +119,7 @@ def remembered_turn(
         hidden=cut_off | hidden,
         calls=list(unanswered),
         visible=visible,
-        said=said_text(said_by(raw)),
+        said=said_text(assistant_messages(raw)),
         model=identity,
     )
 
@@ -170,7 +170,7 @@ def visible_calls(policy: ToolPolicy) -> tuple[HistoryCall, ...]:
     return tuple(HistoryCall(ask.call_id, ask.name, ask.arguments, ask.kind) for ask in policy.visible)
 
 
-def said_by(raw: Iterable[bytes]) -> tuple[HistoryMessage, ...]:
+def assistant_messages(raw: Iterable[bytes]) -> tuple[HistoryMessage, ...]:
     """Returns the assistant messages among raw items (JSON of Responses items)."""
     messages = []
     for each in raw:

@@ -18,9 +18,9 @@ from codex_proxy.workers.pool import NoAnswer, WorkerPool
 
 WORKER: Final = "codex_proxy.workers.pdf_worker"
 WALL_SECONDS: Final = 40.0
-"""The time limit for one PDF, on a busy machine."""
+"""The most seconds that reading one PDF may take. It takes long on a busy machine."""
 REQUEST_SECONDS: Final = 60.0
-"""The time limit for all PDFs of a request. After it no further one is begun."""
+"""The most seconds for all PDFs of a request. After that no further one is begun."""
 KEPT_SECONDS: Final = 600.0
 MAX_KEPT_CHARS: Final = 8 << 20
 """The most characters of text in the cache."""

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from pypdf import PdfReader
 
 CPU_SECONDS: Final = 20.0
-"""The CPU time for one PDF. A page full of text takes 10 ms."""
+"""The most seconds of CPU time for one PDF. A page full of text takes 10 ms."""
 MEMORY_BYTES: Final = 768 << 20
-"""The most address space in bytes. The library unpacks no stream to more than 75 MB."""
+"""The most bytes of address space that a worker may have. The library unpacks no stream to more than 75 MB."""
 MAX_PAGES: Final = 500
 MAX_CHARS: Final = 2_000_000
 """The most characters of a text: more than any model takes."""
 MAX_DEPTH: Final = 5
-"""How deeply nested forms are searched for fonts."""
+"""How many levels of nested form objects of a page are searched for fonts."""
 
 _CONTROLS: Final = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 0x7F, *range(0x80, 0xA0)])
 

@@ -28,12 +28,12 @@ A = TypeVar("A")
 
 MAX_WORKERS: Final = 2
 WAIT_SECONDS: Final = 10.0
-"""Seconds to wait for a free worker."""
+"""The most seconds that a question waits for a free worker."""
 IDLE_SECONDS: Final = 60.0
 
 
 class NoAnswer(enum.Enum):
-    """Why a question got no answer."""
+    """Why a question to a worker process got no answer."""
 
     GAVE_UP = "gave up"
     """The question took more time or memory than is allowed."""
@@ -46,7 +46,9 @@ class NoAnswer(enum.Enum):
 
 
 class WorkerPool(Generic[Q, A]):
-    """The worker processes of one kind. Call `close` when the server stops; it does not wait for answers."""
+    """The worker processes that answer one kind of question. Call `close` when the server stops; it does not wait
+    for answers.
+    """
 
     def __init__(
         self, module: str, answers: type[A], *, wall_seconds: float, owners: Callable[[], int] = lambda: 1
@@ -69,7 +71,9 @@ class WorkerPool(Generic[Q, A]):
         return [worker.pid for worker in (*self._idle, *self._busy) if worker.runs]
 
     async def ask(self, question: Q, owner: str = "") -> A | NoAnswer:
-        """Returns a worker's answer to this owner's question, or why there is none."""
+        """Sends a question to a worker, and returns its answer, or why there is none. `owner`: whose share of the
+        workers is used.
+        """
         if self._closed:
             return NoAnswer.STOPPING
         try:

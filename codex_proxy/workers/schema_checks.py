@@ -20,9 +20,9 @@ from codex_proxy.workers.pool import NoAnswer, WorkerPool
 from codex_proxy.workers.schema_worker import Question, answer
 
 WALL_SECONDS: Final = 10.0
-"""The time limit for one check."""
+"""The most seconds that one check may take."""
 BATCH_SECONDS: Final = 20.0
-"""The time limit for all schemas of a request or of an MCP server."""
+"""The most seconds for all schemas of a request or of an MCP server."""
 MAX_KNOWN: Final = 20_000
 """The most schemas whose result is cached, some 200 bytes each. The largest MCP servers have about a thousand
 schemas."""
@@ -43,8 +43,8 @@ _UNCHECKED: Final = {
 
 
 class SchemaChecks:
-    """Checks JSON schemas and texts under schemas: in this process, or in a worker process where that may take
-    long. Caches recent results.
+    """Checks JSON schemas, and texts against them: in this process, or in a worker process if that may take long.
+    Caches recent results.
 
     Call `close` when the server stops; it does not wait for running checks.
     """

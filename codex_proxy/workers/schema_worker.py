@@ -10,7 +10,7 @@ from codex_proxy.tools.checks import Check, Verdict
 from codex_proxy.workers.worker_process import run
 
 CPU_SECONDS: Final = 1.0
-"""The CPU time for one question. The largest harmless schema takes a tenth of it."""
+"""The most seconds of CPU time for one question. The largest harmless schema takes a tenth of it."""
 MEMORY_BYTES: Final = 768 << 20
 """The most bytes of address space. Python and the validator take some 100 MiB of it."""
 
@@ -28,7 +28,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 def answer(question: Question) -> Verdict:
-    """Answers one question."""
+    """Returns the answer to one question. Called by the main loop of the worker process."""
     from codex_proxy.tools.schemas import (  # not in the server's process
         NotASchemaError,
         check_schema,

@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 
 def share_of(places: int, owners: int) -> int:
-    """Returns how many of `places` one owner may have: all if there is no other owner, else at most three quarters,
-    so that at least one place stays for the others.
+    """Returns how many of `places` slots one owner may have at once: all if there is no other owner, else at most
+    three quarters, so that at least one slot stays for the others.
     """
     if owners < 2:
         return places
@@ -26,8 +26,9 @@ def share_of(places: int, owners: int) -> int:
 
 
 class FairQueue(Generic[T]):
-    """Hands out `places` slots to owners in turn. `owners()` returns how many owners there may be; it is called at each
-    decision."""
+    """Decides which waiter gets a slot: `places` slots, given to the owners in turn. `owners()` returns how many
+    owners there may be; it is called at each decision.
+    """
 
     def __init__(self, places: int, owners: Callable[[], int]) -> None:
         self._places = places
@@ -59,11 +60,13 @@ class FairQueue(Generic[T]):
         return True
 
     def wait(self, owner: str, waiter: T) -> None:
-        """Queues a waiter behind the others of its owner, until `leave` returns it or `withdraw` takes it out."""
+        """Adds a waiter to the end of its owner's queue. It stays there until `leave` returns it or `withdraw`
+        removes it.
+        """
         self._waiting.setdefault(owner, deque()).append(waiter)
 
     def withdraw(self, owner: str, waiter: T) -> None:
-        """Takes a waiter out of the queue, if it is still there."""
+        """Removes a waiter from the queue, if it is still there."""
         queue = self._waiting.get(owner)
         if queue is not None and waiter in queue:
             queue.remove(waiter)
@@ -71,7 +74,7 @@ class FairQueue(Generic[T]):
                 del self._waiting[owner]
 
     def leave(self, owner: str) -> list[tuple[str, T]]:
-        """Gives a slot of this owner back. Returns the waiters that now have a slot, each with its owner."""
+        """Frees a slot of this owner. Returns the waiters that get a slot by that, each with its owner."""
         self._running[owner] -= 1
         if not self._running[owner]:
             del self._running[owner]
@@ -99,7 +102,9 @@ class FairQueue(Generic[T]):
 
 
 class Slot:
-    """One slot. `give_back` works once; further calls do nothing."""
+    """A slot that `Slots` has given to an owner, for one turn, task or check. `give_back` frees it; further calls
+    do nothing.
+    """
 
     __slots__ = ("_owner", "_slots")
 
@@ -114,7 +119,9 @@ class Slot:
 
 
 class Slots:
-    """Hands out `limit` slots to owners in turn. `owners()` returns how many owners there are."""
+    """Gives `limit` slots to owners in turn; callers wait on the event loop. `owners()` returns how many owners
+    there are.
+    """
 
     def __init__(self, limit: int, owners: Callable[[], int]) -> None:
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue(limit, owners)
@@ -135,15 +142,15 @@ class Slots:
         return self._queue.waiting_of(owner)
 
     def take_now(self, owner: str) -> Slot | None:
-        """Takes a slot, if one is free for this owner."""
+        """Takes a slot and returns it; None if none is free for this owner."""
         if not self._queue.enter(owner):
             return None
         self._idle.clear()
         return Slot(self, owner)
 
     async def take(self, owner: str, within: float | None = None) -> Slot:
-        """Waits for a slot, at most `within` seconds. Raises `TimeoutError` after that time, and the fault passed
-        to `stop`.
+        """Waits for a slot and returns it. Raises `TimeoutError` after `within` seconds (None: waits for any time),
+        and the fault that `stop` was given.
         """
         slot = self.take_now(owner)
         if slot is not None:
@@ -178,13 +185,13 @@ class Slots:
             self._idle.set()
 
     def stop(self, fault: Fault) -> None:
-        """Fails all waiters with `fault`."""
+        """Ends all waits: each `take` that waits raises `fault`."""
         for comes in self._queue.clear():
             if not comes.done():
                 comes.set_exception(fault)
 
     async def idle(self) -> None:
-        """Returns when no slot is taken."""
+        """Waits until no slot is taken."""
         await self._idle.wait()
 
 

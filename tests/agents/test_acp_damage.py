@@ -15,7 +15,7 @@ from codex_proxy.agents.acp.messages import ToolsSettled
 from codex_proxy.agents.base import Ended
 from codex_proxy.agents.session import LineFramer
 from codex_proxy.core.events import RawItem, Stop, TurnEnded
-from codex_proxy.tools.replay import said_by
+from codex_proxy.tools.replay import assistant_messages
 from tests.agents.acp_replayer import (
     NAMES,
     TOOLS,
@@ -65,7 +65,7 @@ def ended(played: Played) -> Played:
     """Lets the process die, and looks at what came of the turn."""
     over = played.repair.ended
     played.take(played.turn.eof(GONE))
-    said_by([event.json for event in played.log if isinstance(event, RawItem)])
+    assistant_messages([event.json for event in played.log if isinstance(event, RawItem)])
     assert violations(played.log) == []
     ends = [event for event in played.events if isinstance(event, TurnEnded)]
     assert len(ends) == 1, "the dialect itself ends exactly once"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from codex_proxy.core.events import RawItem, Stop, TurnEnded
 from codex_proxy.runs.model_items import ModelItem
 from codex_proxy.tools.policy import ToolPolicy
-from codex_proxy.tools.replay import entries_of, said_by
+from codex_proxy.tools.replay import assistant_messages, entries_of
 from tests.agents.app_server_outcomes import COMES_BACK
 from tests.agents.app_server_replayer import (
     GONE,
@@ -54,7 +54,7 @@ def survives(name: str, lines: list[Line], *, resumes: bool = False) -> Played:
 def can_be_remembered(raw: list[bytes], policy: ToolPolicy) -> None:
     """What is read of raw items once the turn is over: for the tool loop, for kept threads, for the store."""
     entries_of(raw, policy, "agent/model")
-    said_by(raw)
+    assistant_messages(raw)
     for item in raw:
         head = ModelItem("agent/model", msgspec.Raw(item)).head
         assert isinstance(head.text, str)

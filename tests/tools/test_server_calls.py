@@ -15,7 +15,14 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.items import McpApproval, McpCall, McpOrigin, TextPart, Tool, ToolCall
 from codex_proxy.core.turn import Turn
-from codex_proxy.tools.policy import DEFERRED, ENOUGH, NEVER_STOPPED, PolicyResult, ToolOutput, ToolPolicy
+from codex_proxy.tools.policy import (
+    DEFERRED,
+    LIMIT_REACHED,
+    NEVER_STOPPED,
+    PolicyResult,
+    ToolOutput,
+    ToolPolicy,
+)
 
 OURS = Tool("desk__find", mcp=McpOrigin("desk", "find"))
 ASKS = Tool("desk__send", mcp=McpOrigin("desk", "send", asks=True))
@@ -89,7 +96,9 @@ def test_calls_beyond_the_limit_are_not_made_and_the_model_is_told() -> None:
     policy = ToolPolicy(turn(max_server_calls=1))
     done = step(policy, ask(1), ask(2))
     assert [call.ask.ask_id for call in done.calls] == ["ask1"]
-    assert [(each.ask_id, each.output.parts) for each in done.answers] == [("ask2", (TextPart(ENOUGH),))]
+    assert [(each.ask_id, each.output.parts) for each in done.answers] == [
+        ("ask2", (TextPart(LIMIT_REACHED),))
+    ]
 
 
 def test_a_model_that_goes_on_calling_beyond_the_limit_fails_the_turn() -> None:

@@ -25,11 +25,11 @@ from codex_proxy.tools.policy import DEFERRED, ToolPolicy
 from codex_proxy.tools.replay import (
     CUT_OFF,
     UNREADABLE,
+    assistant_messages,
     clean_item,
     entries_of,
     recalled_history,
     remembered_turn,
-    said_by,
     visible_calls,
 )
 
@@ -188,7 +188,7 @@ def test_what_the_agent_added_for_itself_is_not_remembered() -> None:
 
 def test_only_words_of_the_assistant_are_said() -> None:
     user = WORDS | {"role": "user"}
-    assert said_by(raw(REASONING, user, WORDS, called("a"))) == (
+    assert assistant_messages(raw(REASONING, user, WORDS, called("a"))) == (
         HistoryMessage("assistant", (TextPart("Hm."),)),
     )
 
@@ -198,7 +198,12 @@ def test_a_field_that_is_null_is_as_if_it_were_missing() -> None:
     empty = {**WORDS, "id": None, "content": [{"type": "output_text", "text": None}]}
     items = raw(shell, empty, {**WORDS, "content": None})
     assert (
-        "".join(part.text for said in said_by(items) for part in said.parts if isinstance(part, TextPart))
+        "".join(
+            part.text
+            for said in assistant_messages(items)
+            for part in said.parts
+            if isinstance(part, TextPart)
+        )
         == ""
     )
     assert len(remembered_turn(items, broker_of("a"), "words/m").items) == 3

@@ -26,7 +26,7 @@ from typing import Final, TypeAlias
 from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
-from codex_proxy.core.keys import NOBODY, digest_of
+from codex_proxy.core.keys import NO_KEY_OWNER, digest_of
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Origin
 from codex_proxy.http.app_keys import CLIENTS
@@ -287,7 +287,7 @@ async def _authenticate(request: web.Request) -> None:
     else:
         client = clients.holding(None)
     request[CLIENT], request[OWNER], request[DIGEST] = client, client.name, digest
-    if client.name != NOBODY:
+    if client.name != NO_KEY_OWNER:
         request[NOTES]["owner"] = client.name
 
 

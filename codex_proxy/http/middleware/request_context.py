@@ -14,7 +14,7 @@ from aiohttp import web
 
 from codex_proxy.admission.clients import Client
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
-from codex_proxy.core.keys import NOBODY
+from codex_proxy.core.keys import NO_KEY_OWNER
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import CLOCK, IDS, RUNS
 from codex_proxy.http.endpoint import ENDPOINT, REQUEST_ID, ROUTES, Handler
@@ -23,7 +23,7 @@ from codex_proxy.http.replies import errors_of, fault_response, log_unforeseen
 log = structlog.get_logger("codex_proxy.http")
 
 NOTES = web.RequestKey("notes", dict[str, object])
-"""Fields that handlers add to the request's log line."""
+"""Fields that handlers add to the line of the request in the log."""
 REPLY_HEADERS = web.RequestKey("reply_headers", dict[str, str])
 """Headers that are added to every kind of answer: a stream, a body, or a fault."""
 OWNER = web.RequestKey("owner", str)
@@ -64,7 +64,7 @@ async def provide_context(request: web.Request, handler: Handler) -> web.StreamR
     request[REQUEST_ID] = request_id
     request[NOTES] = {}
     request[REPLY_HEADERS] = {}
-    request[OWNER] = NOBODY
+    request[OWNER] = NO_KEY_OWNER
     request[_PREPARED] = False
     endpoint = request.app[ROUTES].get(request.match_info.route)
     if endpoint is not None:

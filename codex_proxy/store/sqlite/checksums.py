@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from codex_proxy.store.base import StoreDamaged
 
 ROWS_AT_ONCE: Final = 200
-"""Rows that are checked in one read. A read of that many keeps the write-ahead log from being emptied for some ms."""
+"""The most rows that are checked in one read. During such a read of some ms the write-ahead log cannot be emptied."""
 
 
 def checksum(data: object) -> int:
@@ -37,8 +37,8 @@ def add_function(connection: sqlite3.Connection) -> None:
 
 
 def checked(data: bytes, stored: int, what: str) -> bytes:
-    """Returns the data if it matches the checksum `stored`. Raises `StoreDamaged` otherwise, with `what` in its
-    message.
+    """Returns `data` if it matches its stored checksum. Raises `StoreDamaged` otherwise; `what` is the subject of
+    the message.
     """
     if checksum(data) != stored:
         raise damaged(what)

@@ -25,15 +25,15 @@ T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
 
 MAX_QUEUED: Final = 4096
-"""The most writes that wait. All turns that may run at once cause far fewer, so more than this means that the disk
-hangs."""
+"""The most writes that may wait. A further one raises `StoreUnavailable`: all turns that may run at once cause far
+fewer, so the disk must hang."""
 MAX_BATCH: Final = 256
 """The most jobs in one commit. The first job of a commit has to wait for the last one."""
 ANSWER_WAIT: Final = 30.0
 """The most seconds that a caller waits for its commit, so that a disk that hangs does not hang every request. The
 wait for locks counts."""
 CLOSE_WAIT: Final = 10.0
-"""The most seconds that queued jobs may take after `close` was called."""
+"""The most seconds that `close` waits for queued jobs."""
 
 
 class _Write:
@@ -59,7 +59,7 @@ class _Write:
 
 
 class Writer:
-    """The writing thread. It owns the connection that it is given."""
+    """The thread that writes to the database. It owns the connection that it is given."""
 
     def __init__(
         self, connection: sqlite3.Connection, location: str, *, answer_wait: float = ANSWER_WAIT
@@ -164,11 +164,12 @@ THREADS: Final = 2
 """The number of reading threads. With two, short reads need not wait for a long one (an export, a chain of a
 thousand turns). This also limits how many contexts are in memory at once."""
 MAX_WAITING: Final = 1024
-"""The most reads that wait: more than there may be requests at once."""
+"""The most reads that may wait for a thread. A further one raises `StoreUnavailable`. There cannot be more requests
+than this at once."""
 
 
 class Readers:
-    """The reading threads. Connections are opened when they are needed, at most one per thread."""
+    """The threads that read the database. A thread opens its connection when it is first needed."""
 
     def __init__(self, opener: Callable[[], sqlite3.Connection], location: str) -> None:
         self._open = opener

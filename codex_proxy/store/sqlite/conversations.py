@@ -27,7 +27,7 @@ from codex_proxy.store.base import (
     StoredItem,
 )
 from codex_proxy.store.sqlite.checksums import checked, checksum
-from codex_proxy.store.sqlite.items import COLUMNS, Held, find, forget, item_of, keep, page_of, row_of
+from codex_proxy.store.sqlite.items import COLUMNS, ListEntry, find, forget, item_of, keep, page_of, row_of
 
 _metadata = msgspec.json.Decoder(dict[str, str])
 
@@ -117,13 +117,13 @@ def append(
 
 
 def end_turn(
-    connection: sqlite3.Connection, owner: str, target: Append, held: Iterable[Held], now: float
+    connection: sqlite3.Connection, owner: str, target: Append, held: Iterable[ListEntry], now: float
 ) -> None:
     """Appends the input and the output of a turn (`held`) to the conversation that `target` names. Items that are
     already in the conversation are skipped: they were in the turn's context.
     """
     row, position = _at_version(connection, owner, target.conversation_id, target.version)
-    new: dict[str, Held] = {}
+    new: dict[str, ListEntry] = {}
     for each in held:
         if each.id not in new and not _is_listed(connection, row, each.id):
             new[each.id] = each
@@ -232,7 +232,7 @@ def _size(connection: sqlite3.Connection, row: int) -> tuple[int, int]:
     return items, size
 
 
-def _resolved(connection: sqlite3.Connection, owner: str, item: NewItem) -> tuple[Held, StoredItem]:
+def _resolved(connection: sqlite3.Connection, owner: str, item: NewItem) -> tuple[ListEntry, StoredItem]:
     if not isinstance(item, ItemReference):
         return keep(connection, owner, item), item
     found = find(connection, owner, item.id)
@@ -248,7 +248,9 @@ def _is_listed(connection: sqlite3.Connection, row: int, item_id: str) -> bool:
     return found.fetchone() is not None
 
 
-def _list(connection: sqlite3.Connection, row: int, position: int, held: Sequence[Held], now: float) -> None:
+def _list(
+    connection: sqlite3.Connection, row: int, position: int, held: Sequence[ListEntry], now: float
+) -> None:
     """Appends the items `held` to the list of the conversation in `row`, from `position` on. Raises `StoreConflict`
     for an id that is in the list.
     """

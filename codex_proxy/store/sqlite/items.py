@@ -16,11 +16,13 @@ from codex_proxy.store.sqlite.checksums import damaged, item_digest
 
 COLUMNS: Final = "items.id, items.json, items.raw, items.created, items.digest"
 BEYOND: Final = 1 << 62
-"""A number larger than every position in a list."""
+"""A number that is larger than every position in a list of items."""
 
 
-class Held(NamedTuple):
-    """An entry in the item list of a response or conversation: the row number of the item, its id and size."""
+class ListEntry(NamedTuple):
+    """An entry in the list of items of a response or conversation: the number of the item's row, the item's id,
+    whether clients see the item, and its size.
+    """
 
     row: int
     id: str
@@ -49,9 +51,9 @@ def item_of(row: Sequence[Any]) -> StoredItem:
     return StoredItem(id, json, raw, created)
 
 
-def keep(connection: sqlite3.Connection, owner: str, item: StoredItem) -> Held:
-    """Stores the item unless the same content is stored already, and returns its list entry. An existing row keeps
-    its `created`.
+def keep(connection: sqlite3.Connection, owner: str, item: StoredItem) -> ListEntry:
+    """Stores an item, unless the same content is stored already. Returns the list entry for it. An existing row
+    keeps its `created`.
     """
     digest = item_digest(item.json, item.raw)
     cursor = connection.execute(
@@ -61,14 +63,14 @@ def keep(connection: sqlite3.Connection, owner: str, item: StoredItem) -> Held:
     )
     if cursor.rowcount:
         assert cursor.lastrowid is not None
-        return Held(cursor.lastrowid, item.id, item.visible, item.size)
+        return ListEntry(cursor.lastrowid, item.id, item.visible, item.size)
     found = connection.execute(
         "SELECT seq FROM items WHERE owner = ? AND id = ? AND digest = ?", (owner, item.id, digest)
     ).fetchone()
-    return Held(found[0], item.id, item.visible, item.size)
+    return ListEntry(found[0], item.id, item.visible, item.size)
 
 
-def find(connection: sqlite3.Connection, owner: str, id: str) -> tuple[Held, StoredItem] | None:
+def find(connection: sqlite3.Connection, owner: str, id: str) -> tuple[ListEntry, StoredItem] | None:
     """Returns the newest visible item with this id that is in a response or conversation of the owner; None if
     there is none.
     """
@@ -84,17 +86,17 @@ def find(connection: sqlite3.Connection, owner: str, id: str) -> tuple[Held, Sto
     if row is None:
         return None
     item = item_of(row[1:])
-    return Held(row[0], item.id, True, item.size), item
+    return ListEntry(row[0], item.id, True, item.size), item
 
 
 def found_among(connection: sqlite3.Connection, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
-    """Returns those of the items with these ids that exist, by id."""
+    """Returns the stored items with these ids, by id; ids that are not stored are left out."""
     found = ((id, find(connection, owner, id)) for id in dict.fromkeys(ids))
     return {id: held[1] for id, held in found if held is not None}
 
 
 def forget(connection: sqlite3.Connection, rows: Iterable[int]) -> None:
-    """Removes those items in `rows` that no response and no conversation refers to."""
+    """Removes those items, by their row numbers, that no list of a response or conversation refers to any more."""
     connection.executemany(
         "DELETE FROM items WHERE seq = ?"
         " AND NOT EXISTS (SELECT 1 FROM conversation_items WHERE item = items.seq)"

@@ -40,7 +40,9 @@ def recall(
 
 
 def write_and_remove(connection: sqlite3.Connection, size: int) -> None:
-    """Writes an entry of `size` bytes and removes it in the same transaction: fails where the disk is full."""
+    """Writes an entry of `size` bytes and removes it in the same transaction, to find out whether the disk has
+    room. Raises SQLite's error if it is full.
+    """
     connection.execute(
         "INSERT INTO steps (owner, key, created, value) VALUES ('', x'', 0, zeroblob(?))", (size,)
     )

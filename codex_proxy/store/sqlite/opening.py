@@ -34,7 +34,7 @@ _EXPLANATIONS = {
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """Returns SQLite's error code without its details; 0 where the error comes from the Python module itself."""
+    """Returns SQLite's primary error code; 0 if the error comes from the Python module itself."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 

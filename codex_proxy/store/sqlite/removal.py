@@ -29,7 +29,7 @@ Mark = Callable[[sqlite3.Connection, str, str], bool]
 
 
 class Budget:
-    """How many rows and bytes one write may still remove."""
+    """How many more rows and bytes one write may remove."""
 
     def __init__(self, left: int) -> None:
         self.left = left
@@ -58,7 +58,7 @@ def sweep(connection: sqlite3.Connection, budget: Budget) -> bool:
 
 
 def piece(connection: sqlite3.Connection) -> bool:
-    """Removes a small number of rows of marked objects. Returns False if no rows were left."""
+    """Removes up to `PIECE` rows of objects that are marked as deleted. Returns False if no rows were left."""
     return sweep(connection, Budget(PIECE))
 
 

@@ -28,7 +28,7 @@ from codex_proxy.store.base import (
 )
 from codex_proxy.store.sqlite import conversations, keyed_rows
 from codex_proxy.store.sqlite.checksums import checked, checksum
-from codex_proxy.store.sqlite.items import BEYOND, COLUMNS, Held, forget, item_of, keep, page_of, row_of
+from codex_proxy.store.sqlite.items import BEYOND, COLUMNS, ListEntry, forget, item_of, keep, page_of, row_of
 
 INPUT: Final = 0
 OUTPUT: Final = 1
@@ -244,7 +244,7 @@ def _response(row: Iterable[Any]) -> StoredResponse:
 
 def _put(
     connection: sqlite3.Connection, owner: str, row: int, side: int, items: Sequence[StoredItem]
-) -> list[Held]:
+) -> list[ListEntry]:
     held = [keep(connection, owner, item) for item in items]
     try:
         connection.executemany(
@@ -263,13 +263,13 @@ def _rows(connection: sqlite3.Connection, row: int, side: int) -> list[int]:
     return [each[0] for each in found]
 
 
-def _held(connection: sqlite3.Connection, row: int) -> list[Held]:
+def _held(connection: sqlite3.Connection, row: int) -> list[ListEntry]:
     found = connection.execute(
         "SELECT item, item_id, visible, length(json) + length(raw)"
         " FROM response_items JOIN items ON items.seq = item WHERE response = ? ORDER BY side, position",
         (row,),
     ).fetchall()
-    return [Held(item, id, bool(visible), size) for item, id, visible, size in found]
+    return [ListEntry(item, id, bool(visible), size) for item, id, visible, size in found]
 
 
 # --- events of background streams ---------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""The wire format of Chat Completions."""
+"""The format of OpenAI's Chat Completions API: parses requests, renders answers."""

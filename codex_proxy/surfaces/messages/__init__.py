@@ -1,1 +1,1 @@
-"""Anthropic's Messages API."""
+"""The format of Anthropic's Messages API: parses requests, renders answers."""

@@ -1,1 +1,1 @@
-"""The wire format of OpenAI's Responses."""
+"""The format of OpenAI's Responses API: parses requests, renders responses."""

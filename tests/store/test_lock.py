@@ -13,37 +13,37 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.store.base import StoreRefused
-from codex_proxy.store.hold import StoreHold
+from codex_proxy.store.lock import StoreLock
 from tests.waiting import PATIENCE
 
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from codex_proxy.store.hold import StoreHold
-hold = asyncio.run(StoreHold.take(Path(sys.argv[1])))
+from codex_proxy.store.lock import StoreLock
+lock = asyncio.run(StoreLock.take(Path(sys.argv[1])))
 print("held", flush=True)
 sys.stdin.read()
 """
 
 
 async def test_a_second_server_is_refused_and_told_who_has_the_file_and_what_to_do(path: Path) -> None:
-    hold = await StoreHold.take(path)
+    lock = await StoreLock.take(path)
     with pytest.raises(StoreRefused, match="PROXY_STATE_DIR or PROXY_STORE_PATH") as refused:
-        await StoreHold.take(path, within=0)
+        await StoreLock.take(path, within=0)
     assert f"another server (process {os.getpid()}) keeps its responses in {path}" in str(refused.value)
-    hold.release()
-    (await StoreHold.take(path)).release()
+    lock.release()
+    (await StoreLock.take(path)).release()
 
 
 async def test_a_link_to_the_store_is_the_store(path: Path, tmp_path: Path) -> None:
-    hold = await StoreHold.take(path)
+    lock = await StoreLock.take(path)
     path.touch()
     (tmp_path / "file.db").symlink_to(path)
     (tmp_path / "folder").symlink_to(path.parent)
     for link in (tmp_path / "file.db", tmp_path / "folder" / path.name):
         with pytest.raises(StoreRefused, match=f"process {os.getpid()}"):
-            await StoreHold.take(link, within=0)
-    hold.release()
+            await StoreLock.take(link, within=0)
+    lock.release()
 
 
 @pytest.mark.parametrize("kind", ["link", "hard link"])
@@ -55,7 +55,7 @@ async def test_what_lies_in_the_place_of_the_lock_is_not_written_to(
     make = os.symlink if kind == "link" else os.link
     make(tmp_path / "precious", path.with_name(path.name + ".lock"))
     with pytest.raises(StoreRefused, match=r"the lock .* of the store (is a link|has a second name)"):
-        await StoreHold.take(path)
+        await StoreLock.take(path)
     assert (tmp_path / "precious").read_text() == "mine"
 
 
@@ -65,36 +65,36 @@ async def test_a_server_that_was_killed_holds_nothing(path: Path) -> None:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
         with pytest.raises(StoreRefused, match=f"process {other.pid}"):
-            await StoreHold.take(path, within=0)
+            await StoreLock.take(path, within=0)
         other.send_signal(signal.SIGKILL)
         other.wait(PATIENCE)
-        (await StoreHold.take(path)).release()
+        (await StoreLock.take(path)).release()
 
 
 async def test_a_hold_is_not_handed_on_to_children(path: Path) -> None:
-    hold = await StoreHold.take(path)
+    lock = await StoreLock.take(path)
     with subprocess.Popen(["sleep", "60"]) as child:
-        hold.release()
-        (await StoreHold.take(path)).release()
+        lock.release()
+        (await StoreLock.take(path)).release()
         child.kill()
 
 
 async def test_only_its_owner_may_read_the_file_of_the_lock(path: Path) -> None:
-    hold = await StoreHold.take(path)
+    lock = await StoreLock.take(path)
     modes = [stat.S_IMODE(file.stat().st_mode) for file in (path.parent, *path.parent.iterdir())]
-    hold.release()
+    lock.release()
     assert modes == [0o700, 0o600]
 
 
 async def test_a_place_where_no_file_can_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreRefused, match="cannot be opened"):
-        await StoreHold.take(tmp_path / "file" / "store.db")
+        await StoreLock.take(tmp_path / "file" / "store.db")
 
 
 async def test_a_server_that_starts_while_another_ends_waits_for_it(path: Path) -> None:
-    ending = await StoreHold.take(path)
-    starting = asyncio.create_task(StoreHold.take(path, within=PATIENCE))
+    ending = await StoreLock.take(path)
+    starting = asyncio.create_task(StoreLock.take(path, within=PATIENCE))
     await asyncio.sleep(0)
     assert not starting.done()
     ending.release()

@@ -22,14 +22,14 @@ WAIT_SECONDS, AGAIN_SECONDS = 1.0, 0.02
 even if it was just starting children: they hold it until they run their program."""
 
 
-class StoreHold:
-    """A lock on a store's file, so that one server at a time uses it."""
+class StoreLock:
+    """A lock on the file of a store, so that only one server at a time uses it."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     @classmethod
-    async def take(cls, store: Path, *, within: float = WAIT_SECONDS) -> StoreHold:
+    async def take(cls, store: Path, *, within: float = WAIT_SECONDS) -> StoreLock:
         """Takes the lock. Raises `StoreRefused` where another server still has it after `within` seconds; the text
         names the file, the server and what to do."""
         loop = asyncio.get_running_loop()
