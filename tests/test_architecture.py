@@ -73,7 +73,6 @@ DRIVES_CHILDREN = frozenset(
         "agents.claude_code.process",
         "agents.openai_chat.agent",
         "agents.openai_chat.client",
-        "agents.openai_chat.transport",
         "agents.openai_chat.upstream",
         "agents.openai_responses.agent",
         "agents.acp.agent",

@@ -10,11 +10,21 @@ from typing import Final, get_args
 from codex_proxy.core.turn import SANDBOXES
 from codex_proxy.http import conversations, responses
 from codex_proxy.http.chat import chat_completions
-from codex_proxy.http.endpoint import Endpoint, Parameter
+from codex_proxy.http.endpoint import (
+    COUNT,
+    FLAG,
+    TEXT,
+    Endpoint,
+    Parameter,
+    Schema,
+    array,
+    list_of,
+    one_of,
+    ref,
+)
 from codex_proxy.http.messages import count_message_tokens, messages
 from codex_proxy.http.metrics import METER, metrics
 from codex_proxy.http.responses import compact, count_input_tokens, create_response
-from codex_proxy.http.schemas import COUNT, FLAG, TEXT, Schema, array, list_of, one_of, ref
 from codex_proxy.http.server_info import healthz, index, list_models, livez, one_model, openapi, readyz, root
 from codex_proxy.http.stream_slots import TEST_ENDPOINTS, open_streams, release_streams
 from codex_proxy.http.usage import limits, usage

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from codex_proxy.agents.base import Ended, ToolReply
 from codex_proxy.agents.openai_chat.dialect import OpenAIChat
-from codex_proxy.agents.openai_chat.exchange import End, Head, Message
 from codex_proxy.agents.openai_chat.failures import ErrorReader
+from codex_proxy.agents.openai_chat.stream import End, Head, Message
 from codex_proxy.core.events import (
     ArgumentsDelta,
     Event,

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.openai_chat.exchange import End, Head, Message
 from codex_proxy.agents.openai_chat.failures import ErrorReader
+from codex_proxy.agents.openai_chat.stream import End, Head, Message
 from codex_proxy.agents.openai_responses.dialect import OpenAIResponses
 from codex_proxy.core.events import (
     ArgumentsDelta,

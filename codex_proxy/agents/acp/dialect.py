@@ -22,6 +22,7 @@ from codex_proxy.agents.acp.failures import (
     unknown_model,
 )
 from codex_proxy.agents.acp.messages import (
+    CANCELLED,
     INVALID_PARAMS,
     Input,
     Message,
@@ -32,13 +33,13 @@ from codex_proxy.agents.acp.messages import (
     ToolsListed,
     ToolsSettled,
     answer,
+    decision,
     notification,
     refusal,
     request,
     request_id,
     tool_output,
 )
-from codex_proxy.agents.acp.permissions import CANCELLED, decision
 from codex_proxy.agents.acp.program import Program
 from codex_proxy.agents.acp.prompt import first_prompt, later_prompt
 from codex_proxy.agents.acp.session_setup import UNNAMED_MODEL, Request, offer_of

@@ -18,7 +18,7 @@ from codex_proxy.agents.claude_code import activities
 from codex_proxy.agents.claude_code.history import Thought
 from codex_proxy.agents.claude_code.messages import StreamEvent, WholeBlock, WholeMessage
 from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools
-from codex_proxy.agents.custom_tools import custom_input
+from codex_proxy.agents.conversions import custom_input
 from codex_proxy.core.events import (
     ArgumentsDelta,
     Event,

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.claude_code.messages import CLIENT_SERVER, UNREADABLE
-from codex_proxy.agents.custom_tools import function_parameters
+from codex_proxy.agents.conversions import function_parameters
 from codex_proxy.core.items import ImagePart, Part, TextPart, Tool
 
 MODEL_PREFIX: Final = f"mcp__{CLIENT_SERVER}__"

@@ -23,7 +23,7 @@ from codex_proxy.agents.codex_app_server.wire import (
     RawItemHead,
     check_readable,
 )
-from codex_proxy.agents.custom_tools import custom_input, function_parameters
+from codex_proxy.agents.conversions import custom_input, function_parameters
 from codex_proxy.core.events import Event, Notice, RawItem, ToolCallRequested
 from codex_proxy.core.items import Tool
 

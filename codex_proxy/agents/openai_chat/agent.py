@@ -16,13 +16,12 @@ from codex_proxy import __version__
 from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.agent import Agent, ProcessCounts
 from codex_proxy.agents.base import Dialect
-from codex_proxy.agents.openai_chat.client import UpstreamClient, failure_of
+from codex_proxy.agents.openai_chat.client import HttpTransport, UpstreamClient, failure_of
 from codex_proxy.agents.openai_chat.dialect import OpenAIChat
-from codex_proxy.agents.openai_chat.exchange import Message
 from codex_proxy.agents.openai_chat.failures import ErrorReader
 from codex_proxy.agents.openai_chat.forwarding import Forwarding
 from codex_proxy.agents.openai_chat.model_list import models_in, models_of
-from codex_proxy.agents.openai_chat.transport import HttpTransport
+from codex_proxy.agents.openai_chat.stream import Message
 from codex_proxy.agents.openai_chat.upstream import NAME, Upstream
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.agents.transcript import with_instructions_of_user

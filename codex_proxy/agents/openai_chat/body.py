@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.custom_tools import function_parameters
+from codex_proxy.agents.conversions import function_parameters
 from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import NamedTools, Turn
 

@@ -15,9 +15,9 @@ import msgspec
 from codex_proxy.agents.base import NOTHING, Ended, Reply, Step
 from codex_proxy.agents.openai_chat.body import encoded
 from codex_proxy.agents.openai_chat.dialect import FAILURES, UNEXPLAINED
-from codex_proxy.agents.openai_chat.exchange import End, Head, Message
 from codex_proxy.agents.openai_chat.failures import BROKEN_OFF, MAX_ERROR_BYTES, ErrorReader
 from codex_proxy.agents.openai_chat.pass_through import PassThrough
+from codex_proxy.agents.openai_chat.stream import End, Head, Message
 from codex_proxy.core.events import (
     Event,
     ForwardedBytes,

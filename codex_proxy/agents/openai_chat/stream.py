@@ -1,22 +1,44 @@
-"""Reads the body of an answer: server-sent events, or one JSON object if the server does not stream.
+"""The answer of an upstream: the messages of one HTTP exchange from a transport to a dialect (a `Head`, then bytes of
+the body, then an `End`), and the reader of the body, which has server-sent events, or one JSON object if the server
+does not stream.
 
-Input: bytes, cut anywhere. Output: the decoded events. A line ends with a newline, with or without a carriage
-return. Lines other than `data:` (comments, ids, event names) are ignored, except `event: error`, which marks its
-data as an error.
+Input of the reader: bytes, cut anywhere. Output: the decoded events. A line ends with a newline, with or without a
+carriage return. Lines other than `data:` (comments, ids, event names) are ignored, except `event: error`, which
+marks its data as an error.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any, Final, Literal
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from codex_proxy.agents.session import LineFramer, LineTooLong
+from codex_proxy.core.faults import Failure
 
 MAX_LINE_BYTES: Final = 32 << 20
 """The most bytes of one event, or of a whole JSON answer. The longest contain base64 audio or images of several
 MiB."""
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The head of the upstream's HTTP answer."""
+
+    status: int
+    headers: Mapping[str, str] = {}
+    """The headers, by their names in lower case."""
+
+
+class End(msgspec.Struct, frozen=True):
+    """The end of the exchange, and always its last message. It is the only message if there was no answer."""
+
+    failure: Failure | None = None
+    """Why the answer is incomplete (no connection, cut off, too slow); None if HTTP reports it as complete."""
+
+
+Message: TypeAlias = Head | bytes | End
 
 
 class StreamEvent(msgspec.Struct, frozen=True):

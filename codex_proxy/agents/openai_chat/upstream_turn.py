@@ -13,9 +13,15 @@ from typing import Generic, TypeVar
 
 from codex_proxy.agents.base import NOTHING, Ended, Step
 from codex_proxy.agents.openai_chat.calls import is_json
-from codex_proxy.agents.openai_chat.exchange import End, Head, Message
 from codex_proxy.agents.openai_chat.failures import BROKEN_OFF, MAX_ERROR_BYTES, ErrorReader
-from codex_proxy.agents.openai_chat.stream import MAX_LINE_BYTES, AnswerReader, StreamEvent
+from codex_proxy.agents.openai_chat.stream import (
+    MAX_LINE_BYTES,
+    AnswerReader,
+    End,
+    Head,
+    Message,
+    StreamEvent,
+)
 from codex_proxy.core.events import Event, Stop, TurnEnded, Usage, UsageReported
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryItem

@@ -6,7 +6,7 @@ import uuid
 
 from codex_proxy.agents.base import Dialect
 from codex_proxy.agents.openai_chat.agent import OpenAIChatAgent
-from codex_proxy.agents.openai_chat.exchange import Message
+from codex_proxy.agents.openai_chat.stream import Message
 from codex_proxy.agents.openai_chat.upstream import RESPONSES
 from codex_proxy.agents.openai_responses.dialect import OpenAIResponses
 from codex_proxy.core.turn import Turn

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.custom_tools import INPUT_SCHEMA, NO_PARAMETERS
+from codex_proxy.agents.conversions import INPUT_SCHEMA, NO_PARAMETERS
 from codex_proxy.agents.openai_chat.body import NamedSchema, custom_arguments, encoded
 from codex_proxy.core.items import (
     HistoryCall,

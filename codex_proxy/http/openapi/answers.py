@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from codex_proxy.http.schemas import (
+from codex_proxy.http.endpoint import (
     ANYTHING,
     COUNT,
     FLAG,

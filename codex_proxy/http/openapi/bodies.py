@@ -13,7 +13,7 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
-from codex_proxy.http.schemas import NULL, Schema
+from codex_proxy.http.endpoint import NULL, Schema
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.conversations import AddItemsBody, CreateBody, UpdateBody
 from codex_proxy.surfaces.messages.wire import MessagesRequest

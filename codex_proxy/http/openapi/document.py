@@ -10,10 +10,9 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from codex_proxy import __version__
-from codex_proxy.http.endpoint import Endpoint, Kind, Parameter
+from codex_proxy.http.endpoint import TEXT, Endpoint, Kind, Parameter, Schema, ref
 from codex_proxy.http.openapi.answers import answer_schemas
 from codex_proxy.http.openapi.bodies import body_schemas
-from codex_proxy.http.schemas import TEXT, Schema, ref
 from codex_proxy.surfaces.errors import statuses
 
 BOTH: Final = [

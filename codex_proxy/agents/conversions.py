@@ -1,7 +1,7 @@
-"""Converts raw items of the Responses API (`RawHistoryItem`) to other history items, for agents that do not accept
-raw items.
+"""Converts what an agent's protocol does not have: custom tools, and raw items of the Responses API.
 
-Input: an item's JSON. Output: history items, without what only models of that API understand (reasoning).
+A custom tool, whose input is free text, becomes a function with one string `input`. A raw item (`RawHistoryItem`)
+becomes other history items, without what only models of that API understand (reasoning).
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any, Final
+
+import msgspec
 
 from codex_proxy.core.items import (
     HistoryCall,
@@ -19,7 +21,42 @@ from codex_proxy.core.items import (
     Part,
     Role,
     TextPart,
+    Tool,
 )
+
+# --- custom tools -------------------------------------------------------------------------------
+
+INPUT_SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+"""The parameters of the function that represents a custom tool."""
+NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
+"""The parameters of a function without any in the request."""
+
+
+def function_parameters(tool: Tool) -> Any:
+    """Returns the JSON Schema of a tool's arguments, either as JSON or as a mapping."""
+    if tool.kind == "custom":
+        return INPUT_SCHEMA
+    return NO_PARAMETERS if tool.parameters is None else tool.parameters
+
+
+def custom_input(arguments: str) -> str:
+    """Returns the input of a custom tool from the JSON arguments of the function that represents it. If they do not
+    have the expected form, returns them unchanged.
+    """
+    try:
+        value = msgspec.json.decode(arguments, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return arguments
+    given = value.get("input")
+    return given if isinstance(given, str) else arguments
+
+
+# --- raw items ----------------------------------------------------------------------------------
 
 _ROLES: Final[Mapping[Any, Role]] = {
     "system": "developer",
