@@ -135,7 +135,7 @@ def _agents_in(health: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def why_not(host: str, port: int) -> str | None:
-    """Returns why a server cannot listen at this address now, as the system's error text; None if it can."""
+    """Returns why a server cannot listen on this host and port now, as the system's error text; None if it can."""
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:

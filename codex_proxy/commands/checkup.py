@@ -43,12 +43,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checkup(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of `doctor`."""
+    """The results of `doctor`: the checks, and the settings with their sources."""
 
     checks: tuple[Check, ...]
     settings: tuple[Setting, ...] = ()
     otherwise: str = ""
-    """The next step if nothing is wrong."""
+    """The next step to recommend if nothing is wrong."""
 
     @property
     def ok(self) -> bool:

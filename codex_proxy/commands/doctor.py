@@ -53,11 +53,13 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
         )
     port = await port_check(settings)
     checks += [port, *folder_checks(settings, environ), *mcp_checks(settings, environ)]
-    return Checkup(checks=tuple(checks), settings=chosen, otherwise=how_to_go_on(port))
+    return Checkup(checks=tuple(checks), settings=chosen, otherwise=next_step(port))
 
 
-def how_to_go_on(port: Check) -> str:
-    """Returns the next step for a user whose checks have all passed."""
+def next_step(port: Check) -> str:
+    """Returns the next step for a user whose checks have all passed: to start a server, or to use the one that
+    runs.
+    """
     if port.facts.get("ours"):
         return "The server runs: try `codex-proxy chat`, or `codex-proxy connect` for your editor or SDK."
     return "Start the server with `codex-proxy serve`, then try `codex-proxy chat` in another terminal."

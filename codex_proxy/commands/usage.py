@@ -59,7 +59,7 @@ def _row(figures: Figures) -> dict[str, Any]:
 
 
 def show_rows(rows: list[dict[str, Any]], console: Console) -> None:
-    """Prints the rows of all keys as a table."""
+    """Prints the rows of `of_all_keys` as a table."""
     table = _table("day", "key", "model")
     for row in rows:
         table.add_row(_day(row["start_time"]), _cell(row["key"]), _cell(row["model"]), *_figures(row))
@@ -67,7 +67,7 @@ def show_rows(rows: list[dict[str, Any]], console: Console) -> None:
 
 
 def print_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
-    """Prints the rows of `of_all_keys`."""
+    """Prints the rows of `of_all_keys`, as a table or as JSON."""
     if as_json:
         print(escaped_json(json.dumps(rows, indent=2)))
     else:

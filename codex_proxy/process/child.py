@@ -25,7 +25,7 @@ from codex_proxy.process.pipes import PipeReader, PipeWriter
 
 
 class State(Enum):
-    """Where a child is on its way to its end."""
+    """The states of a child, from its start to its end."""
 
     RUNNING = "it runs, and nobody has asked it to end"
     ENDING = "its stdin is closed, and it has a grace time to end by itself"
@@ -88,7 +88,7 @@ TABLE = StateTable(
 )
 
 ALIVE = frozenset({State.RUNNING, State.ENDING, State.KILLING, State.ABANDONED})
-"""The states in which the child has not been seen to exit."""
+"""The states in which the child is not known to have exited."""
 REPORTED = frozenset({State.ABANDONED, State.ENDED})
 """The states in which the owner was informed how the child ended, or that it could not be killed."""
 
@@ -133,7 +133,7 @@ class ChildListener(Protocol):
 
 
 class Child:
-    """A running child process. Its owner must end it, by `end` or at least by `kill`."""
+    """A running child process, as `spawn` returns it. Its owner must end it, by `end` or at least by `kill`."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether the child has not been seen to exit."""
+        """Whether the child is not known to have exited."""
         return self._state in ALIVE
 
     @property

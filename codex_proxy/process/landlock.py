@@ -19,11 +19,11 @@ import struct
 import sys
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
-"""The numbers of the system calls, which are the same on every architecture."""
+"""The numbers of Landlock's system calls, which are the same on every architecture."""
 PR_SET_NO_NEW_PRIVS = 38
 VERSION_FLAG, PATH_BENEATH = 1, 1
 OLDEST = 3
-"""The first version of Landlock that also limits truncation (Linux 6.2)."""
+"""The first version of Landlock's interface that is sufficient: it also limits truncating files (Linux 6.2)."""
 SCOPES_VERSION = 6
 SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS = 1, 2
 

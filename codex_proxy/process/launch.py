@@ -79,7 +79,9 @@ class SpawnError(Exception):
 
 
 class Launched(msgspec.Struct, frozen=True):
-    """A running warden, and the proxy's ends of its four pipes. The receiver must close the descriptors."""
+    """A process that `launch` has started: its warden, and this server's ends of the four pipes. The receiver must
+    close the descriptors.
+    """
 
     warden: subprocess.Popen[bytes]
     stdin: int

@@ -48,7 +48,9 @@ def make_undumpable() -> bool:
 
 
 def adopt_orphans() -> bool:
-    """Makes orphaned descendants children of this process. Returns False where the system cannot."""
+    """Makes orphaned descendants children of this process (as a subreaper). Returns False if the system does not
+    support that.
+    """
     global _inherits_orphans
     if sys.platform == "linux":
         _inherits_orphans = bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)

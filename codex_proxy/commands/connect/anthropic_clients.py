@@ -9,7 +9,7 @@ from __future__ import annotations
 from codex_proxy.commands.connect.client import CONTEXT_TOKENS, Client, ConfigFile, Entry
 
 SLOTS = ("OPUS", "SONNET", "HAIKU", "FABLE")
-"""The kinds of models that Claude Code itself asks for. An environment variable sets the model's name for each."""
+"""The kinds of models that Claude Code asks for by itself. An environment variable sets the model's name for each."""
 
 ENVIRONMENT = {
     "ANTHROPIC_BASE_URL": "{{root_url}}",

@@ -21,7 +21,7 @@ from codex_proxy.files.private import FILE_MODE, create, make_folder, replacing
 
 
 def difference(before: str, after: str, name: str) -> str:
-    """Returns a unified diff of two texts of the file `name`."""
+    """Returns the unified diff from the text `before` to the text `after` of the file `name`."""
     return "".join(
         difflib.unified_diff(
             before.splitlines(keepends=True),
@@ -71,7 +71,7 @@ class ConnectError(Exception):
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """The server's address, key and models, for a client's configuration."""
+    """The server for which a client is configured: its address, key and models."""
 
     base_url: str
     model: str
@@ -130,7 +130,9 @@ def entries_of(client: Client, target: Target) -> tuple[Entry, ...]:
 
 
 def snippet(client: Client, target: Target) -> str:
-    """Returns the content of a new settings file; empty if the client has no file."""
+    """Returns the content of the client's settings file, as if it did not exist yet; empty if the client has no
+    file.
+    """
     return changed("", client.file.format, entries_of(client, target)) if client.file is not None else ""
 
 
