@@ -88,9 +88,11 @@ def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]
     if spec.plain_only:
         lines.append(f"  models     {len(agent.models()) or 'any name'} (plain models: nothing runs here)")
     else:
-        confined = f"sandbox: {settings.sandbox}"
-        kept = spec.confined or ("sandbox" in agent.capabilities and settings.sandbox != "danger-full-access")
-        sandbox = confined if kept else "no sandbox: what this agent runs, runs as you"
+        sandbox = f"sandbox: {settings.sandbox}"
+        if not spec.confined and settings.sandbox == "danger-full-access":
+            sandbox = "no sandbox: what it runs, runs as you"
+        elif not spec.confined and "sandbox" not in agent.capabilities:
+            sandbox = f"no sandbox but the agent's own rules ({settings.sandbox}): what it runs, runs as you"
         lines.append(f"  workspace  {settings.workdir} ({sandbox})")
     lines += [
         f"  off        {feature}: this release has no {', no '.join(names)}"
@@ -120,7 +122,13 @@ def banner(server: Any) -> str:
             "  *** PROMPTS AND ANSWERS ARE LOGGED (--log-content): whoever reads the log reads them.   ***",
             "  *** Meant for finding a fault. Start without it, and remove the log, when that is done. ***",
         ]
-    if any(named.spec.made_up for named in server.named.values()):
+    made_up = [name for name, named in server.named.items() if named.spec.made_up]
+    if made_up and len(server.named) > 1:
+        lines += [
+            "",
+            f"  *** The embedded FAKE agent serves as {', '.join(made_up)}: its answers are made up. ***",
+        ]
+    elif made_up:
         lines += [
             "",
             "  *** This is the embedded FAKE agent: its answers are made up. ***",

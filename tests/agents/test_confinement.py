@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -286,3 +287,33 @@ async def test_a_state_folder_that_holds_the_servers_own_files_is_refused(tmp_pa
     )
     with pytest.raises(Exception, match="A confined agent may not write to"):
         await make_server(settings, ENVIRONMENT)
+
+
+REFUSING = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    done = {"result": {"protocolVersion": 1}} if asked["method"] == "initialize" else {"error": json.loads(sys.argv[1])}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **done}), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "advised"),
+    [(-32000, "Authentication required", "Sign in"), (-32603, "It cannot be used by root", "by itself")],
+)
+async def test_doctor_advises_to_sign_in_only_where_that_is_missing(
+    code: int, text: str, advised: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "agent.py"
+    script.write_text(REFUSING)
+    error = json.dumps({"code": code, "message": text})
+    command = shlex.join([sys.executable, str(script), error])
+    context = AgentContext(
+        settings_of(tmp_path, agent="acp", agent_command=command, agent_unconfined=True),
+        {**ENVIRONMENT, **UNASKED},
+        SystemClock(),
+    )
+    [session] = [check for check in await ACP_SPEC.check(context) if check.name == "session"]
+    assert session.status == "failed"
+    assert advised in session.advice

@@ -167,7 +167,9 @@ async def test_what_it_cannot_do_is_refused_by_name_with_an_agent_that_can(tmp_p
 
 async def test_the_banner_says_that_nothing_confines_it(tmp_path: Path) -> None:
     async with serving(tmp_path) as (proxy, _):
-        assert "no sandbox: what this agent runs, runs as you" in banner(proxy.server)
+        assert "no sandbox but the agent's own rules (read-only): what it runs, runs as you" in banner(
+            proxy.server
+        )
 
 
 async def test_health_and_metrics_name_it(tmp_path: Path) -> None:

@@ -691,7 +691,13 @@ async def test_each_agent_has_the_modes_and_abilities_that_are_its_own(a: Upstre
         assert "x-codex-ignored-params" not in (await proxy.ask(ask("a/small", temperature=0.5))).headers
         assert a.asked[-1].body["temperature"] == 0.5
         shown = banner(proxy.server)
-        for line in ("agent      fake", "agent      second", "agent      a", "models     2", "FAKE"):
+        for line in (
+            "agent      fake",
+            "agent      second",
+            "agent      a",
+            "models     2",
+            "FAKE agent serves as fake",
+        ):
             assert line in shown
 
 

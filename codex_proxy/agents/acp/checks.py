@@ -12,7 +12,7 @@ from codex_proxy.agents.acp.program import Declared, Program
 from codex_proxy.agents.acp.session_setup import offer_of
 from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.commands.checkup import Check, Fact
-from codex_proxy.core.faults import Fault
+from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.process.child import SpawnError
 
 
@@ -71,7 +71,10 @@ def _of_session(program: Program, process: AcpProcess) -> Check:
     assert probe is not None
     if probe.error is not None:
         failure = failure_of_error(probe.error, program.preset)
-        advice = program.preset.sign_in or program.declared.sign_in or failure.message
+        if failure.kind is FaultKind.AGENT_NOT_AUTHENTICATED:
+            advice = program.preset.sign_in or program.declared.sign_in or failure.message
+        else:
+            advice = "Start the agent by itself in this folder, and read what it says there."
         return Check(name="session", status="failed", message=failure.message, advice=advice)
     offer = offer_of(probe.result)
     mode = offer.mode_of(program.modes("read-only"))
