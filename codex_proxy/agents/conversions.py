@@ -7,10 +7,9 @@ becomes other history items, without what only models of that API understand (re
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
-
-import msgspec
 
 from codex_proxy.core.items import (
     HistoryCall,
@@ -35,6 +34,20 @@ INPUT_SCHEMA: Final[Mapping[str, Any]] = {
 """The parameters of the function that represents a custom tool."""
 NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
 """The parameters of a function without any in the request."""
+MAX_OPENING: Final = 1000
+"""The most characters before the input in arguments that are read as they arrive."""
+
+_SPACES: Final = frozenset(" \t\n\r")
+_ESCAPES: Final = {
+    '"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t",
+}  # fmt: skip
+_HEX: Final = "[0-9a-fA-F]"
+_HIGH: Final = rf"\\u[dD][89abAB]{_HEX}{{2}}"
+_LOW: Final = rf"\\u[dD][c-fC-F]{_HEX}{{2}}"
+_TOKEN: Final = re.compile(rf'[^"\\]+|{_HIGH}{_LOW}|\\u{_HEX}{{4}}|\\.|"|\\', re.DOTALL)
+"""A piece of a JSON string: plain characters, an escape (a pair of surrogates is one), or the quote at its end."""
+_CUT_ESCAPE: Final = re.compile(rf"\\(?:u{_HEX}{{0,3}})?|{_HIGH}(?:\\(?:u(?:[dD](?:[c-fC-F]{_HEX}?)?)?)?)?")
+"""The beginning of an escape that the next piece may complete."""
 
 
 def function_parameters(tool: Tool) -> Any:
@@ -48,12 +61,93 @@ def custom_input(arguments: str) -> str:
     """Returns the input of a custom tool from the JSON arguments of the function that represents it. If they do not
     have the expected form, returns them unchanged.
     """
-    try:
-        value = msgspec.json.decode(arguments, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return arguments
-    given = value.get("input")
-    return given if isinstance(given, str) else arguments
+    reader = CustomInput()
+    return reader.feed(arguments) + reader.close()
+
+
+class CustomInput:
+    """Reads the arguments of a function that represents a custom tool piece by piece. What `feed` and `close` return
+    is, joined, the input, wherever the arguments were cut.
+
+    The usual arguments, `{"input": "..."}`, are read as they arrive; all others when they are complete. Of a text
+    that is not valid JSON, what can be read is returned: a model's newlines may stand unescaped in it, for example.
+    """
+
+    def __init__(self) -> None:
+        self._begin: str | None = ""
+        """The arguments so far, until it is known that they are the usual ones."""
+        self._rest = ""
+        """The beginning of an escape that was cut."""
+        self._usual = True
+        self._ended = False
+
+    def feed(self, piece: str) -> str:
+        """Takes the next piece of the arguments. Returns the part of the input that is known now."""
+        if self._begin is None:
+            return "" if self._ended else self._read(piece)
+        self._begin += piece
+        if not self._usual:
+            return ""
+        place = _end_of_opening(self._begin[:MAX_OPENING])
+        if place is None or (place < 0 and len(self._begin) >= MAX_OPENING):
+            self._usual = False
+        elif place >= 0:
+            piece, self._begin = self._begin[place:], None
+            return self._read(piece)
+        return ""
+
+    def close(self) -> str:
+        """Ends the arguments. Returns the rest of the input."""
+        if self._begin is None:
+            return ""
+        try:
+            value = json.loads(self._begin, strict=False)
+        except (ValueError, RecursionError):
+            return self._begin
+        given = value.get("input") if isinstance(value, dict) else None
+        return given if isinstance(given, str) else self._begin
+
+    def _read(self, piece: str) -> str:
+        """Returns the characters of the JSON string in a piece of it, up to the quote that ends it."""
+        text = self._rest + piece
+        out: list[str] = []
+        place, self._rest = 0, ""
+        while place < len(text):
+            if text[place] == "\\" and _CUT_ESCAPE.fullmatch(text, place):
+                self._rest = text[place:]
+                break
+            token = _TOKEN.match(text, place)
+            assert token is not None, "every character is a token"
+            if token[0] == '"':
+                self._ended = True
+                break
+            out.append(_meaning(token))
+            place = token.end()
+        return "".join(out)
+
+
+def _end_of_opening(text: str) -> int | None:
+    """Returns the index behind the beginning of the usual arguments in `text`: -1 if the text ends within it; None if
+    it begins otherwise."""
+    place = 0
+    for token in ("{", '"input"', ":", '"'):
+        while text[place : place + 1] in _SPACES:
+            place += 1
+        there = text[place : place + len(token)]
+        if there != token:
+            return -1 if token.startswith(there) else None
+        place += len(token)
+    return place
+
+
+def _meaning(token: re.Match[str]) -> str:
+    """Returns the characters that a token of a JSON string stands for; an escape that JSON does not know unchanged."""
+    text = token[0]
+    if text[0] != "\\":
+        return text
+    if len(text) > 2:
+        return bytes.fromhex(text.replace("\\u", "")).decode("utf-16-be", "surrogatepass")
+    return _ESCAPES.get(text[1], text)
 
 
 # --- raw items ----------------------------------------------------------------------------------

@@ -493,8 +493,45 @@ def test_the_model_is_told_of_a_call_that_cannot_be_made(
 
 def test_a_custom_tool_travels_as_a_function_with_one_string() -> None:
     made = dialect()
-    body = json.loads(made.begin(asking(tools=(Tool(name="patch", kind="custom"),))).writes)
+    tools = (Tool(name="patch", kind="custom"), Tool(name="get_weather", strict=True))
+    body = json.loads(made.begin(asking(tools=tools, parallel_tool_calls=False)).writes)
     assert body["tools"][0]["function"]["parameters"]["required"] == ["input"]
     events = made.receive([OK, stream(call("patch", '{"input":"*** x"}'), finish="tool_calls"), End()]).events
     [ask] = [each for each in events if isinstance(each, ToolCallRequested)]
     assert (ask.kind, ask.arguments) == ("custom", "*** x")
+
+
+PATCH = Tool(name="patch", kind="custom")
+
+
+@pytest.mark.parametrize(
+    "tools", [(PATCH,), (PATCH, Tool(name="files__read", mcp=McpOrigin("files", "read")))]
+)
+@pytest.mark.parametrize(
+    ("pieces", "said"),
+    [
+        (['{"in', 'put":"+a', "\\", 'n+b"', "}"], ["+a", "\n+b"]),
+        (["*** x", "y"], ["*** xy"]),
+        ([""], []),
+    ],
+)
+def test_the_input_of_a_custom_tool_streams_out_of_its_arguments(
+    pieces: list[str], said: list[str], tools: tuple[Tool, ...]
+) -> None:
+    made = dialect()
+    made.begin(asking(tools=tools))
+    first, *others = pieces
+    further = [{"tool_calls": [{"index": 0, "function": {"arguments": each}}]} for each in others]
+    received: list[Message] = [OK, *(event(chunk(delta)) for delta in (call("patch", first), *further))]
+    events = [each for data in received for each in made.receive([data]).events]
+    told = [each.text for each in events if isinstance(each, ArgumentsDelta)]
+    assert told == (said if len(pieces) > 2 else [])
+    last = made.receive([event(chunk({}, "tool_calls")), DONE, End()]).events
+    log = TurnRepair().feed([*events, *last])
+    assert violations(log, ended=made.finished) == []
+    [item] = [each.item for each in log if isinstance(each, ItemStarted)]
+    assert isinstance(item, ToolCall)
+    assert (item.kind, item.name) == ("custom", "patch")
+    assert [each.text for each in log if isinstance(each, ArgumentsDelta)] == said
+    asks = [each.arguments for each in log if isinstance(each, ToolCallRequested)]
+    assert asks == ([] if len(tools) == 1 else ["".join(said)])

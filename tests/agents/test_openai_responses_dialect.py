@@ -283,12 +283,24 @@ def test_a_call_that_the_length_cuts_off_is_incomplete_and_the_answer_too() -> N
     assert stop_of(log) == Stop.LENGTH
 
 
-def test_custom_calls_of_an_upstream_without_custom_tools_are_held_since_their_text_is_json_then() -> None:
-    call = Called(1, WEATHER.name, ['{"input":', '"+x"}'])
+@pytest.mark.parametrize("form", FORMS)
+def test_an_input_streams_from_the_arguments_of_the_function_that_a_custom_tool_travels_as(
+    form: Form,
+) -> None:
+    call = Called(1, WEATHER.name, ['{"input":', '"+x', "\\n", '+y"}'])
     call.item["name"] = PATCH.name
     made = dialect({"custom"})
-    log = played(asking(), [OK, answered([call], "openai", random.Random(1)), End()], made)
-    assert calls_in(log) == [("call_1", "custom", PATCH.name, "+x")]
+    log = played(asking(), [OK, answered([call], form, random.Random(1)), End()], made)
+    assert calls_in(log) == [("call_1", "custom", PATCH.name, "+x\n+y")]
+    pieces = [each.text for each in log if isinstance(each, ArgumentsDelta)]
+    assert pieces == (["+x\n+y"] if form in ("done only", "last only") else ["+x", "\n", "+y"])
+
+
+def test_an_input_in_another_form_is_told_when_it_is_whole() -> None:
+    call = Called(1, WEATHER.name, ["*** Beg", "in"])
+    call.item["name"] = PATCH.name
+    log = played(asking(), [OK, answered([call], "openai", random.Random(1)), End()], dialect({"custom"}))
+    assert calls_in(log) == [("call_1", "custom", PATCH.name, "*** Begin")]
 
 
 def test_text_before_a_call_and_the_end_of_the_step_stay_where_they_are() -> None:

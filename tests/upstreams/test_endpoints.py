@@ -263,6 +263,37 @@ async def test_sources_that_a_text_cites_reach_clients_of_responses(
     assert frames[-1]["response"]["output"][0]["content"] == told["content"]
 
 
+async def test_the_input_of_a_custom_tool_reaches_both_apis_as_the_upstream_writes_it(
+    proxy: Proxy, server: Upstream
+) -> None:
+    pieces = ['{"input": "*** Begin', " Patch\\n+", 'x"}']
+    first, *others = pieces
+    function = {"name": "patch", "arguments": first}
+    begun = {"index": 0, "id": "call_a", "type": "function", "function": function}
+    deltas = [begun, *({"index": 0, "function": {"arguments": each}} for each in others)]
+    chunks = [*(chunk({"tool_calls": [each]}) for each in deltas), chunk({}, "tool_calls")]
+    server.script = [b"".join(map(event, chunks)) + DONE] * 2
+    said = ["*** Begin", " Patch\n+", "x"]
+    async with AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none") as client:
+        stream = await client.responses.create(
+            model="small", input="?", stream=True, tools=[{"type": "custom", "name": "patch"}]
+        )
+        events = [each async for each in stream]
+        assert [each.delta for each in events if each.type == "response.custom_tool_call_input.delta"] == said
+        [done] = [each.input for each in events if each.type == "response.custom_tool_call_input.done"]
+        assert done == "".join(said)
+        told: Any = await client.chat.completions.create(
+            model="small",
+            messages=[{"role": "user", "content": "?"}],
+            tools=[{"type": "custom", "custom": {"name": "patch"}}],
+            stream=True,
+        )
+        calls = [
+            each async for part in told for choice in part.choices for each in choice.delta.tool_calls or ()
+        ]
+    assert [each.model_extra["custom"].get("input") for each in calls] == ["", *said]
+
+
 @pytest.mark.exhaustive
 async def test_counts_of_all_requests_of_a_turn_are_added_and_the_last_answer_names_itself(
     server: Upstream, tmp_path: Path

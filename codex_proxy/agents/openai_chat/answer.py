@@ -7,8 +7,9 @@ answer's items. The dialect decides what the end of the answer means. No shape o
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
+from codex_proxy.agents.conversions import CustomInput
 from codex_proxy.agents.openai_chat.body import encoded
 from codex_proxy.agents.openai_chat.calls import Call, Piece, ToolCalls
 from codex_proxy.agents.openai_chat.think_tags import Split, ThinkTags
@@ -38,6 +39,7 @@ TOKEN_DETAILS: Final = {
 """The token counts of `usage` that have no field in `Usage` and are passed on, by the name of the object that has
 them."""
 MAX_ANNOTATIONS: Final = 1000
+Kind: TypeAlias = Literal["function", "custom"]
 
 
 class Answer:
@@ -47,12 +49,12 @@ class Answer:
         self,
         new_id: Callable[[str], str],
         *,
-        streams: Callable[[str], bool],
+        streamed_kind: Callable[[str], Kind | None],
         taken_ids: Container[str] = (),
     ) -> None:
-        """`new_id` returns a new id with the given prefix. `streams` takes a tool's name, and returns whether its
-        calls become items while their arguments arrive; other calls are only collected. `taken_ids`: the ids of
-        earlier calls in the conversation.
+        """`new_id` returns a new id with the given prefix. `streamed_kind` takes a tool's name, and returns the kind
+        of the tool if its calls become items while their arguments arrive; None if they are only collected.
+        `taken_ids`: the ids of earlier calls in the conversation.
         """
         self.finish: str | None = None
         """The first finish reason in the answer; None before there is one."""
@@ -76,7 +78,7 @@ class Answer:
         self.tokens: dict[str, dict[str, int]] = {}
         """The token counts of the last usage that `usage` has no field for, by the field of `TOKEN_DETAILS`."""
         self._new_id = new_id
-        self._streams = streams
+        self._streamed_kind = streamed_kind
         self._think = ThinkTags()
         self._open: dict[str, str] = {}
         """The ids of open items, by `message`, `reasoning`, or the id of the call."""
@@ -107,12 +109,15 @@ class Answer:
         out: list[Event] = []
         self._add_split(self._think.close(), out)
         for call in self.calls.named():
-            if not self._streams(call.name):
+            kind = self._streamed_kind(call.name)
+            if kind is None:
                 continue
             if not call.item_id:
-                self._begin_call(call, out)
-            if not call.arguments:
-                out.append(ArgumentsDelta(call.item_id, call.text))
+                self._begin_call(call, kind, out)
+            if call.input is not None:
+                self._say(call, call.input.close(), out)
+            elif not call.arguments:
+                self._say(call, call.text, out)
         out += [ItemEnded(id) for id in self._open.values()]
         self._open.clear()
         return out
@@ -188,23 +193,30 @@ class Answer:
             return
         call = piece.call
         if call.item_id:
-            if piece.arguments:
-                out.append(ArgumentsDelta(call.item_id, piece.arguments))
+            self._add_arguments(call, piece.arguments, out)
             return
         if call.old_form and call.name:
             call.id = call.id or self._new_id("call_")  # that form has no ids
-        if call.id and call.name and self._streams(call.name):
-            self._begin_call(call, out)
+        kind = self._streamed_kind(call.name) if call.id and call.name else None
+        if kind is not None:
+            self._begin_call(call, kind, out)
 
-    def _begin_call(self, call: Call, out: list[Event]) -> None:
+    def _begin_call(self, call: Call, kind: Kind, out: list[Event]) -> None:
         """Opens the item of a call, with the arguments that have come so far."""
         self._end("reasoning", out)
         self._end("message", out)
         call.item_id = self._open[call.id] = self._new_id("fc_")
-        out.append(ItemStarted(ToolCall(call.item_id, call.id, call.name, old_form=call.old_form)))
-        said = "".join(call.arguments)
-        if said:
-            out.append(ArgumentsDelta(call.item_id, said))
+        out.append(ItemStarted(ToolCall(call.item_id, call.id, call.name, kind, old_form=call.old_form)))
+        call.input = CustomInput() if kind == "custom" else None
+        self._add_arguments(call, "".join(call.arguments), out)
+
+    def _add_arguments(self, call: Call, text: str, out: list[Event]) -> None:
+        """Adds a piece of the arguments of an open call."""
+        self._say(call, text if call.input is None else call.input.feed(text), out)
+
+    def _say(self, call: Call, text: str, out: list[Event]) -> None:
+        if text:
+            out.append(ArgumentsDelta(call.item_id, text))
 
     def _end(self, what: str, out: list[Event]) -> None:
         id = self._open.pop(what, None)

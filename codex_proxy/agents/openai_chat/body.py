@@ -169,16 +169,6 @@ def custom_arguments(text: str) -> str:
     return json.dumps({"input": text}, ensure_ascii=False)
 
 
-def custom_input(arguments: str) -> str:
-    """Returns the input of a custom tool, from the JSON arguments of the function that represents the tool."""
-    try:
-        value = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
-    given = value.get("input") if isinstance(value, dict) else None
-    return given if isinstance(given, str) else arguments
-
-
 def encoded(value: Any) -> bytes:
     """Returns the value as JSON. A lone surrogate, which a model's text may contain, becomes U+FFFD."""
     try:

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
+from codex_proxy.agents.conversions import CustomInput
+
 MAX_ID_CHARS: Final = 64
 """The maximum length of a call id that OpenAI accepts in the request with its output."""
 
@@ -26,6 +28,8 @@ class Call:
         self.arguments: list[str] = []
         self.item_id = ""
         """The id of the call's output item; empty until the item is opened."""
+        self.input: CustomInput | None = None
+        """Reads the input of an open call of a custom tool."""
         self.old_form = False
         """Whether the call came as `function_call`, the predecessor of `tool_calls`."""
 

@@ -8,13 +8,14 @@ in tests/golden/upstreams.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
 from codex_proxy.agents.base import NOTHING, Reply, Step, ToolReply
-from codex_proxy.agents.openai_chat.answer import Answer
-from codex_proxy.agents.openai_chat.body import custom_input, encoded, refused_field, request_body
+from codex_proxy.agents.conversions import custom_input
+from codex_proxy.agents.openai_chat.answer import Answer, Kind
+from codex_proxy.agents.openai_chat.body import encoded, refused_field, request_body
 from codex_proxy.agents.openai_chat.calls import Call
 from codex_proxy.agents.openai_chat.failures import (
     NO_ANSWER,
@@ -69,8 +70,8 @@ class OpenAIChat(UpstreamTurn[Answer]):
         self._reasoning_back = reasoning_back
         self._all_streamed = False
         """Whether every call is the client's, and reported while it arrives."""
-        self._streamed: frozenset[str] = frozenset()
-        """The tools whose calls are reported while they arrive."""
+        self._streamed: dict[str, Kind] = {}
+        """The kinds of the tools whose calls are reported while they arrive, by name."""
         self._conversation = Conversation()
         self._tokens: dict[str, dict[str, int]] = {}
         """The sums of the token counts in `AnswerDetails`."""
@@ -84,11 +85,7 @@ class OpenAIChat(UpstreamTurn[Answer]):
         self._custom = frozenset(tool.name for tool in tools if tool.kind == "custom")
         # What the server checks, runs or hides has to be whole before the client hears of it.
         if turn.parallel_tool_calls:
-            self._streamed = frozenset(
-                tool.name
-                for tool in tools
-                if tool.kind == "function" and not tool.strict and tool.mcp is None
-            )
+            self._streamed = {tool.name: tool.kind for tool in tools if not tool.strict and tool.mcp is None}
         # Reasoning that has to come back is remembered with the calls, as everything is that a client does not see.
         passes = turn.parallel_tool_calls and not self._reasoning_back
         self._all_streamed = passes and len(self._streamed) == len(tools)
@@ -114,10 +111,10 @@ class OpenAIChat(UpstreamTurn[Answer]):
 
     def _new_answer(self) -> Answer:
         taken = self._conversation.call_ids
-        return Answer(self._new_id, streams=self._streams, taken_ids=taken)
+        return Answer(self._new_id, streamed_kind=self._streamed_kind, taken_ids=taken)
 
-    def _streams(self, name: str) -> bool:
-        return self._all_streamed or name in self._streamed
+    def _streamed_kind(self, name: str) -> Kind | None:
+        return self._streamed.get(name) or ("function" if self._all_streamed else None)
 
     def _request(self) -> bytes:
         return request_body(self._turn, self._model, self._conversation.messages(), self._refused)
@@ -200,8 +197,8 @@ class OpenAIChat(UpstreamTurn[Answer]):
             out.append(RawItem("reasoning", encoded(item)))
             self._conversation.add(RawHistoryItem(encoded(item)))
         for call in calls:
-            kind: Literal["function", "custom"] = "custom" if call.name in self._custom else "function"
-            text = custom_input(call.text) if kind == "custom" else call.text
+            kind: Kind = "custom" if call.name in self._custom else "function"
+            text = custom_input("".join(call.arguments)) if kind == "custom" else call.text
             field = "input" if kind == "custom" else "arguments"
             type = f"{'custom_tool' if kind == 'custom' else 'function'}_call"
             item = {"type": type, "id": call.id, "call_id": call.id, "name": call.name, field: text}

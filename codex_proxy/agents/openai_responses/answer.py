@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from codex_proxy.agents.conversions import CustomInput, custom_input
 from codex_proxy.agents.openai_chat.body import encoded
 from codex_proxy.core.events import (
     AnnotationAdded,
@@ -80,6 +81,8 @@ class Answer:
         """The calls that are not complete, by the item's id: the item as it began, and the pieces of its text."""
         self._told: set[str] = set()
         """The ids of calls whose item was opened."""
+        self._inputs: dict[str, CustomInput] = {}
+        """The readers of open calls of custom tools that travel as functions, by the item's id."""
         self._places: dict[int, str] = {}
         """The ids of items, by their `output_index`."""
         self._done: set[str] = set()
@@ -143,7 +146,10 @@ class Answer:
             return
         self._begun[id][1].append(event["delta"])
         if id in self._told:
-            out.append(ArgumentsDelta(id, event["delta"]))
+            reader = self._inputs.get(id)
+            said = event["delta"] if reader is None else reader.feed(event["delta"])
+            if said:
+                out.append(ArgumentsDelta(id, said))
 
     def _id_of(self, event: Mapping[str, Any], item: Mapping[str, Any]) -> str:
         """Returns the id of the item that an event is about."""
@@ -180,9 +186,12 @@ class Answer:
     def _report(self, item: Mapping[str, Any], id: str, out: list[Event]) -> None:
         """Opens the item of a call, if its tool is in `streamed` and its name and call id are known."""
         kind, name, call_id = _KINDS[_type_of(item)], item.get("name"), item.get("call_id")
-        if id in self._told or not (isinstance(call_id, str) and call_id):
+        if id in self._told or not (isinstance(call_id, str) and call_id and isinstance(name, str)):
             return
-        if isinstance(name, str) and (kind, name) in self._streamed:
+        if (kind, name) not in self._streamed and ("custom", name) in self._streamed:
+            kind = "custom"
+            self._inputs[id] = CustomInput()
+        if (kind, name) in self._streamed:
             self._told.add(id)
             out.append(ItemStarted(ToolCall(id, call_id, name, kind)))
 
@@ -245,7 +254,8 @@ class Answer:
         told = id in self._told
         if told:
             cut = item.get("status") == "incomplete"
-            out += (FullArguments(id, text), ItemEnded(id, "incomplete" if cut else "completed"))
+            said = custom_input(text) if id in self._inputs else text
+            out += (FullArguments(id, said), ItemEnded(id, "incomplete" if cut else "completed"))
         self.calls.append(Call(call_id, name, text, kind, id if told else ""))
 
     def _end(self, response: Mapping[str, Any], status: str, out: list[Event]) -> None:
