@@ -92,7 +92,7 @@ def model_not_allowed(asked: str) -> Fault:
 
 
 class Clients:
-    """All clients of the server. `everybody` has the rights of a client whose key has no limits."""
+    """All clients of the server, by their keys. `everybody` has the rights of a client whose key has no limits."""
 
     def __init__(self, keys: Keys, everybody: Client) -> None:
         self._source = keys

@@ -52,7 +52,7 @@ _HEADERS: Final = {
 
 
 class ImageLimits(msgspec.Struct, frozen=True):
-    """The limits of one image, and of one request."""
+    """The limits on the images of one request that are fetched by address."""
 
     image_bytes: int = 20 * 1024 * 1024
     """The most bytes of one image, as model providers limit it."""

@@ -54,7 +54,7 @@ class LimitWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """One limit of the agent's account. An agent that reports several gives each an id."""
+    """One limit of the agent's account, with its time windows. If an agent reports several limits, each has an id."""
 
     id: str = ""
     name: str | None = None

@@ -60,7 +60,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Spending(msgspec.Struct, frozen=True):
-    """What a turn has cost, as the agent reported it or as an estimate. Zero where neither is known."""
+    """The tokens that a turn has used, as the agent reported them or as an estimate. Zero where neither is known."""
 
     tokens: Usage = Usage()
     estimated: bool = False
@@ -85,8 +85,8 @@ class TurnEnded(msgspec.Struct, frozen=True):
     failure: Failure | None = None
     choice_stops: dict[int, str] | None = None
     cut: bool = False
-    """Whether the server ended the turn by a limit while the agent was writing. The agent then does not report what
-    the turn cost."""
+    """Whether the server ended the turn by a limit while the agent was writing. The agent then does not report the
+    tokens."""
     stop_sequence: str | None = None
     """The client's stop sequence that ended the turn; None where none did."""
 

@@ -65,7 +65,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     retry_after: float | None = None
     """Seconds until another try makes sense; None where that is not known."""
     repeatable: bool = True
-    """Whether a client may send the request again. False: tools were run for it, and would be run again."""
+    """Whether a client may send the request again. False if tools were run for it, because they would be run again."""
     quoted: str = ""
     """The part of the message that quotes the agent. It is sent to the client only, and is left out of the log."""
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Clock(Protocol):
-    """The time. It is injected, so that a test can set it."""
+    """The interface of a clock. It is an argument, so that a test can set the time."""
 
     def monotonic(self) -> float:
         """Returns seconds from an arbitrary start; the value never decreases."""
@@ -31,7 +31,7 @@ class Scheduler(Protocol):
 
 
 class IdSource(Protocol):
-    """Makes new ids for objects of this server."""
+    """The interface for making new ids for objects of this server."""
 
     def new(self, prefix: str) -> str:
         """Returns a new unique id that begins with `prefix`: `new("chatcmpl-")` returns `chatcmpl-` and 32

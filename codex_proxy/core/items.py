@@ -18,7 +18,7 @@ class TextPart(msgspec.Struct, frozen=True):
 
 
 class ImagePart(msgspec.Struct, frozen=True):
-    """An image. `url` is a `data:` URL, or an `https:` URL where the operator allows fetching."""
+    """An image in a message or output. `url` is a `data:` URL, or an `https:` URL if the operator allows fetching."""
 
     url: str
     detail: str | None = None
@@ -197,8 +197,8 @@ class Activity(msgspec.Struct, frozen=True, gc=False):
 Item: TypeAlias = Message | Reasoning | ToolCall | McpCall | McpApproval | McpTools | Activity
 
 CALLS: tuple[type[Item], ...] = (ToolCall, McpCall, McpApproval)
-"""The item types that have arguments."""
+"""The types of output items that have arguments."""
 PRINTING: tuple[type[Item], ...] = (Activity, McpCall)
-"""The item types that have output."""
+"""The types of output items that have output."""
 SERVER_ITEMS: tuple[type[Item], ...] = (McpCall, McpApproval, McpTools)
 """The item types that this server makes and no agent does. An agent that retries does not repeat them."""

@@ -23,10 +23,10 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Sandbox
 
 DEFAULT_NAME: Final = "default"
-"""The name of the key that is set by PROXY_API_KEY instead of a keys file."""
+"""The name of the key in PROXY_API_KEY, which is used instead of a keys file."""
 NO_KEY_OWNER: Final = "local"
-"""The owner of everything where no key is required. No key may have this name, since it would get access to all of
-that."""
+"""The name of the owner of everything that is stored without a key. No key may have this name, since it would get
+access to all of that."""
 
 MAX_KEYS: Final = 1000
 """The most keys. Each request's key is compared with every one of them, which takes 0.2 ms for so many."""
@@ -70,7 +70,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 class KeySet(msgspec.Struct, frozen=True):
-    """The valid keys."""
+    """The valid keys at one moment."""
 
     keys: tuple[Key, ...] = ()
     required: bool = False

@@ -28,7 +28,7 @@ from codex_proxy.core.tokens import TokenLimit
 
 MAX_TURN_CHARS: Final = 32 << 20
 """The most characters of one turn: as many as the largest request body has bytes, since a longer turn could not be
-sent back as history. The longest answers of models have a tenth of that."""
+sent back as history. The longest answers of models have a tenth of this."""
 ITEM_SIZE: Final = 512
 """The characters that an item counts for in addition to its text: about what it takes in the final object of a
 response."""

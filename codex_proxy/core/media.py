@@ -85,7 +85,9 @@ def data_url(media_type: str, data: bytes) -> str:
 
 
 def check(data: bytes) -> str:
-    """Returns the media type of an image. Raises `NoImageError` unless the image is complete."""
+    """Returns the media type of an image file. Raises `NoImageError` unless its format is supported and the file is
+    complete.
+    """
     if not data:
         raise NoImageError("is empty")
     for start, read in _READERS.items():
@@ -103,7 +105,9 @@ def check(data: bytes) -> str:
 
 
 def picture_of(payload: str) -> Picture | None:
-    """Returns type and size of the image in `payload` (base64); None where it is no image, or not complete."""
+    """Returns the media type and size of an image, from its base64 text `payload`; None if it is no image, or not
+    complete.
+    """
     try:
         data = decode_base64(payload)
         read = next((read for start, read in _READERS.items() if data.startswith(start)), None)
@@ -247,7 +251,7 @@ _READERS: Final[dict[bytes, Callable[[bytes], Picture]]] = {
 
 
 MAX_PDFS: Final = 20
-"""The most different PDFs in one request."""
+"""The most different PDFs that one request may contain."""
 MAX_PDF_BYTES: Final = 20 << 20
 
 

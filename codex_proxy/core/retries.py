@@ -18,7 +18,7 @@ ARGUMENTS: Final[TextKey] = ("arguments", 0)
 
 
 class Repetition:
-    """A text that was sent, and how much of it the new try has repeated."""
+    """One text that was sent before a retry, and how much of it the agent has repeated since."""
 
     __slots__ = ("_matched", "_sent")
 
@@ -31,7 +31,9 @@ class Repetition:
         return self._matched >= len(self._sent)
 
     def beyond(self, text: str) -> str | None:
-        """Returns the part of the next delta that was not sent yet; None where the delta contradicts what was sent."""
+        """Handles a delta of the retry. Returns the part of it that was not sent before; None if it contradicts
+        what was sent.
+        """
         due = self._sent[self._matched : self._matched + len(text)]
         if not text.startswith(due):
             return None
@@ -39,8 +41,8 @@ class Repetition:
         return text[len(due) :]
 
     def rest_of(self, whole: str) -> str | None:
-        """Returns the part of the full text (`whole`) after what was repeated of it; None where the text was
-        revised.
+        """Returns the part of the full text (`whole`) that follows what was repeated; None if the text differs from
+        what was sent.
         """
         return whole[self._matched :] if whole.startswith(self._sent[: self._matched]) else None
 
@@ -71,8 +73,9 @@ class SentItem:
 
 
 class Step:
-    """The call of the model that is under way: its items, including those that have ended, and which of them a retry
-    still has to repeat."""
+    """The current call of the model: its items, including those that have ended, and which of them a retry still
+    has to repeat.
+    """
 
     def __init__(self) -> None:
         self._items: list[SentItem] = []
@@ -90,7 +93,7 @@ class Step:
         return any(item.still_to_repeat for item in self._items)
 
     def complete(self) -> None:
-        """Notes that the call of the model is over, and will not be retried."""
+        """Records that the call of the model is over, and will not be retried."""
         for item in self._items:
             item.repetition = None
         self._items.clear()
@@ -127,6 +130,6 @@ class Step:
         return self._to_repeat.pop(self._to_repeat.index(item) if item in self._to_repeat else 0)
 
     def repeats(self, item: SentItem) -> None:
-        """Notes that the agent repeats this item, although it has not started it."""
+        """Records that the agent repeats this item, although it has not reported its start again."""
         if item in self._to_repeat:
             self._to_repeat.remove(item)

@@ -20,7 +20,7 @@ _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def ip_literal(host: str) -> Address | None:
-    """Returns the IP address that a host name is; None for a real name."""
+    """Returns the IP address that `host` is the text of; None for the name of a host."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -44,7 +44,7 @@ def is_public(text: str) -> bool:
 
 
 class Protected(msgspec.Struct, frozen=True):
-    """A path that the agent may not write to, and its name for a message ("the state folder")."""
+    """A path that the agent may not write to. `what` is its name in messages ("the state folder")."""
 
     what: str
     path: str

@@ -63,7 +63,7 @@ MAX_EXCERPT: Final = 80
 
 
 def excerpt(words: str) -> str:
-    """Returns the first `MAX_EXCERPT` characters of the text `words`, with three dots at the end if it is longer."""
+    """Returns the first `MAX_EXCERPT` characters of `words`, followed by three dots if it is longer."""
     return words if len(words) <= MAX_EXCERPT else f"{words[:MAX_EXCERPT]}..."
 
 

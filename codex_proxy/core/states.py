@@ -20,8 +20,8 @@ class ImpossibleChange(Exception):  # noqa: N818 - says what it is
 
 
 class StateTable(dict[tuple[S, C], S]):
-    """The next state for each state and change, and the first state `start`. `table[state, change]` raises
-    `ImpossibleChange` for a transition that is not listed.
+    """A state machine: the first state `start`, and the next state for each state and change. A transition that is
+    not listed is impossible.
     """
 
     def __init__(self, start: S, changes: Mapping[S, Mapping[C, S]]) -> None:

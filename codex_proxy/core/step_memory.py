@@ -27,7 +27,7 @@ class StepMemorySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepMemory(Protocol):
-    """Remembers entries by owner and key for `StepMemorySettings.age` seconds."""
+    """The interface of a step memory: it keeps values by owner and key for `StepMemorySettings.age` seconds."""
 
     async def remember(self, owner: str, entries: Mapping[bytes, bytes], *, durable: bool = True) -> None:
         """Saves the values of `entries` by key and replaces earlier ones. Values that are not `durable` may not be

@@ -73,23 +73,24 @@ _FEW: Final = 3
 
 
 def most_tokens(text: str, known: dict[str, Piece] | None = None) -> int:
-    """Returns a number of tokens that the text does not exceed; 0 for an empty text. `known` is a cache of the costs
-    of pieces, for several texts that share them."""
+    """Returns an upper bound of the number of tokens of a text; 0 for an empty text. `known` is a cache of the
+    costs of pieces, for several texts that share them.
+    """
     known = {} if known is None else known
     return math.ceil(sum(_chunk(text[at : at + _CHUNK], known) for at in range(0, len(text), _CHUNK)))
 
 
 class Piece(NamedTuple):
-    """What one piece (a word, a space, a run of punctuation, ...) adds to the sums of its chunk, from which
-    `_chunk` computes the chunk's tokens.
+    """What one piece of a text (a word, a space, a run of punctuation, ...) adds to the token bound of the chunk
+    that it is in.
     """
 
     words: int = 0
     signs: int = 0
     plain: float = 0
-    """Tokens that are multiplied by a factor for the language of the chunk."""
+    """The tokens that are multiplied by the factor for the chunk's language."""
     other: float = 0
-    """Tokens that are added as they are, whatever the language."""
+    """The tokens that are added whatever the chunk's language is."""
 
 
 def _chunk(text: str, known: dict[str, Piece]) -> float:

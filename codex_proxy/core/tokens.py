@@ -29,9 +29,8 @@ _PIECE: Final = re.compile(
     re.DOTALL,
 )
 WORD, DIGITS, DENSE_RUN, SPACE, SIGNS = range(1, 6)
-"""The kinds of pieces that `pieces` yields: letters, up to three digits, Chinese, Japanese or Korean characters,
-white space, punctuation.
-"""
+"""The kinds of pieces that `pieces` yields: letters; up to three digits; Chinese, Japanese or Korean characters;
+white space; punctuation."""
 
 _EXACT: Final = 16 * 1024
 """The most characters of which every one is counted. Of a longer text only its beginning and its end are counted,
@@ -55,7 +54,9 @@ def estimate_all(texts: Iterable[str]) -> int:
 
 
 def pieces(text: str) -> Iterator[tuple[int, str]]:
-    """Yields the pieces of a text in their order, each with its kind (`WORD` ...)."""
+    """Yields the pieces of a text in their order (words, numbers, spaces, punctuation), each with its kind (`WORD`
+    ...).
+    """
     return ((match.lastindex or 0, match[0]) for match in _PIECE.finditer(text))
 
 

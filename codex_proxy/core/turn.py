@@ -1,4 +1,4 @@
-"""A `Turn`: what a client asks for, whatever surface it came through. A value; it decides nothing."""
+"""A `Turn`: what a client asks for, whichever API the request came through. A value without behaviour."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SANDBOXES: Final[tuple[Sandbox, ...]] = get_args(Sandbox)
 
 
 class NamedTools(msgspec.Struct, frozen=True):
-    """The names of the only tools that may be called. `required`: one of them must be called."""
+    """A `tool_choice` that names the only tools that may be called. `required`: one of them must be called."""
 
     names: tuple[str, ...]
     required: bool = False
@@ -60,7 +60,7 @@ class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One request of a client. Everything an agent needs to know of it, and nothing of HTTP."""
+    """One request of a client: everything that an agent needs to know, and nothing of HTTP."""
 
     model: str
     """The agent's name of the model; empty for the agent's default."""

@@ -62,7 +62,7 @@ class ServerTasks:
 
 
 class Live(Protocol):
-    """A background response that has not ended yet."""
+    """A background response that has not ended yet, as `BackgroundResponses` sees it."""
 
     id: str
     owner: str
@@ -71,7 +71,7 @@ class Live(Protocol):
     buffer: FrameBuffer
 
     def start_in(self, tasks: ServerTasks) -> asyncio.Task[None]:
-        """Starts its task."""
+        """Starts the task that runs the response, and returns it."""
         ...
 
     async def cancel_and_wait(self) -> None:

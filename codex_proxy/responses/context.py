@@ -35,8 +35,8 @@ _model_item = msgspec.json.Decoder(ModelItem)
 
 
 class ContextItem(msgspec.Struct, frozen=True):
-    """One item in two forms: as the client sees it (`shown`; None for an item that only the model sees), and as the
-    model put it out (`model`; None where that is not kept).
+    """One item in two forms: `shown` as the client sees it (None if only the model sees it), and `model` as the
+    model made it (None if that form is not kept).
     """
 
     shown: ItemDict | None
@@ -128,7 +128,7 @@ def _encoded(item: ItemDict) -> bytes:
 
 
 def context_item(stored: StoredItem) -> ContextItem:
-    """Decodes a stored item."""
+    """Decodes a stored item into its two forms."""
     return ContextItem(
         _shown(stored) if stored.json else None, _model_item.decode(stored.raw) if stored.raw else None
     )

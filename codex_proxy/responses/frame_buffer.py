@@ -39,7 +39,7 @@ class FrameBuffer:
         self.report_drained()
 
     def end(self) -> None:
-        """Wakes the readers a last time."""
+        """Records that no frame will follow, and wakes the readers a last time."""
         self.ended = True
         self._on_drained = _nothing  # its owner holds this buffer: no cycle outlives the response
         readers, self._readers = self._readers, []
@@ -66,7 +66,7 @@ class FrameBuffer:
 
 
 class FrameReader:
-    """One reader's frames that it has not taken yet."""
+    """The frames that one reader has not taken yet."""
 
     def __init__(self, buffer: FrameBuffer, max_bytes: int | None) -> None:
         self.finished = False

@@ -32,8 +32,8 @@ FIELDS = FieldNames(
 class PreparedResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A response before its turn starts.
 
-    `replay` is the history of the turn with the model's own items in it, where they are stored. `held` is the right
-    to continue its conversation, given back by `release`.
+    `replay` is the history of the turn with the model's own items in it, if such items are stored. `held` is the
+    right to continue its conversation, which `release` gives back.
     """
 
     id: str

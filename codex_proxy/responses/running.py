@@ -69,7 +69,7 @@ class RunningResponse(ABC):
         self.id = prepared.id
         self.owner = prepared.owner
         self.streams = delivery != "whole"
-        """Whether its readers read frames, so that they have to be kept."""
+        """Whether frames are rendered and kept for readers; False if the response is returned as a whole."""
         self.started = asyncio.Event()
         """Set when the turn has begun, or has failed to begin."""
         self.ended = False
@@ -105,7 +105,7 @@ class RunningResponse(ABC):
         return None if self._shown else self.failure
 
     def open(self) -> None:
-        """Releases the events that begin every stream, before the first output of the agent."""
+        """Renders and releases the events that begin every stream, before the agent has put anything out."""
         if not self._renderer.ended:
             self._renderer.open()
             self.buffer.append(self._renderer.take_frames())

@@ -25,7 +25,9 @@ from codex_proxy.workers.pdf_reader import PdfReader
 
 
 class ConversationTurn:
-    """The right to continue a conversation. `release` gives it to the next turn; calling it again does nothing."""
+    """The right of one turn to continue a conversation, which only one turn at a time has. `release` gives it to
+    the next turn; calling it again does nothing.
+    """
 
     def __init__(self, turns: ConversationTurns, key: tuple[str, str]) -> None:
         self._turns: ConversationTurns | None = turns
@@ -38,7 +40,7 @@ class ConversationTurn:
 
 
 class ConversationTurns:
-    """Locks, one per conversation that a turn continues or waits for."""
+    """Gives turns the right to continue a conversation, one turn at a time."""
 
     def __init__(self) -> None:
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}

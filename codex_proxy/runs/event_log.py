@@ -16,12 +16,12 @@ import msgspec
 from codex_proxy.core.events import Event
 
 HIGH_WATER = 1 << 20
-"""Bytes that a reader may be behind before the agent is paused: a second or two of the fastest agent."""
+"""The bytes that the slowest reader may be behind before the agent is paused: a second or two of the fastest agent."""
 LOW_WATER = 1 << 18
-"""Bytes of backlog at which a paused agent is resumed."""
+"""The bytes of backlog below which a paused agent is resumed."""
 CUT_WATER = 32 << 20
-"""Bytes that a reader may be behind where the agent's process cannot be paused, because it serves other turns too.
-A turn whose reader is further behind is cut off."""
+"""The bytes that the slowest reader may be behind if the agent's process cannot be paused, because it serves other
+turns, too. A turn whose reader is further behind is cut off."""
 
 
 Push: TypeAlias = Callable[[], bool]
@@ -81,7 +81,7 @@ class Wakeup:
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Events of one read of the pipe, and how many bytes of it they came from."""
+    """The events that one read from the agent's pipe has caused, and the number of bytes that were read."""
 
     events: list[Event]
     size: int
@@ -143,7 +143,7 @@ class EventLog:
         return self._dropped + len(self._batches)
 
     def trim(self) -> None:
-        """Drops what every reader has seen."""
+        """Removes the batches that every reader has taken."""
         if not self._cursors:
             return
         oldest = self._cursors[0].position

@@ -28,10 +28,12 @@ _KINDS: dict[str, Kind] = {
 
 
 class ModelItem(msgspec.Struct, frozen=True):
-    """A raw item of the model, or an output that this server gave to the model."""
+    """An item that belongs to a turn for the model: one that the model put out, or an output that this server gave
+    it.
+    """
 
     model: str
-    """Model and provider. Another model cannot read the reasoning of this one."""
+    """The name of the agent and model that made the item. Only the same one can read its reasoning."""
     item: msgspec.Raw
 
     @property
@@ -85,7 +87,7 @@ def as_history(item: ModelItem, identity: str) -> RawHistoryItem | None:
 
 def with_whole_calls(history: list[HistoryItem]) -> tuple[HistoryItem, ...]:
     """Returns the history with each group of outputs in the order of its calls. Raw calls without an output and raw
-    outputs without a call are left out: their other half was deleted, or the turn was cut off.
+    outputs without a call are left out: the other item was deleted, or the turn was cut off.
     """
     heads = {id(item): _half_of(item) for item in history}
     called = [call_id for kind, call_id in heads.values() if kind == "call"]

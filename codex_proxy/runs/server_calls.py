@@ -39,7 +39,7 @@ class ToolRunner(Protocol):
 
 
 class Caller(Protocol):
-    """The run that gets the outputs of its calls."""
+    """A run as `ServerCalls` sees it: it gets the events of each call, and then the output."""
 
     def tool_finished(self, ask_id: str, output: ToolOutput) -> None: ...
     def add_events(self, events: Sequence[Event]) -> None: ...
@@ -49,7 +49,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class ServerCalls:
-    """The calls of one run. `spawn` makes a task that is awaited when the server stops."""
+    """The calls of one run that this server executes. `spawn` starts a task that is awaited when the server stops."""
 
     def __init__(self, runner: ToolRunner | None, spawn: Spawn) -> None:
         self._runner = runner

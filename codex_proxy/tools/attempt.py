@@ -41,8 +41,8 @@ class Attempt:
         self.form = form
         """The strict form of the turn's output schema, which the agent is given; None where it is given no schema."""
         self.as_asked = as_asked
-        """Whether no message of this server was added to the client's history. Only then may the session be kept
-        for the next request."""
+        """Whether the agent got the client's history without messages of this server. Only then may the session be
+        kept for the next request."""
         self._keeps_choice = keeps_choice
 
     @property
@@ -51,7 +51,9 @@ class Attempt:
         return self.policy.decisive if self.check is None else None
 
     def feed(self, events: Sequence[Event]) -> PolicyResult:
-        """Takes events of the agent."""
+        """Passes events of the agent through the tool policy and the check of the answer. Returns what is to be
+        done.
+        """
         return self._checked(self.policy.feed(events))
 
     def tool_finished(self, ask_id: str, output: ToolOutput) -> PolicyResult:
@@ -66,7 +68,7 @@ class Attempt:
         return self._checked(self.policy.with_verdicts(verdicts))
 
     def anew(self, turn: Turn) -> Attempt:
-        """Returns a first attempt at `turn` with the same schema and settings as this one."""
+        """Returns a first attempt at `turn` with the same schema and settings as this attempt."""
         return first_attempt(turn, self.form, keeps_choice=self._keeps_choice)
 
     def next(self, turn: Turn) -> Attempt:

@@ -9,7 +9,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 
 
 class Check(msgspec.Struct, frozen=True):
-    """A text that must be valid under a JSON schema."""
+    """A text, and the JSON schema under which it must be valid."""
 
     schema: bytes
     text: str

@@ -97,7 +97,7 @@ def _item(id: str, ask: ToolCallRequested, tool: Tool | None, approved_by: str |
 
 
 def may_be_called(turn: Turn) -> tuple[Tool, ...]:
-    """Returns the tools that `tool_choice` allows, which are offered to the agent."""
+    """Returns the tools of the turn that `tool_choice` allows. Only these are offered to the agent."""
     if turn.tool_choice == "none":
         return ()
     if isinstance(turn.tool_choice, NamedTools):
@@ -159,7 +159,7 @@ NEVER_HELD = frozenset(
 """Events that pass while an answer is held back: questions wait for an answer, and usage counts in any case."""
 
 DECISIVE: frozenset[type[Event]] = frozenset({ToolCallRequested, TurnEnded, StepCompleted, Retrying, Notice})
-"""Events that need a decision. All others pass, or are held."""
+"""The types of events that the policy decides on. All others pass, or are held."""
 
 NOT_HONOURED = Failure(
     kind=FaultKind.UPSTREAM_ERROR,
@@ -181,15 +181,15 @@ NEVER_LEARNED = Failure(
 
 
 class HiddenOutput(msgspec.Struct, frozen=True):
-    """An output that this server writes for a call. The client sees neither of them."""
+    """The output that this server writes for a call that the client does not see."""
 
     ask_id: str
     output: HistoryOutput
 
 
 class PolicyResult(msgspec.Struct):
-    """What the caller has to do after a batch of events: `events` to pass on, `answers` to give the agent, and
-    more.
+    """What the caller has to do after a batch of events: pass `events` on, give `answers` to the agent, run `calls`
+    and `checks`, and with `again` start a second attempt.
     """
 
     events: list[Event]
@@ -199,7 +199,7 @@ class PolicyResult(msgspec.Struct):
     checks: list[Check] = msgspec.field(default_factory=list)
     """Checks to run. Until `with_verdicts` has their results, the policy keeps all later events."""
     again: bool = False
-    """The turn needs a second attempt with a reminder. Nothing of this attempt's answer has passed."""
+    """Whether the turn needs a second attempt with a reminder. Nothing of this attempt's answer was passed on."""
 
 
 class ToolPolicy:

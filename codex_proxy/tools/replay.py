@@ -54,12 +54,12 @@ CODEX_OWN = "internal_chat_message_metadata_passthrough"
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """The items of a turn that ended with calls. They are put back into the history when the client sends the
+    """What is kept of a turn that ended with calls, to be put back into the history when the client sends their
     outputs.
     """
 
     items: list[msgspec.Raw]
-    """Responses items as they came, in order."""
+    """The raw items of the turn (JSON of Responses items), in order."""
     hidden: dict[str, str | list[dict[str, Any]]]
     """The outputs of those calls of the last step that the client never saw or that this server ran, by call id.
     Each is the `output` of a Responses item."""
@@ -67,7 +67,7 @@ class Remembered(msgspec.Struct, frozen=True):
     """The ids of the last step's calls, hidden ones too, in the model's order."""
     visible: list[str]
     said: str
-    """The text that the client saw before the calls, as `said_text` joins it."""
+    """The text of the assistant before the calls, as the client saw it (see `said_text`)."""
     model: str = ""
     """The model and its provider. Another one cannot read the encrypted reasoning in `items`."""
 
@@ -171,7 +171,7 @@ def visible_calls(policy: ToolPolicy) -> tuple[HistoryCall, ...]:
 
 
 def assistant_messages(raw: Iterable[bytes]) -> tuple[HistoryMessage, ...]:
-    """Returns the assistant messages among raw items (JSON of Responses items)."""
+    """Returns the messages of the assistant among raw items (JSON of Responses items)."""
     messages = []
     for each in raw:
         head = msgspec.json.decode(each, type=_Head)

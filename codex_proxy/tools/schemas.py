@@ -23,7 +23,7 @@ from codex_proxy.tools.checks import Check, Verdict
 from codex_proxy.tools.strict_answers import undo_strict_form
 
 HEAVY_CLASS = 160
-"""A Unicode class in a compiled pattern is this many times as large as a character."""
+"""How many times as much as a character a Unicode class counts in the size of a compiled pattern."""
 MAX_WORK = 1 << 40
 """The largest bound that `schema_work` returns. References that double at each level would make it grow without
 end."""

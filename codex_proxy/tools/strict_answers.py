@@ -16,7 +16,7 @@ import msgspec
 from codex_proxy.tools.strict_subset import DEFINITIONS, Absence, CannotFitError, SchemaDocument
 
 WRAPPER: Final = "value_or_null"
-"""The name of the property in an object that wraps the value of an optional property which may itself be null."""
+"""The name of the property in the object that represents an optional property whose value may be null."""
 
 _NESTED: Final = frozenset({"$ref", "anyOf", "properties", "items"})
 """Keywords of schemas whose values may contain objects with optional properties."""

@@ -76,7 +76,7 @@ def _fits(schema: dict[str, Any]) -> bool:
 
 
 def kinds(schema: dict[str, Any]) -> list[Any]:
-    """Returns the types that `type` allows; none where it is missing."""
+    """Returns the JSON types that the keyword `type` of a schema allows; an empty list if it has no `type`."""
     named = schema.get("type", ())
     return list(named) if isinstance(named, list | tuple) else [named]
 
