@@ -62,11 +62,13 @@ class AcpAgent:
         self._wire = wire
         self._faults = faults
         self._sessions: dict[str, AcpSession] = {}
+        self._closed: dict[str, AcpSession] = {}
         self._next_request = 0
         self._askers: dict[int, AcpTurn] = {}
         self._methods = {
             "initialize": self._initialize,
             "session/new": self._new,
+            "session/load": self._load,
             "session/set_mode": self._set_mode,
             "session/set_model": self._set_model,
             "session/prompt": self._prompt,
@@ -134,7 +136,7 @@ class AcpAgent:
 
     def _initialize(self, identifier: Any, params: Params) -> None:
         able = {
-            "loadSession": False,
+            "loadSession": True,
             "promptCapabilities": {"image": True},
             "mcpCapabilities": {"http": not self._faults.has("stdio_tools")},
             "sessionCapabilities": {"close": {}},
@@ -146,24 +148,42 @@ class AcpAgent:
     def _new(self, identifier: Any, params: Params) -> None:
         if self._faults.has("signed_out"):
             raise RpcError("Authentication required", AUTH_REQUIRED)
-        servers = [McpServer(entry, dict(self._settings.env)) for entry in params["mcpServers"]]
+        name = f"session_{len(self._sessions) + len(self._closed) + 1}"
+        servers = self._connected(params["mcpServers"])
+        session = AcpSession(name, servers, self._settings.model("fake-model"), params["cwd"])
+        self._sessions[session.identifier] = session
+        self.answer(identifier, {"sessionId": session.identifier, **self._offer(session)})
+
+    def _load(self, identifier: Any, params: Params) -> None:
+        """Opens a closed session again, after an account of what was said in it. Like other agents it does not name it
+        in the answer, and is in its usual mode again."""
+        session = self._closed.pop(params["sessionId"], None)
+        if session is None or self._faults.has("forgets"):
+            raise RpcError("no such session")
+        session.servers, session.mode = self._connected(params["mcpServers"]), "default"
+        self._sessions[session.identifier] = session
+        for item in session.items:
+            kind = "user_message_chunk" if item["role"] == "user" else "agent_message_chunk"
+            for part in item["content"]:
+                content = {"type": "text", "text": part.get("text", "")}
+                self.update(session.identifier, {"sessionUpdate": kind, "content": content}, self._faults)
+        self.answer(identifier, self._offer(session))
+
+    def _connected(self, entries: list[Params]) -> list[McpServer]:
+        servers = [McpServer(entry, dict(self._settings.env)) for entry in entries]
         for server in servers:
             if not self._faults.has("lists_never"):
                 server.connect()
-        session = AcpSession(
-            f"session_{len(self._sessions) + 1}",
-            servers,
-            self._settings.model("fake-model"),
-            params["cwd"],
-        )
-        self._sessions[session.identifier] = session
-        result: Params = {"sessionId": session.identifier}
+        return servers
+
+    def _offer(self, session: AcpSession) -> Params:
+        result: Params = {}
         if not self._faults.has("no_modes"):
             result["modes"] = {"currentModeId": session.mode, "availableModes": MODES}
         if not self._faults.has("no_models"):
             models = [{"modelId": "fake-model", "name": "Fake"}, {"modelId": "fake-other", "name": "Other"}]
             result["models"] = {"currentModelId": session.model, "availableModels": models}
-        self.answer(identifier, result)
+        return result
 
     def _session(self, params: Params) -> AcpSession:
         session = self._sessions.get(params["sessionId"])
@@ -183,8 +203,10 @@ class AcpAgent:
 
     def _close(self, identifier: Any, params: Params) -> None:
         session = self._sessions.pop(params["sessionId"], None)
-        if session is not None and session.turn is not None:
-            session.turn.cancel()
+        if session is not None:
+            self._closed[session.identifier] = session
+            if session.turn is not None:
+                session.turn.cancel()
         self.answer(identifier, {})
 
     def _prompt(self, identifier: Any, params: Params) -> None:

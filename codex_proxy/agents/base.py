@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -95,6 +95,26 @@ class Dialect(Protocol[L_contra]):
 
     def eof(self, ended: Ended) -> Step:
         """Ends the turn, if it has not ended, because the child has ended."""
+        ...
+
+
+@runtime_checkable
+class Reopens(Protocol):
+    """A dialect whose agent stores its sessions, so that it can open one again after it was closed."""
+
+    @property
+    def thread(self) -> str:
+        """The agent's id of the session if it can be opened again as it is now; else empty."""
+        ...
+
+    @property
+    def lost(self) -> bool:
+        """Whether `reopen` has failed before anything was asked. The turn has then ended with a failure."""
+        ...
+
+    def reopen(self, turn: Turn, thread: str, new_items: Sequence[HistoryItem]) -> Step:
+        """Opens the session `thread` again and starts a turn on it. Called once, in place of `begin`. `new_items` are
+        the items of `turn.history` that the session has not seen."""
         ...
 
 

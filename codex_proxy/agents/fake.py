@@ -97,6 +97,7 @@ async def _acp(context: AgentContext, env: dict[str, str]) -> Agent:
         title="The fake agent",
         argv=(*PROGRAM, "acp"),
         usage="turn",
+        reopens=True,
         read_only=("plan",),
         asks=True,
     )

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
-from codex_proxy.agents.base import Dialect, Ended, Reply, Step
+from codex_proxy.agents.base import Dialect, Ended, Reopens, Reply, Step
 from codex_proxy.agents.origin_marks import OriginMarks
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Failure, FaultKind
@@ -118,6 +118,8 @@ class AgentSession:
         """A sentence for the client about what the agent is probably doing if it sends nothing for long; empty if
         nothing is known."""
         self._dialect = dialect
+        self._closed: tuple[str, Sequence[HistoryItem]] | None = None
+        """The closed session to open again, and the items that it has not seen; None for a new one."""
         self._scheduler: Scheduler | None = None
         self._released: Callable[[AgentSession, bool], None] | None = None
         self._timer: TimerHandle | None = None
@@ -141,18 +143,28 @@ class AgentSession:
         """Starts the turn that the session was opened for."""
         self.transport.attach(self)
         turn, self.turn = self.turn, without_content(self.turn)
-        self._do(self._dialect.begin, turn)
+        if isinstance(self._dialect, Reopens) and self._closed is not None:
+            (thread, new_items), self._closed = self._closed, None
+            self._do(self._dialect.reopen, turn, thread, self._own(new_items))
+        else:
+            self._do(self._dialect.begin, turn)
+
+    def reopen(self, thread: str, new_items: Sequence[HistoryItem]) -> None:
+        """Makes `begin` open the agent's closed session `thread` again, if the agent can do that. `new_items` are the
+        items of the turn's history that this session has not seen."""
+        if isinstance(self._dialect, Reopens):
+            self._closed = thread, new_items
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> None:
         """Starts another turn on the same thread, or continues the turn with the outputs that it waits for.
         `new_items` are the items that the thread has not seen.
         """
         if self.origin is not None:
-            turn, new_items = (
-                msgspec.structs.replace(turn, model=self.turn.model),
-                self.origin.unmark(new_items),
-            )
-        self._do(self._dialect.resume, turn, new_items)
+            turn = msgspec.structs.replace(turn, model=self.turn.model)
+        self._do(self._dialect.resume, turn, self._own(new_items))
+
+    def _own(self, items: Sequence[HistoryItem]) -> Sequence[HistoryItem]:
+        return items if self.origin is None else self.origin.unmark(items)
 
     def answer(self, ask_id: str, reply: Reply) -> None:
         self._do(self._dialect.answer, ask_id, reply)
@@ -166,6 +178,21 @@ class AgentSession:
     def can_resume(self) -> bool:
         """Whether the agent waits for `resume`, so that the session may be kept."""
         return not self.gone and not self._closing and self._dialect.can_resume
+
+    @property
+    def thread(self) -> str:
+        """The agent's id of the session, if it can open it again after it was closed; else empty."""
+        return self._dialect.thread if isinstance(self._dialect, Reopens) else ""
+
+    @property
+    def reopens(self) -> bool:
+        """Whether `begin` will open a closed session again."""
+        return self._closed is not None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the closed session could not be opened again."""
+        return isinstance(self._dialect, Reopens) and self._dialect.lost
 
     def close(self) -> None:
         """Interrupts the agent, waits until it has finished with the turn (`FINISH_SECONDS` at most), and releases

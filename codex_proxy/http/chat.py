@@ -101,9 +101,8 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
             if parsed.stream:
                 return await _stream(request, parsed, turn, renderer, timings)
             source = await _start(request, parsed, turn)
-            return await whole_response(
-                LogReader(source, renderer, timings), _headers(request, parsed, source)
-            )
+            headers = partial(_headers, request, parsed, source)
+            return await whole_response(LogReader(source, renderer, timings), headers)
     finally:
         request[NOTES] |= _ending(renderer, timings)
 
@@ -130,7 +129,7 @@ async def _stream(
         source = await _start(request, parsed, turn)
         return await stream_response(
             LogReader(source, renderer, timings),
-            EventStream(request, _headers(request, parsed, source)),
+            EventStream(request, partial(_headers, request, parsed, source)),
             keepalive=0.0 if _no_keepalive(request) else request.app[CHAT_OPTIONS].keepalive,
             comment=lambda: b": %d\n\n" % (clock.epoch() * 1000),
         )

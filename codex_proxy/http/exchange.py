@@ -369,17 +369,16 @@ class LogReader:
         self._source.close()
 
 
-async def whole_response(reader: WholeReader, headers: Mapping[str, str]) -> web.Response:
-    """Waits for the end of the answer and returns it as one HTTP response with these headers. Raises the `Fault` of
-    a failed turn.
-    """
+async def whole_response(reader: WholeReader, headers: Callable[[], Mapping[str, str]]) -> web.Response:
+    """Waits for the end of the answer and returns it as one HTTP response, with what `headers` returns then. Raises the
+    `Fault` of a failed turn."""
     try:
         while not reader.finished:
             await reader.wait()
             reader.take()
     finally:
         reader.close()
-    return web.Response(body=reader.result(), content_type="application/json", headers=headers)
+    return web.Response(body=reader.result(), content_type="application/json", headers=headers())
 
 
 async def stream_response(

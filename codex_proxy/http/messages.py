@@ -79,9 +79,8 @@ async def messages(request: web.Request) -> web.StreamResponse:
             if parsed.stream:
                 return await _stream(request, parsed, turn, renderer, timings)
             source = await _start(request, turn)
-            return await whole_response(
-                LogReader(source, renderer, timings), _headers(request, parsed, source)
-            )
+            headers = partial(_headers, request, parsed, source)
+            return await whole_response(LogReader(source, renderer, timings), headers)
     except Fault as fault:
         raise Fault(_as_clients_know_it(fault.failure, turn, request)) from None
     finally:
@@ -162,7 +161,7 @@ async def _stream(
         renderer.estimate_prompt()
         return await stream_response(
             LogReader(source, renderer, timings),
-            EventStream(request, _headers(request, parsed, source)),
+            EventStream(request, partial(_headers, request, parsed, source)),
             keepalive=request.app[MESSAGES_OPTIONS].keepalive,
             comment=lambda: PING,
         )

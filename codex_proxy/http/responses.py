@@ -6,7 +6,7 @@ context, and /compact makes a shorter one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import Any
@@ -124,7 +124,10 @@ async def _saved(
             service, prepared, "sse" if stream else "whole", timings.record
         )
         try:
-            headers = headers_of(service, prepared, continued=response.continued)
+
+            def headers() -> dict[str, str]:
+                return headers_of(service, prepared, continued=response.continued)
+
             return await (_streamed(request, reader, headers) if stream else whole_response(reader, headers))
         finally:
             request[NOTES] |= ending_of(response.failure, response.final, timings)
@@ -142,7 +145,10 @@ async def _unsaved(
             stream_slot(request) if stream else nullcontext(),
         ):
             run = await start_run(service, prepared)
-            headers = headers_of(service, prepared, continued=run.continued)
+
+            def headers() -> dict[str, str]:
+                return headers_of(service, prepared, continued=run.continued)
+
             reader = LogReader(OneRun(run), renderer, timings)
             return await (_streamed(request, reader, headers) if stream else whole_response(reader, headers))
     finally:
@@ -166,17 +172,19 @@ async def _in_background(
             return web.Response(
                 body=queued_json(service, prepared), content_type="application/json", headers=headers
             )
-        return await follow(request, prepared.owner, prepared.id, -1, headers)
+        return await follow(request, prepared.owner, prepared.id, -1, lambda: headers)
 
 
 async def follow(
-    request: web.Request, owner: str, id: str, after: int, headers: Mapping[str, str]
+    request: web.Request, owner: str, id: str, after: int, headers: Callable[[], Mapping[str, str]]
 ) -> web.StreamResponse:
     """Streams the events of a background response with a number above `after`."""
     return await _streamed(request, Follower(request.app[RESPONSES], owner, id, after), headers)
 
 
-async def _streamed(request: web.Request, reader: Reader, headers: Mapping[str, str]) -> web.StreamResponse:
+async def _streamed(
+    request: web.Request, reader: Reader, headers: Callable[[], Mapping[str, str]]
+) -> web.StreamResponse:
     return await stream_response(
         reader,
         EventStream(request, headers),
@@ -255,7 +263,7 @@ async def retrieve(request: web.Request) -> web.StreamResponse:
     service, store = request.app[RESPONSES], store_for(request)
     await check_followable(store, found, service.background.find(found.owner, found.id))
     with stream_slot(request):
-        return await follow(request, found.owner, found.id, after, {})
+        return await follow(request, found.owner, found.id, after, dict)
 
 
 def _is_streamed(request: web.Request) -> bool:
@@ -383,5 +391,5 @@ async def _answered(service: ResponsesService, turn: Turn, owner: str) -> Respon
     )
     with service.usage.turn(owner, billed_model(turn), renderer):
         run = await service.runs.start(turn, owner, durable=False)
-        await whole_response(LogReader(OneRun(run), renderer, TurnTimings(service.clock)), {})
+        await whole_response(LogReader(OneRun(run), renderer, TurnTimings(service.clock)), dict)
     return renderer

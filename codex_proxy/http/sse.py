@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import web
 from aiohttp.http import StreamWriter
@@ -46,8 +46,10 @@ class EventStream:
     be answered with an HTTP status. A write that takes longer than `STALL_SECONDS` ends the connection.
     """
 
-    def __init__(self, request: web.Request, headers: Mapping[str, str]) -> None:
-        self.response = _Response(headers={**HEADERS, **headers})
+    def __init__(self, request: web.Request, headers: Callable[[], Mapping[str, str]]) -> None:
+        """`headers` returns the headers of this answer, when they are sent."""
+        self.response = _Response(headers=HEADERS)
+        self._headers = headers
         self._request = request
         self._content_log = request.get(CONTENT_LOG)
         self._writer: StreamWriter | None = None
@@ -101,6 +103,7 @@ class EventStream:
     async def _start_write(self, data: bytes) -> None:
         if self._timer is None:
             self._timer = self._loop.call_later(CHECK_SECONDS, self._check)
+            self.response.headers.update(self._headers())
             writer = await self.response.prepare(self._request)
             assert isinstance(writer, StreamWriter), "not that of a server"
             self._writer = writer

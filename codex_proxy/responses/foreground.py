@@ -42,11 +42,13 @@ class ForegroundResponse(RunningResponse):
         """The items of the output, as they are stored."""
         self._again = False
         """Whether the turn that has just ended is to be repeated with less context."""
+        self._continued = False
+        """`continued` of the turn that has just ended."""
 
     @property
     def continued(self) -> bool:
         """Whether the turn continues a session of the agent that has seen the conversation so far."""
-        return self._run is not None and self._run.continued
+        return self._continued if self._run is None else self._run.continued
 
     async def _run_turns(self) -> None:
         await self._run_turn()
@@ -74,6 +76,7 @@ class ForegroundResponse(RunningResponse):
 
     async def _finish(self, ended: TurnEnded) -> None:
         prepared = self._prepared
+        self._continued = self.continued
         if (
             self._delivery != "websocket"
             and not self._renderer.visible

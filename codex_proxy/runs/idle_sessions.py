@@ -4,6 +4,9 @@ outputs of calls.
 This only saves time: without a kept session the whole history is sent to a new one. A session is used again only by
 the same owner with the same model, tools and settings, and only if the new history begins with exactly what the
 session's thread has seen. Number and time are bounded; a session that is not used again is closed.
+
+Some agents store their sessions, and can open one again after it was closed. The ids of those are remembered for
+longer, under the same conditions.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -119,6 +123,12 @@ def fresh_after(
     return tuple(history[ends[len(seen) - 1] :])
 
 
+CLOSED_COUNT: Final = 256
+"""The most closed sessions that are remembered (32 bytes for each item of a conversation)."""
+CLOSED_SECONDS: Final = 24 * 3600.0
+"""For how long they are. People return to a conversation after a night; later its start is worth little."""
+
+
 class IdleLimits(msgspec.Struct, frozen=True):
     """How many sessions are kept (1.4 MiB each), and for how many seconds.
 
@@ -143,7 +153,7 @@ class PendingOutputs(msgspec.Struct, frozen=True):
 
 
 class _IdleSession:
-    __slots__ = ("key", "pending", "prints", "session", "timer")
+    __slots__ = ("key", "pending", "prints", "session", "thread", "timer")
 
     def __init__(
         self, key: bytes, session: AgentSession, prints: Prints, pending: PendingOutputs, timer: TimerHandle
@@ -153,6 +163,24 @@ class _IdleSession:
         self.prints = prints
         self.pending = pending
         self.timer = timer
+        self.thread = "" if pending.visible or pending.hidden else session.thread
+        """The id by which the agent can open the session again after it was closed; else empty. Outputs that a closed
+        session waited for are lost, so such a one is not opened again."""
+
+
+class ClosedSession(msgspec.Struct, frozen=True):
+    """A session that was closed, by the id under which the agent can open it again, and the items that it has not
+    seen."""
+
+    thread: str
+    new_items: tuple[HistoryItem, ...]
+
+
+class _Closed(msgspec.Struct, frozen=True):
+    key: bytes
+    prints: Prints
+    until: float
+    """When it is forgotten, by the scheduler's clock."""
 
 
 class ReusedSession(msgspec.Struct, frozen=True):
@@ -196,9 +224,15 @@ class IdleSessions:
         self._scheduler = scheduler
         self._kept: OrderedDict[int, _IdleSession] = OrderedDict()
         """The idle sessions by identity, the longest idle first."""
+        self._closed: OrderedDict[str, _Closed] = OrderedDict()
+        """The closed sessions by the agent's ids, the longest closed first."""
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def __bool__(self) -> bool:
+        """Returns whether `take` or `take_closed` may find anything."""
+        return bool(self._kept or self._closed)
 
     def put(self, key: bytes, session: AgentSession, prints: Prints, pending: PendingOutputs) -> None:
         """Keeps a session under `key` (see `thread_key`), or closes it if it cannot resume. When there are too
@@ -237,20 +271,51 @@ class IdleSessions:
             return ReusedSession(kept.session, new, kept.pending.hidden)
         return None
 
+    def take_closed(self, key: bytes, turn: Turn) -> ClosedSession | None:
+        """Removes and returns a closed session with this key that has seen the beginning of the turn's history; None
+        if there is none. The longest such beginning wins."""
+        now = self._scheduler().time()
+        printed: tuple[Prints, tuple[int, ...]] | None = None
+        found: tuple[int, ClosedSession] | None = None
+        for thread, closed in list(self._closed.items()):
+            if closed.until <= now:
+                del self._closed[thread]
+            elif closed.key == key and (found is None or len(closed.prints) > found[0]):
+                printed = printed or prints_of(turn.history)
+                fresh = fresh_after(closed.prints, turn.history, printed)
+                new = None if fresh is None else _accepted_items(PendingOutputs(), fresh, turn)
+                if new is not None:
+                    found = len(closed.prints), ClosedSession(thread, new)
+        if found is None:
+            return None
+        del self._closed[found[1].thread]
+        return found[1]
+
     def close(self) -> None:
-        """Closes all kept sessions."""
+        """Closes all kept sessions, and forgets the closed ones."""
         for kept in list(self._kept.values()):
             self._drop(kept.session)
+        self._closed.clear()
 
     def _drop(self, session: AgentSession) -> None:
-        if self._forget(session):
+        kept = self._forget(session)
+        if kept is not None:
             session.close()
+            if kept.thread:
+                self._remember_closed(kept)
 
-    def _forget(self, session: AgentSession) -> bool:
+    def _remember_closed(self, kept: _IdleSession) -> None:
+        self._closed.pop(kept.thread, None)
+        until = self._scheduler().time() + CLOSED_SECONDS
+        self._closed[kept.thread] = _Closed(kept.key, kept.prints, until)
+        while len(self._closed) > CLOSED_COUNT:
+            self._closed.popitem(last=False)
+
+    def _forget(self, session: AgentSession) -> _IdleSession | None:
         kept = self._kept.pop(id(session), None)
         if kept is not None:
             kept.timer.cancel()
-        return kept is not None
+        return kept
 
     # --- what an idle agent may still do ----------------------------------------------------------
 

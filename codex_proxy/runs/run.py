@@ -232,11 +232,12 @@ class Run:
         """Whether this server ran calls for the turn, which may have changed something."""
         self._session: AgentSession | None = None
         self.continued = False
-        """Whether the run continues a kept session, which has seen the conversation so far."""
+        """Whether the run continues a session that has seen the conversation so far."""
         self._replayable: Literal["", "unheard", "unseen"] = ""
-        """When another session may take over the turn because the agent's process ended. `unseen`: as long as the
-        client has seen nothing (on a reused session). `unheard`: as long as the process has printed nothing for the
-        turn, so that it had probably ended before (on a new session of a shared process). Empty: never."""
+        """When another session may take over the turn because the agent's process ended, or has not opened a closed
+        session again. `unseen`: as long as the client has seen nothing (on a session of earlier turns). `unheard`: as
+        long as the process has printed nothing for the turn, so that it had probably ended before (on a new session
+        of a shared process). Empty: never."""
         self._replayed = False
         self._repair = TurnRepair()
         most_tokens = None if keeps_max_tokens else turn.max_tokens
@@ -276,13 +277,17 @@ class Run:
         self._calls.begin_work(work)
 
     def begin_session(self, session: AgentSession) -> None:
-        """Begins the turn on a new session."""
+        """Begins the turn on a new session, or on a closed one that the agent opens again."""
         if self._repair.ended:
             session.close()
             return
         self._agent_begins()
         self._session = session
-        self._replayable = "" if session.exclusive or self._replayed else "unheard"
+        self.continued = session.reopens
+        if session.reopens:
+            self._replayable = "unseen"
+        else:
+            self._replayable = "" if session.exclusive or self._replayed else "unheard"
         session.begin()
 
     def resume_session(self, reused: ReusedSession) -> None:
@@ -321,7 +326,7 @@ class Run:
     def session_received(self, session: AgentSession, events: list[Event], size: int) -> None:
         if session is not self._session or self._repair.ended:
             return  # an earlier try that winds down
-        if session.gone and self._replayable and not self._checking:
+        if (session.gone or session.lost) and self._replayable and not self._checking:
             self._replay()
             return
         if size and self._replayable == "unheard":
@@ -465,8 +470,8 @@ class Run:
             self._session.answer(ask.ask_id, NO)
 
     def _replay(self) -> None:
-        """Starts the turn again in another process, once, after its own process has ended. The client has received
-        nothing of it.
+        """Starts the turn again on another session, once, after its own is lost. The client has received nothing of
+        it.
         """
         self._replayed = True
         self._begin_again(self.attempt.anew(self.turn))

@@ -26,6 +26,7 @@ from codex_proxy.core.limits import MAX_TURN_CHARS
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.idle_sessions import (
+    ClosedSession,
     IdleLimits,
     IdleSessions,
     PendingOutputs,
@@ -214,18 +215,25 @@ class RunScheduler:
             run.fail(UNFORESEEN)
 
     async def _plan_start(self, turn: Turn, owner: str, replay: tuple[HistoryItem, ...] | None) -> _StartPlan:
-        """Returns a plan with a kept session that fits the turn; otherwise with a new session, and with the turn's
-        history completed from `replay` and the step memory.
+        """Returns a plan with a kept session that fits the turn; otherwise with a closed one that the agent can open
+        again; otherwise with a new session. The turn of an opened session has its history completed from `replay` and
+        the step memory.
         """
         attempt = await self._first_attempt(turn)
+        closed: ClosedSession | None = None
         if attempt.as_asked and self.kept:
-            reused = self.kept.take(thread_key(owner, attempt.turn), turn)
+            key = thread_key(owner, attempt.turn)
+            reused = self.kept.take(key, turn)
             if reused is not None:
                 return _StartPlan(attempt, reused=reused)
+            closed = self.kept.take_closed(key, turn)
         given = await self._with_memory(_replayed(turn, turn, replay), owner)
         if given is not turn:
             attempt = attempt.anew(given)
-        return _StartPlan(attempt, opened=await self.agent.open(attempt.turn))
+        opened = await self.agent.open(attempt.turn)
+        if closed is not None:
+            opened.reopen(closed.thread, closed.new_items)
+        return _StartPlan(attempt, opened=opened)
 
     async def _first_attempt(self, turn: Turn) -> Attempt:
         able, form = self.agent_of(turn).capabilities, None

@@ -275,6 +275,54 @@ async def test_any_other_history_is_told_to_a_new_session_and_marked(tmp_path: P
         assert answer.headers["x-codex-history"] == "flattened"
 
 
+async def closed_conversation(proxy: Proxy, **more: Any) -> dict[str, Any]:
+    """A request that goes on with a conversation whose session was closed to make room for another."""
+    asked = user('[[fake:text say="first"]]', **more)
+    first = await proxy.ask(asked)
+    await proxy.ask(user('[[fake:text say="another"]]', **more))
+    agent = agent_of(proxy)
+    await until(lambda: agent.current is not None and agent.current.connection.channel_count == 1)
+    return continued(asked, first, {"role": "user", "content": "[[fake:echo]]"})
+
+
+@pytest.mark.parametrize("tools", [[], [WEATHER]])
+async def test_a_conversation_whose_session_was_closed_goes_on_in_it(
+    tmp_path: Path, tools: list[dict[str, Any]]
+) -> None:
+    async with acp(tmp_path, kept_threads=1) as proxy:
+        answer = await proxy.ask(await closed_conversation(proxy, tools=tools))
+        assert "x-codex-history" not in answer.headers
+        echo = json.loads(message_of(answer)["content"])
+        assert [(item["role"], item["text"]) for item in echo["history"]] == [
+            ("user", '[[fake:text say="first"]]'),
+            ("assistant", "first"),
+            ("user", "[[fake:echo]]"),
+        ]
+        assert echo["mode"] == "plan", "a session that is opened again is in the agent's usual mode at first"
+        assert bool(echo["tools"]) == bool(tools)
+
+
+async def test_a_closed_session_that_the_agent_has_forgotten_costs_only_the_roles(tmp_path: Path) -> None:
+    async with acp(tmp_path, {"FAKE_CODEX_MISBEHAVE": "forgets"}, kept_threads=1) as proxy:
+        answer = await proxy.ask(await closed_conversation(proxy))
+        assert answer.headers["x-codex-history"] == "flattened"
+        assert "This is the conversation so far" in message_of(answer)["content"]
+        assert agent_of(proxy).processes().restarts == 0
+
+
+async def test_a_closed_session_of_an_agent_that_was_killed_costs_only_the_roles(tmp_path: Path) -> None:
+    async with acp(tmp_path, kept_threads=1) as proxy:
+        again = await closed_conversation(proxy)
+        agent = agent_of(proxy)
+        process = agent.current
+        assert process is not None
+        process.kill()
+        await until(lambda: process.exit is not None)
+        answer = await proxy.ask(again)
+        assert answer.headers["x-codex-history"] == "flattened"
+        assert "This is the conversation so far" in message_of(answer)["content"]
+
+
 async def test_a_client_that_leaves_has_its_turn_cancelled_and_its_session_dropped(tmp_path: Path) -> None:
     async with acp(tmp_path) as proxy:
         async with proxy.open(user("[[fake:count n=100000 delay=5]]", stream=True)) as reply:

@@ -58,8 +58,8 @@ async def ask() -> AsyncIterator[Ask]:
             reader = LogReader(source, renderer, TurnTimings(Hands()))
             try:
                 if not stream:
-                    return await whole_response(reader, {})
-                given = EventStream(request, {})
+                    return await whole_response(reader, dict)
+                given = EventStream(request, dict)
                 return await stream_response(reader, given, keepalive=0, comment=bytes)
             except Fault:
                 return web.Response(status=500)

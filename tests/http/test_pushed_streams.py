@@ -63,7 +63,7 @@ class Streaming:
         assert request.transport is not None
         connection = request.transport.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # who does not read is noticed soon
-        self.stream = EventStream(request, {})
+        self.stream = EventStream(request, dict)
         reader = LogReader(self, self.renderer, TurnTimings(Hands()))
         return await stream_response(
             reader, self.stream, keepalive=self.keepalive, comment=lambda: b": idle\n\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,43 @@ async def test_a_client_that_leaves_stops_the_agent_and_nothing_is_left_after_th
         assert answer.choices[0].message.content == "Here."
         assert acp.processes().restarts == 0
     await eventually(lambda: not {process.pid for process in agent_processes()} - before)
+
+
+async def test_a_conversation_whose_session_was_closed_or_killed_goes_on_in_it(
+    agent: str, apis: ScriptedApis, tmp_path: Path
+) -> None:
+    async with acp_proxy(agent, tmp_path, apis.url, kept_threads=1) as (client, server):
+        acp = server.agent
+        assert isinstance(acp, AcpAgent)
+
+        async def asked(messages: list[Any]) -> Any:
+            raw = await client.chat.completions.with_raw_response.create(model="codex-5", messages=messages)
+            return raw.parse(), raw.headers.get("x-codex-history")
+
+        messages: list[Any] = [user("First question.", {"think": "hm", "text": "First answer."})]
+        instructed = "system_prompt" in acp.capabilities
+        if instructed:
+            messages.insert(0, {"role": "system", "content": "Say it in Ruritanian."})
+        answer, _ = await asked(messages)
+        for what in ("closed", "killed"):
+            messages.append(answer.choices[0].message.model_dump(exclude_none=True))
+            for number in range(2):  # by the second one the agent has closed the session
+                await asked([user(f"Another conversation, {number}.", {"text": "Yes."})])
+            process = acp.current
+            assert process is not None
+            if what == "killed":
+                process.kill()
+                await eventually(partial(lambda process: process.exit is not None, process))
+            messages.append(user(f"Now it is {what}.", {"text": f"It was {what}."}))
+            answer, history = await asked(messages)
+            assert answer.choices[0].message.content == f"It was {what}."
+            assert history == (None if PRESETS[agent].reopens else "flattened")
+            assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (IN, OUT)
+            told = next(
+                body for body in map(json.dumps, reversed(apis.bodies)) if f"Now it is {what}." in body
+            )
+            assert (told.count("First question."), told.count('"First answer."')) == (1, 1) or history
+            assert ("Ruritanian" in told) == instructed
 
 
 async def test_a_model_that_tries_to_run_a_command_runs_none(

@@ -38,6 +38,8 @@ class WordDialect:
         self.slow_to_finish = False
         self.breaks = ""
         self.closes_stdin = False
+        self.thread = ""
+        self.lost = False
 
     def _step(self, name: str, events: Sequence[Event] = ()) -> Step:
         self.calls.append(name)
@@ -55,6 +57,9 @@ class WordDialect:
 
     def resume(self, turn: Turn, fresh: Sequence[HistoryItem]) -> Step:
         return self._step("resume")
+
+    def reopen(self, turn: Turn, thread: str, fresh: Sequence[HistoryItem]) -> Step:
+        return self._step(f"reopen {thread}")
 
     def receive(self, lines: Sequence[Any]) -> Step:
         return self._step("receive", lines)

@@ -22,7 +22,15 @@ from codex_proxy.core.items import (
     Tool,
 )
 from codex_proxy.core.turn import NamedTools, Turn
-from codex_proxy.runs.idle_sessions import IdleLimits, IdleSessions, PendingOutputs, prints_of, thread_key
+from codex_proxy.runs.idle_sessions import (
+    CLOSED_SECONDS,
+    ClosedSession,
+    IdleLimits,
+    IdleSessions,
+    PendingOutputs,
+    prints_of,
+    thread_key,
+)
 from codex_proxy.tools.policy import HiddenOutput
 from tests.runs.actors import TURN, WordDialect, WordTransport
 from tests.runs.virtual import settled, virtual
@@ -81,8 +89,10 @@ def put(
     seen: tuple[HistoryItem, ...] = SEEN,
     pending: PendingOutputs | None = None,
     key: bytes = KEY,
+    thread: str = "",
 ) -> Resting:
     resting = Resting()
+    resting.dialect.thread = thread
     threads.put(key, resting.session, prints_of(seen)[0], pending or PendingOutputs())
     return resting
 
@@ -124,6 +134,63 @@ async def test_any_other_history_gets_none(history: tuple[HistoryItem, ...]) -> 
     assert len(threads) == 1
     assert resting.dialect.calls == []
     threads.close()
+
+
+@virtual
+async def test_a_closed_session_that_its_agent_can_open_again_is_remembered_for_one_request() -> None:
+    threads = kept_threads(seconds=60.0)
+    resting = put(threads, thread="thread_1")
+    new = said("and now?")
+    assert threads.take_closed(KEY, asking((*SEEN, new))) is None, "it is not closed yet"
+    await asyncio.sleep(61)
+    assert resting.closed
+    assert threads.take_closed(b"another", asking((*SEEN, new))) is None
+    assert threads.take_closed(KEY, asking((said("hi"), said("other", "assistant"), new))) is None
+    assert threads.take_closed(KEY, asking(SEEN)) is None
+    assert threads.take_closed(KEY, asking((*SEEN, new))) == ClosedSession("thread_1", (new,))
+    assert threads.take_closed(KEY, asking((*SEEN, new))) is None
+    assert not threads
+
+
+@virtual
+async def test_a_session_is_remembered_when_its_process_ends_but_not_when_it_waited_for_outputs() -> None:
+    threads = kept_threads()
+    idle, waiting = put(threads, thread="idle"), put(threads, ASKED, PARKED, thread="waiting")
+    for resting in (idle, waiting):
+        resting.session.ended(Ended())
+    new = said("and now?")
+    assert threads.take_closed(KEY, asking((*ASKED, output("a"), output("b")))) is None
+    assert threads.take_closed(KEY, asking((*ASKED, new))) is None
+    assert threads.take_closed(KEY, asking((*SEEN, new))) == ClosedSession("idle", (new,))
+
+
+@virtual
+async def test_of_closed_sessions_the_one_that_has_seen_the_most_is_opened_again() -> None:
+    threads = kept_threads(count=1)
+    longer = (*SEEN, said("more"), said("sure", "assistant"))
+    put(threads, SEEN, thread="shorter")
+    put(threads, longer, thread="longer")
+    put(threads, (said("x"), said("y", "assistant")))
+    new = said("and now?")
+    assert threads.take_closed(KEY, asking((*longer, new))) == ClosedSession("longer", (new,))
+    hit = threads.take_closed(KEY, asking((*longer, new)))
+    assert hit is not None
+    assert hit.thread == "shorter"
+
+
+@virtual
+async def test_closed_sessions_are_forgotten_after_a_day_and_the_oldest_beyond_their_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("codex_proxy.runs.idle_sessions.CLOSED_COUNT", 2)
+    threads = kept_threads(count=1)
+    for name in "abcd":
+        put(threads, (said(name), *SEEN), thread=name)
+    new = said("and now?")
+    assert threads.take_closed(KEY, asking((said("a"), *SEEN, new))) is None
+    assert threads.take_closed(KEY, asking((said("b"), *SEEN, new))) == ClosedSession("b", (new,))
+    await asyncio.sleep(CLOSED_SECONDS + 1)
+    assert threads.take_closed(KEY, asking((said("c"), *SEEN, new))) is None
 
 
 @virtual

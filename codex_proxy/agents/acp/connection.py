@@ -75,6 +75,10 @@ class Connection:
         self._open.add(self._last_channel)
         return self._last_channel
 
+    def expect_session(self, session: str, channel: int) -> None:
+        """Assigns messages about a session to a channel before the session's opening is answered."""
+        self._sessions[session] = channel
+
     def close_channel(self, channel: int) -> None:
         """Closes a channel: messages for it are dropped from now on."""
         self._open.discard(channel)

@@ -1,9 +1,10 @@
 """The dialect of ACP: the turns on one session of an agent, converted to and from its messages. Without IO.
 
 A turn is `session/new`, requests that set the mode and the model, and `session/prompt`, whose answer is the end of
-the turn. Calls of the client's tools arrive at the session's tool server and are answered there: the agent's turn
-goes on with the outputs of a later request. A session whose turn has succeeded takes another prompt; one whose turn
-was cancelled is not used again.
+the turn. A closed session that the agent can open again takes `session/resume` or `session/load` in place of
+`session/new`; what the agent then reports of the past is dropped. Calls of the client's tools arrive at the session's
+tool server and are answered there: the agent's turn goes on with the outputs of a later request. A session whose turn
+has succeeded takes another prompt; one whose turn was cancelled is not used again.
 """
 
 from __future__ import annotations
@@ -115,7 +116,11 @@ class AcpTurn:
         self._handlers: dict[int | str, Callable[[Message], None]] = {}
         """The handler for the answer to each unanswered request, by request id."""
         self._turn: Turn | None = None
-        self._session = ""
+        self.session = ""
+        """The agent's id of the session; empty before it is known."""
+        self.lost = False
+        """Whether the closed session could not be opened again."""
+        self._reopening = False
         self._model = ""
         self._setup: deque[tuple[Request, Callable[[RpcError], Failure]]] = deque()
         """The requests that still have to be made before the first prompt, each with a function that converts its
@@ -155,12 +160,36 @@ class AcpTurn:
         self._reader.start_turn(self._tools)
         prompt = first_prompt(turn.history, takes_system=self._program.declared.system_prompt)
         self._prompt, self.flattened = prompt.blocks, prompt.flattened
-        params: dict[str, Any] = {"cwd": turn.workdir, "mcpServers": self._servers}
-        if prompt.system:
-            content = [{"type": "text", "text": prompt.system}]
-            params["systemPrompt"] = {"mode": "append", "content": content}
-        self._request("session/new", params, self._session_opened)
+        self._request("session/new", self._session_params(turn, prompt.system), self._session_opened)
         return self._take_step()
+
+    @property
+    def thread(self) -> str:
+        return self.session if self._state is State.REUSABLE and self._program.reopening else ""
+
+    def reopen(self, turn: Turn, thread: str, new_items: Sequence[HistoryItem]) -> Step:
+        self._turn = without_content(turn)
+        self._tools = ClientTools(turn.tools)
+        self._reader.start_turn(self._tools)
+        self._reopening, self.session = True, thread
+        method = self._program.reopening
+        if not method:
+            self._fail(SESSION_LOST)
+            return self._take_step()
+        self._prompt = later_prompt(new_items).blocks
+        # Not every agent stores the system prompt.
+        system = first_prompt(turn.history, takes_system=self._program.declared.system_prompt).system
+        params = {"sessionId": thread, **self._session_params(turn, system)}
+        self._request(method, params, self._session_opened)
+        return self._take_step()
+
+    def _session_params(self, turn: Turn, system: str) -> dict[str, Any]:
+        """Returns the parameters that open a session. `system`: the system prompt; empty for none."""
+        params: dict[str, Any] = {"cwd": turn.workdir, "mcpServers": self._servers}
+        if system:
+            content = [{"type": "text", "text": system}]
+            params["systemPrompt"] = {"mode": "append", "content": content}
+        return params
 
     @property
     def can_resume(self) -> bool:
@@ -173,7 +202,7 @@ class AcpTurn:
             self._end(TurnEnded(Stop.FAILED, "provider", SESSION_LOST))
             return self._take_step()
         self._turn = without_content(turn)
-        self._events.append(TurnStarted(self._session, self._model or turn.model))
+        self._events.append(TurnStarted(self.session, self._model or turn.model))
         if self._state is State.REUSABLE:
             self._reader.start_turn(self._tools)
             self._usage.start_turn()
@@ -222,7 +251,7 @@ class AcpTurn:
         if self._state is State.PROMPTING:
             self._writes += [answer(id, CANCELLED) for id, _ in self._permissions.values()]
             self._permissions.clear()
-            self._writes.append(notification("session/cancel", {"sessionId": self._session}))
+            self._writes.append(notification("session/cancel", {"sessionId": self.session}))
             self._waiting.clear()
             self._new_calls.clear()
         if self._state is not State.CANCELLING:
@@ -256,11 +285,12 @@ class AcpTurn:
         if message.error is not None:
             self._fail(failure_of_error(message.error, self._program.preset))
             return
-        session = message.result.get("sessionId") if isinstance(message.result, dict) else None
+        told = message.result.get("sessionId") if isinstance(message.result, dict) else None
+        session = self.session if self._reopening and told is None else told
         if not isinstance(session, str) or not session:
             self._fail(UNREADABLE_ANSWER)
             return
-        self._session = session
+        self.session = session
         if self._state is not State.OPENING:
             return
         failure = self._plan_setup(message.result)
@@ -282,17 +312,17 @@ class AcpTurn:
             return Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message)
         self._model = offer.model.current if offer.model is not None else ""
         if mode is not None and offer.mode is not None:
-            self._plan(offer.mode.request(self._session, mode), self._failure_of_refusal)
+            self._plan(offer.mode.request(self.session, mode), self._failure_of_refusal)
         models = offer.model.values if offer.model is not None else ()
         # Before anybody had signed in, the agent listed no model: then its own choice is meant.
         any_will_do = turn.model in ("", UNNAMED_MODEL) and turn.model not in models
         if turn.model != self._model and not any_will_do:
             if offer.model is None or turn.model not in models:
                 return unknown_model(turn.model, program.preset)
-            self._plan(offer.model.request(self._session, turn.model), self._failure_of_model)
+            self._plan(offer.model.request(self.session, turn.model), self._failure_of_model)
             self._model = turn.model
         if offer.effort is not None and turn.effort in offer.effort.values:
-            self._plan(offer.effort.request(self._session, turn.effort), self._failure_of_refusal)
+            self._plan(offer.effort.request(self.session, turn.effort), self._failure_of_refusal)
         return None
 
     def _plan(self, wanted: Request | None, on_refusal: Callable[[RpcError], Failure]) -> None:
@@ -316,7 +346,7 @@ class AcpTurn:
             self._request(method, params, lambda message: self._set_up(message, on_refusal))
         elif self._tools_listed or self._program.preset.lists_late:
             blocks, self._prompt = self._prompt, []
-            self._events.append(TurnStarted(self._session, self._model))
+            self._events.append(TurnStarted(self.session, self._model))
             self._send_prompt(blocks)
 
     def _set_up(self, message: Message, on_refusal: Callable[[RpcError], Failure]) -> None:
@@ -329,7 +359,7 @@ class AcpTurn:
 
     def _send_prompt(self, blocks: list[dict[str, Any]]) -> None:
         self._change(Change.PROMPTED)
-        params = {"sessionId": self._session, "prompt": blocks}
+        params = {"sessionId": self.session, "prompt": blocks}
         self._request("session/prompt", params, self._prompt_answered)
 
     # --- what the agent says --------------------------------------------------------------------
@@ -438,7 +468,7 @@ class AcpTurn:
         self._tools_listed = True
         if not message.in_time:
             self._events.append(Notice("tools_not_listed"))
-        if self._state is State.OPENING and self._session and not self._handlers:
+        if self._state is State.OPENING and self.session and not self._handlers:
             self._go_on_opening()
 
     def _are_all_called(self) -> bool:
@@ -487,6 +517,8 @@ class AcpTurn:
     # --- the end --------------------------------------------------------------------------------
 
     def _fail(self, failure: Failure) -> None:
+        if self._reopening and self._state is State.OPENING:
+            self.lost, self.session, failure = True, "", SESSION_LOST
         if self._state in CLIENT_WAITS or self._state is State.REUSABLE:
             self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
@@ -514,10 +546,10 @@ class AcpTurn:
 
     def _close_session(self) -> None:
         """Sends `session/close` if the agent supports it, without waiting for the answer."""
-        if self._session and self._program.declared.closes:
+        if self.session and self._program.declared.closes:
             self._requests += 1
             id = request_id(self._channel, self._requests)
-            self._writes.append(request(id, "session/close", {"sessionId": self._session}))
+            self._writes.append(request(id, "session/close", {"sessionId": self.session}))
 
     def _change(self, change: Change) -> None:
         self._state = TABLE[self._state, change]

@@ -67,6 +67,9 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     silence_hint: str = ""
     """A sentence for the client about what the agent is probably doing if it sends nothing for long. It is added to
     the message of a turn that exceeds a time limit."""
+    reopens: bool = False
+    """Whether it opens a session again, by `session/resume` or `session/load`, with all that was said in it: also after
+    `session/close`, and in another process after its own was killed."""
     lists_late: bool = False
     """Whether it requests the tools of MCP servers only after the prompt."""
 
@@ -105,6 +108,7 @@ QWEN: Final = Preset(
     package="@qwen-code/qwen-code",
     tested="0.24.4",
     usage="chunks",
+    reopens=True,
     read_only=("plan", "default"),
     tool_modes=("default",),
     asks=True,
@@ -122,6 +126,7 @@ OPENCODE: Final = Preset(
     package="opencode-ai",
     tested="1.18.33",
     usage="last",
+    reopens=True,
     read_only=("plan",),
     asks=True,  # as it is configured here; by itself it runs and writes at once
     env={
@@ -144,6 +149,7 @@ COPILOT: Final = Preset(
     package="@github/copilot",
     tested="1.0.102",
     usage="session",
+    reopens=True,
     read_only=("https://agentclientprotocol.com/protocol/session-modes#plan", "plan"),
     asks=True,
     env={"COPILOT_AUTO_UPDATE": "false"},
@@ -165,6 +171,7 @@ CLAUDE_ACP: Final = Preset(
     package="@agentclientprotocol/claude-agent-acp",
     tested="0.100.0",
     usage="turn",
+    reopens=True,
     # In the mode `plan` a model of its own decides what runs without being asked.
     read_only=("default",),
     asks=True,
@@ -185,6 +192,7 @@ CODEX_ACP: Final = Preset(
     package="@agentclientprotocol/codex-acp",
     tested="2.6.0",
     usage="turn",
+    reopens=True,
     read_only=("read-only",),
     writing={"workspace-write": "workspace-write", "danger-full-access": "agent-full-access"},
     sandboxed=True,

@@ -240,6 +240,8 @@ class AcpTransport:
         if self._door is not None:
             for key, result in outputs:
                 self._door.give(key, result)
+        if self.dialect.session:  # not every agent names it when it opens it again
+            self.process.connection.expect_session(self.dialect.session, self._channel)
         self.process.send(to_agent)
 
     def close_stdin(self) -> None:

@@ -38,6 +38,10 @@ class Declared(msgspec.Struct, frozen=True):
     system_prompt: bool = False
     closes: bool = False
     """Whether sessions can be closed."""
+    resumes: bool = False
+    """Whether a closed session can be opened again without an account of what was said in it."""
+    loads: bool = False
+    """Whether a closed session can be opened again with such an account."""
     sign_in: str = ""
     """The agent's own description of how to sign in."""
 
@@ -60,6 +64,8 @@ def declared_in(result: object) -> Declared:
         http_tools=_dict(able.get("mcpCapabilities")).get("http") is True,
         system_prompt=isinstance(sessions.get("systemPrompt"), dict),
         closes=isinstance(sessions.get("close"), dict),
+        resumes=isinstance(sessions.get("resume"), dict),
+        loads=able.get("loadSession") is True,
         sign_in=next((text for text in descriptions if isinstance(text, str) and text), ""),
     )
 
@@ -87,6 +93,13 @@ class Program(msgspec.Struct, frozen=True):
         }
         lacks = {name for name, there in has.items() if not there}
         return (CAPABILITIES | {name for name, there in has.items() if there}) - lacks
+
+    @property
+    def reopening(self) -> str:
+        """The method of the request that opens a closed session again; empty if that is not known to work."""
+        if not self.preset.reopens:
+            return ""
+        return "session/resume" if self.declared.resumes else "session/load" if self.declared.loads else ""
 
     def modes(self, sandbox: Sandbox, *, tools: bool = False) -> Sequence[str]:
         """Returns the modes in which a turn may run in this sandbox, the preferred mode first; empty if any mode is
