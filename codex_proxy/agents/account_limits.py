@@ -31,7 +31,7 @@ _FARTHEST: Final = 253_402_300_799  # the last second of the year 9999
 
 
 def limits_in(json: bytes) -> tuple[AccountLimits, ...]:
-    """Returns every limit in the message."""
+    """Returns the account limits in an agent's message (see the module for its forms); none if it has none."""
     try:
         value = msgspec.json.decode(json)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -165,7 +165,7 @@ class NewestLimits:
         return True
 
     async def answered(self, within: float) -> None:
-        """Waits until the next report, at most `within` seconds."""
+        """Waits until the agent has reported limits again, at most `within` seconds."""
         self._answered.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):

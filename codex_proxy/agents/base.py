@@ -68,7 +68,7 @@ class Dialect(Protocol[L_contra]):
         ...
 
     def begin(self, turn: Turn) -> Step:
-        """Starts the turn. Called once, before all other methods."""
+        """Starts the turn: returns what to write for it. Called once, before all other methods."""
         ...
 
     @property

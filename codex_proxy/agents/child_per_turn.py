@@ -119,7 +119,7 @@ class ChildSpec(msgspec.Struct, frozen=True):
     off: Mapping[str, tuple[str, ...]] = {}
     """Capabilities that this release of the program lacks, each with the names of what is missing in its protocol."""
     warning: str = ""
-    """See `Agent.warning`."""
+    """One or two sentences for the operator if the agent does less than they may expect; else empty."""
     reads: Literal["lines", "chunks"] = "lines"
     """`lines`: whole lines without line ends. `chunks`: bytes as they arrive, for programs that print plain text."""
 

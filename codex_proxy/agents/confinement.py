@@ -77,7 +77,9 @@ PROBE_WORDS: Final[Mapping[int, str]] = {
 
 
 class Confinement(msgspec.Struct, frozen=True, kw_only=True):
-    """A mechanism that works on this machine, and its folders."""
+    """A mechanism that was found to work on this machine, and the folders that confined programs use. `around`
+    applies it to a command.
+    """
 
     mechanism: Mechanism
     codex_folder: str
@@ -86,7 +88,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     tmp: str
     """The folder for temporary files of confined programs, in place of `/tmp`."""
     program: str = ""
-    """The path of Codex or bubblewrap."""
+    """The path of Codex or bubblewrap, if the mechanism is one of these; else empty."""
     sees_others: bool = False
     """Whether programs that bubblewrap confines see the processes outside, because a process namespace is not
     available."""

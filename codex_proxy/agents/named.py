@@ -33,7 +33,7 @@ CODEX: Final = "codex"
 
 
 class NamedAgent(msgspec.Struct, frozen=True, kw_only=True):
-    """One agent of a server."""
+    """One of the server's agents, with its name and its settings."""
 
     name: str
     """The agent's name; empty if it is the only one."""

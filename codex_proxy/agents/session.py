@@ -205,7 +205,7 @@ class AgentSession:
         self._release_when_finished()
 
     def set_idle(self, idle: bool) -> None:
-        """Sets whether the session is only kept for a later turn."""
+        """Marks the session as only kept for a later turn (`idle`), or as in use again."""
         self.transport.set_idle(idle)
 
     def pause_reading(self) -> bool:

@@ -216,7 +216,9 @@ class OneUpstream(Member):
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`chance`: a number from 0 to 1."""
+        """`agent` is the upstream's; `rules` are the limits for it. `chance` returns a random number from 0 to 1.
+        `sleep` waits for a number of seconds.
+        """
 
         async def made() -> Agent:
             return agent

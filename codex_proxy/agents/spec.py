@@ -55,7 +55,7 @@ class AgentContext(msgspec.Struct, frozen=True):
     name: str = ""
     """The agent's name if the server has several agents; else empty."""
     upstream: UpstreamOptions = UpstreamOptions()
-    """The options of an agent that is an upstream."""
+    """The options of the upstream, if the agent is one."""
 
     @property
     def state_dir(self) -> Path:

@@ -54,7 +54,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def after(self) -> int:
-        """The end of the page, in seconds since 1970."""
+        """The time after the last bucket of the page, in seconds since 1970."""
         return self.first + self.buckets * self.width
 
 

@@ -82,7 +82,9 @@ DENIED: Final = "This server allows no more than its sandbox does: the turn is {
 
 
 class ClaudeCodeTurn:
-    """A `Dialect[bytes]`. Its states are in `turn_states`."""
+    """The `Dialect` of a Claude Code process: the turns of one conversation, one after the other. It reads lines;
+    its states are in `turn_states`.
+    """
 
     def __init__(self) -> None:
         self._state = TABLE.start

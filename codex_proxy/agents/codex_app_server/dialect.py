@@ -72,7 +72,9 @@ CONVERSATION_LOST = Failure(
 
 
 class AppServerTurn:
-    """A `Dialect[Message]` on one channel. Its states are in `turn_states`."""
+    """The `Dialect` of `codex app-server`: the turns on one thread, one after the other. It reads the messages of
+    one channel of a `Connection`; its states are in `turn_states`.
+    """
 
     def __init__(self, channel: int, *, parallel_calls: bool = True) -> None:
         """`channel` is the thread's number in the process, which its request ids contain. `parallel_calls`: the

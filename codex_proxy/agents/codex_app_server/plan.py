@@ -19,9 +19,9 @@ class State(Enum):
     """How a process of the pool can be used."""
 
     STARTING = "starting"
-    """Not yet ready for turns."""
+    """Was started, and cannot be given turns yet."""
     READY = "ready"
-    """Takes turns."""
+    """Can be given turns."""
     DRAINING = "draining"
     """Finishes its turns and gets no new ones; also a process that is ending."""
 

@@ -198,7 +198,7 @@ class AppServerProcess:
             self._child.write(writes)
 
     async def end(self) -> None:
-        """Closes stdin and waits for the process to end."""
+        """Closes stdin and waits for the process to end; after a grace time it is killed."""
         if self._child is not None:
             await self._child.end()
 
@@ -254,7 +254,7 @@ class AppServerProcess:
 
 
 class ThreadTransport:
-    """The `Transport` of one thread on a shared process."""
+    """The `Transport` of one thread on a process that serves others, too."""
 
     exclusive = False
 

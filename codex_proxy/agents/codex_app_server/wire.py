@@ -331,7 +331,7 @@ def command_text(value: msgspec.Raw) -> str:
 
 
 CLIENT_ERROR_TEXTS = ("not a valid response item", "image URLs are not supported")
-"""Texts in errors that are the request's fault."""
+"""Texts in the app-server's errors which mean that the client's request is at fault."""
 
 BAD_TOOL_TEXT = "dynamic tool "
 """The first words of an error about a tool's schema."""

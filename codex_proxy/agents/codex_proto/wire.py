@@ -87,7 +87,7 @@ class PlanStep(msgspec.Struct, gc=False):
 
 
 class Msg(msgspec.Struct, gc=False):
-    """An event: all fields that are read of any type of event."""
+    """The `msg` of an event. It has the fields of all types of events that are read."""
 
     type: str = ""
     # Text.

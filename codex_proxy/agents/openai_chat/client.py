@@ -22,7 +22,7 @@ from codex_proxy.agents.session import TransportReader
 from codex_proxy.core.faults import Failure, FaultKind
 
 MAX_HEADER_BYTES: Final = 16_384
-"""The most bytes of one header line."""
+"""The most bytes of one header line in an upstream's answer."""
 MAX_LIST_BYTES: Final = 8 << 20
 """The most bytes of a list of models. One with several hundred models has a tenth of this."""
 KEEPALIVE_SECONDS: Final = 30.0
@@ -351,7 +351,9 @@ class HttpTransport:
         self._exchanges.append(self._client.post(writes, self._headers, self._deliver))
 
     def close_stdin(self) -> None:
-        """Stops reading the current answer."""
+        """Finishes the current exchange: further bytes of the answer are not delivered. (A connection has no
+        stdin.)
+        """
         if self._exchanges:
             self._exchanges[-1].finish()
 

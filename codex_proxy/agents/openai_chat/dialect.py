@@ -53,7 +53,9 @@ calls."""
 
 
 class OpenAIChat(UpstreamTurn[Answer]):
-    """A `Dialect` of one turn; see `UpstreamTurn`."""
+    """The `Dialect` of Chat Completions servers, for one turn. The base class sends the requests and reads the
+    answers.
+    """
 
     def __init__(
         self,
@@ -65,7 +67,9 @@ class OpenAIChat(UpstreamTurn[Answer]):
         now: Callable[[], float],
         reasoning_back: str = "",
     ) -> None:
-        """See `UpstreamTurn`. `reasoning_back`: see `Conversation`."""
+        """The parameters are those of `UpstreamTurn`, and `reasoning_back`: the field of a message in which the
+        model gets its reasoning back (see `Conversation`).
+        """
         super().__init__(model, errors=errors, refused=refused, new_id=new_id, now=now)
         self._reasoning_back = reasoning_back
         self._all_streamed = False

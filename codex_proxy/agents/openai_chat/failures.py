@@ -23,7 +23,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 K = FaultKind
 
 MAX_ERROR_BYTES: Final = 1 << 20
-"""How much of an error's body is read, in bytes."""
+"""The most bytes that are read of the body of an error."""
 _MAX_WAIT: Final = 7 * 86400.0  # seconds; more is no time to wait but a broken clock
 
 BROKEN_OFF: Final = Failure(

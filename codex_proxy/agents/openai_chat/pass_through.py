@@ -58,7 +58,7 @@ class PassThrough:
         self.finishes: dict[int, str] = {}
         """The first finish reason of each choice."""
         self.deltas = 0
-        """The number of events with content."""
+        """The number of passed events with content since the owner has set it to 0."""
         self._held: list[bytes] | None = [] if stream else None
         """Events before the first content of the answer. Until then nothing is sent, so that a failure can still have
         an HTTP status. None once there is content."""

@@ -24,7 +24,7 @@ MiB."""
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The head of the upstream's HTTP answer."""
+    """The status and headers of the upstream's HTTP answer."""
 
     status: int
     headers: Mapping[str, str] = {}

@@ -45,7 +45,7 @@ _CALL_DELTAS: Final = frozenset(
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A call that the model has made."""
+    """A complete call that the model has made."""
 
     call_id: str
     name: str

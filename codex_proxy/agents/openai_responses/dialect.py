@@ -53,7 +53,9 @@ _CUT: Final = {
 
 
 class OpenAIResponses(UpstreamTurn[Answer]):
-    """A `Dialect` of one turn; see `UpstreamTurn`."""
+    """The `Dialect` of servers of the Responses API, for one turn. The base class sends the requests and reads the
+    answers.
+    """
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class OpenAIResponses(UpstreamTurn[Answer]):
         new_id: Callable[[str], str],
         now: Callable[[], float],
     ) -> None:
-        """See `UpstreamTurn`."""
+        """The parameters are those of `UpstreamTurn`."""
         super().__init__(model, errors=errors, refused=refused, new_id=new_id, now=now)
         self._said: list[Any] = []
         """The items of this turn: those of the model, and the outputs of its calls."""

@@ -65,7 +65,7 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 def offered_by(request: wire.ChatRequest) -> Offered:
-    """Returns the tools of the request and its `tool_choice`."""
+    """Returns the tools that the request offers to the model, and its `tool_choice`."""
     legacy = bool(request.functions)
     if legacy and request.tools:
         raise bad_request("Give either 'tools' or 'functions', not both.", "functions")

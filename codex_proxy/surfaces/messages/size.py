@@ -16,7 +16,7 @@ from codex_proxy.core.turn import Turn
 IMAGE_TOKENS: Final = 800
 """The approximate tokens of an image: providers scale it down to some hundreds of tiles."""
 TOOL_TOKENS: Final = 12
-"""The tokens around a tool's name, description and schema."""
+"""The tokens that a tool takes in addition to its name, description and schema."""
 
 _SLICES: Final = 12
 _SLICE: Final = 160

@@ -72,7 +72,7 @@ class Events(Protocol):
 
     number: int
     end: bytes
-    """The bytes that follow the last frame of a stream."""
+    """The bytes that follow the last event of a stream."""
 
     def take(self) -> list[bytes]: ...
     def begin(self, response: dict[str, Any]) -> None: ...
@@ -105,7 +105,7 @@ class FrameList:
 
 
 class ResponseEvents(FrameList):
-    """Encodes OpenAI's events."""
+    """Encodes the events of a stream of the Responses API, as OpenAI's server does."""
 
     end = DONE
 

@@ -113,7 +113,7 @@ class OutputItem:
 
     @property
     def called(self) -> ClientName:
-        """The client's name of the called tool."""
+        """The client's name of the tool that the call names."""
         assert isinstance(self.item, ToolCall)
         return self.client_name or ClientName(self.item.name)
 

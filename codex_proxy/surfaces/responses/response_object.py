@@ -139,7 +139,7 @@ def incomplete_details(stop: str) -> dict[str, str] | None:
 
 
 def error_object(failure: Failure) -> dict[str, Any]:
-    """Returns the `error` of a failed response."""
+    """Returns the value of `error` in the object of a failed response."""
     code = failure.code if failure.code in _CODES else None
     if code is None:
         code = "rate_limit_exceeded" if failure.kind in _LIMITS else "server_error"
@@ -159,7 +159,7 @@ def usage_object(usage: Usage, *, estimated: bool = False) -> dict[str, Any]:
 
 
 class Head:
-    """The fields that do not change while a response runs."""
+    """The fields of a response object that do not change while the response is made."""
 
     def __init__(self, id: str, created_at: int, echo: dict[str, Any]) -> None:
         self._first = {"id": raw_text(id), "object": "response", "created_at": created_at}

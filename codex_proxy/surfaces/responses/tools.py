@@ -44,7 +44,7 @@ class McpOffer(msgspec.Struct, frozen=True, kw_only=True):
     approval_always: McpFilter | None = None
     approval_never: McpFilter | None = None
     param: str = "tools"
-    """The path of the server in the request."""
+    """The path of the server in the request, for the `param` of an error."""
 
 
 class McpChoice(msgspec.Struct, frozen=True):
