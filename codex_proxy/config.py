@@ -475,7 +475,7 @@ class Settings(BaseSettings):
 
     @property
     def aliases(self) -> tuple[tuple[str, str], ...]:
-        """Returns `model_aliases` as pairs."""
+        """The setting `model_aliases` as pairs of an alias and the name that it stands for."""
         pairs = (each.partition("=") for each in self.model_aliases.split(",") if each.strip())
         return tuple((name.strip(), target.strip()) for name, _, target in pairs)
 

@@ -134,5 +134,5 @@ class AgentTable(BaseModel):
 
     @property
     def own_settings(self) -> dict[str, Any]:
-        """The settings in the table, as they were written."""
+        """The settings of the server that the table overrides, with the values as they were written."""
         return dict(self.model_extra or {})

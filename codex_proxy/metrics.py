@@ -160,7 +160,7 @@ class Metrics:
         return Histogram(f"codex_proxy_{name}", about, ("route",), buckets=SECONDS, registry=self._registry)
 
     def count(self, record: RequestRecord) -> None:
-        """Counts one request."""
+        """Counts one finished request."""
         self._requests.labels(record.route, record.method, str(record.status), record.error).inc()
         self._seconds.labels(record.route).observe(record.seconds)
         if record.first_seconds is not None:
@@ -214,7 +214,7 @@ BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.
 
 
 class LoopDelay:
-    """Measures how late timers of the event loop fire."""
+    """Measures how late the timers of the event loop fire, as a sign of its load."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._delays = Histogram(

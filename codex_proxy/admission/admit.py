@@ -44,9 +44,9 @@ class FieldNames(msgspec.Struct, frozen=True, kw_only=True):
     """An API's names of the fields for which a turn may be refused. `{}` is replaced by an index."""
 
     input: str
-    """The field with the conversation."""
+    """The field that holds the conversation, such as `messages`."""
     input_item: str
-    """The content of one of its entries."""
+    """The field with the content of one entry of the conversation, such as `messages[{}].content`."""
     tool_schema: str
     output_schema: str
 

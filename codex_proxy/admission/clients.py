@@ -22,7 +22,7 @@ from codex_proxy.surfaces.responses.parse import ResponsesSettings
 
 
 class Keys(Protocol):
-    """The source of the valid keys."""
+    """The interface of a source of valid keys, such as the keys file."""
 
     trouble: str | None
     """Why the newest version of the keys could not be read; None if it could."""
@@ -108,7 +108,7 @@ class Clients:
 
     @property
     def count(self) -> int:
-        """The number of keys, at least 1."""
+        """The number of keys; 1 if there are none, for the client without a key."""
         return max(1, len(self._source.current().keys))
 
     @property

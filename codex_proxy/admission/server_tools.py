@@ -24,20 +24,20 @@ class ServerTools(msgspec.Struct, frozen=True):
     """The tools of MCP servers for one turn."""
 
     tools: tuple[Tool, ...] = ()
-    """The tools of the servers that the request names."""
+    """The tools of the servers that the request names, under the names that the model is offered."""
     operators: tuple[Tool, ...] = ()
-    """The tools of the operator's servers."""
+    """The tools of the servers in the operator's configuration file."""
     lists: tuple[Event, ...] = ()
     """Items that show the client the tools of the servers that it named."""
     runner: ToolRunner | None = None
-    """Runs the tools; None where there are none."""
+    """Runs a call of one of the tools; None if there are no tools."""
 
 
 class McpRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a request says about MCP servers."""
 
     offers: tuple[McpOffer, ...] = ()
-    """The servers that it names."""
+    """The MCP servers that the request names, whose tools this server runs."""
     known: Mapping[str, tuple[ListedTool, ...]] = msgspec.field(default_factory=dict)
     """The lists of tools that the client has sent back, by server label."""
     choices: tuple[McpChoice, ...] = ()

@@ -84,7 +84,7 @@ UNFORESEEN = Failure(
     kind=FaultKind.INTERNAL,
     message="The server failed in an unforeseen way. Its log has the reason under this request's id.",
 )
-"""The failure of a turn that ended by a bug of this server."""
+"""The failure of a turn that ended because of a bug in this server."""
 
 
 class Fault(Exception):  # noqa: N818 - the field's word; a Failure that is raised

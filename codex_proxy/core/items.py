@@ -159,7 +159,7 @@ class McpCall(msgspec.Struct, frozen=True, gc=False):
     approval_request_id: str | None = None
     choice: int | None = None
     old_form: bool = False
-    """As for `ToolCall`."""
+    """Whether the model server gave the call as `function_call` (see `ToolCall.old_form`)."""
 
 
 class McpApproval(msgspec.Struct, frozen=True, gc=False):

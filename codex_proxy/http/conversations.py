@@ -37,7 +37,7 @@ from codex_proxy.surfaces.items import ItemDict, with_ids
 
 
 async def create(request: web.Request) -> web.Response:
-    """POST /v1/conversations."""
+    """POST /v1/conversations: creates a conversation, with its first items if the body has some."""
     service, store = _service_and_store(request)
     given = await parsed_from(request, await read_body(request), parse_create)
     now = service.clock.epoch()
@@ -53,7 +53,7 @@ async def create(request: web.Request) -> web.Response:
 
 
 async def retrieve(request: web.Request) -> web.Response:
-    """GET /v1/conversations/{id}."""
+    """GET /v1/conversations/{id}: returns the conversation without its items."""
     _, store = _service_and_store(request)
     with store_errors_as_faults():
         found = await store.conversation(request[OWNER], request.match_info["id"])
@@ -79,7 +79,9 @@ async def update(request: web.Request) -> web.Response:
 
 
 async def delete(request: web.Request) -> web.Response:
-    """DELETE /v1/conversations/{id}. Items that are also in other conversations or responses stay there."""
+    """DELETE /v1/conversations/{id}: deletes the conversation. Items that are also in other conversations or
+    responses stay there.
+    """
     _, store = _service_and_store(request)
     id = request.match_info["id"]
     with store_errors_as_faults():
@@ -93,7 +95,7 @@ async def delete(request: web.Request) -> web.Response:
 
 
 async def list_items(request: web.Request) -> web.Response:
-    """GET /v1/conversations/{id}/items."""
+    """GET /v1/conversations/{id}/items: returns a page of the conversation's items."""
     _, store = _service_and_store(request)
     id = request.match_info["id"]
     return json_response(
@@ -126,7 +128,7 @@ async def create_items(request: web.Request) -> web.Response:
 
 
 async def retrieve_item(request: web.Request) -> web.Response:
-    """GET /v1/conversations/{id}/items/{item_id}."""
+    """GET /v1/conversations/{id}/items/{item_id}: returns one item."""
     _, store = _service_and_store(request)
     check_include(request)
     with store_errors_as_faults():

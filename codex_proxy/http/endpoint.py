@@ -25,7 +25,7 @@ TRUE: Final[Schema] = {"const": True}
 
 
 def ref(name: str) -> Schema:
-    """Returns a reference to the component of this name."""
+    """Returns a `$ref` to the schema component of this name."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
@@ -75,7 +75,7 @@ Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Chapter: TypeAlias = Literal[
     "Chat Completions", "Messages", "Models", "Responses", "Conversations", "Usage", "The server itself"
 ]
-"""A chapter of the API reference."""
+"""A chapter of the API reference, in which endpoints are documented together."""
 
 Kind: TypeAlias = Literal["turn", "stored", "read", "open"]
 """The kind of an endpoint, which determines its possible faults. `turn`: runs a turn of the agent; `stored`: needs
@@ -96,7 +96,7 @@ class Endpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     method: Literal["GET", "POST", "DELETE"]
     path: str
-    """The path without `/v1`."""
+    """The path without `/v1`, as the documentation shows it."""
     match: str = ""
     """The path pattern for aiohttp, where it differs from `path`."""
     handler: Handler

@@ -70,7 +70,7 @@ class EventCounts:
         self.usage: Usage | None = None
 
     def count(self, events: Sequence[Event]) -> None:
-        """Counts a batch of events."""
+        """Adds the deltas of a batch of events, and takes the last reported tokens in it."""
         if len(events) == 1 and isinstance(events[0], ForwardedBytes):
             self.deltas += events[0].deltas
             return

@@ -50,7 +50,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meter(Protocol):
-    """Counts finished requests."""
+    """The interface for counting finished requests."""
 
     def count(self, record: RequestRecord) -> None: ...
 

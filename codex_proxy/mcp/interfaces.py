@@ -34,7 +34,7 @@ class ProcessListener(Protocol):
     """Receives a process's output. Its methods are called on the event loop, `ended` exactly once and last."""
 
     def received(self, chunk: bytes) -> None:
-        """Takes a chunk of stdout."""
+        """Handles a chunk of the process's stdout."""
 
     def ended(self, exit: ProcessExit) -> None:
         """Called when the process has ended and all its output was received."""

@@ -126,10 +126,10 @@ class ChildListener(Protocol):
     """Receives a child's output and its end. Its methods are called on the event loop and must not block."""
 
     def received(self, chunk: bytes) -> None:
-        """Takes a chunk of stdout, as it was read from the pipe."""
+        """Handles a chunk of stdout, as it was read from the pipe."""
 
     def ended(self, exit: Exit) -> None:
-        """The child has ended. Called exactly once, after the last `received`."""
+        """Handles the end of the child. Called exactly once, after the last `received`."""
 
 
 class Child:

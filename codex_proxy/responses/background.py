@@ -211,7 +211,7 @@ class Recovery(msgspec.Struct, frozen=True):
 
 
 def recovery_of(body: bytes, hints: RequestHints) -> bytes:
-    """Encodes the request of a turn that can be run again."""
+    """Encodes the request of a turn that can be run again, for the store."""
     return msgspec.json.encode(Recovery(body.decode(), hints.mode, hints.workdir, hints.activity))
 
 

@@ -37,7 +37,7 @@ SAVE_SECONDS = 30.0
 """The most seconds that saving a response may take. The store gives up on a locked database earlier."""
 
 Delivery: TypeAlias = Literal["whole", "sse", "websocket"]
-"""How the client reads the response."""
+"""How the client reads the response: as one object, as server-sent events, or as WebSocket frames."""
 
 Observe: TypeAlias = Callable[[Sequence[Event]], None]
 

@@ -81,7 +81,7 @@ class ConversationTurns:
 
 
 class Webhooks(Protocol):
-    """Sends webhooks that the store holds."""
+    """The interface of a sender of webhooks. The webhooks themselves are in the store."""
 
     def make_for(self, response_id: str, status: str) -> Sequence[PendingWebhook]:
         """Returns the webhooks to post for a response that has ended with `status`. They are stored together with the

@@ -139,7 +139,7 @@ class EventLog:
 
     @property
     def end(self) -> int:
-        """The position after the last batch."""
+        """The position after the last batch, as a count of batches since the start of the log."""
         return self._dropped + len(self._batches)
 
     def trim(self) -> None:
@@ -170,7 +170,7 @@ class EventLog:
 
 
 class Cursor:
-    """A reader's position in a log."""
+    """A reader of a log, and its position in it."""
 
     def __init__(self, log: EventLog, position: int, seen: int) -> None:
         self.position = position

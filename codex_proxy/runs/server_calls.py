@@ -29,7 +29,7 @@ GONE = ToolOutput((TextPart(NOT_REGISTERED),), NOT_REGISTERED, failed=True)
 
 
 class ToolRunner(Protocol):
-    """Runs tools for one request."""
+    """The interface for running the tools of one request."""
 
     async def run(self, tool: Tool, arguments: str) -> ToolOutput:
         """Runs the tool and returns its output, within a time limit. `arguments` is the model's text. May be

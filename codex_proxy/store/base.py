@@ -109,7 +109,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
     `spared` protects only those that a turn is continuing, and background responses that have just ended."""
     max_bytes: int | None = 4 << 30
-    """The most bytes of all content, most of which are images."""
+    """The most bytes of all stored content. Most of it are images."""
     spared: float = 3600.0
     """Seconds after the last use of an object during which it is not removed for number or size, so that no work in
     progress loses its context."""
@@ -119,7 +119,7 @@ class ContextLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The most content that a conversation, or a chain of responses, may have to be continued; None is no limit."""
 
     max_items: int | None = 20_000
-    """The most items: twice what one request may have."""
+    """The most items of a context: twice what one request may have."""
     max_bytes: int | None = 64 << 20
     """The most bytes: twice the largest request body, and far more than any model reads. A turn holds this much in
     memory."""
@@ -193,10 +193,10 @@ class ChainTurn(msgspec.Struct, frozen=True):
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """One event of a background stream."""
+    """One stored event of a background response's stream."""
 
     number: int
-    """Its `sequence_number`."""
+    """The event's `sequence_number`."""
     data: bytes
 
 

@@ -51,13 +51,13 @@ class Attempt:
         return self.policy.decisive if self.check is None else None
 
     def feed(self, events: Sequence[Event]) -> PolicyResult:
-        """Passes events of the agent through the tool policy and the check of the answer. Returns what is to be
-        done.
+        """Passes events of the agent through the tool policy and the check of the answer. Returns the events that
+        may be passed on, and what else is to be done.
         """
         return self._checked(self.policy.feed(events))
 
     def tool_finished(self, ask_id: str, output: ToolOutput) -> PolicyResult:
-        """Takes the output of a call that this server has run."""
+        """Handles the output of a call that this server has run. Returns what is to be done, as `feed` does."""
         return self._checked(self.policy.tool_finished(ask_id, output))
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:

@@ -125,7 +125,7 @@ def _work_of_pattern(pattern: str) -> int:
 
 
 MAX_VALUE = 200
-"""How many characters of a wrong value a message repeats."""
+"""The most characters of a wrong value that a message repeats."""
 
 LARGEST_SCHEMA = 128 * 1024
 """The most bytes of a schema. OpenAI accepts schemas with up to 120,000 characters of names."""

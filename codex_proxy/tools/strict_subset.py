@@ -118,7 +118,7 @@ class SchemaDocument:
     """A client's schema, with access to the parts of it that its references name."""
 
     def __init__(self, schema: bytes) -> None:
-        """Raises `msgspec.DecodeError` and `RecursionError`."""
+        """`schema` is JSON. Raises `msgspec.DecodeError` or `RecursionError` if it cannot be decoded."""
         self.root = _normalised(msgspec.json.decode(schema))
         self._nullable: dict[str, bool] = {}
         """Whether null is valid under the schema that a reference names."""

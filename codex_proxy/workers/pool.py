@@ -40,7 +40,7 @@ class NoAnswer(enum.Enum):
     BUSY = "busy"
     """No worker was free in time."""
     STOPPING = "stopping"
-    """The pool is closed."""
+    """The pool was closed."""
     NOT_STARTED = "not started"
     """The operating system could not start a process."""
 

@@ -57,7 +57,7 @@ class Conversation:
         self._messages: list[dict[str, str]] = []
 
     def forget(self) -> None:
-        """Removes all messages."""
+        """Removes all messages, so that a new conversation begins."""
         self._messages.clear()
 
     async def ask(self, text: str) -> AsyncGenerator[Piece, None]:

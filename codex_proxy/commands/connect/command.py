@@ -120,7 +120,7 @@ def listing() -> str:
 
 
 def entries_of(client: Client, target: Target) -> tuple[Entry, ...]:
-    """Returns the entries for the client's file."""
+    """Returns the values to set in the client's settings file, with their paths."""
     assert client.file is not None
     return tuple(
         msgspec.structs.replace(entry, value=target.filled(entry.value))

@@ -31,9 +31,9 @@ class Allowance(msgspec.Struct, frozen=True):
     limit: int
     remaining: int
     full_after: float
-    """The time until the whole limit is available again."""
+    """The seconds until the whole limit is available again."""
     wait: float
-    """The time until the next request may pass; 0 if it may at once."""
+    """The seconds until the next request may pass; 0 if it may at once."""
 
 
 class _Bucket(msgspec.Struct, frozen=True):

@@ -32,7 +32,7 @@ def item_digest(json: object, raw: object) -> bytes:
 
 
 def add_function(connection: sqlite3.Connection) -> None:
-    """Makes `checksum(blob)` available in SQL statements."""
+    """Defines the SQL function `checksum(blob)` on a connection."""
     connection.create_function("checksum", 1, checksum, deterministic=True)
 
 

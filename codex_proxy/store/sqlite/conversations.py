@@ -64,7 +64,7 @@ def get(connection: sqlite3.Connection, owner: str, id: str) -> Conversation | N
 
 
 def existing(connection: sqlite3.Connection, owner: str, id: str) -> Conversation:
-    """Returns the conversation. Raises `NotStored`."""
+    """Returns the conversation with this id. Raises `NotStored` if the owner has none."""
     found = get(connection, owner, id)
     if found is None:
         raise NotStored("conversation", id)

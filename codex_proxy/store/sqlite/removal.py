@@ -35,7 +35,7 @@ class Budget:
         self.left = left
 
     def spend(self, size: int = 0) -> None:
-        """Counts a removed row whose body has `size` bytes."""
+        """Subtracts one removed row, whose body has `size` bytes."""
         self.left -= 1 + size // PAGE_BYTES
 
 
