@@ -109,7 +109,9 @@ class StartError(Exception):
 
 
 class Server:
-    """One server. Call `start`, and at the end `stop`, which ends every process and connection."""
+    """The server: its agents, its store and its HTTP application. Call `start`, and at the end `stop`, which ends
+    every process and connection.
+    """
 
     def __init__(self, settings: Settings, agent: Agent) -> None:
         self.agent = agent

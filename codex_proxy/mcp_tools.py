@@ -86,7 +86,7 @@ log = structlog.get_logger(__name__)
 
 
 class McpToolSource:
-    """All MCP servers of this proxy. Call `close` after the last turn."""
+    """Lists and runs the tools of all MCP servers of this proxy. Call `close` after the last turn."""
 
     def __init__(
         self,

@@ -46,7 +46,9 @@ class McpRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolSource(Protocol):
-    """All MCP servers: the operator's, and those that requests may name."""
+    """The interface of all MCP servers whose tools this server runs: the operator's, and those that requests may
+    name.
+    """
 
     steps: int
     """The most steps of one turn in which calls are run."""

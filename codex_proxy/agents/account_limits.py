@@ -133,7 +133,7 @@ def _number(reported: Mapping[str, Any], *names: str) -> float | None:
 
 
 class NewestLimits:
-    """The newest limits of an account, by their ids. Not thread-safe."""
+    """The newest limits of one account, by their ids, as agents reported them. Not thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[str, AccountLimits] = {}

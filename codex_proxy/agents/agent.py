@@ -28,7 +28,7 @@ class ProcessCounts(msgspec.Struct, frozen=True):
 
 
 class Agent(Protocol):
-    """An agent of one kind. It takes turns once `start` has returned."""
+    """The interface of an agent, such as Codex or Claude Code. It takes turns once `start` has returned."""
 
     @property
     def name(self) -> str: ...

@@ -33,7 +33,7 @@ INPUT_SCHEMA: Final[Mapping[str, Any]] = {
 }
 """The parameters of the function that represents a custom tool."""
 NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
-"""The parameters of a function without any in the request."""
+"""The JSON Schema of the parameters of a function, if the request gives none."""
 MAX_OPENING: Final = 1000
 """The most characters before the input in arguments that are read as they arrive."""
 

@@ -48,7 +48,9 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class FailoverSession(AgentSession):
-    """A session of one or more attempts. End it with `release_last`."""
+    """A session with an upstream that makes further attempts until an answer begins. The owner must release it with
+    `release_last`.
+    """
 
     def __init__(
         self,

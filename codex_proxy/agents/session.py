@@ -81,7 +81,9 @@ class Transport(Protocol):
 
 
 class SessionListener(Protocol):
-    """Receives the events of a session, synchronously on the event loop."""
+    """The interface of the owner of a session. Its methods get the events of the session, synchronously on the
+    event loop.
+    """
 
     def session_received(self, session: AgentSession, events: list[Event], size: int) -> None:
         """Takes the events that the dialect returned for `size` bytes of output."""

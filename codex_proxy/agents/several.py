@@ -32,7 +32,7 @@ Listed = tuple[tuple[AgentModel, ...], ...]
 
 
 class SeveralAgents:
-    """An `Agent` with one or more members; the first member is the default."""
+    """An `Agent` that passes each turn to one of its members, by the turn's model. The first member is the default."""
 
     name = "several"
     version = __version__

@@ -16,7 +16,7 @@ C = TypeVar("C", bound=Enum)
 
 
 class ImpossibleChange(Exception):  # noqa: N818 - says what it is
-    """A change that the table does not list for the state."""
+    """The table of a state machine has no transition for this state and change. That is a bug of this server."""
 
 
 class StateTable(dict[tuple[S, C], S]):

@@ -68,7 +68,7 @@ RETRY_SECONDS = 5
 
 
 class HeldBytes:
-    """The bytes of the budget that are counted for one request."""
+    """The part of a `ByteBudget` that one request uses for its body."""
 
     def __init__(self, budget: ByteBudget, owner: str) -> None:
         self._budget = budget

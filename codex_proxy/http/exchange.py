@@ -61,7 +61,7 @@ def _shows(event: Event) -> bool:
 
 
 class EventCounts:
-    """The number of deltas of one request, and the tokens that were reported last."""
+    """Counts the deltas of one request, and keeps the tokens that were reported last, for metrics."""
 
     __slots__ = ("deltas", "usage")
 
@@ -141,7 +141,7 @@ def timings_of(request: web.Request) -> TurnTimings:
 
 
 class Source(Protocol):
-    """The events of one answer, for a single reader."""
+    """The interface of a source of the events of one answer, for a single reader."""
 
     @property
     def continued(self) -> bool:
@@ -269,7 +269,7 @@ async def start_samples(
 
 
 class Reader(Protocol):
-    """Reads one answer while it is made, for one HTTP request."""
+    """The interface of a reader of one answer while it is made, for one HTTP request."""
 
     @property
     def finished(self) -> bool:
@@ -312,7 +312,7 @@ class Reader(Protocol):
 
 
 class WholeReader(Reader, Protocol):
-    """Reads an answer that may also be returned as a whole."""
+    """The interface of a reader of an answer that may also be returned as a whole."""
 
     def result(self) -> bytes:
         """Returns the whole answer. Raises the `Fault` of a failed turn."""

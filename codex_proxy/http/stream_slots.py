@@ -119,7 +119,7 @@ class StreamSlots:
 
 
 class StreamSlot:
-    """The slot of one stream; it is taken until `release` is called."""
+    """The slot that one open stream takes, until `release` is called."""
 
     def __init__(self, slots: StreamSlots, request_id: str, owner: str, count: StreamCount) -> None:
         self.count = count

@@ -51,7 +51,7 @@ for _name in ("mcp", "client", "httpx2", "httpcore2"):
 
 
 class Connection:
-    """A session with an MCP server. Create it, `start` it, and `close` it at the end."""
+    """One session with an MCP server. Create it, then call `start`, and at the end `close`."""
 
     def __init__(
         self,

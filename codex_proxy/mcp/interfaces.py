@@ -18,7 +18,7 @@ class StartError(Exception):
 
 
 class ProcessExit(Protocol):
-    """How a process ended: by exit code or by signal."""
+    """The interface of the record how a process ended: its exit code or its signal."""
 
     @property
     def code(self) -> int | None: ...
@@ -41,7 +41,7 @@ class ProcessListener(Protocol):
 
 
 class Process(Protocol):
-    """A running program with a pipe to its stdin (implemented by `process.child.Child`)."""
+    """The interface of a running program with a pipe to its stdin. `process.child.Child` implements it."""
 
     @property
     def unsent(self) -> int:

@@ -74,7 +74,9 @@ class _Session:
 
 
 class RequestServers:
-    """Sessions with the MCP servers that requests name. Call `close` when the server stops."""
+    """Opens sessions with the MCP servers that requests name, and keeps them for a while. Call `close` when the
+    server stops.
+    """
 
     def __init__(
         self,

@@ -32,7 +32,9 @@ FIRST_DELAYED_FAILURE: Final = 2
 
 
 class McpServer:
-    """One MCP server. Call `close` when it is no longer needed."""
+    """A client of one MCP server: connects to it when needed, and caches its tools. Call `close` when it is no
+    longer needed.
+    """
 
     def __init__(
         self,

@@ -57,7 +57,7 @@ RETRY_SECONDS = 2.0
 
 
 class BackgroundResponse(RunningResponse):
-    """Runs a response that is stored with the status `queued`."""
+    """Runs the turn of a response that is stored with the status `queued`, and stores its frames and its end."""
 
     def __init__(self, service: ResponsesService, prepared: PreparedResponse, store: Store) -> None:
         super().__init__(service, prepared, "sse" if prepared.parsed.stream else "whole", paced=False)

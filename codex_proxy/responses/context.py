@@ -56,7 +56,7 @@ class Context(msgspec.Struct, frozen=True):
 
 
 class ContextFields(Protocol):
-    """The fields of a request that name its context."""
+    """The interface of a parsed request: the fields that name its context."""
 
     @property
     def input_items(self) -> tuple[ItemDict, ...]: ...

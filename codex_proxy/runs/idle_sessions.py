@@ -217,7 +217,9 @@ def thread_key(owner: str, turn: Turn) -> bytes:
 
 
 class IdleSessions:
-    """Keeps idle sessions and listens to them: a session that ends is no longer kept."""
+    """Keeps sessions for the next request of their client. It listens to them, so that a session that ends is no
+    longer kept.
+    """
 
     def __init__(self, limits: IdleLimits, scheduler: Callable[[], Scheduler]) -> None:
         self._limits = limits

@@ -65,7 +65,9 @@ class Deadlines(msgspec.Struct, frozen=True):
 
 
 class DeadlineWatch:
-    """Calls `expired` once, with the failure, when one of the deadlines passes."""
+    """Watches the time limits of one turn, and calls `expired` once, with the failure, when one of them is
+    exceeded.
+    """
 
     def __init__(
         self, deadlines: Deadlines, scheduler: Scheduler, expired: Callable[[Failure], None]

@@ -81,7 +81,7 @@ class _StartPlan(msgspec.Struct, frozen=True):
 
 
 class RunScheduler:
-    """Starts runs on one agent, and controls them until they end."""
+    """Starts the runs of an agent's turns, limits how many there are at once, and controls them until they end."""
 
     def __init__(
         self,

@@ -281,7 +281,9 @@ NewItem: TypeAlias = StoredItem | ItemReference
 
 
 class Responses(Protocol):
-    """Responses, their items, and the event frames of those that run in the background."""
+    """The interface of the stored responses, with their items, and the event frames of those that run in the
+    background.
+    """
 
     async def add_response(
         self,
@@ -369,7 +371,9 @@ class Responses(Protocol):
 
 
 class Conversations(Protocol):
-    """Conversations and their items. An item that several conversations and responses hold is stored once."""
+    """The interface of the stored conversations and their items. An item that is in several conversations and
+    responses is stored once.
+    """
 
     async def add_conversation(
         self, conversation: Conversation, items: Sequence[NewItem] = ()
@@ -437,8 +441,9 @@ class Conversations(Protocol):
 
 
 class Outbox(Protocol):
-    """Webhook events that are yet to be delivered, kept over restarts. `Responses.update_response` adds them with
-    the end of a response."""
+    """The interface of the stored webhook events that were not delivered yet. `Responses.update_response` adds them
+    when a response ends.
+    """
 
     async def count_webhook_try(self, pending: PendingWebhook) -> None:
         """Writes down the number of delivery attempts of a pending webhook."""
@@ -454,7 +459,7 @@ class Outbox(Protocol):
 
 
 class Maintenance(Protocol):
-    """The methods for the operator's commands and for the background task that applies `Retention`."""
+    """The interface for the operator's commands and for the background task that applies `Retention`."""
 
     async def stats(self) -> StoreStats: ...
 
@@ -492,4 +497,4 @@ class Maintenance(Protocol):
 
 
 class Store(StepMemory, Responses, Conversations, UsageLedger, Outbox, Maintenance, Protocol):
-    """The whole store. Functions should take the narrowest of its parts that they need."""
+    """The interface of the whole store. A function should take the narrowest of its parts that it needs."""

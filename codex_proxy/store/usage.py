@@ -77,7 +77,7 @@ class UsageSum(msgspec.Struct, frozen=True):
 
 
 class UsageLedger(Protocol):
-    """Adds up tokens and requests by hour, owner and model, and keeps the sums for about a year."""
+    """The interface of the sums of tokens and requests by hour, owner and model, which are kept for about a year."""
 
     async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
         """Adds these entries to the sums: all of them or none."""
@@ -96,7 +96,7 @@ NOTHING: Final = Figures()
 
 
 class RamUsage:
-    """A `UsageLedger` in memory."""
+    """A `UsageLedger` in RAM, for a server without a store."""
 
     def __init__(self, most: int = MAX_ENTRIES) -> None:
         self._most = most

@@ -203,7 +203,8 @@ class PolicyResult(msgspec.Struct):
 
 
 class ToolPolicy:
-    """The tool policy of one attempt. `second_try`: this is the second attempt.
+    """Decides, for one attempt at a turn, who answers each call of the model: the client, this server, or an error.
+    `feed` takes the agent's events. `second_try`: this is the second attempt.
 
     Events are dropped after a `TurnEnded` of the agent, after one that the policy made, and once `again` was set.
     """

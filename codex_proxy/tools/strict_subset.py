@@ -100,7 +100,7 @@ _BESIDE: Final = ANNOTATIONS | {"title", "description", "$comment"}
 
 
 class CannotFitError(Exception):
-    """The strict subset has no schema with the same meaning."""
+    """OpenAI's strict subset has no schema with the same meaning as the client's."""
 
 
 class Absence(Enum):
@@ -115,7 +115,7 @@ class Absence(Enum):
 
 
 class SchemaDocument:
-    """A client's schema, with access to the parts of it that its references name."""
+    """A client's JSON schema, with the schemas that its references name."""
 
     def __init__(self, schema: bytes) -> None:
         """`schema` is JSON. Raises `msgspec.DecodeError` or `RecursionError` if it cannot be decoded."""

@@ -142,7 +142,7 @@ class Slots:
         return self._queue.waiting_of(owner)
 
     def take_now(self, owner: str) -> Slot | None:
-        """Takes a slot and returns it; None if none is free for this owner."""
+        """Takes a slot and returns it; None if none is free for this owner now."""
         if not self._queue.enter(owner):
             return None
         self._idle.clear()

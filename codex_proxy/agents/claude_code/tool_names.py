@@ -44,7 +44,7 @@ def model_name(name: str) -> str:
 
 
 class OfferedTools:
-    """The tools of one turn, by the name with which the model calls them."""
+    """The client's tools in one turn, by the names with which the model calls them."""
 
     def __init__(self, tools: Iterable[Tool]) -> None:
         self._tools = {model_name(tool.name): tool for tool in tools}

@@ -8,7 +8,7 @@ from codex_proxy.core.states import StateTable
 
 
 class State(Enum):
-    """How far the program is with the client's turn."""
+    """The states of a turn in a Claude Code process."""
 
     STARTING = "the program is given the prompt, the tools and the settings"
     FEEDING = "the program is given the history, message by message"

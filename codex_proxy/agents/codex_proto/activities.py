@@ -77,7 +77,7 @@ def one_line(text: str) -> str:
 
 
 class Activities:
-    """The activities of a turn. Its methods append events to `out`."""
+    """The agent's activities in one turn that have begun and not ended. Its methods append their events to `out`."""
 
     __slots__ = ("_count", "_decoders", "_open", "workdir")
 

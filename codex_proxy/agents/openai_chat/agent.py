@@ -55,7 +55,7 @@ NO_CLIENTS_KEY: Final = Failure(
 
 
 class OpenAIChatAgent:
-    """An `Agent` without processes: a turn is one or more requests to the upstream."""
+    """An `Agent` that starts no processes: its turns are HTTP requests to an upstream."""
 
     name = NAME
     version = __version__

@@ -47,7 +47,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class ToolCalls:
-    """The calls of one answer, in the order in which they began."""
+    """Collects the tool calls of one answer from deltas, in the order in which they began."""
 
     def __init__(self, new_id: Callable[[str], str], taken: Container[str] = ()) -> None:
         """`new_id` returns a new id with the given prefix, for calls that have none. `taken`: the ids of earlier

@@ -48,7 +48,7 @@ class _Frame(msgspec.Struct, frozen=True):
 
 
 class Conversation:
-    """The messages of a conversation, and the model for the next one."""
+    """A conversation with a server: its messages so far, and the model for the next one."""
 
     def __init__(self, base_url: str, model: str, key: str | None) -> None:
         self.base_url = base_url.rstrip("/")

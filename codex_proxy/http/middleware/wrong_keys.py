@@ -127,7 +127,7 @@ MAX_WAITING: Final = 256
 
 
 class WrongKeys:
-    """Delays the checks of keys that may be guesses. There is one object for the server."""
+    """Delays the checks of keys that may be guesses. One object for the whole server."""
 
     def __init__(self, clock: Clock, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
         self._attempts = FailedAttempts(clock)

@@ -41,7 +41,7 @@ _RESPONSE: Final = (
 
 
 class Change(NamedTuple):
-    """The columns that an update replaces; None leaves a column as it is."""
+    """The new values of a stored response's columns; None leaves a column as it is."""
 
     status: str
     json: bytes

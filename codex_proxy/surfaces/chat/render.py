@@ -80,8 +80,8 @@ NOBODY: Final[tuple[Choice, ...]] = ()
 
 
 class ChatRenderer:
-    """Renders one answer. `feed` takes every event of the turn, in order, in batches of any size. The private
-    methods append SSE frames to `out`.
+    """Renders the events of a turn as a chat completion, streamed or whole. `feed` takes every event of the turn,
+    in order, in batches of any size. The private methods append SSE frames to `out`.
 
     `whole_calls` is for `parallel_tool_calls: false`: each call is then one delta (docs/contract.md#streams).
     """

@@ -62,8 +62,8 @@ class _Call:
 
 
 class MessagesRenderer:
-    """Renders one answer. Call `feed` with every event of the turn, in order, in batches of any size. The private
-    methods append SSE frames to `out`.
+    """Renders the events of a turn as a message of Anthropic's API, streamed or whole. Call `feed` with every event
+    of the turn, in order, in batches of any size. The private methods append SSE frames to `out`.
     """
 
     def __init__(

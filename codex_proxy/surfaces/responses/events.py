@@ -88,7 +88,7 @@ class Events(Protocol):
 
 
 class FrameList:
-    """Frames that are waiting to be taken, and the number of the next frame."""
+    """Encoded frames that were not taken yet, and the number of the next frame. The base of the encoders of events."""
 
     def __init__(self) -> None:
         self.number = 0

@@ -30,7 +30,7 @@ _UNDER_WAY: Final = frozenset({"in_progress", "calling", "incomplete"})
 
 
 class McpHistory:
-    """Converts the MCP items of a history. Call `convert` with each of them, in order."""
+    """Converts the items of MCP servers in one history. Call `convert` with each of them, in order."""
 
     def __init__(self, items: Sequence[ItemDict], earlier: int, taken: Collection[str]) -> None:
         """`items` is the whole history, of which the first `earlier` come from before the request. `taken` are the

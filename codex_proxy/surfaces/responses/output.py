@@ -55,7 +55,7 @@ _PHASES: Final = frozenset({"commentary", "final_answer"})
 
 
 class Part:
-    """A text of an output item that grows delta by delta."""
+    """One part of an output item, such as a text or the arguments of a call, which grows by deltas."""
 
     __slots__ = ("annotations", "fragments", "head", "index", "key")
 

@@ -83,7 +83,9 @@ class _RawReasoning(msgspec.Struct, frozen=True):
 
 
 class ResponsesRenderer:
-    """Renders one response. `feed` takes every event of the turn, in order, in batches of any size."""
+    """Renders the events of a turn as a response object and its stream of events. `feed` takes every event of the
+    turn, in order, in batches of any size.
+    """
 
     unshown: tuple[type, ...] = ()
     """Types of the agent's items that are left out of the answer."""
