@@ -21,6 +21,7 @@ RETIRED = {
     "KeptThreads": "IdleSessions",
     "Parked": "PendingOutputs",
     "ParkedCalls": "PendingCalls",
+    "Door": "ToolEndpoint",
     "alone_the_first_time": "first_start_lock",
     "look_once": "request_models_once",
     "last_words": "last_useful_line",

@@ -137,7 +137,7 @@ async def test_the_door_of_a_session_is_closed_with_it_and_takes_no_other_token(
         asked = user("[[fake:tool_call]]", tools=[WEATHER])
         first = await proxy.ask(asked)
         assert first.status == 200
-        await until(lambda: server.door_count == 0)
+        await until(lambda: server.endpoint_count == 0)
         assert not server.url.startswith(proxy.url), "it has a port of its own"
         async with aiohttp.ClientSession() as session:
             body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}

@@ -121,18 +121,18 @@ def test_a_session_total_is_the_turns_where_the_total_before_it_is_known() -> No
 
     counter = UsageCounter("session")
     counter.start_turn()
-    assert counter.result(told(10)) == Usage(10, 0, 10, 0)
+    assert counter.read_result(told(10)) == Usage(10, 0, 10, 0)
     counter.start_turn()
-    counter.go_on()
-    assert counter.result(told(30)) is None, "it covers several requests"
+    counter.start_request()
+    assert counter.read_result(told(30)) is None, "it covers several requests"
     counter.start_turn()
-    assert counter.result(told(35)) == Usage(5, 0, 5, 0)
+    assert counter.read_result(told(35)) == Usage(5, 0, 5, 0)
     counter.start_turn()
-    assert counter.result({}) is None
+    assert counter.read_result({}) is None
     counter.start_turn()
-    assert counter.result(told(90)) is None, "what the turn without a count spent is in it"
+    assert counter.read_result(told(90)) is None, "what the turn without a count spent is in it"
     counter.start_turn()
-    assert counter.result(told(91)) == Usage(1, 0, 1, 0)
+    assert counter.read_result(told(91)) == Usage(1, 0, 1, 0)
 
 
 def test_the_count_of_the_last_model_call_is_not_that_of_a_request_with_two_messages() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from codex_proxy.agents.acp import tool_server
 from codex_proxy.agents.acp.messages import Input, ToolCalled, ToolDropped, ToolsListed, ToolsSettled
-from codex_proxy.agents.acp.tool_server import Door, ToolServer
+from codex_proxy.agents.acp.tool_server import ToolEndpoint, ToolServer
 from codex_proxy.core.items import Tool
 from tests.waiting import eventually
 
@@ -33,17 +33,24 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-def heard_by(door: Door) -> list[Input]:
+def heard_by(endpoint: ToolEndpoint) -> list[Input]:
     heard: list[Input] = []
-    door.sink = heard.append
+    endpoint.sink = heard.append
     return heard
 
 
 async def ask(
-    http: aiohttp.ClientSession, server: ToolServer, door: Door, method: str, params: Any = None, id: Any = 1
+    http: aiohttp.ClientSession,
+    server: ToolServer,
+    endpoint: ToolEndpoint,
+    method: str,
+    params: Any = None,
+    id: Any = 1,
 ) -> Any:
     body = {"jsonrpc": "2.0", "id": id, "method": method, "params": params or {}}
-    async with http.post(server.url, json=body, headers={"Authorization": f"Bearer {door.token}"}) as reply:
+    async with http.post(
+        server.url, json=body, headers={"Authorization": f"Bearer {endpoint.token}"}
+    ) as reply:
         return await reply.json()
 
 
@@ -59,18 +66,18 @@ async def test_it_listens_on_loopback_only(server: ToolServer) -> None:
 async def test_an_agent_is_greeted_and_told_the_tools_once(
     server: ToolServer, http: aiohttp.ClientSession
 ) -> None:
-    door = await server.open(TOOLS)
-    heard = heard_by(door)
-    greeting = await ask(http, server, door, "initialize", {"protocolVersion": "2025-06-18"})
+    endpoint = await server.open(TOOLS)
+    heard = heard_by(endpoint)
+    greeting = await ask(http, server, endpoint, "initialize", {"protocolVersion": "2025-06-18"})
     assert greeting["result"]["protocolVersion"] == "2025-06-18"
     for _ in range(2):
-        listed = (await ask(http, server, door, "tools/list"))["result"]["tools"]
+        listed = (await ask(http, server, endpoint, "tools/list"))["result"]["tools"]
     assert listed[0]["name"] == "get_weather"
     assert listed[1]["inputSchema"]["required"] == ["input"]
     assert all(tool["annotations"]["readOnlyHint"] for tool in listed)
     assert heard == [ToolsListed()]
-    assert (await ask(http, server, door, "server/discover"))["error"]["code"] == -32601
-    assert (await ask(http, server, door, "prompts/list"))["result"] == {"prompts": []}
+    assert (await ask(http, server, endpoint, "server/discover"))["error"]["code"] == -32601
+    assert (await ask(http, server, endpoint, "prompts/list"))["result"] == {"prompts": []}
 
 
 async def test_a_door_opens_to_its_own_token_only(server: ToolServer, http: aiohttp.ClientSession) -> None:
@@ -86,8 +93,8 @@ async def test_a_door_opens_to_its_own_token_only(server: ToolServer, http: aioh
 
 
 async def test_what_is_no_request_is_refused(server: ToolServer, http: aiohttp.ClientSession) -> None:
-    door = await server.open(TOOLS)
-    headers = {"Authorization": f"Bearer {door.token}"}
+    endpoint = await server.open(TOOLS)
+    headers = {"Authorization": f"Bearer {endpoint.token}"}
     for body, status in ((b"{", 400), (b"[]", 400), (b'{"method": "notifications/initialized"}', 202)):
         async with http.post(server.url, data=body, headers=headers) as reply:
             assert reply.status == status
@@ -99,21 +106,23 @@ async def test_a_call_is_kept_alive_with_progress_until_its_result_is_given(
     server: ToolServer, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tool_server, "PROGRESS_SECONDS", 0.01)
-    door = await server.open(TOOLS)
-    heard = heard_by(door)
+    endpoint = await server.open(TOOLS)
+    heard = heard_by(endpoint)
     body = {
         "jsonrpc": "2.0",
         "id": 7,
         "method": "tools/call",
         "params": call(progressToken=5, callId="toolu_1"),
     }
-    async with http.post(server.url, json=body, headers={"Authorization": f"Bearer {door.token}"}) as reply:
+    async with http.post(
+        server.url, json=body, headers={"Authorization": f"Bearer {endpoint.token}"}
+    ) as reply:
         assert reply.headers["Content-Type"] == "text/event-stream"
         seen = b""
         while b"notifications/progress" not in seen:
             seen += await reply.content.readline()
         assert heard[0] == ToolCalled("call-1", "toolu_1", "get_weather", '{"city":"Oslo"}')
-        door.give("call-1", {"content": [], "isError": False})
+        endpoint.set_result("call-1", {"content": [], "isError": False})
         rest = (seen + await reply.read()).decode()
     messages = [
         json.loads(line.removeprefix("data: ")) for line in rest.splitlines() if line.startswith("data: ")
@@ -127,9 +136,9 @@ async def test_calls_that_come_together_settle_once(
 ) -> None:
     monkeypatch.setattr(tool_server, "SETTLE_SECONDS", 0.05)
     monkeypatch.setattr(tool_server, "UNREPORTED_SECONDS", 0.1)
-    door = await server.open(TOOLS)
-    heard = heard_by(door)
-    asked = [asyncio.ensure_future(ask_stream(http, server, door)) for _ in range(2)]
+    endpoint = await server.open(TOOLS)
+    heard = heard_by(endpoint)
+    asked = [asyncio.ensure_future(ask_stream(http, server, endpoint)) for _ in range(2)]
     await eventually(lambda: ToolsSettled(last=True) in heard)
     assert [type(each).__name__ for each in heard] == [
         "ToolCalled",
@@ -137,55 +146,57 @@ async def test_calls_that_come_together_settle_once(
         "ToolsSettled",
         "ToolsSettled",
     ]
-    door.give("call-1", {})
-    door.give("call-2", {})
+    endpoint.set_result("call-1", {})
+    endpoint.set_result("call-2", {})
     assert all("result" in text for text in await asyncio.gather(*asked))
 
 
-async def ask_stream(http: aiohttp.ClientSession, server: ToolServer, door: Door) -> str:
+async def ask_stream(http: aiohttp.ClientSession, server: ToolServer, endpoint: ToolEndpoint) -> str:
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call()}
-    async with http.post(server.url, json=body, headers={"Authorization": f"Bearer {door.token}"}) as reply:
+    async with http.post(
+        server.url, json=body, headers={"Authorization": f"Bearer {endpoint.token}"}
+    ) as reply:
         return await reply.text()
 
 
 async def test_an_agent_that_hangs_up_is_noticed(server: ToolServer, http: aiohttp.ClientSession) -> None:
-    door = await server.open(TOOLS)
-    heard = heard_by(door)
-    asked = asyncio.ensure_future(ask_stream(http, server, door))
+    endpoint = await server.open(TOOLS)
+    heard = heard_by(endpoint)
+    asked = asyncio.ensure_future(ask_stream(http, server, endpoint))
     await eventually(lambda: bool(heard))
     asked.cancel()
     await eventually(lambda: ToolDropped("call-1") in heard)
-    door.give("call-1", {})  # a late output goes nowhere
+    endpoint.set_result("call-1", {})  # a late output goes nowhere
 
 
 async def test_calls_that_wait_end_without_a_result_when_the_door_is_closed(
     server: ToolServer, http: aiohttp.ClientSession
 ) -> None:
-    door = await server.open(TOOLS)
-    heard = heard_by(door)
-    asked = asyncio.ensure_future(ask_stream(http, server, door))
+    endpoint = await server.open(TOOLS)
+    heard = heard_by(endpoint)
+    asked = asyncio.ensure_future(ask_stream(http, server, endpoint))
     await eventually(lambda: bool(heard))
-    door.close()
+    endpoint.close()
     with contextlib.suppress(aiohttp.ClientError):  # the connection may end before the stream does
         assert "result" not in await asked
-    assert server.door_count == 0
+    assert server.endpoint_count == 0
 
 
 async def test_too_many_calls_at_a_time_are_refused(
     server: ToolServer, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tool_server, "MAX_CALLS", 1)
-    door = await server.open(TOOLS)
-    heard = heard_by(door)
-    asked = asyncio.ensure_future(ask_stream(http, server, door))
+    endpoint = await server.open(TOOLS)
+    heard = heard_by(endpoint)
+    asked = asyncio.ensure_future(ask_stream(http, server, endpoint))
     await eventually(lambda: bool(heard))
-    assert "error" in await ask(http, server, door, "tools/call", call())
-    door.give("call-1", {})
+    assert "error" in await ask(http, server, endpoint, "tools/call", call())
+    endpoint.set_result("call-1", {})
     await asked
 
 
 def test_the_token_of_a_forwarder_is_in_no_command_line() -> None:
-    door = Door(ToolServer(), TOOLS)
-    entry = door.server_entry(http=False)
-    assert door.token not in " ".join((entry["command"], *entry["args"]))
-    assert entry["env"] == [{"name": "TOOL_SERVER_TOKEN", "value": door.token}]
+    endpoint = ToolEndpoint(ToolServer(), TOOLS)
+    entry = endpoint.server_entry(http=False)
+    assert endpoint.token not in " ".join((entry["command"], *entry["args"]))
+    assert entry["env"] == [{"name": "TOOL_SERVER_TOKEN", "value": endpoint.token}]

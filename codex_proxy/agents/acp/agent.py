@@ -19,7 +19,7 @@ from codex_proxy.agents.acp.presets import CAPABILITIES, Preset
 from codex_proxy.agents.acp.process import AcpProcess, AcpTransport, spawn_fault
 from codex_proxy.agents.acp.program import Declared, Program
 from codex_proxy.agents.acp.session_setup import Offer, offer_of
-from codex_proxy.agents.acp.tool_server import Door, ToolServer
+from codex_proxy.agents.acp.tool_server import ToolEndpoint, ToolServer
 from codex_proxy.agents.agent import Agent, ProcessCounts
 from codex_proxy.agents.base import Capability
 from codex_proxy.agents.confinement import Confinement
@@ -36,7 +36,7 @@ START_SECONDS: Final = 60.0
 """The most seconds that a program may take to answer `initialize`. It usually takes 0.3 to 2.5 s, ten times as long
 on a busy machine."""
 PROBE_SECONDS: Final = 60.0
-"""The most seconds that it may take to open the probe session, which shows its models."""
+"""The most seconds that a program may take to open the probe session, which shows its models."""
 MAX_SESSIONS: Final = 200
 """The most sessions of a process before it is replaced, since not every agent frees sessions that have ended."""
 PAUSE_SECONDS: Final = 5.0
@@ -64,9 +64,9 @@ WHERE: Final[Mapping[Sandbox, str]] = {
 }
 
 
-class Place(msgspec.Struct, frozen=True):
-    """The folder and sandbox of a process. Turns can share a process only if these are equal, because a confined
-    process can write to the same folders as long as it runs.
+class ProcessScope(msgspec.Struct, frozen=True):
+    """The working folder and sandbox of a process. Turns can share a process only if these are equal, because a
+    confined process can write to the same folders as long as it runs.
     """
 
     workdir: str
@@ -89,21 +89,21 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     state_folders: tuple[str, ...] = ()
     """The folders other than the workspace that a confined process may write to."""
 
-    def place_of(self, workdir: str, sandbox: Sandbox) -> Place:
-        """Returns the `Place` of the process that serves turns with this working folder and sandbox."""
+    def scope_of(self, workdir: str, sandbox: Sandbox) -> ProcessScope:
+        """Returns the working folder and sandbox of the process for a turn with this folder and sandbox."""
         if self.confinement is None or sandbox == "danger-full-access":
-            return Place(self.workdir)
+            return ProcessScope(self.workdir)
         # Without a workspace to write to, one process serves all folders.
-        return Place(workdir if sandbox == "workspace-write" else self.workdir, sandbox)
+        return ProcessScope(workdir if sandbox == "workspace-write" else self.workdir, sandbox)
 
-    def command_in(self, place: Place) -> Command:
-        """Returns the command that starts a process for this place. Raises `SpawnError` if the program cannot be
-        found.
+    def command_in(self, scope: ProcessScope) -> Command:
+        """Returns the command that starts a process with this folder and sandbox. Raises `SpawnError` if the
+        program cannot be found.
         """
-        command = msgspec.structs.replace(self.command, cwd=place.workdir)
-        if self.confinement is None or place.sandbox == "danger-full-access":
+        command = msgspec.structs.replace(self.command, cwd=scope.workdir)
+        if self.confinement is None or scope.sandbox == "danger-full-access":
             return command
-        workspace = (place.workdir,) if place.sandbox == "workspace-write" else ()
+        workspace = (scope.workdir,) if scope.sandbox == "workspace-write" else ()
         return self.confinement.around(command, (*workspace, *self.state_folders))
 
     def program(self, declared: Declared) -> Program:
@@ -128,7 +128,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Slot:
-    """The process for one place; or why none could be started."""
+    """The process for one scope; or why none could be started."""
 
     def __init__(self) -> None:
         self.process: AcpProcess | None = None
@@ -139,8 +139,8 @@ class _Slot:
 
 
 class AcpAgent:
-    """An `Agent` that keeps one ACP process running; if it is confined, one for each place. A process that has
-    ended, or has served many sessions, is replaced at the next turn.
+    """An `Agent` that keeps one ACP process running; if it is confined, one for each folder and sandbox in use. A
+    process that has ended, or has served many sessions, is replaced at the next turn.
     """
 
     members: Mapping[str, Agent] = {}
@@ -158,10 +158,10 @@ class AcpAgent:
         self._launch = launch
         self._clock = clock
         self._tool_server = ToolServer()
-        self._place = launch.place_of(launch.workdir, launch.sandbox)
-        """The place of turns whose request chooses no folder and no sandbox."""
-        self._slots: dict[Place, _Slot] = {self._place: _Slot()}
-        """The slots by place, the least recently used first."""
+        self._scope = launch.scope_of(launch.workdir, launch.sandbox)
+        """The scope of turns whose request chooses no folder and no sandbox."""
+        self._slots: dict[ProcessScope, _Slot] = {self._scope: _Slot()}
+        """The slots by scope, the least recently used first."""
         self._leaving: set[AcpProcess] = set()
         """Processes that take no further sessions. They are ended when they have no session left."""
         self._restarts = 0
@@ -171,7 +171,7 @@ class AcpAgent:
     @property
     def current(self) -> AcpProcess | None:
         """The process for turns whose request chooses no folder and no sandbox; None if it does not run."""
-        return self._slots[self._place].process
+        return self._slots[self._scope].process
 
     async def start(self) -> None:
         """Starts the program and reads what it offers. Raises `Fault` if it cannot be started. If nobody is signed
@@ -179,7 +179,7 @@ class AcpAgent:
         """
         if self._launch.confinement is not None:
             await asyncio.to_thread(self._launch.confinement.clear_tmp)
-        await self._process(self._place)
+        await self._process(self._scope)
 
     async def open(self, turn: Turn) -> AgentSession:
         """Returns a session that has not begun. Raises `Fault` if the program cannot be started."""
@@ -187,21 +187,21 @@ class AcpAgent:
             turn = msgspec.structs.replace(turn, workdir=self._launch.workdir)
         if turn.mode == "model":  # a plain model would act on nothing
             turn = msgspec.structs.replace(turn, sandbox="read-only")
-        place = self._launch.place_of(turn.workdir, turn.sandbox)
-        process = await self._process(place)
-        door = await self._open_door(turn)
-        if process.exit is not None or process in self._leaving:  # while the door was being opened
-            process = await self._process(place)
+        scope = self._launch.scope_of(turn.workdir, turn.sandbox)
+        process = await self._process(scope)
+        endpoint = await self._open_endpoint(turn)
+        if process.exit is not None or process in self._leaving:  # while the endpoint was being opened
+            process = await self._process(scope)
         declared = process.connection.declared
         assert declared is not None
-        servers = () if door is None else (door.server_entry(http=declared.http_tools),)
+        servers = () if endpoint is None else (endpoint.server_entry(http=declared.http_tools),)
         channel = process.open_channel()
         dialect = AcpTurn(channel, self._launch.program(declared), _new_id, servers=servers)
-        session = AgentSession(turn, dialect, AcpTransport(process, channel, dialect, door))
+        session = AgentSession(turn, dialect, AcpTransport(process, channel, dialect, endpoint))
         session.silence_hint = self._launch.preset.silence_hint
         return session
 
-    async def _open_door(self, turn: Turn) -> Door | None:
+    async def _open_endpoint(self, turn: Turn) -> ToolEndpoint | None:
         if not turn.tools:
             return None
         try:
@@ -228,7 +228,7 @@ class AcpAgent:
         return ProcessCounts(idle=len(processes) - busy, busy=busy, restarts=self._restarts)
 
     def trouble(self) -> Failure | None:
-        return self._slots[self._place].failure
+        return self._slots[self._scope].failure
 
     async def close(self) -> None:
         self._closed = True
@@ -249,36 +249,36 @@ class AcpAgent:
     def _running(self) -> list[AcpProcess]:
         return [slot.process for slot in self._slots.values() if slot.process is not None]
 
-    def _slot(self, place: Place) -> _Slot:
-        """Returns the slot of a place, and marks it as the most recently used. If the slot is new and there are too
+    def _slot(self, scope: ProcessScope) -> _Slot:
+        """Returns the slot of a scope, and marks it as the most recently used. If the slot is new and there are too
         many, retires the least recently used ones.
         """
-        slot = self._slots.pop(place, None)
+        slot = self._slots.pop(scope, None)
         if slot is None:
             slot = _Slot()
             for other, unused in list(self._slots.items()):
                 if len(self._slots) < MAX_PROCESSES:
                     break
-                if other != self._place and not unused.starting.locked():
+                if other != self._scope and not unused.starting.locked():
                     del self._slots[other]
                     if unused.process is not None:
                         self._retire(unused)
-        self._slots[place] = slot
+        self._slots[scope] = slot
         return slot
 
-    async def _process(self, place: Place) -> AcpProcess:
-        """Returns the process for the next session in this place; starts one if there is none. Raises `Fault` if
+    async def _process(self, scope: ProcessScope) -> AcpProcess:
+        """Returns the process for the next session in this scope; starts one if there is none. Raises `Fault` if
         that fails.
         """
         while True:
-            slot = self._slot(place)
+            slot = self._slot(scope)
             async with slot.starting:
                 if self._closed:
                     raise Fault(STOPPING)
-                if self._slots.get(place) is slot:  # else it had to make room while this turn waited
-                    return await self._process_in(slot, place)
+                if self._slots.get(scope) is slot:  # else it had to make room while this turn waited
+                    return await self._process_in(slot, scope)
 
-    async def _process_in(self, slot: _Slot, place: Place) -> AcpProcess:
+    async def _process_in(self, slot: _Slot, scope: ProcessScope) -> AcpProcess:
         current, now = slot.process, self._clock.monotonic()
         # Somebody may have signed in since: not every program looks again by itself.
         again = slot.failure is not None and now - slot.failed_at >= RECHECK_SECONDS
@@ -288,18 +288,18 @@ class AcpAgent:
             self._retire(slot)
         if slot.failure is not None and current is None and now - slot.failed_at < PAUSE_SECONDS:
             raise Fault(slot.failure)
-        slot.process = await self._started(slot, place)
+        slot.process = await self._started(slot, scope)
         return slot.process
 
-    async def _started(self, slot: _Slot, place: Place) -> AcpProcess:
+    async def _started(self, slot: _Slot, scope: ProcessScope) -> AcpProcess:
         process = AcpProcess(self._launch.preset.error_log)
         try:
             try:
-                command = self._launch.command_in(place)
+                command = self._launch.command_in(scope)
             except SpawnError as error:
                 raise spawn_fault(error) from error
             await process.start(command, timeout_seconds=START_SECONDS)
-            await process.probe(place.workdir, timeout_seconds=PROBE_SECONDS)
+            await process.probe(scope.workdir, timeout_seconds=PROBE_SECONDS)
         except Fault as fault:
             await process.end()
             slot.failure, slot.failed_at = fault.failure, self._clock.monotonic()

@@ -25,8 +25,8 @@ async def check_program(preset: Preset, launch_of: Callable[[], Awaitable[Launch
         return [Check(name="agent", status="failed", message=str(error), advice=str(error))]
     process = AcpProcess()
     try:
-        place = launch.place_of(launch.workdir, launch.sandbox)
-        await process.start(launch.command_in(place), timeout_seconds=START_SECONDS)
+        scope = launch.scope_of(launch.workdir, launch.sandbox)
+        await process.start(launch.command_in(scope), timeout_seconds=START_SECONDS)
         await process.probe(launch.workdir, timeout_seconds=PROBE_SECONDS)
     except SpawnError as error:
         return [_not_started(preset, str(error)), *_of_confinement(launch)]

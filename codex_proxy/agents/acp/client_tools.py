@@ -23,14 +23,14 @@ SERVER: Final = "client"
 PLAIN_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 """Names that every agent passes on unchanged, prefix included, to providers that allow 64 characters."""
 RENAMED: Final = "tool_"
-"""The prefix of generated names. A client's name with this prefix is replaced, too."""
+"""The prefix of the names that this server generates. A client's name with this prefix is replaced, too."""
 
 ACTING_KINDS: Final = frozenset({"execute", "edit", "delete", "move"})
 """Kinds of calls that are never calls of a client tool, except in Codex's adapter, which uses them for every MCP
 call."""
 
 READS: Final = {"readOnlyHint": True, "destructiveHint": False, "openWorldHint": False}
-"""MCP annotations of every tool: they declare it harmless, so that the agent may call several at once."""
+"""The MCP annotations of every offered tool. They declare it harmless, so that the agent may call several at once."""
 
 
 def agent_name(name: str) -> str:
@@ -90,7 +90,7 @@ def data_image(part: ImagePart) -> tuple[str, str] | None:
 
 
 class ClientTools:
-    """The client's tools in one turn, by the names under which they are offered."""
+    """The client's tools in one turn, found by the names under which the agent is offered them."""
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         self._tools = {agent_name(tool.name): tool for tool in tools}

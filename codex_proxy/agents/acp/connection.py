@@ -29,14 +29,18 @@ CLOSE_ID: Final = request_id(0, 3)
 
 
 class Received(msgspec.Struct, frozen=True):
-    """The result of received lines: bytes to write to the agent, and messages with their channels, in order."""
+    """What `Connection.receive` returns: the bytes to write to the agent now, and the received messages in order,
+    as pairs of a channel's number and its messages.
+    """
 
     writes: bytes
     messages_by_channel: list[tuple[int, list[Message]]]
 
 
 class Connection:
-    """The state of the connection to one agent process."""
+    """The state of the JSON-RPC connection to one agent process: what the agent has declared, its channels, and
+    their open requests.
+    """
 
     def __init__(self, client_name: str, client_version: str) -> None:
         self._client = {"name": client_name, "title": client_name, "version": client_version}

@@ -91,7 +91,9 @@ APPROVALS = {"execute": "command", "edit": "file_change", "delete": "file_change
 
 
 class AcpTurn:
-    """A `Dialect[Input]` on one channel of an agent's process. Its states are in `turn_states`."""
+    """The `Dialect` of agents that speak ACP: the turns of one session, one after the other. It reads the messages
+    of one channel of a `Connection` and the events at the session's tool server; its states are in `turn_states`.
+    """
 
     def __init__(
         self,
@@ -209,8 +211,8 @@ class AcpTurn:
             self._rejected = False
             self._send_prompt(later_prompt(new_items).blocks)
         else:
-            self._usage.go_on()
-            self._reader.go_on()
+            self._usage.start_request()
+            self._reader.start_request()
             for item in new_items:
                 if isinstance(item, HistoryOutput):
                     self._give_output(item.call_id, ToolReply(item.parts))
@@ -367,10 +369,10 @@ class AcpTurn:
     def _read_update(self, update: Any) -> None:
         self._reader.read(update)
         if self._reader.calls_model_again:
-            self._usage.another_call()
+            self._usage.add_model_call()
         if self._settled and not self._waiting and self._are_all_called():
             self._ask_client()
-        usage = self._usage.chunk(update.meta)
+        usage = self._usage.read_update(update.meta)
         if usage is not None:
             self._events.append(UsageReported(usage, "provider"))
 
@@ -414,7 +416,7 @@ class AcpTurn:
         if failure is not None:
             self._fail(failure)
             return
-        usage = self._usage.result(result)
+        usage = self._usage.read_result(result)
         if usage is not None:
             self._events.append(UsageReported(usage, "provider"))
         stop = _cut_in(result) or STOPS.get(str(result.get("stopReason")))
@@ -450,7 +452,7 @@ class AcpTurn:
             case ToolsListed():
                 self._listed(message)
             case ToolCalled() if self._state is State.PROMPTING:
-                self._usage.another_call()
+                self._usage.add_model_call()
                 self._new_calls.append(message)
                 self._settled = False
             case ToolCalled():
@@ -507,7 +509,7 @@ class AcpTurn:
                 self._ask_client()
 
     def _dropped(self, key: str) -> None:
-        """Handles a call (`key`: see `Door.park`) whose output the agent no longer waits for. The turn continues
+        """Handles a call (`key`: see `ToolCalled`) whose output the agent no longer waits for. The turn continues
         without it.
         """
         self._new_calls = [call for call in self._new_calls if call.key != key]

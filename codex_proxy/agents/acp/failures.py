@@ -56,14 +56,14 @@ ERROR_KINDS: Final = {
     "authentication_failed": K.AGENT_NOT_AUTHENTICATED,
     "model_not_found": K.MODEL_NOT_FOUND,
 }
-"""The fault for each value of `data.errorKind`."""
+"""The kind of fault for each value of `data.errorKind` in a JSON-RPC error."""
 CATEGORIES: Final = {
     "limit": K.AGENT_RATE_LIMITED,
     "service": K.UPSTREAM_ERROR,
     "access": K.AGENT_NOT_AUTHENTICATED,
     "request": K.REJECTED_BY_PROVIDER,
 }
-"""The fault for each value of `sessionFailure.category`."""
+"""The kind of fault for each value of `sessionFailure.category` in the `_meta` of a result."""
 
 
 def failure_of_error(error: RpcError, preset: Preset) -> Failure:

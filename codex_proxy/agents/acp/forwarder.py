@@ -19,7 +19,7 @@ SECONDS = 86_400.0
 
 
 def put(line: bytes) -> None:
-    """Prints one message to stdout."""
+    """Prints one message to stdout as a line."""
     if line.strip():
         with LOCK:
             sys.stdout.buffer.write(line.strip() + b"\n")

@@ -84,17 +84,17 @@ class ToolCalled(msgspec.Struct, frozen=True):
     """The agent calls a tool of the session's tool server, and waits for the output."""
 
     key: str
-    """The tool server's id of the call."""
+    """The id that the tool server has given the call."""
     call_id: str
     """The model's id of the call; empty if the agent does not report it."""
     name: str
-    """The tool's name at the tool server."""
+    """The name under which the tool is offered."""
     arguments: str
     """The arguments as JSON text."""
 
 
 class ToolsSettled(msgspec.Struct, frozen=True):
-    """The time limit for a further call after the last one is over. `last`: the longer limit is over, too, so the
+    """No further call has come for some time after the last one. `last`: the longer time limit is over, too, so the
     turn waits for no more calls.
     """
 
@@ -102,7 +102,7 @@ class ToolsSettled(msgspec.Struct, frozen=True):
 
 
 class ToolDropped(msgspec.Struct, frozen=True):
-    """The agent has stopped waiting for the output of a call."""
+    """The agent has stopped waiting for the output of the call `key`."""
 
     key: str
 
@@ -193,7 +193,7 @@ def refusal(id: int | str) -> bytes:
 
 def tool_output(key: str, result: object) -> bytes:
     """Returns the line that carries the result of a call (`CallToolResult` of MCP) to the session's tool server.
-    `key` names the waiting call: see `Door.park`.
+    `key` is that of the `ToolCalled` event.
     """
     return _OUTPUT + _encode({"key": key, "result": result}) + b"\n"
 

@@ -22,7 +22,7 @@ runs."""
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about one agent that speaks ACP."""
+    """What is known of one agent that speaks ACP."""
 
     name: str
     """The value of `--agent`."""
@@ -46,7 +46,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     sandboxed: bool = False
     """Whether it runs commands in its own sandbox, which its modes select."""
     env: Mapping[str, str] = {}
-    """Environment variables that it is started with."""
+    """Environment variables with which it is started."""
     state_folders: tuple[str, ...] = ()
     """The folders in the user's home that it keeps its state in: it can write to them where it is confined."""
     keys: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from codex_proxy import __version__
 from codex_proxy.agents.acp.connection import Connection
 from codex_proxy.agents.acp.dialect import AcpTurn
 from codex_proxy.agents.acp.messages import Input, ModelCallFailed, split_writes
-from codex_proxy.agents.acp.tool_server import Door
+from codex_proxy.agents.acp.tool_server import ToolEndpoint
 from codex_proxy.agents.base import Ended
 from codex_proxy.agents.failures import how_it_ended, last_useful_line
 from codex_proxy.agents.session import LineFramer, LineTooLong, TransportReader, broken_protocol
@@ -221,25 +221,27 @@ class AcpTransport:
 
     exclusive = False
 
-    def __init__(self, process: AcpProcess, channel: int, dialect: AcpTurn, door: Door | None) -> None:
+    def __init__(
+        self, process: AcpProcess, channel: int, dialect: AcpTurn, endpoint: ToolEndpoint | None
+    ) -> None:
         self.process = process
         self.dialect = dialect
         self._channel = channel
-        self._door = door
+        self._endpoint = endpoint
         self._reader: TransportReader | None = None
 
     def attach(self, reader: TransportReader) -> None:
         self._reader = reader
-        if self._door is not None:
-            self._door.sink = self._tool_server_message
-            self._door.await_list()
+        if self._endpoint is not None:
+            self._endpoint.sink = self._tool_server_message
+            self._endpoint.start_list_timer()
         self.process.attach(self._channel, reader)
 
     def send(self, writes: bytes) -> None:
         to_agent, outputs = split_writes(writes)
-        if self._door is not None:
+        if self._endpoint is not None:
             for key, result in outputs:
-                self._door.give(key, result)
+                self._endpoint.set_result(key, result)
         if self.dialect.session:  # not every agent names it when it opens it again
             self.process.connection.expect_session(self.dialect.session, self._channel)
         self.process.send(to_agent)
@@ -259,8 +261,8 @@ class AcpTransport:
     async def release(self, *, finished: bool) -> None:
         self._reader = None
         self.process.unhealthy = self.process.unhealthy or not finished
-        if self._door is not None:
-            self._door.close()
+        if self._endpoint is not None:
+            self._endpoint.close()
         self.process.close_channel(self._channel)
 
     def _tool_server_message(self, message: Input) -> None:

@@ -27,7 +27,7 @@ class Choice(msgspec.Struct, frozen=True):
     method: str
     """The method of the request that sets a value."""
     key: str
-    """The parameter of that request that holds the value."""
+    """The name of that request's parameter that holds the value."""
     values: tuple[str, ...]
     current: str
     option: str = ""

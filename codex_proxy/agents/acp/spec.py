@@ -133,11 +133,13 @@ def _environment(preset: Preset, context: AgentContext) -> dict[str, str]:
         else:
             names.append(name)
     env = context.child_environment(*preset.keys, *names)
-    return {**env, **merged(preset, context.environ), **given}
+    return {**env, **preset_variables(preset, context.environ), **given}
 
 
-def merged(preset: Preset, environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the preset's variables. A JSON value is merged over the JSON that the user has in the same variable."""
+def preset_variables(preset: Preset, environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment variables of the preset, as the program gets them. If the user has set one whose
+    value is JSON, the preset's members are added to the user's.
+    """
     out = dict(preset.env)
     for name, value in preset.env.items():
         users = environ.get(name)
@@ -151,8 +153,10 @@ def merged(preset: Preset, environ: Mapping[str, str]) -> dict[str, str]:
     return out
 
 
-def found(launch: Launch) -> Launch:
-    """Returns the launch. Raises `NoAgentError`, which says how to install it, if its program is not on `PATH`."""
+def with_program(launch: Launch) -> Launch:
+    """Returns the launch unchanged if its program is on `PATH`. Raises `NoAgentError` otherwise, which says how to
+    install it.
+    """
     program, preset = launch.command.argv[0], launch.preset
     if os.sep in program or shutil.which(program, path=launch.command.env.get("PATH", os.defpath)):
         return launch
@@ -166,14 +170,14 @@ def _spec(preset: Preset, summary: str) -> AgentSpec:
     async def make(context: AgentContext) -> Agent:
         from codex_proxy.agents.acp.agent import AcpAgent
 
-        launch = found(launch_of(preset, context))
+        launch = with_program(launch_of(preset, context))
         return AcpAgent(await with_confinement(launch, context), context.clock)
 
     async def check(context: AgentContext) -> list[Check]:
         from codex_proxy.agents.acp.checks import check_program
 
         async def launch() -> Launch:
-            return await with_confinement(found(launch_of(preset, context)), context)
+            return await with_confinement(with_program(launch_of(preset, context)), context)
 
         return await check_program(preset, launch)
 

@@ -1,6 +1,6 @@
 """The MCP server through which agents call the client's tools: streamable HTTP on its own loopback port.
 
-Each session has an endpoint (`Door`) with its own token, which is valid until the session ends. A call gets an
+Each session has an endpoint (`ToolEndpoint`) with its own token, which is valid until the session ends. A call gets an
 event stream at once, which is kept alive by progress notifications until the client's next request brings the
 output: agents time out on a plain response after 60 s, but not on a stream. Source: six agents, each of which was
 kept waiting for 100 s.
@@ -62,7 +62,7 @@ FORWARDER: Final = str(Path(__file__).with_name("forwarder.py"))
 TOKEN_VARIABLE: Final = "TOOL_SERVER_TOKEN"
 
 
-class Door:
+class ToolEndpoint:
     """The endpoint of one session at the tool server, with its own token and tools. Each event (a call, for
     example) is passed to `sink`, on the event loop.
     """
@@ -79,8 +79,8 @@ class Door:
         self._list_timer: asyncio.TimerHandle | None = None
 
     def server_entry(self, *, http: bool) -> dict[str, Any]:
-        """Returns the entry of `mcpServers` for this endpoint. `http`: the agent connects by HTTP; otherwise it
-        starts a program that forwards to it.
+        """Returns the entry of `mcpServers` in `session/new` for this endpoint. `http`: the agent connects by HTTP;
+        otherwise it starts a program that forwards to the endpoint.
         """
         if http:
             headers = [{"name": "Authorization", "value": f"Bearer {self.token}"}]
@@ -89,20 +89,22 @@ class Door:
         args = ["-I", "-S", FORWARDER, self._server.url]
         return {"name": SERVER, "command": sys.executable, "args": args, "env": env}
 
-    def await_list(self) -> None:
-        """Starts a timer: after `LIST_SECONDS` seconds `sink` gets `ToolsListed(in_time=False)`."""
+    def start_list_timer(self) -> None:
+        """Starts the time limit for the agent's request of the tool list: after `LIST_SECONDS` seconds without it
+        `sink` gets `ToolsListed(in_time=False)`.
+        """
         loop = asyncio.get_running_loop()
         self._list_timer = loop.call_later(LIST_SECONDS, self._tell, ToolsListed(in_time=False))
 
-    def asked_for_list(self) -> None:
-        """Reports to `sink`, only once, that the agent has requested the tool list."""
+    def list_requested(self) -> None:
+        """Called when the agent has requested the tool list. Passes `ToolsListed` to `sink` the first time."""
         if not self.was_listed:
             self.was_listed = True
             self._tell(ToolsListed())
 
-    def park(self, params: dict[str, Any]) -> tuple[str, asyncio.Future[Any]] | None:
-        """Adds a call, which waits until `give` is called. Returns its key and the future of its result; None if
-        too many calls are waiting.
+    def add_call(self, params: dict[str, Any]) -> tuple[str, asyncio.Future[Any]] | None:
+        """Adds a call of the agent, with the parameters of `tools/call`, and passes it to `sink`. Returns its key
+        and the future of its result, which `set_result` sets; None if too many calls are waiting.
         """
         if len(self._calls) >= MAX_CALLS:
             return None
@@ -121,19 +123,19 @@ class Door:
         ]
         return key, future
 
-    def give(self, key: str, result: Any) -> None:
+    def set_result(self, key: str, result: Any) -> None:
         """Sets the result (`CallToolResult`) of the waiting call `key`. Does nothing if the call no longer waits."""
         future = self._calls.pop(key, None)
         if future is not None and not future.done():
             future.set_result(result)
 
     def drop(self, key: str) -> None:
-        """Reports to `sink` that the agent has stopped waiting for the call `key`."""
+        """Removes the call `key`, because the agent has stopped waiting for it, and tells `sink`."""
         if self._calls.pop(key, None) is not None:
             self._tell(ToolDropped(key))
 
     def close(self) -> None:
-        """Makes the token invalid, and ends waiting calls without a result."""
+        """Closes the endpoint: its token becomes invalid, and waiting calls end without a result."""
         self.sink = None
         for timer in self._timers:
             timer.cancel()
@@ -150,38 +152,38 @@ class Door:
 
 
 class ToolServer:
-    """The HTTP server of all `Door`s. It starts listening when the first one is opened."""
+    """The HTTP server of all tool endpoints. It starts listening when the first one is opened."""
 
     def __init__(self) -> None:
-        self._doors: dict[bytes, Door] = {}
+        self._endpoints: dict[bytes, ToolEndpoint] = {}
         """The open endpoints, by the digest of their tokens, so that a comparison takes equally long for every
         token."""
         self._runner: web.AppRunner | None = None
         self._starting = asyncio.Lock()
         self.url = ""
 
-    async def open(self, tools: Sequence[Tool]) -> Door:
+    async def open(self, tools: Sequence[Tool]) -> ToolEndpoint:
         """Opens an endpoint for a session with these tools. Raises `OSError` if no port is available."""
         async with self._starting:
             if self._runner is None:
                 await self._listen()
-        door = Door(self, tools)
-        self._doors[_digest(door.token)] = door
-        return door
+        endpoint = ToolEndpoint(self, tools)
+        self._endpoints[_digest(endpoint.token)] = endpoint
+        return endpoint
 
-    def forget(self, door: Door) -> None:
-        """Removes an endpoint that is being closed. Called by `Door.close`."""
-        self._doors.pop(_digest(door.token), None)
+    def forget(self, endpoint: ToolEndpoint) -> None:
+        """Removes an endpoint that is being closed. Called by `ToolEndpoint.close`."""
+        self._endpoints.pop(_digest(endpoint.token), None)
 
     @property
-    def door_count(self) -> int:
+    def endpoint_count(self) -> int:
         """The number of open endpoints."""
-        return len(self._doors)
+        return len(self._endpoints)
 
     async def close(self) -> None:
         """Closes every endpoint, and the port."""
-        for door in list(self._doors.values()):
-            door.close()
+        for endpoint in list(self._endpoints.values()):
+            endpoint.close()
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
@@ -200,8 +202,8 @@ class ToolServer:
         self.url = f"http://{HOST}:{runner.addresses[0][1]}{PATH}"
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        door = self._door_of(request)
-        if door is None:
+        endpoint = self._endpoint_of(request)
+        if endpoint is None:
             return web.Response(status=401, headers={"WWW-Authenticate": "Bearer"})
         if request.method != "POST":
             # No stream of the server's own is offered, and no session of MCP is kept.
@@ -218,20 +220,20 @@ class ToolServer:
         params = message.get("params")
         params = params if isinstance(params, dict) else {}
         if method == "tools/call":
-            return await self._call(request, door, id, params)
-        result = _result_of(method, params, door)
+            return await self._call(request, endpoint, id, params)
+        result = _result_of(method, params, endpoint)
         if method == "tools/list":
-            door.asked_for_list()
+            endpoint.list_requested()
         return _error(id, METHOD_NOT_FOUND, "Method not found") if result is None else _json(id, result)
 
-    def _door_of(self, request: web.Request) -> Door | None:
+    def _endpoint_of(self, request: web.Request) -> ToolEndpoint | None:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        return self._doors.get(_digest(token)) if scheme.lower() == "bearer" else None
+        return self._endpoints.get(_digest(token)) if scheme.lower() == "bearer" else None
 
     async def _call(
-        self, request: web.Request, door: Door, id: Any, params: dict[str, Any]
+        self, request: web.Request, endpoint: ToolEndpoint, id: Any, params: dict[str, Any]
     ) -> web.StreamResponse:
-        parked = door.park(params)
+        parked = endpoint.add_call(params)
         if parked is None:
             return _error(id, -32000, "Too many calls are waiting")
         key, future = parked
@@ -246,7 +248,7 @@ class ToolServer:
                     await response.write(_event({"jsonrpc": "2.0", "id": id, "result": future.result()}))
             await response.write_eof()
         except (ConnectionError, asyncio.CancelledError):
-            door.drop(key)  # the agent has hung up
+            endpoint.drop(key)  # the agent has hung up
             raise
         return response
 
@@ -270,8 +272,8 @@ async def _keep_alive(response: web.StreamResponse, future: asyncio.Future[Any],
             )
 
 
-def _result_of(method: str, params: dict[str, Any], door: Door) -> dict[str, Any] | None:
-    """Returns the result of a request other than `tools/call` of the session with this `door`; None if the method
+def _result_of(method: str, params: dict[str, Any], endpoint: ToolEndpoint) -> dict[str, Any] | None:
+    """Returns the result of a request other than `tools/call` of the session with this `endpoint`; None if the method
     is not supported.
     """
     if method == "initialize":
@@ -282,7 +284,7 @@ def _result_of(method: str, params: dict[str, Any], door: Door) -> dict[str, Any
             "serverInfo": {"name": SERVER, "version": __version__},
         }
     if method == "tools/list":
-        return {"tools": door.listed}
+        return {"tools": endpoint.listed}
     if method in EMPTY_LISTS:
         return {EMPTY_LISTS[method]: []}
     return {} if method == "ping" else None

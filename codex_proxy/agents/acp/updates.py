@@ -45,9 +45,9 @@ MAX_TITLE: Final = 400
 """The maximum length of an activity's description, in characters."""
 ERROR, INFO = "Error: ", "Info: "
 RETRYING: Final = ("Retrying", "Reconnecting")
-"""The first words of the official adapters' texts about a retried model call."""
+"""The beginnings of the official adapters' texts about a retried model call."""
 RETRIES: Final = ("Retrying...", "retrying...")
-"""The last words of other agents' texts about a retried model call."""
+"""The ends of other agents' texts about a retried model call."""
 
 
 class OpenCall(msgspec.Struct):
@@ -63,7 +63,7 @@ class OpenCall(msgspec.Struct):
 
 
 class UpdateReader:
-    """Converts the updates of a session's turns to events, which are appended to `events`."""
+    """Converts the `session/update` messages of a session to events, which are appended to `events`."""
 
     def __init__(self, new_id: Callable[[str], str], preset: Preset) -> None:
         """`new_id` returns a new id with the given prefix. `preset`: the agent's."""
@@ -98,10 +98,10 @@ class UpdateReader:
         self.ran_commands = self._step_called = False
         self._calls.clear()
         self._ended_calls.clear()
-        self.go_on()
+        self.start_request()
 
-    def go_on(self) -> None:
-        """Starts the next client request of the same turn."""
+    def start_request(self) -> None:
+        """Starts the next request of the client within the same turn of the agent."""
         self.calls_model_again = False
         self._message_name = None
 

@@ -64,7 +64,7 @@ class UsageCounter:
         self._turn = NO_TOKENS
         self._one_call = self._whole = True
 
-    def go_on(self) -> None:
+    def start_request(self) -> None:
         """Starts the next request of the client within the same turn. A total of the turn then covers several
         requests, and is not used. The tokens of the last model call are, for the last request.
         """
@@ -72,13 +72,14 @@ class UsageCounter:
         self._whole = False
         self._one_call = True
 
-    def another_call(self) -> None:
-        """Records that the client's request has more than one model call."""
+    def add_model_call(self) -> None:
+        """Records that the client's request takes more than one call of the model."""
         self._one_call = False
 
-    def chunk(self, meta: object) -> Usage | None:
-        """Adds the usage in an update's `_meta`. Returns the tokens of the client's request so far; None if the
-        update has none."""
+    def read_update(self, meta: object) -> Usage | None:
+        """Adds the usage in the `_meta` of an update. Returns the tokens of the client's request so far; None if
+        the update has none.
+        """
         if self._rule != "chunks" or not isinstance(meta, dict):
             return None
         usage = usage_in(meta.get("usage"))
@@ -87,9 +88,10 @@ class UsageCounter:
         self._turn += usage
         return self._turn
 
-    def result(self, result: object) -> Usage | None:
-        """Returns the tokens of the client's request from the turn's result; None if the result does not cover
-        exactly that request."""
+    def read_result(self, result: object) -> Usage | None:
+        """Returns the tokens of the client's request, from the result of the turn; None if the result does not
+        cover exactly that request.
+        """
         if self._rule in (None, "chunks"):
             return None
         usage = usage_in(_count_in(result))
