@@ -66,8 +66,8 @@ def places_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def protected_paths(settings: Settings, environ: Mapping[str, str]) -> tuple[Protected, ...]:
-    """Returns every path whose content determines what the server does, links included. The path to name in a
-    message comes first.
+    """Returns the paths that no agent may change, because their content decides what the server does: its code, its
+    state folder, Codex's program and home, and links to them. The path to name in a message comes first.
     """
     return tuple(
         dict.fromkeys(

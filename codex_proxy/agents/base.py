@@ -109,7 +109,7 @@ class Reopens(Protocol):
 
     @property
     def lost(self) -> bool:
-        """Whether `reopen` has failed before anything was asked. The turn has then ended with a failure."""
+        """Whether `reopen` has failed before the model was asked anything. The turn has then ended with a failure."""
         ...
 
     def reopen(self, turn: Turn, thread: str, new_items: Sequence[HistoryItem]) -> Step:

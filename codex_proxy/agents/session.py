@@ -188,7 +188,7 @@ class AgentSession:
 
     @property
     def reopens(self) -> bool:
-        """Whether `begin` will open a closed session again."""
+        """Whether `begin` will open a closed session of the agent again, instead of a new one."""
         return self._closed is not None
 
     @property

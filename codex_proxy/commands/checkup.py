@@ -57,8 +57,8 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def next_steps(self) -> list[str]:
-        """What the user should do, in order: first about failed checks, then about warnings; if there are none, how
-        to go on.
+        """What the user should do, in order: first about failed checks, then about warnings; if there are none,
+        `otherwise`.
         """
         steps = [
             check.advice

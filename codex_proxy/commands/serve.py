@@ -27,7 +27,8 @@ default is 700."""
 
 REQUEST_MODELS = (ChatRequest, ResponseRequest, MessagesRequest)
 BUILD_AFTER = 0.5
-"""Seconds after the start until the models of requests are built, if no request has done it by then."""
+"""Seconds after the start until the pydantic models of request bodies are built, if no request has caused that
+before."""
 
 log = structlog.get_logger(__name__)
 

@@ -61,7 +61,7 @@ class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
     plan: str | None = None
     windows: tuple[LimitWindow, ...] = ()
     reached: str | None = None
-    """The agent's name of the limit that is reached; None where none is."""
+    """The name, as the agent calls it, of the limit that is reached; None if none is."""
 
 
 _OPENAIS_WORDS: Final = "This model's maximum context length is"

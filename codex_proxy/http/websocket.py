@@ -56,8 +56,8 @@ TOO_MANY = Failure(
 
 
 async def responses_socket(request: web.Request) -> web.StreamResponse:
-    """Serves the whole connection. Raises `Fault` if the request is no WebSocket handshake, or if the server is
-    stopping.
+    """Serves one WebSocket connection until it ends. Raises `Fault` if the request is no WebSocket handshake, or if
+    the server is stopping.
     """
     socket = web.WebSocketResponse(
         max_msg_size=request.client_max_size, heartbeat=PING_SECONDS, protocols=_chosen_subprotocol(request)

@@ -44,7 +44,9 @@ class ContextItem(msgspec.Struct, frozen=True):
 
 
 class Context(msgspec.Struct, frozen=True):
-    """All items that a turn continues, those of its own request included."""
+    """The items that the model gets in a turn: those of the conversation or the previous responses, and those of
+    the request.
+    """
 
     earlier: tuple[ContextItem, ...] = ()
     fresh: tuple[ContextItem, ...] = ()
@@ -85,8 +87,8 @@ async def read_context(
 async def measure_context(
     request: ContextFields, store: Store | None, owner: str, ids: IdSource
 ) -> tuple[InputEstimate, list[ItemDict]]:
-    """Measures the items that the request continues without keeping them in memory. Returns the measure, and the
-    items of the request itself.
+    """Reads the items that the request continues, without keeping them in memory, to estimate their tokens. Returns
+    the estimate, and the items of the request itself.
     """
     measure = InputEstimate()
     known: set[str] = set()

@@ -31,7 +31,9 @@ class FrameBuffer:
         self._readers: list[FrameReader] = []
 
     def append(self, frames: Frames, *, last: bool = False) -> None:
-        """Adds a batch and wakes the readers. `last`: `end` is called next, so that readers take both at once."""
+        """Adds a batch of frames and wakes the readers. `last`: no further batch follows; the readers are woken by
+        `end`, which must be called next.
+        """
         if frames:
             self.next = frames[-1][0] + 1
             for reader in self._readers:

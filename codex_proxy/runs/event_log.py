@@ -160,8 +160,8 @@ class EventLog:
             self.report()
 
     def report(self) -> None:
-        """Calls `on_backlog` with the backlog of the slowest reader, where it is or was not below `LOW_WATER`. Used
-        by cursors.
+        """Calls `on_backlog` with the backlog of the slowest reader, unless it is, and was before, below
+        `LOW_WATER`. Called by a cursor when it has read.
         """
         size = self.backlog
         if self._on_backlog is not None and (size >= LOW_WATER or self._told >= LOW_WATER):

@@ -61,9 +61,13 @@ def launch_of(preset: Preset, context: AgentContext) -> Launch:
 
 
 async def with_confinement(launch: Launch, context: AgentContext) -> Launch:
-    """Returns the launch with what confines its processes: a mechanism that works here, where the settings want one
-    and the program has no sandbox of its own. Makes the folders that it needs. Raises `NoAgentError` if the mechanism
-    that the operator has named does not work, or would let the program write to the server's own files."""
+    """Returns the launch with the mechanism that confines its processes, and makes the folders that it needs. The
+    launch gets none if it needs none (the program has a sandbox of its own, or asks before it acts), or if the
+    settings say so.
+
+    Raises `NoAgentError` if the mechanism that the operator has named does not work, or would let the program write
+    to the server's own files.
+    """
     from codex_proxy.agents.codex.program import find_codex
     from codex_proxy.agents.confinement import find_confinement
 

@@ -150,7 +150,7 @@ class ClaudeCodeTurn:
 
     @property
     def waits_for(self) -> frozenset[str]:
-        """The ids of the calls whose outputs the client has not given yet."""
+        """The ids of the calls of the client's tools that have no output yet."""
         return frozenset(self._pending.waiting)
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:

@@ -218,8 +218,8 @@ class ModelItems:
         return any(call.call_id == call_id for call in self._calls)
 
     def add_requested_call(self, params: Params) -> bool:
-        """Adds a call whose output the agent requests although no raw item had the call. Returns False if it is not
-        a client's tool.
+        """Adds a call that no raw item had, because the agent requests its output. Returns False if it is not a
+        call of a client's tool.
 
         Some models do all their work in one tool, `exec`, which runs JavaScript; the client's tools are functions
         in it.

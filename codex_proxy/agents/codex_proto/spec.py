@@ -61,7 +61,9 @@ def proto_argv(
 
 
 def no_retries(provider: str | None) -> dict[str, object]:
-    """Returns the overrides that set a custom provider's retry counts to 0; none without a custom provider."""
+    """Returns overrides (as `-c` pairs of key and value) that set the retry counts of a custom provider to 0; none
+    if `provider` is None.
+    """
     return {f"model_providers.{provider}.{name}": 0 for name in RETRY_COUNTS} if provider else {}
 
 

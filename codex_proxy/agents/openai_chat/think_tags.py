@@ -24,7 +24,9 @@ class Split(msgspec.Struct, frozen=True, gc=False):
 
 
 class ThinkTags:
-    """Splits the text of one answer. `plain` is True when all further text belongs to the answer."""
+    """Splits the text of one answer into reasoning and answer. `plain` is True once all further text belongs to the
+    answer.
+    """
 
     def __init__(self) -> None:
         self.plain = False
@@ -56,7 +58,7 @@ class ThinkTags:
         return Split(reasoning, self._all_plain() if self._held else "")
 
     def close(self) -> Split:
-        """Ends the text. Returns what was held back."""
+        """Ends the text. Returns the last characters, if they were held back because they might have begun a tag."""
         held, self._held = self._held, ""
         if self._inside:
             return Split(held)

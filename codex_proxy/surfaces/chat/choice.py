@@ -63,7 +63,7 @@ class Text:
 
     @property
     def count(self) -> int:
-        """The number of fragments so far."""
+        """The number of fragments of the text that were added so far."""
         return len(self._fragments)
 
     def length(self, fragments: int) -> int:

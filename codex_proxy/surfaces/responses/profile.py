@@ -54,7 +54,9 @@ class OpenResponsesEvents(FrameList):
         self._add("response.in_progress", response={**response, "status": "in_progress"})
 
     def fail(self, failure: Failure) -> None:
-        """Records the failure, which only the last object shows. Calls that it cut off are not finished."""
+        """Records the failure. It adds no event: the failure is in the response object of the last event, and calls
+        that it cut off get no end.
+        """
         self._whole_calls.clear()
 
     def finish(self, response: dict[str, Any]) -> None:
