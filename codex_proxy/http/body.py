@@ -23,7 +23,7 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.middleware.access import origin_of
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import OWNER
-from codex_proxy.surfaces.base import RequestHints
+from codex_proxy.surfaces.request_options import RequestHints
 from codex_proxy.workers.pdf_reader import PdfReader
 
 Refusal: TypeAlias = Literal["owner", "total"]

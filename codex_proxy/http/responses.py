@@ -49,9 +49,9 @@ from codex_proxy.responses.prepare import (
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.store.base import Store, StoredResponse
 from codex_proxy.store.health import store_errors_as_faults
-from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.items import web_images
 from codex_proxy.surfaces.models import billed_model
+from codex_proxy.surfaces.request_options import RequestHints
 from codex_proxy.surfaces.responses import context as contexts
 from codex_proxy.surfaces.responses import response_object
 from codex_proxy.surfaces.responses.context import ParsedContext

@@ -45,7 +45,8 @@ from codex_proxy.store.base import (
     StoreUnavailable,
 )
 from codex_proxy.store.health import failure_of, required_store, store_errors_as_faults
-from codex_proxy.surfaces.base import RequestHints, json_bytes
+from codex_proxy.surfaces.base import json_bytes
+from codex_proxy.surfaces.request_options import RequestHints
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 from codex_proxy.surfaces.responses.response_object import cancelled, failed
 from codex_proxy.workers.slots import Slot

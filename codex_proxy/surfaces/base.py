@@ -1,5 +1,4 @@
-"""What all wire formats share: JSON encoding that never fails, the headers of a request that change its turn, and the
-order of text in a stream.
+"""What all wire formats share: JSON encoding that never fails, and the order of text in a stream.
 
 An agent's text can contain lone surrogates, halves of an escaped pair that were cut apart between two deltas. UTF-8
 cannot encode them, so they become U+FFFD. Where both halves are in one text they become their character.
@@ -13,13 +12,12 @@ docs/contract.md#streams.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
 from codex_proxy.core.events import Event, TextDelta
-from codex_proxy.core.turn import Origin
 
 _encoder = msgspec.json.Encoder()
 _encode: Callable[[object], bytes] = _encoder.encode
@@ -62,38 +60,6 @@ def schema_json(schema: Any) -> msgspec.Raw:
     of any size.
     """
     return msgspec.Raw(json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode())
-
-
-Logprobs: TypeAlias = Literal["refuse", "ignore"]
-"""What happens to a request for log probabilities if the agent has none: it is refused, or that field is ignored."""
-
-
-class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
-    """The headers of a request that change its turn. A field is None where its header is absent."""
-
-    mode: str | None = None
-    """`X-Codex-Mode`: `model` or `agent`."""
-    workdir: str | None = None
-    """`X-Codex-Workdir`: a folder for this request."""
-    sandbox: str | None = None
-    """`X-Codex-Sandbox`: a narrower sandbox for this request."""
-    activity: str | None = None
-    """`X-Codex-Activity`: `items` asks for the agent's activity as output items of this server's own type."""
-    origin: Origin = Origin()
-    """Where the request came from."""
-
-
-WorkdirParam: TypeAlias = Literal["X-Codex-Workdir", "metadata.workdir"] | None
-
-
-def workdir_of(
-    headers: RequestHints, metadata: Mapping[str, str | None] | None
-) -> tuple[str | None, WorkdirParam]:
-    """Returns the folder that a request names, and the header or field that named it, for the `param` of an error."""
-    if headers.workdir:
-        return headers.workdir, "X-Codex-Workdir"
-    folder = (metadata or {}).get("workdir")
-    return folder, "metadata.workdir" if folder else None
 
 
 class TextRun(msgspec.Struct, frozen=True):

@@ -1,5 +1,5 @@
-"""The parts of a request that Chat Completions and Responses have in common: mode, sandbox, tools, and the format
-of the text.
+"""The parts of a request that the APIs have in common: the headers that change its turn, its mode, sandbox and folder,
+its tools, and the format of the text.
 
 Input: the operator's settings, what the model's name and the headers ask for, and whether the client seems to be an
 agent itself (its request has tools, a response format, or instructions). Output: the mode and sandbox of the turn,
@@ -9,20 +9,50 @@ Raises `Fault`: NOT_ALLOWED for agent mode where PROXY_BUILTIN_TOOLS is `never`,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart, Tool
-from codex_proxy.core.turn import SANDBOXES, Mode, Sandbox
+from codex_proxy.core.turn import SANDBOXES, Mode, Origin, Sandbox
 from codex_proxy.surfaces.base import schema_json
-
-BuiltinTools: TypeAlias = Literal["auto", "always", "never"]
 
 MODE_HEADER: Final = "X-Codex-Mode"
 SANDBOX_HEADER: Final = "X-Codex-Sandbox"
+
+BuiltinTools: TypeAlias = Literal["auto", "always", "never"]
+Logprobs: TypeAlias = Literal["refuse", "ignore"]
+"""What happens to a request for log probabilities if the agent has none: it is refused, or that field is ignored."""
+
+
+class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
+    """The headers of a request that change its turn. A field is None where its header is absent."""
+
+    mode: str | None = None
+    """`X-Codex-Mode`: `model` or `agent`."""
+    workdir: str | None = None
+    """`X-Codex-Workdir`: a folder for this request."""
+    sandbox: str | None = None
+    """`X-Codex-Sandbox`: a narrower sandbox for this request."""
+    activity: str | None = None
+    """`X-Codex-Activity`: `items` asks for the agent's activity as output items of this server's own type."""
+    origin: Origin = Origin()
+    """Where the request came from."""
+
+
+WorkdirParam: TypeAlias = Literal["X-Codex-Workdir", "metadata.workdir"] | None
+
+
+def workdir_of(
+    headers: RequestHints, metadata: Mapping[str, str | None] | None
+) -> tuple[str | None, WorkdirParam]:
+    """Returns the folder that a request names, and the header or field that named it, for the `param` of an error."""
+    if headers.workdir:
+        return headers.workdir, "X-Codex-Workdir"
+    folder = (metadata or {}).get("workdir")
+    return folder, "metadata.workdir" if folder else None
 
 
 def mode_of(*, by_name: Mode | None, by_header: str | None, server: BuiltinTools, client_acts: bool) -> Mode:

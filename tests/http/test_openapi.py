@@ -20,10 +20,10 @@ from codex_proxy.core.faults import Fault
 from codex_proxy.http.endpoint import served_by
 from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.openapi.document import document
-from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.chat import parse as chat
 from codex_proxy.surfaces.chat.wire import parse_body as parse_chat_body
 from codex_proxy.surfaces.models import ModelCatalog
+from codex_proxy.surfaces.request_options import RequestHints
 from codex_proxy.surfaces.responses import parse as responses
 from codex_proxy.surfaces.responses.wire import parse_body as parse_responses_body
 from tests.fuzz.requests import CHAT, ITEMS, LEGACY, RESPONSE, spoilt

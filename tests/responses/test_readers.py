@@ -18,7 +18,7 @@ from codex_proxy.responses.prepare import prepare
 from codex_proxy.responses.running import Delivery
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import HIGH_WATER
-from codex_proxy.surfaces.base import RequestHints
+from codex_proxy.surfaces.request_options import RequestHints
 from codex_proxy.surfaces.responses.parse import parse
 from tests.http.serving import Proxy, fake_proxy, until
 from tests.http_responses.asking import ask, blocks_of, checked, events_of, said

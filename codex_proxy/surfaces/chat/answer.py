@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.surfaces.base import Logprobs
 from codex_proxy.surfaces.body import check_range
 from codex_proxy.surfaces.chat.wire import AssistantMessage, ChatRequest
-from codex_proxy.surfaces.request_options import JSON_OBJECT, Format, json_schema_format
+from codex_proxy.surfaces.request_options import JSON_OBJECT, Format, Logprobs, json_schema_format
 
 UNSUPPORTED: Final = "unsupported_value"
 

@@ -16,7 +16,7 @@ from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import Tool
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.turn import NamedTools, Sandbox, ToolChoice, Turn
-from codex_proxy.surfaces.base import Logprobs, RequestHints, WorkdirParam, schema_json, workdir_of
+from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import MAX_ITEMS, check_length
 from codex_proxy.surfaces.chat import wire
 from codex_proxy.surfaces.chat.answer import (
@@ -45,12 +45,16 @@ from codex_proxy.surfaces.chat.wire import ChatRequest, parse_body
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve, service_tier
 from codex_proxy.surfaces.request_options import (
     BuiltinTools,
+    Logprobs,
+    RequestHints,
+    WorkdirParam,
     known_tool,
     mode_of,
     refuse_duplicates,
     sandbox_of,
     with_grammar,
     with_json_hint,
+    workdir_of,
 )
 
 

@@ -17,7 +17,7 @@ from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.turn import Sandbox, Turn
-from codex_proxy.surfaces.base import RequestHints, WorkdirParam, schema_json, workdir_of
+from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import MAX_ITEMS, check_length
 from codex_proxy.surfaces.messages.blocks import BlockReader
 from codex_proxy.surfaces.messages.effort import effort_asked, effort_of, efforts_of, wants_thinking
@@ -25,7 +25,14 @@ from codex_proxy.surfaces.messages.history import history_of, instructions_of, t
 from codex_proxy.surfaces.messages.tools import Offered, offered_by
 from codex_proxy.surfaces.messages.wire import MessagesRequest, parse_body
 from codex_proxy.surfaces.models import DEFAULT_NAME, EFFORTS, ModelCatalog, resolve
-from codex_proxy.surfaces.request_options import BuiltinTools, mode_of, sandbox_of
+from codex_proxy.surfaces.request_options import (
+    BuiltinTools,
+    RequestHints,
+    WorkdirParam,
+    mode_of,
+    sandbox_of,
+    workdir_of,
+)
 
 SAMPLING: Final = ("temperature", "top_p", "top_k")
 """The sampling fields of a request; Anthropic's newer versions have none of them."""

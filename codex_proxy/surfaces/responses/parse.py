@@ -19,7 +19,6 @@ from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Mode, Sandbox, Turn
-from codex_proxy.surfaces.base import Logprobs, RequestHints, WorkdirParam, workdir_of
 from codex_proxy.surfaces.body import MAX_ITEMS, check_length
 from codex_proxy.surfaces.items import ItemDict, normalised
 from codex_proxy.surfaces.models import ModelCatalog, Resolved, resolve, service_tier
@@ -27,10 +26,14 @@ from codex_proxy.surfaces.request_options import (
     JSON_OBJECT,
     BuiltinTools,
     Format,
+    Logprobs,
+    RequestHints,
+    WorkdirParam,
     json_schema_format,
     mode_of,
     sandbox_of,
     with_json_hint,
+    workdir_of,
 )
 from codex_proxy.surfaces.responses.client_tools import tools_in
 from codex_proxy.surfaces.responses.response_object import echo_of, summary_of

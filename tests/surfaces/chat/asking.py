@@ -9,9 +9,9 @@ import pytest
 
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
-from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.chat.parse import ChatSettings, ParsedChat, parse
 from codex_proxy.surfaces.models import ModelCatalog
+from codex_proxy.surfaces.request_options import RequestHints
 
 HELLO = {"role": "user", "content": "hello"}
 CATALOG = ModelCatalog(

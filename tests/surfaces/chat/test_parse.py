@@ -9,9 +9,9 @@ import pytest
 
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.core.items import HistoryMessage, TextPart
-from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.chat.parse import ChatSettings, ParsedChat
 from codex_proxy.surfaces.chat.wire import ChatRequest
+from codex_proxy.surfaces.request_options import RequestHints
 from tests.pictures import PIXEL
 from tests.surfaces.chat.asking import HELLO, STRUCTURED, ask, function_tool, refused
 

@@ -12,9 +12,9 @@ import pytest
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, TextPart
 from codex_proxy.core.turn import Turn
-from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.messages.parse import MessagesSettings, ParsedMessages, parse
 from codex_proxy.surfaces.models import ModelCatalog
+from codex_proxy.surfaces.request_options import RequestHints
 from tests.surfaces.chat.asking import CATALOG
 
 RECORDINGS = Path(__file__).parents[2] / "golden" / "messages"

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.turn import NamedTools, Turn
-from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.messages.effort import nearest
 from codex_proxy.surfaces.messages.errors import error_body
 from codex_proxy.surfaces.messages.tools import model_name
 from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.models import ModelCatalog
+from codex_proxy.surfaces.request_options import RequestHints
 from tests.surfaces.chat.asking import CATALOG
 from tests.surfaces.messages.asking import HELLO, ask, read, refused, result, said, tool, use
 from tests.surfaces.messages.test_history import BLOCKS, MESSAGES, VALUES

@@ -11,8 +11,8 @@ from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
-from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.models import ModelCatalog
+from codex_proxy.surfaces.request_options import RequestHints
 from codex_proxy.surfaces.responses.history import history_of
 from codex_proxy.surfaces.responses.parse import ParsedResponse, ResponsesSettings, parse, turn_of
 

@@ -13,8 +13,8 @@ from openai.types.responses import Response
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, TextPart, Tool
 from codex_proxy.core.turn import NamedTools
-from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.errors import error_body, status_of
+from codex_proxy.surfaces.request_options import RequestHints
 from codex_proxy.surfaces.responses.parse import ResponsesSettings
 from codex_proxy.surfaces.responses.tools import McpChoice, McpFilter
 from tests.surfaces.responses.asking import ask, ask_bytes, function_tool, refused, turn
