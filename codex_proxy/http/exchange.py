@@ -393,8 +393,13 @@ async def stream_response(
     end.
     """
     silence = IdleTimer(keepalive)
+    first = b""  # taken by `push`: most turns begin with events without bytes, which need no step of this coroutine
 
     def push() -> bool:
+        nonlocal first
+        if not stream.begun:
+            first = reader.take()
+            return not first and reader.refusal is None
         if not stream.writable:
             return False
         if data := reader.take():
@@ -404,7 +409,9 @@ async def stream_response(
 
     try:
         while not reader.finished:
-            data = reader.take() if await silence.wait_for(reader.wait(push)) else reader.open() + comment()
+            was_told = await silence.wait_for(reader.wait(push))
+            data = first or (reader.take() if was_told else reader.open() + comment())
+            first = b""
             if not stream.begun and reader.refusal is not None:
                 raise Fault(reader.refusal)
             if reader.finished:

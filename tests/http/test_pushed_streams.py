@@ -143,6 +143,20 @@ async def test_a_delta_is_written_without_a_step_of_the_requests_task(
     assert (await answer.text()).endswith("data: [DONE]\n\n")
 
 
+async def test_events_without_bytes_do_not_resume_the_requests_task(
+    streaming: Streaming, answer: Answer
+) -> None:
+    await eventually(lambda: streaming.parked)
+    streaming.log.append([TurnStarted()], 10)
+    await asyncio.sleep(0)
+    streaming.log.append([ItemStarted(Message("m")), TextDelta("m", "0 ")], 10)
+    await answer.until(b'"0 "')
+    await eventually(lambda: streaming.parked)
+    assert streaming.waits == 2
+    streaming.end()
+    assert said_in(await answer.text()) == ""
+
+
 async def test_the_last_frames_are_sent_together_with_the_end(
     streaming: Streaming, answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
