@@ -221,7 +221,7 @@ class RunScheduler:
         """
         attempt = await self._first_attempt(turn)
         closed: ClosedSession | None = None
-        if attempt.as_asked and self.kept:
+        if attempt.as_asked and self.kept and len(turn.history) > 1:  # a first message continues nothing
             key = thread_key(owner, attempt.turn)
             reused = self.kept.take(key, turn)
             if reused is not None:

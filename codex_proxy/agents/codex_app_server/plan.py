@@ -86,6 +86,9 @@ class Maintenance(msgspec.Struct, frozen=True):
     retire: tuple[int, ...]
 
 
+NOTHING_TO_DO = Maintenance(start=False, drain=(), retire=())
+
+
 def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int) -> Use | Wait | Refuse:
     """Decides which process serves a turn: a new turn, or the first of those that wait.
 
@@ -102,6 +105,8 @@ def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int)
 
 def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int) -> Maintenance:
     """Decides which processes to start (one at most), to drain and to retire, while `waiting` turns have no process."""
+    if not waiting and _is_steady(processes, limits):
+        return NOTHING_TO_DO
     starting = [s for s in processes if s.state is State.STARTING]
     ready = [s for s in processes if s.state is State.READY]
     fresh = [s for s in ready if not is_worn(s, limits)]
@@ -120,6 +125,20 @@ def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: in
         drain=tuple(s.key for s in leave if s.turns_running),
         retire=tuple(s.key for s in [*done, *leave] if not s.turns_running),
     )
+
+
+def _is_steady(processes: tuple[ProcessInfo, ...], limits: PoolLimits) -> bool:
+    """Whether every process takes turns, none is worn, and no other one is needed: so it is around most turns, and
+    the pool asks three times for each.
+    """
+    if len(processes) < limits.min_processes:
+        return False
+    busy = 0
+    for process in processes:
+        if process.state is not State.READY or is_worn(process, limits):
+            return False
+        busy += process.turns_running >= limits.busy_from
+    return busy < len(processes) or len(processes) >= limits.max_processes
 
 
 def is_worn(process: ProcessInfo, limits: PoolLimits) -> bool:
