@@ -40,7 +40,8 @@ FINISH_REASONS = frozenset(
 CHOICES = (1, 2, 3, 4, 5, 8, 16, 32, 128)
 """The buckets for the number of choices, up to the largest `n` that can be configured."""
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
-"""The buckets for durations, from the proxy's own share to the default limit of a turn."""
+"""The bounds of the buckets of the histograms of durations: from 10 ms, for the proxy's own work, to an hour, the
+default limit of a turn."""
 
 
 class State(Collector):

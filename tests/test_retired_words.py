@@ -82,6 +82,11 @@ RETIRED = {
     "Spent": "TurnTokens",
     "may_go_as_it_is": "may_forward_whole",
     "TOLD_BY_TURN": "TURN_FIELDS",
+    "prints_of": "item_digests",
+    "fresh_after": "unseen_items",
+    "late_failure": "deadline_failure",
+    "spelled_alike": "canonical_arguments",
+    "said_text": "assistant_text",
 }
 
 WORD = re.compile(r"(?<!\w)(" + "|".join(sorted(RETIRED, key=len, reverse=True)) + r")(?!\w)")

@@ -28,7 +28,7 @@ def out_of_patience(manager: RunScheduler) -> None:
     when what has to come before is there; a limit in seconds is met by a quiet machine and by no other."""
     for run in manager._runs:
         run._watch._deadlines = Deadlines(first=0.0, idle=0.0)
-        run._watch.go_on()
+        run._watch.resume()
 
 
 async def eventually(look: Callable[[], T], *, within: float = PATIENCE) -> T:

@@ -259,8 +259,8 @@ def _rules_of(settings: Settings, table: UpstreamTable | None = None) -> Upstrea
 
 
 async def make_several(context: AgentContext) -> SeveralAgents:
-    """Returns the agents of the tables as one agent, not yet started. Raises `NoAgentError` for tables with an
-    error.
+    """Returns the agents of the settings file's tables as one agent, not yet started. Raises `NoAgentError` for
+    tables with an error.
     """
     from codex_proxy.agents.member import Member
     from codex_proxy.agents.several import SeveralAgents

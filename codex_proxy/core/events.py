@@ -198,7 +198,7 @@ class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):
     old_form: bool = False
     """Whether the model server gave the call as `function_call`, the predecessor of `tool_calls` (see
     `ToolCall.old_form`)."""
-    told: bool = False
+    item_reported: bool = False
     """Whether the call's item has been reported already, from its start to its end, while its arguments arrived. Such
     a call is always the client's to answer."""
 

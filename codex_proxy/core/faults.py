@@ -59,7 +59,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     kind: FaultKind
     message: str
     code: str | None = None
-    """The provider's own error code (`invalid_prompt`); None: the table's code for the kind."""
+    """The provider's own error code (`invalid_prompt`); None: the client gets the usual code for the kind."""
     param: str | None = None
     """The path of the request's field at fault, as OpenAI writes it: `messages[0].content`."""
     retry_after: float | None = None

@@ -1,13 +1,13 @@
-"""Makes any sequence of a turn's events well-formed, here and nowhere else.
+"""Makes any sequence of a turn's events well-formed; no other module does.
 
-What comes out always holds:
-- exactly one `TurnStarted`, first of all but notes, and one `TurnEnded`, last;
-- a delta only inside an open item of its kind, every item opened once and closed once;
-- the deltas of an item, joined, are its final text; nothing that was said is unsaid;
-- no `Full*` and no `Retrying`: a text that comes in deltas and whole is sent once, and so is what the agent
+The events that come out always have these properties:
+- exactly one `TurnStarted`, which only notes precede, and one `TurnEnded`, which is last;
+- a delta comes only inside an open item of its kind, and every item is opened once and closed once;
+- the deltas of an item, joined, are its final text: a text that was sent is never changed or withdrawn;
+- there is no `Full*` and no `Retrying`: a text that comes in deltas and whole is sent once, and so is what the agent
   repeats after a retry (`core/retries.py`).
 
-It knows no dialect and no wire.
+The module depends on no dialect of an agent and on no API of a client.
 """
 
 from __future__ import annotations

@@ -28,7 +28,9 @@ def ip_literal(host: str) -> Address | None:
 
 
 def is_public(text: str) -> bool:
-    """Whether an IP address is public, also behind the notations that embed another address (NAT64, 6to4, mapped)."""
+    """Whether the text is a public IP address. Of an IPv6 address that contains an IPv4 address, the IPv4 address
+    counts (mapped, NAT64); 6to4 and Teredo addresses are not public.
+    """
     address = ip_literal(text.partition("%")[0])
     if address is None or "%" in text:
         return False

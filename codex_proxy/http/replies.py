@@ -87,12 +87,13 @@ def agent_headers(
     parallel: str | None = None,
     continued: bool,
 ) -> dict[str, str]:
-    """Returns the headers of a turn's answer: the name of the agent, the parameters that have no effect, what the agent
-    does not vouch for, and more.
+    """Returns the headers of a turn's answer: the name of the agent, the parameters that have no effect, what the
+    agent does not guarantee about the answer, and more.
 
-    `ignored`: parameters that have no effect with any agent. `search`, `parallel`: the request's fields for web search
-    and for several calls in one answer, None if it asks for none; `verbosity`, `effort`: the fields for these. They are
-    added if the agent does not support them. `continued`: the agent's session has seen the conversation so far.
+    `ignored`: parameters that have no effect with any agent. `search`, `parallel`: the request's fields for web
+    search and for several calls in one answer, None if it asks for none; `verbosity`, `effort`: the fields for
+    these. They are added if the agent does not support them. `continued`: the agent's session has seen the
+    conversation so far.
     """
     agent = serving(agent, turn.model)
     capabilities = agent.capabilities

@@ -99,7 +99,7 @@ class Connection:
             raise McpError(self.fault())
 
     async def close(self) -> None:
-        """Ends the session, within `limits.close_seconds` twice over. May be called again, also concurrently."""
+        """Ends the session, in at most twice `limits.close_seconds`. May be called again, also concurrently."""
         task = self._task
         if task is None:
             return

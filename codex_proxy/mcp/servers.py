@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 REFRESH_INTERVAL: Final = 10.0
 """Seconds after which a list of tools is fetched again (docs/contract.md#mcp-calls)."""
 FIRST_DELAYED_FAILURE: Final = 2
-"""The failure in a row from which restarts are delayed. The first is not: most servers die once and then run.
-"""
+"""How many failures in a row there must be before the next start is delayed. After the first one the server is
+started again at once, because most servers fail only once."""
 
 
 class McpServer:
@@ -328,10 +328,9 @@ class OperatorServers:
         return tuple(self._servers)
 
     async def tools(self) -> McpListing:
-        """Returns the tools of all servers, in the file's order, and the faults of the servers that have none
-        now.
+        """Returns the tools of all servers, in the file's order, and the faults of the servers that have none now.
 
-        All are asked at once, so it takes as long as the slowest, bounded as `McpServer.tools` is.
+        All servers are asked at the same time, each within the time limit of `McpServer.tools`.
         """
         listings = await asyncio.gather(*(server.tools() for server in self._servers.values()))
         return McpListing(

@@ -1,8 +1,9 @@
-"""What a child is started with: its program, its environment variables, its pipes and limits, under the warden.
+"""Starts a child process: its program, environment variables, pipes and limits. The program is run by the warden
+(`process/warden.py`), which leaves no process behind.
 
-It only starts, with errors that say what a user can do: it uses no event loop, and watching and ending the child is
-up to `child`. The environment is chosen by an allow-list of names: what an agent needs to run, to reach its
-provider and to be configured. Values are looked at only to see whether the URL of a network proxy has a password.
+This module uses no event loop; `process/child.py` watches and ends the child. Errors say what a user can do. The
+child gets the environment variables of an allow-list: what an agent needs to run, to reach its provider and to be
+configured. Values are read only to see whether the URL of a network proxy has a password.
 """
 
 from __future__ import annotations

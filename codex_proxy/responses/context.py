@@ -1,8 +1,7 @@
 """Reads the context of a request: the items of its conversation or its previous responses, and its own.
 
-Takes a parsed request and a store; returns a `Context`. `turn_in_context` makes the turn from it, and the same
-history with the model's own items. Raises `Fault` for references to what does not exist, and for histories that are
-not consistent, such as outputs without calls.
+Takes a parsed request and a store; returns a `Context`, of which `turn_in_context` makes the turn. Raises `Fault` for
+references to what does not exist, and for histories that are not consistent, such as outputs without calls.
 """
 
 from __future__ import annotations

@@ -35,16 +35,16 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.policy import HiddenOutput
-from codex_proxy.tools.replay import said_text, spelled_alike
+from codex_proxy.tools.replay import assistant_text, canonical_arguments
 
-Prints = tuple[bytes, ...]
+Digests = tuple[bytes, ...]
 
 
-def prints_of(history: Sequence[HistoryItem]) -> tuple[Prints, tuple[int, ...]]:
+def item_digests(history: Sequence[HistoryItem]) -> tuple[Digests, tuple[int, ...]]:
     """Returns a digest for each item of a history that is compared, and for each digest the index after its item.
     Adjacent assistant messages have one digest. Raw items, and calls that this server ran, have none.
     """
-    prints: list[bytes] = []
+    digests: list[bytes] = []
     ends: list[int] = []
     index = 0
     while index < len(history):
@@ -58,17 +58,17 @@ def prints_of(history: Sequence[HistoryItem]) -> tuple[Prints, tuple[int, ...]]:
         if isinstance(item, HistoryMessage) and item.role == "assistant":
             while end < len(history) and _is_assistant(history[end]):
                 end += 1
-            text = said_text(history[index:end])
+            text = assistant_text(history[index:end])
             if text:
-                prints.append(_digest("assistant", text))
+                digests.append(_digest("assistant", text))
                 ends.append(end)
             elif ends:
                 ends[-1] = end
         else:
-            prints.append(_print(item))
+            digests.append(_item_digest(item))
             ends.append(end)
         index = end
-    return tuple(prints), tuple(ends)
+    return tuple(digests), tuple(ends)
 
 
 def _is_assistant(item: HistoryItem) -> bool:
@@ -82,11 +82,11 @@ def _own(item: HistoryItem) -> bool:
     return isinstance(item, HistoryCall | HistoryOutput) and item.own
 
 
-def _print(item: HistoryItem) -> bytes:
+def _item_digest(item: HistoryItem) -> bytes:
     if isinstance(item, HistoryMessage):
         return _digest(item.role, *_parts(item.parts))
     if isinstance(item, HistoryCall):
-        return _digest("call", item.kind, item.call_id, item.name, spelled_alike(item))
+        return _digest("call", item.kind, item.call_id, item.name, canonical_arguments(item))
     assert isinstance(item, HistoryOutput)
     return _digest("output", item.kind, item.call_id, *_parts(item.parts))
 
@@ -110,23 +110,24 @@ def _digest(*parts: str) -> bytes:
     return digest.digest()
 
 
-def fresh_after(
-    seen: Prints, history: Sequence[HistoryItem], printed: tuple[Prints, tuple[int, ...]]
+def unseen_items(
+    seen: Digests, history: Sequence[HistoryItem], computed: tuple[Digests, tuple[int, ...]]
 ) -> tuple[HistoryItem, ...] | None:
     """Returns the part of `history` that is new to a thread with the digests `seen`; None if the history does not
-    begin with these digests or has nothing more. Items without a digest that follow directly are not new. `printed`
-    is `prints_of(history)`, computed once for all threads.
+    begin with these digests or has nothing more. Items without a digest that follow directly are not new. `computed`
+    is `item_digests(history)`, computed once for all threads.
     """
-    prints, ends = printed
-    if not seen or len(prints) <= len(seen) or prints[: len(seen)] != seen:
+    digests, ends = computed
+    if not seen or len(digests) <= len(seen) or digests[: len(seen)] != seen:
         return None
     return tuple(history[ends[len(seen) - 1] :])
 
 
 CLOSED_COUNT: Final = 256
-"""The most closed sessions that are remembered (32 bytes for each item of a conversation)."""
+"""The most closed sessions that are remembered, to be opened again (32 bytes for each item of a conversation)."""
 CLOSED_SECONDS: Final = 24 * 3600.0
-"""For how long they are. People return to a conversation after a night; later its start is worth little."""
+"""The most seconds that a closed session is remembered. People return to a conversation after a night, seldom
+later."""
 
 
 class IdleLimits(msgspec.Struct, frozen=True):
@@ -153,14 +154,14 @@ class PendingOutputs(msgspec.Struct, frozen=True):
 
 
 class _IdleSession:
-    __slots__ = ("key", "pending", "prints", "session", "thread", "timer")
+    __slots__ = ("digests", "key", "pending", "session", "thread", "timer")
 
     def __init__(
-        self, key: bytes, session: AgentSession, prints: Prints, pending: PendingOutputs, timer: TimerHandle
+        self, key: bytes, session: AgentSession, digests: Digests, pending: PendingOutputs, timer: TimerHandle
     ) -> None:
         self.key = key
         self.session = session
-        self.prints = prints
+        self.digests = digests
         self.pending = pending
         self.timer = timer
         self.thread = "" if pending.visible or pending.hidden else session.thread
@@ -178,7 +179,7 @@ class ClosedSession(msgspec.Struct, frozen=True):
 
 class _Closed(msgspec.Struct, frozen=True):
     key: bytes
-    prints: Prints
+    digests: Digests
     until: float
     """When it is forgotten, by the scheduler's clock."""
 
@@ -236,7 +237,7 @@ class IdleSessions:
         """Returns whether `take` or `take_closed` may find anything."""
         return bool(self._kept or self._closed)
 
-    def put(self, key: bytes, session: AgentSession, prints: Prints, pending: PendingOutputs) -> None:
+    def put(self, key: bytes, session: AgentSession, digests: Digests, pending: PendingOutputs) -> None:
         """Keeps a session under `key` (see `thread_key`), or closes it if it cannot resume. When there are too
         many, the session that was kept longest is closed.
         """
@@ -248,7 +249,7 @@ class IdleSessions:
         timer = scheduler.call_at(when, lambda: self._drop(session))
         session.listener = self
         session.set_idle(True)
-        self._kept[id(session)] = _IdleSession(key, session, prints, pending, timer)
+        self._kept[id(session)] = _IdleSession(key, session, digests, pending, timer)
         while len(self._kept) > self._limits.count:
             self._drop(next(iter(self._kept.values())).session)
 
@@ -257,14 +258,14 @@ class IdleSessions:
         None if there is none.
         """
         history = turn.history
-        printed: tuple[Prints, tuple[int, ...]] | None = None
+        computed: tuple[Digests, tuple[int, ...]] | None = None
         for kept in reversed(self._kept.values()):
             if kept.key != key:
                 continue
-            printed = printed or prints_of(history)
-            if len(printed[0]) <= len(kept.prints):
+            computed = computed or item_digests(history)
+            if len(computed[0]) <= len(kept.digests):
                 continue  # the most frequent case by far: a new conversation beside others
-            fresh = fresh_after(kept.prints, history, printed)
+            fresh = unseen_items(kept.digests, history, computed)
             new = None if fresh is None else _accepted_items(kept.pending, fresh, turn)
             if new is None or not kept.session.can_resume:
                 continue
@@ -277,17 +278,17 @@ class IdleSessions:
         """Removes and returns a closed session with this key that has seen the beginning of the turn's history; None
         if there is none. The longest such beginning wins."""
         now = self._scheduler().time()
-        printed: tuple[Prints, tuple[int, ...]] | None = None
+        computed: tuple[Digests, tuple[int, ...]] | None = None
         found: tuple[int, ClosedSession] | None = None
         for thread, closed in list(self._closed.items()):
             if closed.until <= now:
                 del self._closed[thread]
-            elif closed.key == key and (found is None or len(closed.prints) > found[0]):
-                printed = printed or prints_of(turn.history)
-                fresh = fresh_after(closed.prints, turn.history, printed)
+            elif closed.key == key and (found is None or len(closed.digests) > found[0]):
+                computed = computed or item_digests(turn.history)
+                fresh = unseen_items(closed.digests, turn.history, computed)
                 new = None if fresh is None else _accepted_items(PendingOutputs(), fresh, turn)
                 if new is not None:
-                    found = len(closed.prints), ClosedSession(thread, new)
+                    found = len(closed.digests), ClosedSession(thread, new)
         if found is None:
             return None
         del self._closed[found[1].thread]
@@ -309,7 +310,7 @@ class IdleSessions:
     def _remember_closed(self, kept: _IdleSession) -> None:
         self._closed.pop(kept.thread, None)
         until = self._scheduler().time() + CLOSED_SECONDS
-        self._closed[kept.thread] = _Closed(kept.key, kept.prints, until)
+        self._closed[kept.thread] = _Closed(kept.key, kept.digests, until)
         while len(self._closed) > CLOSED_COUNT:
             self._closed.popitem(last=False)
 

@@ -83,7 +83,7 @@ class DeadlineWatch:
         self._arm()
 
     def alive(self, *, visible: bool) -> None:
-        """Notes that the agent did something; `visible`: something that the client sees."""
+        """Restarts the idle deadline, because the agent did something; `visible`: something that the client sees."""
         self._last = self._scheduler.time()
         self._visible = self._visible or visible
 
@@ -91,7 +91,7 @@ class DeadlineWatch:
         """Stops the idle deadline while the agent waits for this server. The other deadlines still apply."""
         self.held = True
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Starts the idle deadline again, with its full time."""
         self.held = False
         self._last = self._scheduler.time()
@@ -129,7 +129,7 @@ class DeadlineWatch:
             self._expired(Failure(kind=FaultKind.TIMED_OUT, message=message))
 
 
-def late_failure(late: Failure, retrying: Retrying | None, retries: int, hint: str) -> Failure:
+def deadline_failure(late: Failure, retrying: Retrying | None, retries: int, hint: str) -> Failure:
     """Returns the failure of a turn that a deadline ends, with the reason as far as it is known.
 
     `late`: the failure that says that the turn took too long. `retrying`: the last report of a repeated model call,
@@ -309,7 +309,7 @@ class Run:
     def _agent_begins(self) -> None:
         self._decisive = self.attempt.decisive
         if self._watch.held:
-            self._watch.go_on()
+            self._watch.resume()
 
     def interrupt(self) -> None:
         """Stops the agent and ends the log as interrupted. Called when the client has left or cancelled."""
@@ -321,7 +321,7 @@ class Run:
 
     def _deadline_passed(self, failure: Failure) -> None:
         hint = self._session.silence_hint if self._session is not None else ""
-        self.fail(late_failure(failure, self._repair.retrying, self._repair.retries, hint))
+        self.fail(deadline_failure(failure, self._repair.retrying, self._repair.retries, hint))
 
     # --- what the session calls ---------------------------------------------------------------------
 
@@ -545,4 +545,4 @@ class Run:
     def _wait_for_agent(self) -> None:
         """Starts the idle deadline again, unless the agent waits for this server."""
         if not (self._calls_running or self._checking or self._paused):
-            self._watch.go_on()
+            self._watch.resume()

@@ -31,7 +31,7 @@ from codex_proxy.runs.idle_sessions import (
     IdleSessions,
     PendingOutputs,
     ReusedSession,
-    prints_of,
+    item_digests,
     thread_key,
 )
 from codex_proxy.runs.run import Deadlines, Run
@@ -282,7 +282,7 @@ class RunScheduler:
         said = assistant_messages(run.raw)
         if check is not None:
             said = check.as_shown(said)  # what the client will echo
-        seen, _ = prints_of((*run.turn.history, *said, *calls))
+        seen, _ = item_digests((*run.turn.history, *said, *calls))
         pending = PendingOutputs(frozenset(call.call_id for call in calls), tuple(policy.hidden))
         self.kept.put(thread_key(run.client, run.attempt.turn), session, seen, pending)
         return True

@@ -446,7 +446,7 @@ class Outbox(Protocol):
     """
 
     async def count_webhook_try(self, pending: PendingWebhook) -> None:
-        """Writes down the number of delivery attempts of a pending webhook."""
+        """Saves the number of delivery attempts of a pending webhook."""
         ...
 
     async def drop_webhook(self, event_id: str, url: str) -> None:

@@ -47,7 +47,9 @@ class Attempt:
 
     @property
     def decisive(self) -> frozenset[type[Event]] | None:
-        """See `ToolPolicy.decisive`. None if the answer is checked, because the check needs all events."""
+        """The kinds of events that `feed` has to be given at once (`ToolPolicy.decisive`). None: all, always so if
+        the answer is checked, because the check needs all events.
+        """
         return self.policy.decisive if self.check is None else None
 
     def feed(self, events: Sequence[Event]) -> PolicyResult:

@@ -32,7 +32,7 @@ from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.checks import Check, Verdict, not_checked
 from codex_proxy.tools.policy import NEVER_HELD
-from codex_proxy.tools.replay import said_text
+from codex_proxy.tools.replay import assistant_text
 
 ANY_OBJECT: Final = b'{"type":"object"}'
 
@@ -137,7 +137,7 @@ class OutputCheck:
         """Returns the model's messages (`said`) with the texts that the client got instead of the model's, where
         these differ.
         """
-        text = self._rewritten.get(said_text(said).strip())
+        text = self._rewritten.get(assistant_text(said).strip())
         return said if text is None else (HistoryMessage("assistant", (TextPart(text),)),)
 
     def _ended(self, event: TurnEnded) -> list[Event]:

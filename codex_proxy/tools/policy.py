@@ -390,7 +390,7 @@ class ToolPolicy:
         good: list[ToolCallRequested] = []
         hidden: list[HiddenOutput] = []
         for ask in asks:
-            wrong = None if ask.told or self._faults >= MAX_FAULTS else self._violation(ask)
+            wrong = None if ask.item_reported or self._faults >= MAX_FAULTS else self._violation(ask)
             if wrong is None:
                 good.append(ask)
             else:
@@ -431,7 +431,7 @@ class ToolPolicy:
         self._over = True
         self.visible = self._waiting
         for ask in self.visible:
-            if ask.told:
+            if ask.item_reported:
                 continue
             if self._faults >= MAX_FAULTS and self._violation(ask) is not None:
                 done.events.append(Notice("strict_violation", ask.name))

@@ -67,7 +67,7 @@ class Remembered(msgspec.Struct, frozen=True):
     """The ids of the last step's calls, hidden ones too, in the model's order."""
     visible: list[str]
     said: str
-    """The text of the assistant before the calls, as the client saw it (see `said_text`)."""
+    """The text of the assistant before the calls, as the client saw it (see `assistant_text`)."""
     model: str = ""
     """The model and its provider. Another one cannot read the encrypted reasoning in `items`."""
 
@@ -119,7 +119,7 @@ def remembered_turn(
         hidden=cut_off | hidden,
         calls=list(unanswered),
         visible=visible,
-        said=said_text(assistant_messages(raw)),
+        said=assistant_text(assistant_messages(raw)),
         model=identity,
     )
 
@@ -127,12 +127,12 @@ def remembered_turn(
 def call_key(call: HistoryCall) -> bytes:
     """Returns the key of a call in the step memory: a digest of its kind, id, name and arguments."""
     digest = hashlib.sha256()
-    for part in (call.kind, call.call_id, call.name, spelled_alike(call)):
+    for part in (call.kind, call.call_id, call.name, canonical_arguments(call)):
         digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
     return digest.digest()
 
 
-def spelled_alike(call: HistoryCall) -> str:
+def canonical_arguments(call: HistoryCall) -> str:
     """Returns the arguments of a call in one canonical JSON form, so that equal values have equal texts.
 
     Clients of some APIs parse the arguments and send them back encoded again, with other blanks, escapes, numbers
@@ -230,7 +230,7 @@ def keys_of(history: Sequence[HistoryItem]) -> list[bytes]:
     return [call_key(item) for item in history if isinstance(item, HistoryCall) and not item.own]
 
 
-def said_text(items: Sequence[HistoryItem]) -> str:
+def assistant_text(items: Sequence[HistoryItem]) -> str:
     """Returns the text of the assistant messages among the items, joined with blank lines, as clients send it back."""
     texts = (
         "".join(part.text for part in item.parts if isinstance(part, TextPart))
@@ -312,7 +312,7 @@ def _memory_of(echo: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered]
         remembered = [_identity(item) for item in memory.items]
         if not all(any(_same(each, other) for other in remembered) for each in raw):
             return None
-    return memory if said_text(echo) in ("", memory.said) else None
+    return memory if assistant_text(echo) in ("", memory.said) else None
 
 
 def _identity(raw: bytes | msgspec.Raw) -> _Identity:

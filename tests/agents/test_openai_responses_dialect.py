@@ -257,7 +257,7 @@ def test_a_call_that_this_server_may_answer_is_told_to_nobody_before_it_is_whole
     events = made.receive([OK, body, End()]).events
     assert not any(isinstance(each, ItemStarted | ArgumentsDelta) for each in events)
     [ask] = [each for each in events if isinstance(each, ToolCallRequested)]
-    assert (ask.arguments, ask.told) == ("{}", False)
+    assert (ask.arguments, ask.item_reported) == ("{}", False)
 
 
 def test_a_call_to_a_tool_that_is_not_offered_is_answered_here_and_those_beside_it_are_the_clients() -> None:

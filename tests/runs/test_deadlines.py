@@ -107,7 +107,7 @@ def test_an_agent_that_is_made_to_wait_is_not_idle() -> None:
     watch.hold()
     hands.move_to(90.0)
     assert expired == []
-    watch.go_on()
+    watch.resume()
     hands.move_to(200.0)
     assert [when for when, _ in expired] == [100.0]
 
@@ -117,7 +117,7 @@ def test_an_agent_that_was_made_to_wait_has_its_time_anew() -> None:
     watch.alive(visible=True)
     watch.hold()
     hands.move_to(200.0)
-    watch.go_on()
+    watch.resume()
     hands.move_to(500.0)
     assert [when for when, _ in expired] == [230.0]
 

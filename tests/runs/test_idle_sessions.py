@@ -28,7 +28,7 @@ from codex_proxy.runs.idle_sessions import (
     IdleLimits,
     IdleSessions,
     PendingOutputs,
-    prints_of,
+    item_digests,
     thread_key,
 )
 from codex_proxy.tools.policy import HiddenOutput
@@ -93,7 +93,7 @@ def put(
 ) -> Resting:
     resting = Resting()
     resting.dialect.thread = thread
-    threads.put(key, resting.session, prints_of(seen)[0], pending or PendingOutputs())
+    threads.put(key, resting.session, item_digests(seen)[0], pending or PendingOutputs())
     return resting
 
 
@@ -335,7 +335,7 @@ async def test_a_thread_that_is_kept_again_has_all_of_its_time_again() -> None:
     resting = put(threads)
     await asyncio.sleep(40)
     assert threads.take(KEY, asking((*SEEN, said("now?")))) is not None
-    threads.put(KEY, resting.session, prints_of(SEEN)[0], PendingOutputs())
+    threads.put(KEY, resting.session, item_digests(SEEN)[0], PendingOutputs())
     await asyncio.sleep(40)
     assert not resting.closed
     await asyncio.sleep(21)
@@ -347,7 +347,7 @@ async def test_a_seat_that_does_not_rest_is_not_kept() -> None:
     threads = kept_threads()
     resting = Resting()
     resting.dialect.can_resume = False
-    threads.put(KEY, resting.session, prints_of(SEEN)[0], PendingOutputs())
+    threads.put(KEY, resting.session, item_digests(SEEN)[0], PendingOutputs())
     assert resting.closed
     assert len(threads) == 0
 

@@ -18,8 +18,8 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     TextPart,
 )
-from codex_proxy.runs.idle_sessions import Prints, fresh_after, prints_of
-from codex_proxy.tools.replay import call_key, said_text
+from codex_proxy.runs.idle_sessions import Digests, item_digests, unseen_items
+from codex_proxy.tools.replay import assistant_text, call_key
 from tests.tools.histories import ASKING, HISTORIES, ITEMS, OUTPUTS, RAW
 
 QUESTION = HistoryMessage("user", (TextPart("Well?"),))
@@ -29,12 +29,12 @@ CALL, OUTPUT = HistoryCall("a", "f", "{}"), HistoryOutput("a", (TextPart("done")
 RAW_ITEM = RawHistoryItem(b'{"type":"reasoning"}')
 
 
-def fresh_items(seen: Prints, history: Sequence[HistoryItem]) -> tuple[HistoryItem, ...] | None:
-    return fresh_after(seen, history, prints_of(history))
+def fresh_items(seen: Digests, history: Sequence[HistoryItem]) -> tuple[HistoryItem, ...] | None:
+    return unseen_items(seen, history, item_digests(history))
 
 
 def seen(history: Sequence[HistoryItem]) -> tuple[bytes, ...]:
-    return prints_of(history)[0]
+    return item_digests(history)[0]
 
 
 def plain(history: Sequence[HistoryItem]) -> list[object]:
@@ -47,8 +47,8 @@ def plain(history: Sequence[HistoryItem]) -> list[object]:
         if isinstance(item, HistoryMessage) and item.role == "assistant":
             spoken.append(item)
             continue
-        if said_text(spoken):
-            out.append(said_text(spoken))
+        if assistant_text(spoken):
+            out.append(assistant_text(spoken))
         spoken = []
         if isinstance(item, HistoryMessage):
             parts = [

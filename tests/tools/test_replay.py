@@ -19,7 +19,7 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     TextPart,
 )
-from codex_proxy.tools.replay import Remembered, call_key, keys_of, restored, said_text
+from codex_proxy.tools.replay import Remembered, assistant_text, call_key, keys_of, restored
 from tests.tools.histories import CALLS, HISTORIES, WORDS
 
 QUESTION = HistoryMessage("user", (TextPart("Well?"),))
@@ -246,7 +246,7 @@ def test_there_is_a_key_for_every_call(history: list[HistoryItem]) -> None:
 
 @given(st.lists(WORDS))
 def test_texts_are_joined_as_clients_echo_them(texts: list[str]) -> None:
-    assert said_text([said(text) for text in texts]) == "\n\n".join(text for text in texts if text)
+    assert assistant_text([said(text) for text in texts]) == "\n\n".join(text for text in texts if text)
 
 
 # --- as properties -------------------------------------------------------------------------------

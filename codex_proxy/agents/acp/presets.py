@@ -68,10 +68,10 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     """A sentence for the client about what the agent is probably doing if it sends nothing for long. It is added to
     the message of a turn that exceeds a time limit."""
     reopens: bool = False
-    """Whether it opens a session again, by `session/resume` or `session/load`, with all that was said in it: also after
-    `session/close`, and in another process after its own was killed."""
+    """Whether the agent can open a closed session again, with all its messages, by `session/resume` or
+    `session/load`: also after `session/close`, and in another process after its own was killed."""
     lists_late: bool = False
-    """Whether it requests the tools of MCP servers only after the prompt."""
+    """Whether the agent requests the tools of MCP servers only after the prompt."""
 
 
 _CLAUDE_KEYS: Final = (

@@ -39,9 +39,9 @@ class Declared(msgspec.Struct, frozen=True):
     closes: bool = False
     """Whether sessions can be closed."""
     resumes: bool = False
-    """Whether a closed session can be opened again without an account of what was said in it."""
+    """Whether the agent knows `session/resume`: it opens a closed session, and does not send its messages again."""
     loads: bool = False
-    """Whether a closed session can be opened again with such an account."""
+    """Whether the agent knows `session/load`: it opens a closed session, and sends its messages again as updates."""
     sign_in: str = ""
     """The agent's own description of how to sign in."""
 

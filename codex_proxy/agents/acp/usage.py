@@ -65,8 +65,9 @@ class UsageCounter:
         self._one_call = self._whole = True
 
     def start_request(self) -> None:
-        """Starts the next request of the client within the same turn. A total of the turn then covers several
-        requests, and is not used. The tokens of the last model call are, for the last request.
+        """Starts to count for the next request of the client, which continues the same turn of the agent. A token
+        count of the whole turn is not used after that, because it covers several requests; one of the last model
+        call is.
         """
         self._turn = NO_TOKENS
         self._whole = False

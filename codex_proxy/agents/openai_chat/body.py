@@ -143,9 +143,12 @@ def _function(tool: Tool, *, may_be_strict: bool) -> dict[str, Any]:
 def refused_field(
     turn: Turn, messages: Sequence[Any], refused: Collection[str], status: int, error: bytes
 ) -> str | None:
-    """Returns what the upstream's error refuses of the request for this turn: a field of `OPTIONAL`, `json_schema` or
-    `parts`; None if the error is about something else. `refused`: what is left out already. `error` is the body of the
-    answer.
+    """Returns what the upstream refuses of the request for this turn: a field of `OPTIONAL`; `json_schema` for a
+    response format with a schema; `parts` for message contents that are lists of text parts; None if its error is
+    about something else.
+
+    `messages`: the messages that were sent. `refused`: what later requests leave out already. `error`: the body of
+    the error.
     """
     if status not in _REFUSING:
         return None

@@ -212,11 +212,11 @@ class OpenAIChat(UpstreamTurn[Answer]):
                 ToolCallRequested(
                     *(call.id, call.id, call.name, text, call.id, kind),
                     old_form=call.old_form,
-                    told=bool(call.item_id),
+                    item_reported=bool(call.item_id),
                 )
             )
         for ask in [ask for ask in asks if isinstance(ask, ToolCallRequested)]:
-            wrong = None if ask.told else self._wrong_with(ask.name, ask.kind, ask.arguments)
+            wrong = None if ask.item_reported else self._wrong_with(ask.name, ask.kind, ask.arguments)
             if wrong is None:
                 self._asked.add(ask.ask_id)
                 continue

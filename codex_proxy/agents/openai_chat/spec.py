@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
@@ -42,11 +41,9 @@ _MAX_KEY_CHARS: Final = 10_000
 
 
 async def _make(context: AgentContext) -> Agent:
-    from codex_proxy.agents.openai_chat.agent import UpstreamAgent
-    from codex_proxy.agents.openai_chat.dialect import OpenAIChat
+    from codex_proxy.agents.openai_chat.agent import OpenAIChatAgent
 
-    upstream = upstream_of(context)
-    return UpstreamAgent(upstream, context.clock, partial(OpenAIChat, reasoning_back=upstream.reasoning_back))
+    return OpenAIChatAgent(upstream_of(context), context.clock)
 
 
 async def _check(context: AgentContext) -> list[Check]:

@@ -156,12 +156,16 @@ class OpenAIResponses(UpstreamTurn[Answer]):
             call = made
             if made.kind == "function" and made.name in self._custom:  # it travelled as a function
                 call = msgspec.structs.replace(made, kind="custom", text=custom_input(made.text))
-            told = bool(call.item_id)
-            wrong = None if told else self._wrong_with(call.name, call.kind, call.text)
+            item_reported = bool(call.item_id)
+            wrong = None if item_reported else self._wrong_with(call.name, call.kind, call.text)
             if wrong is None:
                 self._asked[call.call_id] = call
                 id = call.call_id
-                out.append(ToolCallRequested(id, id, call.name, call.text, id, call.kind, told=told))
+                out.append(
+                    ToolCallRequested(
+                        id, id, call.name, call.text, id, call.kind, item_reported=item_reported
+                    )
+                )
             else:
                 out += [Notice(wrong[0], call.name), self._put_output(call, ToolReply((TextPart(wrong[1]),)))]
         if not self._asked:

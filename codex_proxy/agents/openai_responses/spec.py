@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 
 
 async def _make(context: AgentContext) -> Agent:
-    from codex_proxy.agents.openai_chat.agent import UpstreamAgent
-    from codex_proxy.agents.openai_responses.dialect import OpenAIResponses
+    from codex_proxy.agents.openai_responses.agent import OpenAIResponsesAgent
 
-    return UpstreamAgent(upstream_of(context, RESPONSES), context.clock, OpenAIResponses)
+    return OpenAIResponsesAgent(upstream_of(context, RESPONSES), context.clock)
 
 
 async def _check(context: AgentContext) -> list[Check]:

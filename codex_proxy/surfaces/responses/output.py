@@ -39,7 +39,7 @@ ARGUMENTS: Final[PartKey] = ("arguments", 0)
 OUTPUT: Final[PartKey] = ("output", 0)
 LINE: Final[PartKey] = ("summary", 0)
 ANNOTATION: Final[PartKey] = ("annotation", 0)
-"""Identifies an annotation of the text among the kept texts of a waiting item. It is no part."""
+"""The key under which the annotations of an item's text are kept while the item waits. No part of the item has it."""
 
 TOOL_SEARCH_CALL: Final = "tool_search_call"
 LOCAL_SHELL_CALL: Final = "local_shell_call"

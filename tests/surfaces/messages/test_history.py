@@ -20,7 +20,7 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.idle_sessions import prints_of
+from codex_proxy.runs.idle_sessions import item_digests
 from codex_proxy.surfaces.messages.history import NO_RESULT, ORPHAN
 from codex_proxy.surfaces.messages.state import packed
 from tests.pictures import png_of
@@ -356,7 +356,7 @@ def test_nothing_in_the_history_is_ever_refused(messages: list[dict[str, Any]]) 
             assert not waiting or item.role == "assistant"
             assert item.parts
     assert waiting == []
-    assert prints_of(told)[0]
+    assert item_digests(told)[0]
 
 
 def test_identity_is_of_agent_and_model() -> None:

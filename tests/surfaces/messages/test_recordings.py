@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.runs.idle_sessions import prints_of
+from codex_proxy.runs.idle_sessions import item_digests
 from codex_proxy.surfaces.messages.parse import ParsedMessages
 from tests.surfaces.messages.asking import ANY_MODEL, read, recorded
 
@@ -36,7 +36,7 @@ def test_each_step_of_a_recorded_conversation_begins_with_all_of_the_step_before
     steps = continued = 0
     for _, entry in recorded(session):
         turn = parsed(entry).turn
-        prints, _ = prints_of(turn.history)
+        prints, _ = item_digests(turn.history)
         known = conversations.setdefault(_conversation(entry), [])
         if known and len(prints) > len(known[-1]):
             steps += 1
