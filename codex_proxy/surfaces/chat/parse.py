@@ -42,7 +42,7 @@ from codex_proxy.surfaces.chat.forward import (
 )
 from codex_proxy.surfaces.chat.messages import has_instructions, history_of, web_images
 from codex_proxy.surfaces.chat.wire import ChatRequest, parse_body
-from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve, service_tier
+from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, Resolved, resolve, service_tier
 from codex_proxy.surfaces.request_options import (
     BuiltinTools,
     Logprobs,
@@ -199,13 +199,14 @@ def parse(
     refuse_contradictions(request)
     choices_of(request, settings.max_choices)
     asked = DEFAULT_NAME if request.model is None else request.model
-    policy = forward_policy(resolve(asked, catalog).agent_model)
+    resolved = resolve(asked, catalog)
+    policy = forward_policy(resolved.agent_model)
     if policy is None:
-        return _understood(request, settings, catalog, headers, pdfs)
+        return _understood(request, resolved, settings, catalog, headers, pdfs)
     fields = fields_of(body)
     if may_forward_whole(request, policy, has_web_images=bool(web_images(request.messages))):
-        return _forwarded(request, fields, settings, catalog, headers)
-    parsed = _understood(request, settings, catalog, headers, pdfs, messages_in(fields))
+        return _forwarded(request, resolved, fields, settings, headers)
+    parsed = _understood(request, resolved, settings, catalog, headers, pdfs, messages_in(fields))
     turn = msgspec.structs.replace(
         parsed.turn,
         sampling=sampling_in(fields),
@@ -224,11 +225,14 @@ def parse(
 
 
 def _forwarded(
-    request: ChatRequest, fields: Fields, settings: ChatSettings, catalog: ModelCatalog, headers: RequestHints
+    request: ChatRequest,
+    resolved: Resolved,
+    fields: Fields,
+    settings: ChatSettings,
+    headers: RequestHints,
 ) -> ParsedChat:
     """Returns a request that is forwarded as a whole. Its turn has only what this server itself needs."""
     asked = DEFAULT_NAME if request.model is None else request.model
-    resolved = resolve(asked, catalog)
     mode = mode_of(
         by_name=resolved.mode,
         by_header=headers.mode,
@@ -265,6 +269,7 @@ def _forwarded(
 
 def _understood(
     request: ChatRequest,
+    resolved: Resolved,
     settings: ChatSettings,
     catalog: ModelCatalog,
     headers: RequestHints,
@@ -278,8 +283,6 @@ def _understood(
     choices = choices_of(request, settings.max_choices)
     wanted, offered = format_of(request, structured_output=settings.structured_output), offered_by(request)
     history = history_of(request.messages, pdfs, originals)
-    model_asked = DEFAULT_NAME if request.model is None else request.model
-    resolved = resolve(model_asked, catalog)
     tier = service_tier(request.service_tier, resolved.agent_model, catalog)
     mode = mode_of(
         by_name=resolved.mode,
@@ -311,7 +314,7 @@ def _understood(
     )
     return ParsedChat(
         turn=turn,
-        model_asked=model_asked,
+        model_asked=DEFAULT_NAME if request.model is None else request.model,
         stream=bool(request.stream),
         include_usage=bool(request.stream_options and request.stream_options.include_usage),
         choices=choices,
