@@ -1,7 +1,8 @@
 """Row 10: the first token of Claude Code and of agents that speak ACP, warm, against the same program driven directly.
 
-Both sides do the same work: a new session (in Claude Code: a process that waits), its mode, and a prompt. The model is
-scripted. Programs that are neither on PATH nor installed by `scripts/agent-programs` are left out, which is told.
+Driven directly, each round is a new session (in Claude Code: a process that waits), its mode, and a prompt. Between
+two rounds there is a pause, in which the proxy may open a session of an ACP agent ahead. The model is scripted.
+Programs that are neither on PATH nor installed by `scripts/agent-programs` are left out, which is told.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ PROMPT = f"Hi. {script({'text': 'Hello from the model.'})}"
 LINE_BYTES = 1 << 26
 WARM_SECONDS = 2.0
 """For how long a process of Claude Code waits on either side before its turn: its start takes a second."""
+PAUSE_SECONDS = 1.0
+"""From the end of a turn to the next one on the same side."""
 PIPE = asyncio.subprocess.PIPE
 
 
@@ -126,6 +129,7 @@ class _Sides:
             if self._preset is not None:
                 acp = await stack.enter_async_context(_acp(self._command, self._preset))
             for number in range(rounds + 1):
+                await asyncio.sleep(PAUSE_SECONDS)
                 async with nullcontext(acp) if acp is not None else _claude(self._command) as program:
                     if number % 2:
                         mine.append(await first_delta(self._port, self._request))

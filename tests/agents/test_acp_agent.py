@@ -237,6 +237,12 @@ async def test_an_answer_under_a_schema_may_come_after_calls_of_tools(tmp_path: 
 # --- sessions -------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions are opened ahead as soon as a turn has ended."""
+    monkeypatch.setattr("codex_proxy.agents.acp.process.AHEAD_PAUSE_SECONDS", 0.0)
+
+
 async def test_a_conversation_goes_on_in_its_session(tmp_path: Path) -> None:
     async with acp(tmp_path) as proxy:
         asked = user('[[fake:text say="first"]]')
@@ -261,6 +267,68 @@ async def test_a_response_that_goes_on_is_not_marked_as_flattened(tmp_path: Path
         assert "x-codex-history" not in second.headers
         changed = await proxy.send("POST", "/v1/responses", {**more, "reasoning": {"effort": "high"}})
         assert changed.headers["x-codex-history"] == "flattened"
+
+
+async def opened_ahead(proxy: Proxy) -> AcpProcess:
+    """The process, once it has opened a session for the next turn."""
+    assert (await proxy.ask(user())).status == 200
+    process = agent_of(proxy).current
+    assert process is not None
+    await until(lambda: process.connection.ahead is not None)
+    return process
+
+
+async def test_a_session_is_opened_ahead_of_the_next_turn(tmp_path: Path, at_once: None) -> None:
+    async with acp(tmp_path) as proxy:
+        process = await opened_ahead(proxy)
+        channel = process.connection.ahead
+        assert process.turns_running == 0
+        with_tools = await proxy.ask(user("[[fake:echo]]", tools=[WEATHER]))
+        assert json.loads(message_of(with_tools)["content"])["tools"], (
+            "it is told its tools at a session's start"
+        )
+        assert process.connection.ahead == channel
+        echo = json.loads(message_of(await proxy.ask(user("[[fake:echo]]")))["content"])
+        assert len(echo["history"]) == 1
+        assert echo["mode"] == "plan"
+        assert process.sessions_served == 3, "without a fourth session"
+        await until(lambda: process.connection.ahead not in (None, channel))
+
+
+async def test_a_session_that_was_opened_ahead_in_vain_is_closed(
+    tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.agents.acp.process.AHEAD_SECONDS", 0.01)
+    written: list[bytes] = []
+    write = AcpProcess._write
+
+    def noted(process: AcpProcess, data: bytes) -> None:
+        written.append(data)
+        write(process, data)
+
+    monkeypatch.setattr(AcpProcess, "_write", noted)
+    async with acp(tmp_path, kept_threads=0) as proxy:
+        process = await opened_ahead(proxy)
+        await until(lambda: process.connection.ahead is None)
+        assert b'"session/close"' in written[-1]
+        assert process.sessions_served == 2
+        assert (await proxy.ask(user())).status == 200
+
+
+async def test_an_agent_that_opens_no_session_ahead_is_asked_again_by_the_turn(
+    tmp_path: Path, at_once: None
+) -> None:
+    async with acp(tmp_path) as proxy:
+        process = await opened_ahead(proxy)
+        channel = process.connection.ahead
+        assert channel is not None
+        refused = {
+            "id": request_id(channel, 1),
+            "error": {"code": -32000, "message": "Authentication required"},
+        }
+        process.received(json.dumps(refused).encode() + b"\n")
+        assert process.connection.ahead is None
+        assert (await proxy.ask(user())).status == 200
 
 
 async def test_any_other_history_is_told_to_a_new_session_and_marked(tmp_path: Path) -> None:
@@ -300,6 +368,19 @@ async def test_a_conversation_whose_session_was_closed_goes_on_in_it(
         ]
         assert echo["mode"] == "plan", "a session that is opened again is in the agent's usual mode at first"
         assert bool(echo["tools"]) == bool(tools)
+
+
+async def test_a_session_that_was_opened_ahead_is_closed_where_an_earlier_one_is_opened_again(
+    tmp_path: Path, at_once: None
+) -> None:
+    async with acp(tmp_path, kept_threads=1) as proxy:
+        again = await closed_conversation(proxy)
+        process = agent_of(proxy).current
+        assert process is not None
+        await until(lambda: process.connection.ahead is not None)
+        answer = await proxy.ask(again)
+        assert "x-codex-history" not in answer.headers
+        assert len(json.loads(message_of(answer)["content"])["history"]) == 3
 
 
 async def test_a_closed_session_that_the_agent_has_forgotten_costs_only_the_roles(tmp_path: Path) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
+from codex_proxy.agents.acp.dialect import AcpTurn
 from codex_proxy.agents.acp.failures import failure_of_session
 from codex_proxy.agents.acp.messages import (
+    Message,
     ModelCallFailed,
     ToolCalled,
     ToolDropped,
     ToolsListed,
     ToolsSettled,
+    decode,
+    request_id,
 )
 from codex_proxy.agents.acp.presets import PRESETS
 from codex_proxy.agents.acp.program import Program
@@ -630,3 +635,46 @@ def test_any_other_history_goes_in_as_one_labelled_text() -> None:
     text = prompt["params"]["prompt"][0]["text"]
     assert "[system]\nBe terse.\n\n[user]\nHi\n\n[assistant]\nHello.\n\n[user]\nMore" in text
     assert played.turn.flattened
+
+
+# --- a session that was opened ahead --------------------------------------------------------------
+
+
+def ahead_of_turn() -> tuple[AcpTurn, Turn, Message]:
+    """A turn whose session was asked for before, the turn's content, and the answer about that session."""
+    name = "claude-acp-text"
+    turn = AcpTurn(
+        1, Program(PRESETS["claude-acp"], declared_by(name)), lambda prefix: f"{prefix}1", ahead=True
+    )
+    history = (HistoryMessage("user", (TextPart("go"),)),)
+    opened_by = {**sessions_of(name)[0].opened, "id": request_id(1, 1)}
+    message = decode(json.dumps(opened_by).encode())
+    assert message is not None
+    return turn, Turn(model="", history=history, workdir="/home/user/project"), message
+
+
+def methods_of(writes: bytes) -> list[str]:
+    return [json.loads(line)["method"] for line in writes.splitlines()]
+
+
+def test_a_turn_takes_the_session_that_was_opened_ahead_whenever_the_answer_comes() -> None:
+    turn, asked, answer = ahead_of_turn()
+    assert turn.begin(asked).writes == b""
+    assert methods_of(turn.receive([answer]).writes) == ["session/prompt"]
+
+
+def test_a_session_that_was_opened_ahead_is_closed_where_an_earlier_one_is_opened_again() -> None:
+    turn, asked, answer = ahead_of_turn()
+    assert methods_of(turn.reopen(asked, "earlier", asked.history).writes) == ["session/resume"]
+    closed = turn.receive([answer]).writes
+    assert methods_of(closed) == ["session/close"]
+    assert json.loads(closed)["params"]["sessionId"] == answer.result["sessionId"]
+
+
+def test_a_session_is_lost_when_the_agent_does_not_open_it_again_in_a_safe_mode() -> None:
+    turn, asked, _ = ahead_of_turn()
+    written = json.loads(turn.reopen(asked, "earlier", asked.history).writes)
+    step = turn.receive([Message(id=written["id"], result={})])
+    assert turn.lost
+    assert step.writes == b""
+    assert [type(event) for event in step.events] == [TurnEnded]

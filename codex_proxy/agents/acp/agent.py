@@ -18,6 +18,7 @@ from codex_proxy.agents.acp.failures import failure_of_error
 from codex_proxy.agents.acp.presets import CAPABILITIES, Preset
 from codex_proxy.agents.acp.process import AcpProcess, AcpTransport, spawn_fault
 from codex_proxy.agents.acp.program import Declared, Program
+from codex_proxy.agents.acp.prompt import first_prompt
 from codex_proxy.agents.acp.session_setup import Offer, offer_of
 from codex_proxy.agents.acp.tool_server import ToolEndpoint, ToolServer
 from codex_proxy.agents.agent import Agent, ProcessCounts
@@ -195,8 +196,11 @@ class AcpAgent:
         declared = process.connection.declared
         assert declared is not None
         servers = () if endpoint is None else (endpoint.server_entry(http=declared.http_tools),)
-        channel = process.open_channel()
-        dialect = AcpTurn(channel, self._launch.program(declared), _new_id, servers=servers)
+        fits = endpoint is None and not (declared.system_prompt and _is_instructed(turn))
+        ahead = process.take_ahead(turn.workdir) if fits else None
+        channel = process.open_channel() if ahead is None else ahead
+        program = self._launch.program(declared)
+        dialect = AcpTurn(channel, program, _new_id, servers=servers, ahead=ahead is not None)
         session = AgentSession(turn, dialect, AcpTransport(process, channel, dialect, endpoint))
         session.silence_hint = self._launch.preset.silence_hint
         return session
@@ -357,6 +361,10 @@ class AcpAgent:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _is_instructed(turn: Turn) -> bool:
+    return bool(first_prompt(turn.history[:1], takes_system=True).system)
 
 
 def _takes_sessions(process: AcpProcess) -> bool:

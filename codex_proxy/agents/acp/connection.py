@@ -8,7 +8,7 @@ models.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -52,6 +52,8 @@ class Connection:
         """The answer to the request for the probe session; None before that."""
         self._last_channel = 0
         self._open: set[int] = set()
+        self._ahead: int | None = None
+        """The channel whose session was opened before there is a turn for it; None if there is none."""
         self._sessions: dict[str, int] = {}
 
     def initialize(self) -> bytes:
@@ -65,8 +67,12 @@ class Connection:
 
     def close_probe(self) -> bytes:
         """Returns the request that closes the probe session; empty if sessions cannot be closed."""
-        result: Any = self.probe.result if self.probe is not None else None
-        session = result.get("sessionId") if isinstance(result, dict) else None
+        return b"" if self.probe is None else self.closing(self.probe)
+
+    def closing(self, opened: Message) -> bytes:
+        """Returns the request that closes a session, from the answer to the one that opened it; empty if sessions
+        cannot be closed."""
+        session = opened.result.get("sessionId") if isinstance(opened.result, dict) else None
         if self.declared is None or not self.declared.closes or not session:
             return b""
         return request(CLOSE_ID, "session/close", {"sessionId": session})
@@ -79,6 +85,22 @@ class Connection:
         self._open.add(self._last_channel)
         return self._last_channel
 
+    def open_ahead(self, folder: str) -> bytes:
+        """Opens a channel for a later turn in this folder. Returns the request that opens its session. There may be
+        one such channel at a time: see `take_ahead`."""
+        self._ahead = self.open_channel()
+        params = {"cwd": folder, "mcpServers": []}
+        return request(request_id(self._ahead, 1), "session/new", params)
+
+    @property
+    def ahead(self) -> int | None:
+        """The channel that `open_ahead` has opened and that no turn has taken; None if there is none."""
+        return self._ahead
+
+    def take_ahead(self) -> None:
+        """Makes the channel of `open_ahead` one like the others."""
+        self._ahead = None
+
     def expect_session(self, session: str, channel: int) -> None:
         """Assigns messages about a session to a channel before the session's opening is answered."""
         self._sessions[session] = channel
@@ -86,12 +108,14 @@ class Connection:
     def close_channel(self, channel: int) -> None:
         """Closes a channel: messages for it are dropped from now on."""
         self._open.discard(channel)
+        if channel == self._ahead:
+            self._ahead = None
         self._sessions = {session: each for session, each in self._sessions.items() if each != channel}
 
     @property
     def channel_count(self) -> int:
-        """The number of open channels."""
-        return len(self._open)
+        """The number of open channels that belong to turns."""
+        return len(self._open) - (self._ahead is not None)
 
     def channel_of_session(self, session: str) -> int | None:
         """Returns the channel that opened this session; None if no open one did."""

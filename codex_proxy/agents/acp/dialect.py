@@ -102,10 +102,11 @@ class AcpTurn:
         new_id: Callable[[str], str],
         *,
         servers: Sequence[dict[str, Any]] = (),
+        ahead: bool = False,
     ) -> None:
         """`channel` is the session's number in the process, which its request ids contain. `new_id` returns a new
         id with the given prefix. `servers` are the session's MCP servers for `session/new`; if there is one, the
-        first prompt waits for `ToolsListed`.
+        first prompt waits for `ToolsListed`. `ahead`: `session/new` was sent already, as the channel's first request.
         """
         self.flattened = False
         """Whether the history was sent as one text."""
@@ -115,6 +116,7 @@ class AcpTurn:
         self._servers = list(servers)
         self._state = TABLE.start
         self._requests = 0
+        self._ahead = ahead
         self._handlers: dict[int | str, Callable[[Message], None]] = {}
         """The handler for the answer to each unanswered request, by request id."""
         self._turn: Turn | None = None
@@ -162,7 +164,10 @@ class AcpTurn:
         self._reader.start_turn(self._tools)
         prompt = first_prompt(turn.history, takes_system=self._program.declared.system_prompt)
         self._prompt, self.flattened = prompt.blocks, prompt.flattened
-        self._request("session/new", self._session_params(turn, prompt.system), self._session_opened)
+        if self._ahead:
+            self._expect(self._session_opened)
+        else:
+            self._request("session/new", self._session_params(turn, prompt.system), self._session_opened)
         return self._take_step()
 
     @property
@@ -175,6 +180,8 @@ class AcpTurn:
         self._reader.start_turn(self._tools)
         self._reopening, self.session = True, thread
         method = self._program.reopening
+        if self._ahead:
+            self._expect(self._unused_opened)
         if not method:
             self._fail(SESSION_LOST)
             return self._take_step()
@@ -259,7 +266,7 @@ class AcpTurn:
         if self._state is not State.CANCELLING:
             self._change(Change.UNWANTED)
             if self._state is State.DONE:
-                self._close_session()
+                self._close_session(self.session)
             else:
                 self._stop_if_answered()
         return self._take_step()
@@ -278,10 +285,20 @@ class AcpTurn:
     # --- opening the session --------------------------------------------------------------------
 
     def _request(self, method: str, params: dict[str, Any], on_answer: Callable[[Message], None]) -> None:
+        self._writes.append(request(self._expect(on_answer), method, params))
+
+    def _expect(self, on_answer: Callable[[Message], None]) -> int:
+        """Sets the handler for the answer to the next request. Returns the request's id."""
         self._requests += 1
         id = request_id(self._channel, self._requests)
         self._handlers[id] = on_answer
-        self._writes.append(request(id, method, params))
+        return id
+
+    def _unused_opened(self, message: Message) -> None:
+        """Closes the session that was opened ahead, because the turn opens another one again."""
+        session = message.result.get("sessionId") if isinstance(message.result, dict) else None
+        if isinstance(session, str):
+            self._close_session(session)
 
     def _session_opened(self, message: Message) -> None:
         if message.error is not None:
@@ -544,14 +561,14 @@ class AcpTurn:
         """Closes the session of a cancelled turn once the agent has answered every request of this server."""
         if self._state is State.CANCELLING and not self._handlers:
             self._change(Change.STOPPED)
-            self._close_session()
+            self._close_session(self.session)
 
-    def _close_session(self) -> None:
+    def _close_session(self, session: str) -> None:
         """Sends `session/close` if the agent supports it, without waiting for the answer."""
-        if self.session and self._program.declared.closes:
+        if session and self._program.declared.closes:
             self._requests += 1
             id = request_id(self._channel, self._requests)
-            self._writes.append(request(id, "session/close", {"sessionId": self.session}))
+            self._writes.append(request(id, "session/close", {"sessionId": session}))
 
     def _change(self, change: Change) -> None:
         self._state = TABLE[self._state, change]

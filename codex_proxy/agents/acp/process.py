@@ -12,7 +12,7 @@ from typing import Any
 from codex_proxy import __version__
 from codex_proxy.agents.acp.connection import Connection
 from codex_proxy.agents.acp.dialect import AcpTurn
-from codex_proxy.agents.acp.messages import Input, ModelCallFailed, split_writes
+from codex_proxy.agents.acp.messages import Input, Message, ModelCallFailed, channel_of, refusal, split_writes
 from codex_proxy.agents.acp.tool_server import ToolEndpoint
 from codex_proxy.agents.base import Ended
 from codex_proxy.agents.failures import how_it_ended, last_useful_line
@@ -24,6 +24,12 @@ CLIENT_NAME = "codex-proxy"
 MAX_LOG_LINE = 1 << 20
 """The maximum length of a line on the agent's stderr, in bytes. A longer line is dropped, with what was read after
 it in the same chunk."""
+AHEAD_PAUSE_SECONDS = 0.2
+"""Seconds without a turn after which a session is opened for the next one. A client that goes on with its conversation
+at once is not slowed down by that."""
+AHEAD_SECONDS = 10.0
+"""For how many seconds that session is kept. What the agent reads at a session's start (instructions, the names of
+files, the date) is at most that old. For some agents it takes a process of its own."""
 RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it.")
 
 
@@ -47,6 +53,12 @@ class AcpProcess:
         self._alone = True
         """Whether only one turn has run since the process was last without turns. Its stderr then belongs to that
         turn."""
+        self._folder = ""
+        """The folder of sessions that are opened ahead; empty before `probe`."""
+        self._ahead_answer: Message | None = None
+        """The answer to the request for the session that was opened ahead; None before it has come."""
+        self._ahead_timer: asyncio.TimerHandle | None = None
+        """The time at which a session is opened ahead, or is closed because no turn has taken it."""
         self._changed = asyncio.Event()
         self._error_log = re.compile(error_log) if error_log else None
         self._log_framer = LineFramer(MAX_LOG_LINE)
@@ -71,6 +83,7 @@ class AcpProcess:
         self._write(self.connection.open_probe(folder))
         await self._until(lambda: self.connection.probe is not None, timeout_seconds)
         self._write(self.connection.close_probe())
+        self._folder = folder
 
     async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
         try:
@@ -114,12 +127,58 @@ class AcpProcess:
         return self.connection.open_channel()
 
     def _note_start(self) -> None:
+        if self.connection.ahead is None:
+            self._stop_ahead_timer()
         self._alone = self.turns_running == 0
         if self._alone and self._child is not None:
             self._child.clear_stderr()
 
+    def take_ahead(self, folder: str) -> int | None:
+        """Returns the channel whose session was opened ahead in this folder, for a turn without tools and without a
+        system prompt. The first request on it is answered, or was at least made. Returns None if there is none."""
+        channel = self.connection.ahead
+        if channel is None or folder != self._folder:
+            return None
+        self._note_start()
+        self._stop_ahead_timer()
+        self.sessions_served += 1
+        self.connection.take_ahead()
+        return channel
+
+    def _turn_ended(self) -> None:
+        if self._folder and self.connection.ahead is None and not self.turns_running:
+            self._stop_ahead_timer()
+            loop = asyncio.get_running_loop()
+            self._ahead_timer = loop.call_later(AHEAD_PAUSE_SECONDS, self._open_ahead)
+
+    def _open_ahead(self) -> None:
+        if not self.alive or self.unhealthy:
+            return
+        self._ahead_answer = None
+        self._write(self.connection.open_ahead(self._folder))
+        self._ahead_timer = asyncio.get_running_loop().call_later(AHEAD_SECONDS, self._close_ahead)
+
+    def _close_ahead(self) -> None:
+        """Closes the session that was opened ahead, or opens none any more."""
+        self._stop_ahead_timer()
+        channel, answer = self.connection.ahead, self._ahead_answer
+        if channel is not None:
+            self.sessions_served += 1
+            self.connection.close_channel(channel)
+            if answer is not None and self.exit is None:
+                self._write(self.connection.closing(answer))
+
+    def _stop_ahead_timer(self) -> None:
+        if self._ahead_timer is not None:
+            self._ahead_timer.cancel()
+            self._ahead_timer = None
+
     def attach(self, channel: int, reader: TransportReader) -> None:
         self._readers[channel] = reader
+        answer = self._ahead_answer
+        if answer is not None and channel_of(answer.id) == channel:
+            self._ahead_answer = None
+            asyncio.get_running_loop().call_soon(self._pass_on, channel, answer)
         if self.exit is not None:  # since the channel was opened
             asyncio.get_running_loop().call_soon(self._report_end, channel)
 
@@ -130,6 +189,7 @@ class AcpProcess:
         """Marks a channel as idle, or as in use again."""
         if idle:
             self._idle.add(channel)
+            self._turn_ended()
         else:
             self._note_start()
             self._idle.discard(channel)
@@ -137,14 +197,19 @@ class AcpProcess:
 
     def end_idle_channels(self) -> None:
         """Ends the idle channels, because the process takes no further turns."""
+        self._folder = ""
+        self._close_ahead()
         for channel in list(self._idle):
             if channel in self._readers:
                 self._readers[channel].ended(RENEWED)
 
     def close_channel(self, channel: int) -> None:
         self._readers.pop(channel, None)
+        was_running = channel not in self._idle
         self._idle.discard(channel)
         self.connection.close_channel(channel)
+        if was_running:
+            self._turn_ended()
         self._note_change()
 
     def _write(self, writes: bytes) -> None:
@@ -153,6 +218,7 @@ class AcpProcess:
 
     async def end(self) -> None:
         """Ends the process and all its descendants. Returns when they are gone."""
+        self._folder = ""
         if self._child is not None:
             await self._child.end()
 
@@ -174,6 +240,8 @@ class AcpProcess:
             reader = self._readers.get(channel)
             if reader is not None:
                 reader.received(messages, len(chunk) * len(messages) // max(1, len(lines)))
+            else:
+                self._note_ahead(messages)
         if self._changed is not None:
             self._changed.set()
         if broken is not None:
@@ -198,8 +266,25 @@ class AcpProcess:
             if found is not None and channel in self._readers:
                 self._readers[channel].received((ModelCallFailed(found["error"]),), 0)
 
+    def _note_ahead(self, messages: Sequence[Message]) -> None:
+        """Keeps the answer about the session that was opened ahead until a turn reads it. If it is an error, the next
+        turn opens its own."""
+        for message in messages:
+            if message.method is None:
+                self._ahead_answer = message
+                if message.error is not None:
+                    self._close_ahead()
+            elif message.id is not None:
+                self._write(refusal(message.id))
+
+    def _pass_on(self, channel: int, message: Message) -> None:
+        reader = self._readers.get(channel)
+        if reader is not None:
+            reader.received((message,), 0)
+
     def ended(self, exit: Exit) -> None:
         self.exit = exit
+        self._close_ahead()
         self._changed.set()
         for channel in list(self._readers):
             self._report_end(channel)
