@@ -206,15 +206,18 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def raw_upstream(talk: Talk) -> AsyncIterator[str]:
-    """An upstream that does what `talk` does on each connection of a POST; its address. It has no models."""
+async def raw_upstream(talk: Talk, listing: Talk | None = None) -> AsyncIterator[str]:
+    """An upstream that does what `talk` does on each connection of a POST; its address. It has no models, unless
+    `listing` answers who asks for them."""
     open_writers: set[asyncio.StreamWriter] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         open_writers.add(writer)
         try:
             head = await reader.readuntil(b"\r\n\r\n")
-            if head.startswith(b"GET"):
+            if head.startswith(b"GET") and listing is not None:
+                await listing(reader, writer)
+            elif head.startswith(b"GET"):
                 writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
             else:
                 await talk(reader, writer)

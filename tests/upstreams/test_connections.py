@@ -15,7 +15,7 @@ from codex_proxy.app import make_server
 from codex_proxy.config import Settings
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.surfaces.errors import TABLE
-from tests.http.serving import ENVIRONMENT, Proxy, fake_proxy, running, user
+from tests.http.serving import ENVIRONMENT, WEATHER, Proxy, fake_proxy, running, user
 from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
 from tests.mcp.serving import certificate
 from tests.upstreams.cases import CASES, Case, chunk, event, text
@@ -189,6 +189,37 @@ async def test_nobody_is_there_and_the_server_starts_all_the_same(agent: str, tm
         await nothing_left(proxy)
 
 
+@pytest.mark.parametrize("name", ["silent", "endless", "no list"])
+async def test_a_list_of_models_that_cannot_be_read_keeps_nobody_from_being_served(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "codex_proxy.agents.openai_chat.client.LIST_SECONDS", 60.0 if name != "silent" else 0.05
+    )
+    monkeypatch.setattr("codex_proxy.agents.openai_chat.client.MAX_LIST_BYTES", 1 << 20)
+    left = asyncio.Event()
+
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await endless_line(reader, writer)
+        except ConnectionError:
+            left.set()
+
+    listing = {"silent": silent, "endless": endless, "no list": sending(b"HTTP/1.1 200 OK\r\n\r\n<html>")}[
+        name
+    ]
+    async with (
+        raw_upstream(sending(OK, text("Hello.")), listing) as url,
+        proxy_before(url, tmp_path) as proxy,
+    ):
+        if name == "endless":
+            await asyncio.wait_for(left.wait(), PATIENCE)
+        assert (proxy.server.agent.trouble() is not None) == (name == "silent")
+        answer = await proxy.ask(user() | {"model": "m"})
+        assert (answer.status, said(answer.text)) == (200, "Hello.")
+        await nothing_left(proxy)
+
+
 async def test_a_name_without_an_address_is_told_as_such(tmp_path: Path) -> None:
     async with proxy_before("http://no-such-host.invalid/v1", tmp_path) as proxy:
         answer = await proxy.ask(user() | {"model": "small"})
@@ -330,7 +361,8 @@ async def test_a_refused_key_is_the_operators_affair_and_told_to_nobody(
         server.key = "another"
         async with proxy_before(server.url, tmp_path, upstream_key=KEY, log_level="debug") as proxy:
             answers = [await proxy.ask(user(stream=streamed) | {"model": "m"}) for streamed in (False, True)]
-            answers += [await proxy.send("GET", path) for path in ("/healthz", "/readyz", "/v1/models")]
+            paths = ("/healthz", "/readyz", "/v1/models", "/metrics")
+            answers += [await proxy.send("GET", path) for path in paths]
             assert (answers[0].status, answers[0].error["code"]) == (502, "upstream_unauthorized")
             for answer in answers:
                 assert KEY not in answer.text
@@ -411,6 +443,7 @@ async def test_a_certificate_is_checked_and_one_of_the_operators_is_taken(tmp_pa
             assert (answer.status, answer.error["code"]) == (502, "upstream_unreachable")
             assert "certificate" in answer.error["message"]
             assert server.asked == []
+            await nothing_left(proxy)
         async with proxy_before(url, b, upstream_ca_file=own) as proxy:
             for path, body in (("/v1/chat/completions", user()), ("/v1/responses", {"input": "Hi"})):
                 answer = await proxy.send("POST", path, body | {"model": "small"})
@@ -534,8 +567,30 @@ async def test_two_of_these_servers_work_in_a_row(tmp_path: Path) -> None:
                 own = await inner.send("POST", path, {**body, "stream": streamed})
                 far = await outer.send("POST", path, {**body, "model": "fake-model", "stream": streamed})
                 assert (far.status, said(far.text)) == (200, said(own.text))
+        asking = user("[[fake:tool_call]]", tools=[WEATHER])
+        own, far = [await proxy.ask({**asking, "model": "fake-model"}) for proxy in (inner, outer)]
+        calls = [each.body["choices"][0]["message"]["tool_calls"] for each in (own, far)]
+        assert calls[0][0]["function"] == calls[1][0]["function"]
+        message = {"model": "fake-model", "max_tokens": 50, "messages": user("Say hello.")["messages"]}
+        own, far = [await proxy.send("POST", "/v1/messages", message) for proxy in (inner, outer)]
+        assert (far.status, far.body["content"]) == (200, own.body["content"])
         for proxy in (outer, middle):
             await nothing_left(proxy)
+
+
+async def test_a_client_that_leaves_stops_the_agent_behind_two_of_these_servers(tmp_path: Path) -> None:
+    a, b = two_folders(tmp_path)
+    async with (
+        fake_proxy(tmp_path) as inner,
+        proxy_before(f"{inner.url}/v1", a) as middle,
+        proxy_before(f"{middle.url}/v1", b) as outer,
+    ):
+        asking = asyncio.create_task(outer.ask(user("[[fake:silent]]", stream=True) | {"model": "codex-5"}))
+        await eventually(lambda: inner.server.manager.running)
+        asking.cancel()
+        for proxy in (outer, middle):
+            await nothing_left(proxy)
+        await inner.settled()
 
 
 def two_folders(folder: Path) -> tuple[Path, Path]:

@@ -307,6 +307,36 @@ async def test_counts_of_all_requests_of_a_turn_are_added_and_the_last_answer_na
     assert body["usage"]["completion_tokens_details"]["rejected_prediction_tokens"] == 12
 
 
+async def test_fields_that_are_the_upstreams_own_reach_it_where_the_answer_is_told_anew(
+    proxy: Proxy, server: Upstream
+) -> None:
+    fields: dict[str, Any] = {
+        "web_search_options": {"search_context_size": "low"},
+        "service_tier": "scale",
+        "metadata": {"a": "b"},
+        "user": "u",
+        "x_own": {"a": 1.0},
+        "temperature": 0.25,
+        "stop": ["END"],
+        "seed": 7,
+    }
+    answer = await proxy.ask(user(tools=[WEATHER], **fields) | {"model": "small"})
+    assert answer.status == 200
+    assert answer.headers["x-codex-passed-params"] == "x_own"
+    assert "x-codex-ignored-params" not in answer.headers
+    assert {name: server.asked[-1].body[name] for name in fields} == fields
+
+
+async def test_usage_that_the_upstream_does_not_tell_is_an_estimate_that_says_so(
+    proxy: Proxy, server: Upstream
+) -> None:
+    server.script = [CASES[name] for name in ("no_usage", "good_text")]
+    for estimated in (True, False):
+        usage = (await proxy.send("POST", "/v1/responses", {"model": "small", "input": "Hi"})).body["usage"]
+        assert usage.get("estimated", False) is estimated
+        assert usage["output_tokens"] > 0
+
+
 async def test_an_agent_is_not_to_be_had(proxy: Proxy) -> None:
     answer = await proxy.ask(user(), headers={"X-Codex-Mode": "agent"})
     assert (answer.status, answer.error["code"]) == (403, "not_allowed")

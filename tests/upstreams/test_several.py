@@ -184,6 +184,18 @@ async def test_the_operators_list_of_models_is_the_one_that_counts(a: Upstream, 
         assert a.asked[-1].body["model"] == "large-2"
 
 
+async def test_each_upstream_is_asked_for_its_models_as_often_as_its_table_says(
+    a: Upstream, b: Upstream, tmp_path: Path
+) -> None:
+    upstreams = {"a": {"url": a.url, "health_interval": 0.01}, "b": {"url": b.url, "health_interval": 600}}
+    async with several(tmp_path, upstreams=upstreams) as proxy:
+        asked = a.listed
+        a.models = [{"id": "new"}]
+        await eventually(lambda: a.listed > asked + 1)
+        assert (await proxy.ask(ask("a/new"))).status == 200
+        assert b.listed == 1
+
+
 # --- one that is not there --------------------------------------------------------------------------
 
 
