@@ -52,7 +52,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     """The models by the names that the client may use for them. If the server has several agents, only those that
     the client may use."""
     mcp: bool = True
-    """Whether its turns get the tools of MCP servers."""
+    """Whether the client's turns get the tools of MCP servers."""
 
     def allows(self, turn: Turn) -> bool:
         """Whether the client may use the turn's model with the turn's effort."""

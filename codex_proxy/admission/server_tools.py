@@ -41,7 +41,7 @@ class McpRequest(msgspec.Struct, frozen=True, kw_only=True):
     known: Mapping[str, tuple[ListedTool, ...]] = msgspec.field(default_factory=dict)
     """The lists of tools that the client has sent back, by server label."""
     choices: tuple[McpChoice, ...] = ()
-    """The tools of these servers that `tool_choice` names."""
+    """The tools of the request's MCP servers that `tool_choice` names."""
     max_calls: int | None = None
 
 

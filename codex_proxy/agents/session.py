@@ -183,7 +183,7 @@ class AgentSession:
 
     @property
     def thread(self) -> str:
-        """The agent's id of the session, if it can open it again after it was closed; else empty."""
+        """The id by which the agent can open the session again after it was closed; empty if it cannot."""
         return self._dialect.thread if isinstance(self._dialect, Reopens) else ""
 
     @property

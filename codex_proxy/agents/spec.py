@@ -34,11 +34,12 @@ class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     refuses: frozenset[str] = frozenset()
     """Optional request fields that the upstream answers with an error. They are not sent."""
     context_window: int | None = None
-    """The tokens that its models take, for models whose entry in the list does not say it."""
+    """The context window, in tokens, of the upstream's models whose entry in the list of models does not have it."""
     reasoning_back: str = ""
-    """The field of a message in which its models get their reasoning back with their calls; empty if they get none."""
+    """The field of a message in which the upstream's models get their reasoning back with their calls; empty if
+    they get none."""
     forward_headers: tuple[str, ...] = ()
-    """The names of client headers that are sent to it, in lower case."""
+    """The names of client headers that are sent to the upstream, in lower case."""
     health_interval: float | None = None
     """Seconds between two requests for the upstream's list of models; None for the default."""
     table: str = ""
@@ -85,7 +86,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     """A few words about the agent, for a table."""
     processes: str
-    """A few words about the processes that it starts, for a table."""
+    """A few words about the processes that the agent starts, for a table of the documentation."""
     make: Callable[[AgentContext], Awaitable[Agent]]
     """Returns the agent, not yet started. Raises `NoAgentError` or `Fault`, whose text says what to do."""
     check: Callable[[AgentContext], Awaitable[list[Check]]]

@@ -24,15 +24,16 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     key_env: str = ""
-    """The environment variable that usually has its key; empty if it needs none."""
+    """The environment variable that usually has the server's key; empty if it needs none."""
     needs_key: bool = False
-    """Whether it refuses requests without a key."""
+    """Whether the server refuses requests without a key."""
     cannot: frozenset[Capability] = frozenset()
-    """The capabilities of `openai-chat` that it does not have."""
+    """The capabilities of `openai-chat` that the server does not have."""
     reasoning_back: str = ""
-    """The field of a message in which its models expect to get back their reasoning, together with their calls."""
+    """The field of a message in which the server's models expect to get back their reasoning, together with their
+    calls."""
     refuses: frozenset[str] = frozenset()
-    """Optional request fields that it answers with an error, by the names that `openai_chat.body` uses."""
+    """Optional request fields that the server answers with an error, by the names that `openai_chat.body` uses."""
 
 
 PRESETS: Final[Mapping[PresetName, Preset]] = {

@@ -27,7 +27,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     """One sentence that says what was found."""
     advice: str = ""
-    """What to do about it; empty if nothing."""
+    """What the user should do; empty if nothing."""
     facts: dict[str, Fact] = {}
 
 

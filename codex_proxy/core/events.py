@@ -136,7 +136,7 @@ class ArgumentsDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class OutputDelta(msgspec.Struct, frozen=True, gc=False):
-    """A piece of what a command that the agent ran has printed."""
+    """A piece of the output of a command that the agent ran, or of a call that this server ran."""
 
     id: str
     text: str

@@ -199,6 +199,6 @@ Item: TypeAlias = Message | Reasoning | ToolCall | McpCall | McpApproval | McpTo
 CALLS: tuple[type[Item], ...] = (ToolCall, McpCall, McpApproval)
 """The types of output items that have arguments."""
 PRINTING: tuple[type[Item], ...] = (Activity, McpCall)
-"""The types of output items that have output."""
+"""The types of output items whose output may come in `OutputDelta`s."""
 SERVER_ITEMS: tuple[type[Item], ...] = (McpCall, McpApproval, McpTools)
 """The item types that this server makes and no agent does. An agent that retries does not repeat them."""

@@ -128,7 +128,7 @@ class MaxTokens:
         self.hit = False
 
     def feed(self, events: Iterable[Event]) -> tuple[list[Event], str | None]:
-        """Returns the events that pass, and `length` once the answer has more than its tokens."""
+        """Returns the events that pass, and `length` once the answer has more tokens than it may."""
         out: list[Event] = []
         for event in events:
             if self.hit:

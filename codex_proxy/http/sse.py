@@ -92,8 +92,8 @@ class EventStream:
         self._writing_since = None
 
     async def close(self, last: bytes = b"") -> web.StreamResponse:
-        """Writes the last bytes, ends the response and returns it. Both are sent together, for which the client is
-        woken once. Raises `ConnectionError` if the client has left.
+        """Writes the last bytes, ends the response and returns it. The bytes and the end are sent together, so that
+        the client is woken only once. Raises `ConnectionError` if the client has left.
         """
         await self._start_write(last)
         await self.response.write_eof(last)

@@ -26,7 +26,7 @@ class ProcessExit(Protocol):
     def signal(self) -> int | None: ...
     @property
     def stderr_tail(self) -> str:
-        """The last part of what it wrote to stderr."""
+        """The last part of what the process wrote to stderr."""
         ...
 
 
@@ -52,10 +52,10 @@ class Process(Protocol):
         """Sends bytes to stdin. Neither blocks nor raises."""
 
     def pause(self) -> None:
-        """Stops reading its stdout, until `resume`."""
+        """Stops reading the process's stdout, until `resume`."""
 
     def resume(self) -> None:
-        """Reads its stdout again."""
+        """Reads the process's stdout again."""
 
     async def end(self, *, grace: float | None = None) -> ProcessExit:
         """Ends the process within a bounded time and returns how it ended. Cancelling the call does not stop the

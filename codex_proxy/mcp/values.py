@@ -58,7 +58,7 @@ class McpTool(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     description: str
     input_schema: bytes
-    """The JSON Schema of its arguments, encoded."""
+    """The JSON Schema of the tool's arguments, encoded."""
     annotations: bytes | None = None
     """The server's hints about the tool as JSON (`readOnlyHint` ...). They are not verified."""
 

@@ -129,7 +129,7 @@ def _encoded(item: ItemDict) -> bytes:
 
 
 def context_item(stored: StoredItem) -> ContextItem:
-    """Decodes a stored item into its two forms."""
+    """Decodes a stored item into its two forms: as the client sees it, and as the model does."""
     return ContextItem(
         _shown(stored) if stored.json else None, _model_item.decode(stored.raw) if stored.raw else None
     )

@@ -181,7 +181,7 @@ class _Closed(msgspec.Struct, frozen=True):
     key: bytes
     digests: Digests
     until: float
-    """When it is forgotten, by the scheduler's clock."""
+    """When the closed session is forgotten, by the scheduler's clock."""
 
 
 class ReusedSession(msgspec.Struct, frozen=True):

@@ -168,8 +168,8 @@ def json_schema_format(schema: dict[str, Any], name: str, description: str | Non
 
 
 def with_json_hint(history: tuple[HistoryItem, ...], wanted: Format) -> tuple[HistoryItem, ...]:
-    """Returns the history with an instruction to answer with a JSON object in front, if the request has asked for
-    one (`wanted`), because agents have no setting for it.
+    """Returns the history; if the request wants a JSON object (`wanted`), preceded by the instruction to answer
+    with one, because agents have no setting for it.
     """
     if wanted.kind != "json_object":
         return history

@@ -64,7 +64,7 @@ class Remembered(msgspec.Struct, frozen=True):
     """The outputs of those calls of the last step that the client never saw or that this server ran, by call id.
     Each is the `output` of a Responses item."""
     calls: list[str]
-    """The ids of the last step's calls, hidden ones too, in the model's order."""
+    """The ids of the last step's calls, in the model's order, including those that the client does not see."""
     visible: list[str]
     said: str
     """The text of the assistant before the calls, as the client saw it (see `assistant_text`)."""

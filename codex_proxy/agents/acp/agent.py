@@ -41,7 +41,7 @@ PROBE_SECONDS: Final = 60.0
 MAX_SESSIONS: Final = 200
 """The most sessions of a process before it is replaced, since not every agent frees sessions that have ended."""
 PAUSE_SECONDS: Final = 5.0
-"""Seconds after a failed start during which turns fail at once, for the same reason."""
+"""Seconds after a failed start during which turns fail at once, with the failure of that start."""
 
 RECHECK_SECONDS: Final = 10.0
 """Seconds after which a process that found no sign-in is replaced by one that checks again."""

@@ -34,32 +34,32 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     tested: str = ""
     """The release of the program that was tested."""
     usage: UsageRule | None = None
-    """What its token counts cover. None: unknown, so no usage is reported."""
+    """What the agent's token counts cover. None: unknown, so no usage is reported."""
     read_only: tuple[str, ...] = ()
-    """The names of modes in which it writes nothing, or nothing without asking; the preferred mode first."""
+    """The names of modes in which the agent writes nothing, or nothing without asking; the preferred mode first."""
     tool_modes: tuple[str, ...] = ()
-    """The modes for turns with client tools, if it calls no tools in the modes of `read_only`."""
+    """The modes for turns with client tools, if the agent calls no tools in the modes of `read_only`."""
     writing: Mapping[str, str] = {}
-    """The mode for each sandbox in which it may write; only if it is `sandboxed`."""
+    """By sandbox in which commands may write, the agent's mode for it; only if the agent is `sandboxed`."""
     asks: bool = False
-    """Whether it asks for permission before it runs or writes anything."""
+    """Whether the agent asks for permission before it runs or writes anything."""
     sandboxed: bool = False
-    """Whether it runs commands in its own sandbox, which its modes select."""
+    """Whether the agent runs commands in its own sandbox, which its modes select."""
     env: Mapping[str, str] = {}
-    """Environment variables with which it is started."""
+    """Environment variables with which the agent is started."""
     state_folders: tuple[str, ...] = ()
-    """The folders in the user's home that it keeps its state in: it can write to them where it is confined."""
+    """The folders in the user's home in which the agent keeps its state. A confined agent may write to them."""
     keys: tuple[str, ...] = ()
-    """Names of environment variables with its settings and credentials, which are passed on to it."""
+    """The names of environment variables with the agent's settings and credentials, which are passed on to it."""
     sign_in: str = ""
     """What the user has to do to sign in, for messages."""
     errors_as_text: bool = False
-    """Whether it ends a failed turn with a text that begins with `Error: ` and reports no usage; a text that begins
-    with `Info: ` is about a retry."""
+    """Whether the agent ends a failed turn with a text that begins with `Error: ` and reports no usage; a text that
+    begins with `Info: ` is about a retry."""
     null_usage_fails: bool = False
     """Whether a null `usage` means that the turn failed."""
     one_call_at_a_time: bool = False
-    """Whether it makes the calls of a step one after the other, although it announces all of them first."""
+    """Whether the agent makes the calls of a step one after the other, although it announces all of them first."""
     error_log: str = ""
     """A regular expression for the lines on stderr that report a failed model call, with the groups `session` and
     `error`. Empty for agents that log none. Needed where the agent repeats such calls without reporting it through

@@ -42,7 +42,7 @@ class AcpProcess:
         self.exit: Exit | None = None
         """How the process ended; None before that."""
         self.unhealthy = False
-        """Whether it broke the protocol or did not finish a turn. It then gets no further sessions."""
+        """Whether the process broke the protocol or did not finish a turn. It then gets no further sessions."""
         self.sessions_served = 0
         self.on_change: Callable[[], None] | None = None
         """Called when the process has ended, or a session on it was released."""

@@ -34,7 +34,7 @@ class Declared(msgspec.Struct, frozen=True):
     version: str = ""
     images: bool = False
     http_tools: bool = False
-    """Whether it accepts MCP servers over HTTP; every agent accepts them over stdio."""
+    """Whether the agent accepts MCP servers over HTTP; every agent accepts them over stdio."""
     system_prompt: bool = False
     closes: bool = False
     """Whether sessions can be closed."""
@@ -78,7 +78,7 @@ class Program(msgspec.Struct, frozen=True):
     unconfined: bool = False
     """Whether the operator allows the agent to run commands and write without asking, in the widest sandbox."""
     confined: bool = False
-    """Whether this server confines its process to the sandbox of the turn."""
+    """Whether this server confines the agent's process to the sandbox of the turn."""
 
     @property
     def capabilities(self) -> frozenset[Capability]:

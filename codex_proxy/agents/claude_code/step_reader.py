@@ -202,7 +202,9 @@ class StepReader:
     # --- whole messages -------------------------------------------------------------------------
 
     def is_new(self, message: WholeMessage) -> bool:
-        """Returns whether a whole message has not arrived in deltas, so that it is a step of its own."""
+        """Returns whether no part of this whole message arrived in deltas before, so that it is read as a step of
+        its own.
+        """
         return message.id not in self._streamed
 
     def assistant(self, message: WholeMessage) -> None:

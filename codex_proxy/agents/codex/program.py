@@ -38,8 +38,9 @@ MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def find_codex(named: str | None, search_path: str) -> str | None:
-    """Returns the program to start; None if there is none. `named` is returned without a check; starting it reports
-    an error. `search_path` is a PATH.
+    """Returns the path of the `codex` program to start; None if there is none. `named`: the program in the
+    settings, whose existence is not checked, since starting it reports an error; None: it is searched for in
+    `search_path` (a PATH), then in the Python package with the binary.
     """
     if named:
         program = os.path.expanduser(named)

@@ -63,7 +63,7 @@ class Protocol(msgspec.Struct, frozen=True):
 
     agent: Dialect
     check: BinaryCheck | None = None
-    """What its app-server supports, if that protocol is used; else None."""
+    """What the program's app-server supports, if that protocol is used; else None."""
     fault: str = ""
     """Why Codex cannot be used, and what to do; empty if it can."""
     warning: str = ""

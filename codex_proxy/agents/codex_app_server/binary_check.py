@@ -79,8 +79,9 @@ async def renew_check(program: str, state: str, environment: Mapping[str, str], 
 
 
 async def ask_binary(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
-    """Runs the binary and returns which parts of the protocol and which settings it supports. The result is not
-    stored. Raises `Fault` if the binary cannot be run or its schema cannot be read. `state` is the state folder.
+    """Runs the binary and returns which parts of the protocol and which start switches it supports. The result is
+    not stored. Raises `Fault` if the binary cannot be run or its schema cannot be read. `state` is the state
+    folder.
     """
     with private_home(state) as home:
         base = {**environment, "CODEX_HOME": home}

@@ -329,7 +329,8 @@ CONTRACT: Final = (
         "activity",
     ),
 )
-"""All clauses, in the order of a turn."""
+"""The fields of the app-server's messages that this server needs, as clauses in the order in which a turn uses the
+messages."""
 
 NEEDED_BY: Final[Mapping[Feature, tuple[Feature, ...]]] = {
     "client_tools": ("tool_replies", "parallel_calls"),

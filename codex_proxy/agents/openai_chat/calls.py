@@ -61,8 +61,8 @@ class ToolCalls:
         self._by_index: dict[int, Call] = {}
 
     def feed(self, delta: Any, *, old_form: bool = False) -> Piece | None:
-        """Adds one entry of `tool_calls` (`delta`), or a call of the `old_form` as such. Returns its call and
-        arguments; None if the entry is no object.
+        """Adds one entry of `tool_calls` (`delta`), or a `function_call` (`old_form`). Returns the call to which
+        the entry belongs and the piece of its arguments; None if the entry is no object.
         """
         if not isinstance(delta, dict):
             return None

@@ -31,7 +31,7 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the agent that uses this API."""
     api: str
     path: str
-    """The path of its endpoint, to be appended to the upstream's address."""
+    """The path of the API's endpoint, to be appended to the upstream's address."""
     capabilities: frozenset[Capability]
 
 
@@ -112,11 +112,12 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     refuses: frozenset[str] = frozenset()
     """Optional request fields that the upstream refuses with an error."""
     context_window: int | None = None
-    """The tokens that its models take, for models whose entry in the list does not say it."""
+    """The context window, in tokens, of the upstream's models whose entry in the list of models does not have it."""
     reasoning_back: str = ""
-    """The field of a message in which its models get their reasoning back with their calls; empty if they get none."""
+    """The field of a message in which the upstream's models get their reasoning back with their calls; empty if
+    they get none."""
     forward_headers: tuple[str, ...] = ()
-    """The names of client headers that are sent to it, in lower case."""
+    """The names of client headers that are sent to the upstream, in lower case."""
     health_interval: float | None = None
     """Seconds between two requests for the list of models; None for the default."""
     setting_names: SettingNames = SettingNames()

@@ -1,5 +1,4 @@
-"""The base of the dialects of upstreams: a turn of one HTTP exchange after another, until an answer or a failure
-ends it.
+"""The base of the dialects of upstreams. A turn makes one HTTP exchange after another, until it has an answer or fails.
 
 Input: `Head`, bytes and `End` of each exchange. Output: `Event`s, and the bodies of requests. The dialect of an API
 defines the content of requests and answers by the abstract methods.

@@ -293,6 +293,6 @@ class Choice:
         }
 
     def tokens(self) -> int:
-        """Returns an estimate of the tokens of its text and calls."""
+        """Returns an estimate of the tokens of the choice's text and calls."""
         texts = [self._content, self._refusal, *(call.arguments for call in self._calls.values())]
         return json_tokens(bytes(text.whole()) for text in texts)

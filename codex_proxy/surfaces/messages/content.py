@@ -28,7 +28,7 @@ EVENT_TYPES: Final = (
     *("message_start", "content_block_start", "content_block_delta", "content_block_stop"),
     *("message_delta", "message_stop", "ping", "error"),
 )
-"""All types of stream events that are ever sent, for the same reason."""
+"""All types of stream events that are ever sent: some SDKs fail on types that they do not know."""
 
 _SEPARATOR: Final = "\n\n"
 

@@ -77,7 +77,7 @@ class ParsedMessages(msgspec.Struct, frozen=True, kw_only=True):
     web_images: dict[str, str]
     """The web addresses of images, each with the field that has it, for the `param` of a 400."""
     refetches: bool
-    """Whether one of these images is in an earlier message. Such an image is left out if it cannot be fetched."""
+    """Whether an image of `web_images` is in an earlier message. Such an image is left out if it cannot be fetched."""
 
 
 def parse(
