@@ -1,4 +1,4 @@
-"""The names that an agent in another package needs. Import them from here, because they stay here.
+"""The names that an agent in another package needs. Import them from here: they may move in the other modules.
 
 The values that a dialect reads and returns are in `codex_proxy.core.turn`, `codex_proxy.core.items`,
 `codex_proxy.core.events` and `codex_proxy.core.faults`. docs/adding-an-agent.md is a guide.

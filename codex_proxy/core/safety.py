@@ -51,8 +51,8 @@ class Protected(msgspec.Struct, frozen=True):
     what: str
     path: str
     whole: bool = True
-    """Whether the path is a folder whose content may not be written to either. If not, it is endangered only by a
-    write to a folder that contains it."""
+    """True: the path is a folder, whose content may not be written to either. False: only writing to the path, or
+    to a folder that contains it, is forbidden."""
 
 
 def is_inside(path: str, folder: str) -> bool:

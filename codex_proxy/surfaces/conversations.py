@@ -71,7 +71,9 @@ ITEMS_LIMIT: Final = 100
 
 
 def conversation(id: str, created_at: int, metadata: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the conversation object. Deleting an item of a conversation returns it, too."""
+    """Returns the conversation object. The request that deletes an item of a conversation is answered with this
+    object, too.
+    """
     return {"id": id, "object": "conversation", "created_at": created_at, "metadata": dict(metadata)}
 
 

@@ -53,7 +53,7 @@ class Connection:
         self._last_channel = 0
         self._open: set[int] = set()
         self._ahead: int | None = None
-        """The channel whose session was opened before there is a turn for it; None if there is none."""
+        """The channel whose session was opened before there was a turn for it; None if there is none."""
         self._sessions: dict[str, int] = {}
 
     def initialize(self) -> bytes:
@@ -86,8 +86,9 @@ class Connection:
         return self._last_channel
 
     def open_ahead(self, folder: str) -> bytes:
-        """Opens a channel for a later turn in this folder. Returns the request that opens its session. There may be
-        one such channel at a time: see `take_ahead`."""
+        """Opens a channel for a later turn, and returns the request that opens a session on it in this folder.
+        There may be one such channel at a time, until `take_ahead` or `close_channel`.
+        """
         self._ahead = self.open_channel()
         params = {"cwd": folder, "mcpServers": []}
         return request(request_id(self._ahead, 1), "session/new", params)
@@ -98,7 +99,7 @@ class Connection:
         return self._ahead
 
     def take_ahead(self) -> None:
-        """Makes the channel of `open_ahead` one like the others."""
+        """Records that a turn now uses the channel that `open_ahead` has opened."""
         self._ahead = None
 
     def expect_session(self, session: str, channel: int) -> None:

@@ -295,7 +295,7 @@ class AcpTurn:
         return id
 
     def _unused_opened(self, message: Message) -> None:
-        """Closes the session that was opened ahead, because the turn opens another one again."""
+        """Closes the session that was opened ahead, because the turn continues an earlier session."""
         session = message.result.get("sessionId") if isinstance(message.result, dict) else None
         if isinstance(session, str):
             self._close_session(session)

@@ -25,11 +25,12 @@ MAX_LOG_LINE = 1 << 20
 """The maximum length of a line on the agent's stderr, in bytes. A longer line is dropped, with what was read after
 it in the same chunk."""
 AHEAD_PAUSE_SECONDS = 0.2
-"""Seconds without a turn after which a session is opened for the next one. A client that goes on with its conversation
-at once is not slowed down by that."""
+"""Seconds without a running turn after which a process opens a session ahead of the next turn. A client that sends
+its next request sooner is not slowed down by that."""
 AHEAD_SECONDS = 10.0
-"""For how many seconds that session is kept. What the agent reads at a session's start (instructions, the names of
-files, the date) is at most that old. For some agents it takes a process of its own."""
+"""The most seconds that a session that was opened ahead waits for a turn; then it is closed. What the agent reads
+when a session starts (instructions, the names of files, the date) is at most that old. For some agents each session
+takes a process of its own."""
 RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it.")
 
 
@@ -58,7 +59,7 @@ class AcpProcess:
         self._ahead_answer: Message | None = None
         """The answer to the request for the session that was opened ahead; None before it has come."""
         self._ahead_timer: asyncio.TimerHandle | None = None
-        """The time at which a session is opened ahead, or is closed because no turn has taken it."""
+        """The timer that opens a session ahead, or closes it because no turn has taken it."""
         self._changed = asyncio.Event()
         self._error_log = re.compile(error_log) if error_log else None
         self._log_framer = LineFramer(MAX_LOG_LINE)
@@ -134,8 +135,10 @@ class AcpProcess:
             self._child.clear_stderr()
 
     def take_ahead(self, folder: str) -> int | None:
-        """Returns the channel whose session was opened ahead in this folder, for a turn without tools and without a
-        system prompt. The first request on it is answered, or was at least made. Returns None if there is none."""
+        """Gives the channel whose session was opened ahead in this folder to a turn, which must have no tools and
+        no system prompt, and returns it; None if there is none. Its `session/new` was sent, and may have been
+        answered.
+        """
         channel = self.connection.ahead
         if channel is None or folder != self._folder:
             return None
@@ -159,7 +162,7 @@ class AcpProcess:
         self._ahead_timer = asyncio.get_running_loop().call_later(AHEAD_SECONDS, self._close_ahead)
 
     def _close_ahead(self) -> None:
-        """Closes the session that was opened ahead, or opens none any more."""
+        """Closes the session that was opened ahead, if there is one, and stops the timer that would open one."""
         self._stop_ahead_timer()
         channel, answer = self.connection.ahead, self._ahead_answer
         if channel is not None:

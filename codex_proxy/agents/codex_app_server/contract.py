@@ -344,7 +344,7 @@ class Missing(msgspec.Struct, frozen=True):
 
     name: str
     feature: Feature | None
-    """The feature that is off because the binary lacks this. None: no turn is possible."""
+    """The feature that is off because the binary lacks `name`. None: no turn is possible."""
 
 
 class ContractCheck(msgspec.Struct, frozen=True):

@@ -128,8 +128,8 @@ def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: in
 
 
 def _is_steady(processes: tuple[ProcessInfo, ...], limits: PoolLimits) -> bool:
-    """Whether every process takes turns, none is worn, and no other one is needed: so it is around most turns, and
-    the pool asks three times for each.
+    """Whether every process takes turns, none is worn, and no other one is needed. This is the usual case, and the pool
+    asks for its next actions three times for each turn, so it is checked first.
     """
     if len(processes) < limits.min_processes:
         return False

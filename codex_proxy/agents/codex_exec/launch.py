@@ -27,7 +27,7 @@ NEEDED_OPTIONS: Final = (
 prints other lines."""
 
 MAX_PROMPT: Final = 1_048_576
-"""The maximum length of a prompt in characters, by the binary's own limit."""
+"""The most characters of a prompt. Codex refuses longer ones."""
 
 _OPTION: Final = re.compile(r"^\s+(?:-\w, )?(--[a-z-]+)", re.MULTILINE)
 

@@ -50,7 +50,9 @@ def delete(connection: sqlite3.Connection, mark: Mark, owner: str, id: str) -> t
 
 
 def sweep(connection: sqlite3.Connection, budget: Budget) -> bool:
-    """Removes rows of marked objects until the budget is spent. Returns False if no rows are left."""
+    """Removes rows of objects that are marked as deleted, until the budget is spent. Returns False if no rows are
+    left.
+    """
     while budget.left > 0:
         if not _next(connection, budget):
             return False
