@@ -75,8 +75,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
 
     def _may_ask(self, model: str) -> bool:
         """Whether the client may use the agent that has this model."""
-        members, only = self.catalog.members, self.catalog.only
-        return only is None or model.partition(SEPARATOR)[0] in members
+        return self.catalog.only is None or model.partition(SEPARATOR)[0] in self.catalog.members
 
 
 def mcp_not_allowed(param: str) -> Fault:

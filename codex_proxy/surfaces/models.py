@@ -104,6 +104,11 @@ class ModelCatalog:
         self.advice = advice
         self.lists_codex = lists_codex
         self.only = only
+        members = {} if source is None else source.members
+        self.members: Mapping[str, ModelSource] = {
+            name: each for name, each in members.items() if only is None or name in only
+        }
+        """The agents by name, the default agent first; empty if the server has a single agent."""
         self._filtered: tuple[tuple[AgentModel, ...], tuple[AgentModel, ...]] = ((), ())
         """All models of the source, and those of them whose agent is in `only`."""
         self._names: tuple[object, Names] | None = None
@@ -122,12 +127,6 @@ class ModelCatalog:
     def any_model(self) -> bool:
         """Whether a model that is not listed is sent to the provider, which accepts or refuses it."""
         return self._any_model if self._source is None else self._source.any_model
-
-    @property
-    def members(self) -> dict[str, ModelSource]:
-        """The agents by name, the default agent first; empty if the server has a single agent."""
-        members = {} if self._source is None else self._source.members
-        return {name: each for name, each in members.items() if self.only is None or name in self.only}
 
     @property
     def names(self) -> Names:
