@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -98,7 +98,6 @@ class Dialect(Protocol[L_contra]):
         ...
 
 
-@runtime_checkable
 class Reopens(Protocol):
     """A dialect whose agent stores its sessions, so that it can open one again after it was closed."""
 

@@ -59,6 +59,7 @@ async def test_a_piece_of_text_passes_few_modules(proxy: Proxy) -> None:
         while len(passed) < 4:
             with modules_passed() as found:
                 frame = await reply.content.readuntil(b"\n\n")
+            assert frame, "the stream is over: too many of its frames came together"
             if found and b'"content":"' in frame:  # nothing runs for a frame that came with the one before it
                 passed.append(found)
     always = set.intersection(*passed)  # without what runs by a timer
