@@ -158,13 +158,12 @@ def load_settings(flags: dict[str, Any], config_file: Path | None) -> Any:
     from pydantic import ValidationError
 
     from codex_proxy.config import load
+    from codex_proxy.config_tables import text_of
 
     try:
         return load(flags, config_file)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise click.UsageError(f"the setting {where} is wrong: {first['msg']}") from error
+        raise click.UsageError(text_of(error)) from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 

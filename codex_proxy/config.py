@@ -5,7 +5,6 @@ Only this module, `cli` and `app` read the environment.
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from pydantic_settings import (
 )
 
 from codex_proxy.agents import registry
-from codex_proxy.config_tables import AgentTable, TableName, UpstreamTable
+from codex_proxy.config_tables import AgentTable, TableName, UpstreamTable, advice_for
 
 
 def _named(*names: str, **more: Any) -> Any:
@@ -533,8 +532,7 @@ def _check_names(file: Path) -> None:
             known.update(str(choice) for choice in field.validation_alias.choices)
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name.lower().removeprefix("proxy_"), Settings.model_fields, n=1)
-            advice = f"is `{near[0]}` meant?" if near else "docs/configuration.md lists those that there are."
+            advice = advice_for(name.lower().removeprefix("proxy_"), Settings.model_fields)
             raise ValueError(f"{file}: there is no setting `{name}`; {advice}")
 
 

@@ -7,11 +7,13 @@ programs on this machine, is checked in `agents.named`. Raises pydantic's errors
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from codex_proxy.agents.base import Capability
 from codex_proxy.agents.upstream_presets import PresetName
@@ -136,3 +138,20 @@ class AgentTable(BaseModel):
     def own_settings(self) -> dict[str, Any]:
         """The settings of the server that the table overrides, with the values as they were written."""
         return dict(self.model_extra or {})
+
+
+def text_of(error: ValidationError) -> str:
+    """Returns the first of the errors as a part of a sentence, which names the setting."""
+    first = error.errors()[0]
+    *table, name = place = [str(part) for part in first["loc"] if part != "[key]"]
+    if first["type"] == "extra_forbidden" and table:
+        advice = "`key_env` or `key_file` names what holds it" if name in ("key", "api_key") else None
+        advice = advice or advice_for(name, UpstreamTable.model_fields)
+        return f"there is no setting `{name}` in [{'.'.join(table)}]; {advice}"
+    return f"the setting {'.'.join(place)} is wrong: {first['msg'].removeprefix('Value error, ')}"
+
+
+def advice_for(name: str, known: Iterable[str]) -> str:
+    """Returns what a person may have meant who wrote the unknown setting `name`."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"is `{near[0]}` meant?" if near else "docs/configuration.md lists those that there are"

@@ -20,6 +20,7 @@ from codex_proxy.app import check as check_settings
 from codex_proxy.commands.checks import agent_checks, folder_checks, mcp_checks, port_check
 from codex_proxy.commands.checkup import Check, Checkup, Fact, Setting
 from codex_proxy.config import Settings, default_config_file, load, origins, split_list
+from codex_proxy.config_tables import text_of
 
 MAX_SECONDS = 90.0
 """The time limit of all checks, in seconds: each of four children may take 20 s, which a cold disk can need."""
@@ -68,12 +69,12 @@ def next_step(port: Check) -> str:
 def settings_error_text(error: Exception) -> str:
     """Returns the first error in the settings as one sentence."""
     if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        return f"The setting {where} is wrong: {first['msg']}."
+        text = text_of(error)
+        return f"{text[0].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
     if isinstance(error, tomllib.TOMLDecodeError):
         return f"The settings file is not TOML: {error}."
-    return f"The settings cannot be read: {error}."
+    text = str(error)
+    return f"The settings cannot be read: {text}{'' if text.endswith('?') else '.'}"
 
 
 def settings_check(settings: Settings, config_file: Path | None) -> Check:

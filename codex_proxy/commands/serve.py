@@ -87,7 +87,8 @@ def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]
     """Returns the lines of the banner about one agent."""
     lines = [f"  agent      {agent.name} {agent.version}"]
     if spec.plain_only:
-        lines.append(f"  models     {len(agent.models()) or 'any name'} (plain models: nothing runs here)")
+        unlisted = "any name" if agent.trouble() is None else "not known yet"
+        lines.append(f"  models     {len(agent.models()) or unlisted} (plain models: nothing runs here)")
     else:
         sandbox = f"sandbox: {settings.sandbox}"
         if not spec.confined and settings.sandbox == "danger-full-access":

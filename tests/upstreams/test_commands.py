@@ -55,6 +55,7 @@ async def test_an_upstream_without_a_list_of_models_wants_a_default(tmp_path: Pa
         check = (await found(tmp_path, server.url))["upstream"]
     assert check.status == "warning"
     assert "CODEX_MODEL" in check.advice
+    assert "--upstream-url (PROXY_UPSTREAM_URL), which usually ends with /v1" in check.advice
 
 
 @pytest.fixture

@@ -12,7 +12,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 from openai import AsyncOpenAI
 from pydantic import ValidationError
 
@@ -21,6 +23,7 @@ from codex_proxy.agents.openai_chat.upstream import CAPABILITIES
 from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.agents.upstream_presets import PRESETS
 from codex_proxy.app import make_server
+from codex_proxy.cli import load_settings, main
 from codex_proxy.commands.doctor import examine
 from codex_proxy.commands.serve import banner
 from codex_proxy.config import Settings, load
@@ -213,7 +216,9 @@ async def test_two_upstreams_of_which_one_is_dead(a: Upstream, tmp_path: Path) -
         ]
         ready = await proxy.send("GET", "/readyz")
         assert (ready.status, ready.body["without"]) == (200, ["dead"])
-        assert "TROUBLE" in banner(proxy.server)
+        shown = banner(proxy.server)
+        assert "TROUBLE" in shown
+        assert "models     not known yet" in shown, "of the one that is not there"
 
 
 async def test_all_upstreams_are_dead(tmp_path: Path) -> None:
@@ -809,6 +814,37 @@ def test_a_wrong_table_is_refused_by_the_name_of_its_key(text: str, where: str, 
         load({}, file)
     first = refusal.value.errors()[0]
     assert ".".join(map(str, first["loc"])).startswith(where)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[upstreams.a]\nmodel = 'x'", "there is no setting `model` in [upstreams.a]; is `models` meant?"),
+        (
+            "[upstreams.a]\nzzz = 'x'",
+            "`zzz` in [upstreams.a]; docs/configuration.md lists those that there are.",
+        ),
+        (
+            "[upstreams.a]\nkey = 'sk-secret'",
+            "in [upstreams.a]; `key_env` or `key_file` names what holds it.",
+        ),
+        ("[upstreams.a]\nwire = 'auto'", "upstreams.a.wire is wrong: Input should be 'chat' or 'responses'."),
+        (
+            "[upstreams.A]\nurl = 'http://h'",
+            "The setting upstreams.A is wrong: a name has up to 64 small letters",
+        ),
+        ("[upstream.a]\nurl = 'http://h'", "there is no setting `upstream`; is `upstreams` meant?"),
+    ],
+)
+def test_a_wrong_key_of_a_table_is_told_in_words_that_help(text: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    with pytest.raises(click.UsageError) as refusal:
+        load_settings({}, file)
+    shown = " ".join(CliRunner().invoke(main, ["doctor", "--config", str(file)]).output.split())
+    assert words.lower() in shown.lower()
+    assert words.rstrip(".").lower() in refusal.value.message.lower()
+    assert "sk-secret" not in shown + refusal.value.message
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,11 @@ async def check_upstream(context: AgentContext, wire: Wire) -> list[Check]:
         return [Check(name="upstream", status="failed", message=trouble.message, advice=advice, facts=facts)]
     if not models:
         message = f"{upstream.host} answers, and lists no models: any name is passed on to it."
-        model = upstream.setting_names.model
-        advice = f"Set {model} to the name of the model that a request without one gets."
+        names = upstream.setting_names
+        advice = (
+            f"If it has a list, check {names.url}, which usually ends with /v1. If not, set {names.model} to the name "
+            "of the model that a request without one gets."
+        )
         return [Check(name="upstream", status="warning", message=message, advice=advice, facts=facts)]
     message = f"{upstream.host} answers, and has {len(models)} models; the default is {models[0].id}."
     return [Check(name="upstream", status="ok", message=message, facts=facts)]
