@@ -84,8 +84,8 @@ class FailoverSession(AgentSession):
         super().close()
 
     async def release_last(self, *, finished: bool) -> None:
-        """Releases the current attempt; `finished`: see `Agent.release`. Returns when earlier attempts are
-        released, too.
+        """Releases the current attempt. Returns when earlier attempts are released, too. `finished`: the agent has
+        reported the end of the turn.
         """
         if self._going_on is not None:
             self._going_on.cancel()

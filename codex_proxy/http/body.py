@@ -247,8 +247,8 @@ async def parsed_from(
     skips_unreadable: bool = False,
 ) -> T:
     """Returns what `parse` returns for this body, after the PDFs in it were read. A large body is parsed in a
-    thread, so that other requests are served meanwhile: 25 MiB take 200 ms. Raises `Fault`. `skips_unreadable`: see
-    `PdfReader.read`.
+    thread, so that other requests are served meanwhile: 25 MiB take 200 ms. `skips_unreadable`: the text of a PDF
+    that cannot be read is empty; otherwise such a PDF raises `Fault`, as other errors do.
     """
     reader = request.app.get(PDF_READER)
     pdfs = None if reader is None else PdfTexts()

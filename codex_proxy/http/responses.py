@@ -196,8 +196,8 @@ async def _streamed(
 def headers_of(
     service: ResponsesService, prepared: PreparedResponse, *, continued: bool = False
 ) -> dict[str, str]:
-    """Returns the headers that name the agent and the request's parameters that have no effect. `continued`: see
-    `agent_headers`.
+    """Returns the headers that name the agent and the request's parameters that have no effect. `continued`: the
+    agent's session has seen the conversation so far.
     """
     search = "tools[web_search]" if prepared.parsed.web_search else None
     ignored = prepared.parsed.ignored

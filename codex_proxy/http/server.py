@@ -52,7 +52,9 @@ _OTHERWISE = "The request is not HTTP/1.1: its head or its chunks cannot be read
 
 
 class Runner(web.AppRunner):
-    """An `AppRunner` that uses this server's connections (`_Connection`)."""
+    """An `AppRunner` whose connections can be closed as soon as they are idle, so that the server stops without
+    breaking off requests.
+    """
 
     async def _make_server(self) -> web.Server:
         await super()._make_server()  # starts the application; its server is not the one that listens

@@ -57,7 +57,7 @@ async def sse_transport(
     server: HttpServer, allowed_urls: AllowedUrls | None, limits: McpLimits, report: TransportReport
 ) -> AsyncGenerator[TransportStreams, None]:
     """Opens a transport of the older kind, HTTP with SSE. The `mcp` package ends it at an event above 1 MiB.
-    `allowed_urls`: see `streamable_transport`.
+    `allowed_urls`: the permitted URLs; None permits any.
     """
     guard = _GuardedTransport(server, allowed_urls, limits, report, is_sse=True)
 

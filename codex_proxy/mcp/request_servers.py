@@ -131,10 +131,8 @@ class RequestServers:
             raise self._invalid(server, "has an invalid `authorization`.", param)
 
     async def tools(self, server: NamedServer, owner: str) -> McpListing:
-        """Returns those tools of the server that the request allows. `owner` is the client whose session is
-        used.
-
-        Raises as `check` does.
+        """Returns those tools of the server that the request allows. `owner` is the client whose session is used.
+        Raises `Fault` INVALID_REQUEST if the request may not use the server.
         """
         self.check(server)
         session = self._acquire(server, owner)
@@ -149,8 +147,8 @@ class RequestServers:
     async def call(
         self, server: NamedServer, owner: str, tool: str, arguments: str, timeout_seconds: float
     ) -> McpResult:
-        """Runs a tool. `arguments` is JSON text. If the call is cancelled, the server is asked to stop. Raises as
-        `check` does.
+        """Runs a tool. `arguments` is JSON text. If the call is cancelled, the server is asked to stop. Raises
+        `Fault` INVALID_REQUEST if the request may not use the server.
         """
         self.check(server)
         if not server.allows(tool):

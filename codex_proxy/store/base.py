@@ -314,12 +314,10 @@ class Responses(Protocol):
         only_from: Collection[str] | None = None,
         webhooks: Sequence[PendingWebhook] = (),
     ) -> bool:
-        """Replaces the status and the object and, where given, the output items. `recovery`: see `StoredResponse`.
-        `append`: the stored input and the output are appended to a conversation. `webhooks` are put into the
-        outbox. All of this happens, or nothing.
-
-        Returns False, and changes nothing, if the response was deleted or its status is not in `only_from`. So a
-        response that was cancelled is not completed afterwards.
+        """Replaces the status and the object and, where given, the output items and the `recovery` data. `append`:
+        the stored input and the output are appended to a conversation. `webhooks` are put into the outbox. All of
+        this happens, or nothing. Returns False, and changes nothing, if the response was deleted or its status is
+        not in `only_from`. So a response that was cancelled is not completed afterwards.
         """
         ...
 
@@ -342,8 +340,9 @@ class Responses(Protocol):
         ...
 
     async def scan_context(self, owner: str, response_id: str, visit: Callable[[StoredItem], object]) -> None:
-        """Calls `visit` with each item of the chain of responses that ends with this one, oldest first. Otherwise
-        like `scan_conversation`.
+        """Calls `visit` with each item of the chain of responses that ends with this one, hidden ones too, oldest
+        first, in a thread of the store while rows are read. Raises `NotStored` and, before the first call,
+        `ContextTooLarge`.
         """
         ...
 
@@ -378,7 +377,10 @@ class Conversations(Protocol):
     async def add_conversation(
         self, conversation: Conversation, items: Sequence[NewItem] = ()
     ) -> tuple[StoredItem, ...]:
-        """Adds a conversation with its first items, and returns these. Raises as `append_items` does."""
+        """Adds a conversation with its first items, and returns these with references resolved. Raises
+        `StoreConflict` if an id is taken, `NotStored` for a reference to an item that does not exist, and
+        `ContextTooLarge`.
+        """
         ...
 
     async def conversation(self, owner: str, id: str) -> Conversation | None: ...

@@ -20,14 +20,16 @@ _WEB_IMAGE: Final = re.compile(r"https?://\S", re.IGNORECASE)
 
 
 def image_part(url: str, detail: str | None, place: str) -> ImagePart:
-    """Returns the image that `url` names. A data URL is checked and cleaned. `detail` is the resolution that the
-    client asks for. `place` is the field that holds the URL.
+    """Returns the image that `url` names: a web address as it is, a data URL checked and cleaned. `detail` is the
+    resolution that the client asks for. `place` is the field that holds the URL. Raises `Fault` INVALID_REQUEST.
     """
     return ImagePart(image_url(url, place), detail)
 
 
 def image_url(url: str, place: str) -> str:
-    """Like `image_part`, but returns only the URL. `place` is the field that holds the URL."""
+    """Returns the URL of an image: a web address as it is, a data URL checked and cleaned. `place` is the field
+    that holds the URL. Raises `Fault` INVALID_REQUEST.
+    """
     url = url.strip()
     if _WEB_IMAGE.match(url):
         return url

@@ -51,7 +51,9 @@ class NewConversation(msgspec.Struct, frozen=True):
 
 
 def parse_create(body: bytes, pdfs: PdfTexts | None = None) -> NewConversation:
-    """Parses `POST /v1/conversations`. A missing body means an empty conversation. `pdfs`: see `file_text`."""
+    """Parses `POST /v1/conversations`. A missing body means an empty conversation. `pdfs`: the texts of the
+    request's PDFs; None if the server reads none.
+    """
     request = parse_as(CreateBody, body or b"{}")
     metadata = {key: value for key, value in (request.metadata or {}).items() if value is not None}
     return NewConversation(metadata, normalised(request.items or [], "items", pdfs))
@@ -63,7 +65,9 @@ def parse_update(body: bytes) -> dict[str, str | None]:
 
 
 def parse_items(body: bytes, pdfs: PdfTexts | None = None) -> tuple[ItemDict, ...]:
-    """Parses `POST /v1/conversations/{id}/items`. `pdfs`: see `file_text`."""
+    """Parses `POST /v1/conversations/{id}/items`. `pdfs`: the texts of the request's PDFs; None if the server reads
+    none.
+    """
     return normalised(parse_as(AddItemsBody, body).items, "items", pdfs)
 
 

@@ -50,7 +50,7 @@ def normalised(
     given: str | Sequence[wire.AnyItem], field: str = "input", pdfs: PdfTexts | None = None
 ) -> tuple[ItemDict, ...]:
     """Returns `given`, the value of the request's `field`, as items in the stored form. A string becomes a user
-    message. `pdfs`: see `file_text`. Raises `Fault` INVALID_REQUEST.
+    message. `pdfs`: the texts of the request's PDFs; None if the server reads none. Raises `Fault` INVALID_REQUEST.
     """
     if isinstance(given, str):
         return (_message("user", [{"type": "input_text", "text": given}]),)

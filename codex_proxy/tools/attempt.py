@@ -59,7 +59,7 @@ class Attempt:
         return self._checked(self.policy.feed(events))
 
     def tool_finished(self, ask_id: str, output: ToolOutput) -> PolicyResult:
-        """Handles the output of a call that this server has run. Returns what is to be done, as `feed` does."""
+        """Handles the output of a call that this server has run. Returns what is to be done next."""
         return self._checked(self.policy.tool_finished(ask_id, output))
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:

@@ -80,8 +80,8 @@ def connect(name: str, lock_wait: float) -> sqlite3.Connection:
 
 def open_writer(path: Path, lock_wait: float, opener: Connect = connect) -> sqlite3.Connection:
     """Returns a connection for writing to a file. Creates the file if it does not exist; otherwise checks it, and
-    migrates it to the version of this program. `lock_wait`: see `connect`; `opener` is called instead of it in
-    tests.
+    migrates it to the version of this program. `lock_wait`: the seconds to wait for another process's lock.
+    `opener` is called instead of `connect` in tests.
     """
     path = Path(os.path.realpath(path))  # a link to a store is the store; SQLite takes it so too
     _prepare(path)
@@ -120,7 +120,9 @@ def open_reader(path: Path, lock_wait: float, opener: Connect = connect) -> sqli
 
 
 def open_in_memory(opener: Connect = connect) -> sqlite3.Connection:
-    """Returns a database without a file, which ends with its connection. `opener`: see `open_writer`."""
+    """Returns a database without a file, which ends with its connection. `opener` is called instead of `connect` in
+    tests.
+    """
     connection = opener(":memory:", 0.0)
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute("PRAGMA foreign_keys = ON")

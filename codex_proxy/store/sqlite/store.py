@@ -104,7 +104,7 @@ class SqliteStore:
     ) -> SqliteStore:
         """Opens the file, or makes it. Raises `StoreRefused` and `StoreUnavailable`, whose text says what to do.
         `retention`, `memory` and `limits` have defaults; `lock_wait` is how many seconds to wait for another
-        process's lock. `opener`: see `open_writer`.
+        process's lock. `opener` is called to open connections, instead of `connect` in tests.
         """
         connection = await asyncio.to_thread(open_writer, path, lock_wait, opener)
         location = str(path)

@@ -36,9 +36,9 @@ def history_of(
     pdfs: PdfTexts | None = None,
     originals: Sequence[msgspec.Raw] | None = None,
 ) -> tuple[HistoryItem, ...]:
-    """Turns `messages` into the history of a turn. `pdfs`: see `file_text`. `originals` are the messages as JSON,
-    if the agent accepts them in this form: it is given those of the user that contain audio, files or parts of unknown
-    types.
+    """Turns `messages` into the history of a turn. `pdfs`: the texts of the request's PDFs; None if the server
+    reads none. `originals` are the messages as JSON, if the agent accepts them in this form: it is given those of
+    the user that contain audio, files or parts of unknown types.
     """
     reader = _Reader(pdfs, originals)
     for index, message in enumerate(messages):

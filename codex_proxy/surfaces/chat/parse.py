@@ -190,9 +190,9 @@ def parse(
     pdfs: PdfTexts | None = None,
     forward_policy: Callable[[str], ForwardPolicy | None] = lambda model: None,
 ) -> ParsedChat:
-    """Parses the body of a request. Raises the `Fault` of the first error. `pdfs`: see `file_text`.
-    `forward_policy` takes the agent's name of a model and returns what may be forwarded unchanged to its upstream;
-    None if the agent is no upstream that speaks Chat Completions.
+    """Parses the body of a request. Raises the `Fault` of the first error. `pdfs`: the texts of the request's PDFs;
+    None if the server reads none. `forward_policy` takes the agent's name of a model and returns what may be
+    forwarded unchanged to its upstream; None if the agent is no upstream that speaks Chat Completions.
     """
     request = parse_body(body)
     check_length("messages", len(request.messages), settings.max_items)

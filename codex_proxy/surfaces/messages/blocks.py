@@ -29,8 +29,9 @@ class BlockReader:
     """
 
     def __init__(self, pdfs: PdfTexts | None, *, takes_images: bool = True, fetches: bool = True) -> None:
-        """`pdfs`: see `PdfTexts`; None if the server reads no PDFs. `takes_images`: the agent can show images to
-        its model. `fetches`: images in earlier messages that are given by web address are fetched again.
+        """`pdfs`: the texts of the request's PDFs; None if the server reads none. `takes_images`: the agent can
+        show images to its model. `fetches`: images in earlier messages that are given by web address are fetched
+        again.
         """
         self.ignored: dict[str, None] = {}
         self.web_images: dict[str, str] = {}
@@ -53,7 +54,9 @@ class BlockReader:
             yield from self.parts_of_block(block, f"{place}[{index}]", newest=newest)
 
     def parts_of_block(self, block: Any, place: str, *, newest: bool) -> Iterator[Part]:
-        """Yields the parts of one block. `place` and `newest`: see `parts`."""
+        """Yields the parts of one block. `place` is the path of the block in the request, for faults; `newest`: it
+        belongs to the last message.
+        """
         kind = block_type(block)
         if kind == "text":
             if text := text_of(block):

@@ -48,7 +48,8 @@ def page_query(limit: str | None, after_id: str | None, before_id: str | None) -
 
 def anthropic_names(catalog: ModelCatalog, env: str) -> list[str]:
     """Returns every name in the list. Claude Code shows only names with `claude` or `anthropic` in them, so each of
-    the others is listed a second time with the prefix `claude-`. `env`: see `listed_names`.
+    the others is listed a second time with the prefix `claude-`. `env` selects the built-in aliases: `codev-5*` for
+    `dev`, else `codex-5*`.
     """
     names = listed_names(catalog, env)
     return list(dict.fromkeys([*names, *map(with_claude_prefix, names)]))
@@ -74,8 +75,8 @@ def model_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]
 def models_page(
     names: Sequence[str], query: PageQuery, catalog: ModelCatalog, created: int
 ) -> dict[str, Any]:
-    """Returns one page of the models with these names. Raises `Fault` INVALID_REQUEST if a cursor in `query` is
-    none of the names. `created`: see `model_body`.
+    """Returns one page of the models with these names. `created`: the creation time that each model gets, in
+    seconds since 1970. Raises `Fault` INVALID_REQUEST if a cursor in `query` is none of the names.
     """
     first, last = 0, len(names)
     if query.after_id:

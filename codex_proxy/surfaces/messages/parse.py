@@ -94,8 +94,9 @@ def parse(
     """Parses a request body. Raises the `Fault` of the first error.
 
     `identity` returns a name for the agent and model of a turn; raw items in the history are used only if they were
-    made by the same. `takes_images` returns whether the turn's agent can show images to its model. `pdfs`,
-    `fetches`: see `BlockReader`.
+    made by the same. `pdfs`: the texts of the request's PDFs; None if the server reads none. `takes_images` returns
+    whether the turn's agent can show images to its model. `fetches`: images in earlier messages that are given by
+    web address are fetched again.
     """
     request = parse_body(body)
     check_length("messages", len(request.messages), settings.max_items)

@@ -58,8 +58,8 @@ def parse_context(
     counting: bool = False,
     pdfs: PdfTexts | None = None,
 ) -> ParsedContext:
-    """Parses a request. `counting`: the request counts tokens, so it needs no model. `pdfs`: see `file_text`.
-    `max_items` is the most items that the operator allows.
+    """Parses a request. `counting`: the request counts tokens, so it needs no model. `pdfs`: the texts of the
+    request's PDFs; None if the server reads none. `max_items` is the most items that the operator allows.
     """
     request = parse_body(body, counting=counting)
     check_input(request, max_items)

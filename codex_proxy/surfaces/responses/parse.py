@@ -137,7 +137,7 @@ def parse(
     headers: RequestHints,
     pdfs: PdfTexts | None = None,
 ) -> ParsedResponse:
-    """Parses the body of a request. Raises the `Fault` of the first error. `pdfs`: see `file_text`."""
+    """Parses the body of a request. Raises the `Fault` of the first error. `pdfs`: the texts of its PDFs."""
     request = _checked(parse_body(body), settings)
     context, wanted = context_of(request), format_of(request)
     items = normalised(request.input, pdfs=pdfs)
