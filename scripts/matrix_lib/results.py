@@ -116,7 +116,7 @@ def module(results: list[Result]) -> str:
     rows = "\n".join(f'    "{each.release}": {len(each.failed)},' for each in results)
     return (
         '"""The releases of Codex that this version was tested with, and how many tests each failed.\n\n'
-        'Written by `scripts/codex-matrix`; docs/codex-matrix.json has the whole of it.\n"""\n\n'
+        'Written by `scripts/codex-matrix`; docs/codex-matrix.json has all results.\n"""\n\n'
         "from collections.abc import Mapping\nfrom typing import Final\n\n"
         f"TESTED: Final[Mapping[str, int]] = {{\n{rows}\n}}\n"
     )

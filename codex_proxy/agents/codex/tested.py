@@ -1,6 +1,6 @@
 """The releases of Codex that this version was tested with, and how many tests each failed.
 
-Written by `scripts/codex-matrix`; docs/codex-matrix.json has the whole of it.
+Written by `scripts/codex-matrix`; docs/codex-matrix.json has all results.
 """
 
 from collections.abc import Mapping

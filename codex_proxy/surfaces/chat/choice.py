@@ -81,8 +81,9 @@ class Call:
     def __init__(
         self, item: ToolCall, index: int, arguments: str, *, legacy: bool, before: bytes, after: bytes
     ) -> None:
-        """`index` is the call's number in the answer; `legacy`: it is sent as `function_call`; `before` and `after`
-        are the bytes of a chunk around its delta. `arguments` is the part of them that the first chunk contains.
+        """`index` is the call's number in the answer. `legacy`: the call is sent as `function_call`. `before` and
+        `after` are the bytes of a chunk around its delta. `arguments` is the beginning of the arguments, which the
+        first chunk contains.
         """
         name = json_text(item.name)
         first = json_text(arguments)
