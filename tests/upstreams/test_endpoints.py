@@ -171,6 +171,28 @@ async def test_a_model_that_does_not_call_what_it_must_is_told_once(proxy: Proxy
     assert "get_weather" in server.asked[1].body["messages"][-1]["content"]
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("mode", ["auto", "required"])
+async def test_a_call_of_a_tool_that_is_not_allowed_is_hidden_and_told_to_the_model(
+    mode: str, streamed: bool, proxy: Proxy, server: Upstream
+) -> None:
+    other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}
+    allowed = {"mode": mode, "tools": [{"type": "function", "function": {"name": "get_weather"}}]}
+    server.script = [
+        stream(call("other", "{}"), finish="tool_calls"),
+        stream(call("get_weather", '{"city":"Paris"}', "call_b"), finish="tool_calls"),
+    ]
+    asked = user(tools=[WEATHER, other], stream=streamed) | {"model": "small"}
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    answer = await proxy.ask({**asked, "tool_choice": choice})
+    assert answer.status == 200
+    assert '"get_weather"' in answer.text
+    assert '"other"' not in answer.text
+    first, second = (each.body for each in server.asked)
+    assert [tool["function"]["name"] for tool in first["tools"]] == ["get_weather"]
+    assert "no other tool that is offered" in second["messages"][-1]["content"]
+
+
 @pytest.mark.parametrize("kind", ["json_schema", "json_object"])
 async def test_a_format_reaches_the_upstream_and_is_kept(kind: str, proxy: Proxy, server: Upstream) -> None:
     schema = {

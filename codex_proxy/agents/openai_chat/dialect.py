@@ -72,8 +72,8 @@ class OpenAIChat(UpstreamTurn[Answer]):
         """
         super().__init__(model, errors=errors, refused=refused, new_id=new_id, now=now)
         self._reasoning_back = reasoning_back
-        self._all_streamed = False
-        """Whether every call is the client's, and reported while it arrives."""
+        self._ends_with_calls = False
+        """Whether an answer whose calls were all reported ends the turn: this server has nothing to add to them."""
         self._streamed: dict[str, Kind] = {}
         """The kinds of the tools whose calls are reported while they arrive, by name."""
         self._conversation = Conversation()
@@ -92,7 +92,7 @@ class OpenAIChat(UpstreamTurn[Answer]):
             self._streamed = {tool.name: tool.kind for tool in tools if not tool.strict and tool.mcp is None}
         # Reasoning that has to come back is remembered with the calls, as everything is that a client does not see.
         passes = turn.parallel_tool_calls and not self._reasoning_back
-        self._all_streamed = passes and len(self._streamed) == len(tools)
+        self._ends_with_calls = passes and len(self._streamed) == len(tools)
         self._turn = msgspec.structs.replace(
             without_content(turn), tools=tools, output_schema=turn.output_schema
         )
@@ -115,10 +115,7 @@ class OpenAIChat(UpstreamTurn[Answer]):
 
     def _new_answer(self) -> Answer:
         taken = self._conversation.call_ids
-        return Answer(self._new_id, streamed_kind=self._streamed_kind, taken_ids=taken)
-
-    def _streamed_kind(self, name: str) -> Kind | None:
-        return self._streamed.get(name) or ("function" if self._all_streamed else None)
+        return Answer(self._new_id, streamed_kind=self._streamed.get, taken_ids=taken)
 
     def _request(self) -> bytes:
         return request_body(self._turn, self._model, self._conversation.messages(), self._refused)
@@ -169,10 +166,12 @@ class OpenAIChat(UpstreamTurn[Answer]):
         calls = answer.calls.named() if stop is Stop.STOP else []
         self._add_usage(answer.usage, out)
         self._add_details(answer, out)
-        if calls and not self._all_streamed:
+        ends = not calls or (self._ends_with_calls and all(call.item_id for call in calls))
+        if not ends:
+            self._ends_with_calls = False  # what the client does not see is remembered with its calls
             self._hold(answer, calls, out)
         out.append(StepCompleted(answer.usage))
-        if not calls or self._all_streamed:
+        if ends:
             self._ended = True
             out.append(TurnEnded(Stop.TOOL_CALLS if calls else stop, "provider"))
 
