@@ -295,23 +295,23 @@ async def test_a_session_is_opened_ahead_of_the_next_turn(tmp_path: Path, at_onc
         await until(lambda: process.connection.ahead not in (None, channel))
 
 
-async def test_a_session_that_was_opened_ahead_in_vain_is_closed(
+async def test_a_session_that_was_opened_ahead_in_vain_is_closed_once_it_is_open(
     tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("codex_proxy.agents.acp.process.AHEAD_SECONDS", 0.01)
     written: list[bytes] = []
-    write = AcpProcess._write
-
-    def noted(process: AcpProcess, data: bytes) -> None:
-        written.append(data)
-        write(process, data)
-
-    monkeypatch.setattr(AcpProcess, "_write", noted)
-    async with acp(tmp_path, kept_threads=0) as proxy:
+    async with acp(tmp_path) as proxy:
         process = await opened_ahead(proxy)
-        await until(lambda: process.connection.ahead is None)
-        assert b'"session/close"' in written[-1]
+        await until(lambda: process._ahead_answer is not None)
+        monkeypatch.setattr(process, "_write", written.append)
+        answer, process._ahead_answer = process._ahead_answer, None
+        process._ahead_expired()
+        assert process.connection.ahead is not None, "it cannot be closed yet"
+        process._ahead_answer = answer
+        process._ahead_expired()
+        assert process.connection.ahead is None
+        assert [json.loads(data)["method"] for data in written] == ["session/close"]
         assert process.sessions_served == 2
+        monkeypatch.undo()
         assert (await proxy.ask(user())).status == 200
 
 

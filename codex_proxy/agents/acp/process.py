@@ -159,7 +159,18 @@ class AcpProcess:
             return
         self._ahead_answer = None
         self._write(self.connection.open_ahead(self._folder))
-        self._ahead_timer = asyncio.get_running_loop().call_later(AHEAD_SECONDS, self._close_ahead)
+        self._await_ahead()
+
+    def _await_ahead(self) -> None:
+        """Gives the next turn `AHEAD_SECONDS` to take the session that was opened ahead. One that the agent has not
+        opened by then gets the same time again, because it could not be closed yet."""
+        self._ahead_timer = asyncio.get_running_loop().call_later(AHEAD_SECONDS, self._ahead_expired)
+
+    def _ahead_expired(self) -> None:
+        if self._ahead_answer is None:
+            self._await_ahead()
+        else:
+            self._close_ahead()
 
     def _close_ahead(self) -> None:
         """Closes the session that was opened ahead, if there is one, and stops the timer that would open one."""
