@@ -173,6 +173,8 @@ class UsageReported(msgspec.Struct, frozen=True, gc=False):
 
     usage: Usage
     trigger: Trigger = "token_count"
+    partial: bool = False
+    """Whether the turn has taken calls of the model whose tokens the agent has not reported."""
 
 
 class Retrying(msgspec.Struct, frozen=True, gc=False):

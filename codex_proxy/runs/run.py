@@ -246,7 +246,10 @@ class Run:
         self._limits = TurnLimits(chars=most, stop=turn.stop, max_tokens=most_tokens)
         self._spent_before = Usage()
         """The tokens of a first attempt that was discarded."""
-        self._spent = Usage()
+        self._spent: UsageReported | None = None
+        """The newest report of the current attempt; None if there was none."""
+        self._uncounted = False
+        """Whether an attempt was discarded whose tokens the agent has not reported."""
         self._paused = False
         self._watch = DeadlineWatch(deadlines, scheduler, self._deadline_passed)
 
@@ -371,6 +374,7 @@ class Run:
             self._watch.hold()
             self._calls.begin_work(self._owner.check(self, self.attempt, result.checks))
         if result.again:
+            self._uncounted = self._uncounted or self._spent is None
             self._begin_again(self.attempt.next(self._so_far()))
         if result.calls and not self._repair.ended:
             self._acted = True
@@ -463,8 +467,9 @@ class Run:
         """Returns the usage that the agent reported (`seen`) with that of a discarded first attempt added, because
         the request has cost both.
         """
-        self._spent = seen.usage
-        return UsageReported(self._spent_before + seen.usage, seen.trigger)
+        self._spent = seen
+        partial = self._uncounted or seen.partial
+        return UsageReported(self._spent_before + seen.usage, seen.trigger, partial=partial)
 
     def _decline(self, ask: ApprovalRequested | InputRequested) -> None:
         """Declines an approval or a question at once; the agent continues its turn."""
@@ -480,8 +485,11 @@ class Run:
 
     def _begin_again(self, attempt: Attempt) -> None:
         """Discards what the agent has put out, except its usage, and begins `attempt` on a new session."""
-        self._spent_before += self._spent
-        self._spent = Usage()
+        spent, self._spent = self._spent, None
+        if spent is not None:
+            self._spent_before += spent.usage
+            # Until the new attempt's tokens are reported, if they ever are.
+            self._append([UsageReported(self._spent_before, spent.trigger, partial=True)], 0)
         self._replayable = ""
         self.raw.clear()
         self.attempt = attempt

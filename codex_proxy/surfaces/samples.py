@@ -107,7 +107,8 @@ class Samples:
         self.ended = True
         usages = [spent.reported for spent in self._spent if spent.reported is not None]
         if len(usages) == len(self._spent):
-            out.append(UsageReported(_total(usages), trigger=self._spent[0].trigger))  # type: ignore[arg-type]
+            partial = any(spent.partial for spent in self._spent)
+            out.append(UsageReported(_total(usages), self._spent[0].trigger, partial))  # type: ignore[arg-type]
         stops = {index: (end.choice_stops or {}).get(0, end.stop) for index, end in self._ends.items()}
         out.append(TurnEnded(stops[0], self._ends[0].trigger, choice_stops=stops))
 

@@ -48,16 +48,19 @@ class TurnTokens:
         self.cut = False
         """Whether the server ended the turn during a call of the model, whose tokens are not reported."""
         self._total_reported = False
+        self.partial = False
+        """Whether tokens of calls of the model are missing in `reported`."""
 
     @property
     def estimated(self) -> bool:
         """Whether the tokens, or some of them, are an estimate."""
-        return self.reported is None or self.cut
+        return self.reported is None or self.cut or self.partial
 
     def add_total(self, event: UsageReported) -> None:
         """Takes a reported total of the turn, which replaces an earlier one."""
         self.reported = event.usage
         self.trigger = event.trigger
+        self.partial = event.partial
         self._total_reported = True
 
     def add_call(self, event: StepCompleted) -> None:
@@ -80,6 +83,9 @@ class TurnTokens:
         """
         if self.reported is None:
             return Usage(input=max(1, prompt()), output=max(1, answer()))
+        if self.partial:
+            most = max(self.reported.input, prompt()), max(self.reported.output, answer())
+            return msgspec.structs.replace(self.reported, input=most[0], output=most[1])
         if self.cut:  # what was reported is of the calls before the last one
             return msgspec.structs.replace(self.reported, output=max(self.reported.output, answer()))
         return self.reported

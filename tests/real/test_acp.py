@@ -104,6 +104,40 @@ async def test_a_clients_tool_is_called_and_its_output_comes_in_a_later_request(
     assert sum("SCRIPT" in json.dumps(body) for body in apis.bodies) >= 2
 
 
+TELLS_PARTS: dict[str, list[bool]] = {"qwen": [True, True, True], "opencode": [False, False, True]}
+"""Which parts of a turn of three requests an agent tells the tokens of: of each model call, or of the last one."""
+
+
+async def test_the_tokens_of_a_part_of_a_turn_are_those_of_its_model_call_or_a_marked_estimate(
+    agent: str, served: tuple[AsyncOpenAI, Server]
+) -> None:
+    client, _ = served
+    steps = [
+        {"text": "I ask.", "tools": [{"name": "get_weather", "args": {"city": c}}]} for c in ("Oslo", "Rome")
+    ]
+    messages: list[Any] = [user("Weather of both?", *steps, {"text": "Both are cold."})]
+    exact = []
+    for number in range(4):
+        answer: Any = await client.chat.completions.create(
+            model="codex-5", messages=messages, tools=[WEATHER]
+        )
+        said, usage = answer.choices[0].message, answer.usage
+        exact.append("estimated" not in usage.model_extra)
+        if exact[-1]:
+            assert (usage.prompt_tokens, usage.completion_tokens) == (IN, OUT)
+        else:
+            assert usage.model_extra["estimated"] is True
+            assert usage.prompt_tokens < IN, "the turn's total is not told as a part's"
+        messages.append(said.model_dump(exclude_none=True))
+        outputs = [
+            {"role": "tool", "tool_call_id": call.id, "content": "cold"} for call in said.tool_calls or ()
+        ]
+        messages += outputs or [user("And now?", {"text": "As before."})]
+        assert bool(outputs) == (number < 2)
+    assert exact[:3] == TELLS_PARTS.get(agent, [False] * 3)
+    assert exact[3], "the turn behind it is told by itself"
+
+
 CITY: Any = {
     "type": "object",
     "properties": {"city": {"type": "string"}},

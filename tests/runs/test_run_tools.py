@@ -234,6 +234,27 @@ async def test_words_instead_of_a_required_call_are_tried_again_on_a_new_thread(
 
 
 @virtual
+@pytest.mark.parametrize(
+    ("first", "second", "total"),
+    [(True, True, (12, False)), (True, False, (7, True)), (False, True, (5, True))],
+)
+async def test_tokens_are_told_as_partial_where_those_of_one_of_two_attempts_are_not_known(
+    first: bool, second: bool, total: tuple[int, bool]
+) -> None:
+    manager, agent = managed()
+    run = await manager.start(REQUIRED)
+    for transport, known, events in (
+        (0, first, words("No.", spent=7)),
+        (1, second, step(("a", GOOD), spent=5)),
+    ):
+        agent.transports[transport].say(*(e for e in events if known or not isinstance(e, UsageReported)))
+        await settled()
+    last = [event for event in read(run) if isinstance(event, UsageReported)][-1]
+    assert (last.usage.input, last.partial) == total
+    await manager.close()
+
+
+@virtual
 async def test_words_that_were_thrown_away_are_not_remembered() -> None:
     manager, agent = managed(kept=0)
     await manager.start(REQUIRED)

@@ -69,6 +69,13 @@ def test_where_one_turn_told_no_usage_none_is_told_so_that_the_whole_is_estimate
     assert [type(event) for event in samples.feed(1, [TurnEnded("stop")])] == [TurnEnded]
 
 
+def test_where_one_turn_told_a_part_of_its_usage_the_whole_is_partial() -> None:
+    samples = Samples(2)
+    samples.feed(0, [UsageReported(Usage(10, 0, 3, 0)), TurnEnded("stop")])
+    events = samples.feed(1, [UsageReported(Usage(10, 0, 5, 0), partial=True), TurnEnded("stop")])
+    assert events[0] == UsageReported(Usage(10, 0, 8, 0), "token_count", partial=True)
+
+
 def test_the_first_failure_ends_it_and_nothing_follows() -> None:
     samples = Samples(2)
     failed = TurnEnded(Stop.FAILED, "provider", CRASH)

@@ -78,7 +78,10 @@ CHAT: Final[dict[str, Schema]] = {
     "ChatUsage": record(
         {"prompt_tokens": COUNT, "completion_tokens": COUNT, "total_tokens": COUNT, **_DETAILS},
         {
-            "estimated": {**TRUE, "description": "The agent told no figures: these go by the letters."},
+            "estimated": {
+                **TRUE,
+                "description": "The agent told no figures, or not all: these go by the letters.",
+            },
             "time_to_first_token": maybe(NUMBER),
             "throughput_after_first_token": maybe(NUMBER),
             "emission_trigger": one_of("token_count", "task_complete", "provider"),

@@ -14,6 +14,7 @@ from codex_proxy.core.events import (
     RefusalDelta,
     TextDelta,
     Usage,
+    UsageReported,
 )
 from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
 from tests.surfaces.chat.answering import deltas, frames, message, renderer, streamed, whole
@@ -245,6 +246,15 @@ def test_what_was_told_before_a_cut_is_not_all_that_was_spent() -> None:
     told = stepped(Usage(100, 0, 3, 0))
     usage = whole(turn(told, said("one two three four five"), stop="length", cut=True))["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["estimated"]) == (100, 5, True)
+
+
+@pytest.mark.parametrize(("prompt", "expected"), [(25, (100, 5)), (400, (400, 5))])
+def test_what_was_told_of_some_model_calls_is_the_least_of_an_estimate(
+    prompt: int, expected: tuple[int, int]
+) -> None:
+    told: list[Event] = [UsageReported(Usage(100, 0, 3, 0), partial=True)]
+    usage = whole(turn(told, said("one two three four five")), prompt_tokens=lambda: prompt)["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["estimated"]) == (*expected, True)
 
 
 def test_an_estimate_is_at_least_one_token_each() -> None:
