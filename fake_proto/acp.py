@@ -131,7 +131,8 @@ class AcpAgent:
         self.send({"id": identifier, "error": {"code": code, "message": message}}, faults)
 
     def answer(self, identifier: Any, result: Params, faults: Faults | None = None) -> None:
-        """Answers the client's request with the id `identifier` with a result."""
+        """Answers the client's request with the id `identifier` with a result. `faults`: those of the turn; by
+        default those of the process."""
         self.send({"id": identifier, "result": result}, faults)
 
     def _initialize(self, identifier: Any, params: Params) -> None:

@@ -51,7 +51,10 @@ _CUT_ESCAPE: Final = re.compile(rf"\\(?:u{_HEX}{{0,3}})?|{_HIGH}(?:\\(?:u(?:[dD]
 
 
 def function_parameters(tool: Tool) -> Any:
-    """Returns the JSON Schema of a tool's arguments, either as JSON or as a mapping."""
+    """Returns the JSON Schema of the arguments of the function that represents a tool, as a value that msgspec can
+    encode: the client's schema as `msgspec.Raw`, or a mapping if the tool is a custom one (with its `input`) or has
+    no schema.
+    """
     if tool.kind == "custom":
         return INPUT_SCHEMA
     return NO_PARAMETERS if tool.parameters is None else tool.parameters

@@ -61,8 +61,8 @@ async def export(settings: Settings, write: Callable[[bytes], object]) -> int:
 
 
 async def export_to(settings: Settings, output: Path) -> int:
-    """Exports into a file, which is replaced when the export is complete. Raises `StoreOpenError`, also if the file
-    cannot be written.
+    """Exports the whole store into the file `output`, which is replaced when the export is complete. Returns the
+    number of responses and conversations. Raises `StoreOpenError`, also if the file cannot be written.
     """
     try:
         with replacing(output) as file:

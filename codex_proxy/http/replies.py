@@ -87,13 +87,14 @@ def agent_headers(
     parallel: str | None = None,
     continued: bool,
 ) -> dict[str, str]:
-    """Returns the headers of a turn's answer: the name of the agent, the parameters that have no effect, what the
-    agent does not guarantee about the answer, and more.
+    """Returns the headers of a turn's answer: the name of the agent (`x-codex-agent`), the parameters that have no
+    effect (`x-codex-ignored-params`), how the history reached the agent (`x-codex-history`), its mode
+    (`x-codex-mode`), and what the agent does not guarantee about the answer (`x-codex-uncertain`).
 
-    `ignored`: parameters that have no effect with any agent. `search`, `parallel`: the request's fields for web
-    search and for several calls in one answer, None if it asks for none; `verbosity`, `effort`: the fields for
-    these. They are added if the agent does not support them. `continued`: the agent's session has seen the
-    conversation so far.
+    `ignored`: parameters that have no effect with any agent. The others are names of request fields, which are added
+    to these if the agent does not support them: `search` for web search and `parallel` for several calls in one
+    answer (both None if the request does not ask for it), `verbosity` and `effort` for what `turn` has of these.
+    `continued`: the agent's session has seen the conversation so far.
     """
     agent = serving(agent, turn.model)
     capabilities = agent.capabilities

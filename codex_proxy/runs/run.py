@@ -161,7 +161,8 @@ TOO_SLOW = Failure(
 
 
 class RunOwner(Protocol):
-    """The operations that a run needs of its scheduler: everything that takes time."""
+    """What a run asks of its scheduler: all that awaits something, which a run itself never does, and what belongs to
+    more than one run (kept sessions, the account's limits)."""
 
     def reopen(self, run: Run, attempt: Attempt) -> None:
         """Opens another session for `attempt`, and passes it to `run.begin_session`."""

@@ -46,7 +46,8 @@ log = structlog.get_logger(__name__)
 
 
 REMEMBER_SECONDS = 30.0
-"""How long the end of a turn may wait for the step memory; a locked database is given up on earlier, by the store."""
+"""The most seconds that the end of a turn waits until its calls are stored. A turn whose calls could not be stored
+ends all the same. (The store gives up on a locked database earlier.)"""
 
 
 class RunLimits(msgspec.Struct, frozen=True):

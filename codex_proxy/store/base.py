@@ -109,7 +109,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
     `spared` protects only those that a turn is continuing, and background responses that have just ended."""
     max_bytes: int | None = 4 << 30
-    """The most bytes of all stored content. Most of it are images."""
+    """The most bytes of all stored content together. Images take up most of it."""
     spared: float = 3600.0
     """Seconds after the last use of an object during which it is not removed for number or size, so that no work in
     progress loses its context."""

@@ -95,8 +95,11 @@ class _Identity(msgspec.Struct, frozen=True):
 def entries_of(
     raw: Sequence[bytes], policy: ToolPolicy, identity: str, *, plain: bool = False
 ) -> dict[bytes, bytes]:
-    """Returns the entries for the step memory of a turn that ended with calls: for each call that the client saw,
-    its key and the encoded `Remembered`. The arguments are those of `remembered_turn`.
+    """Returns what is stored about a turn that ended with calls, until the client sends their outputs: for each call
+    that the client saw, its `call_key` and the turn's `Remembered` as JSON.
+
+    `raw` are the model's items as JSON, `policy` has the turn's calls and the outputs that this server gave,
+    `identity` names model and provider; `plain`: the agent has no tools of its own.
     """
     value = msgspec.json.encode(remembered_turn(raw, policy, identity, plain=plain))
     return {call_key(call): value for call in visible_calls(policy)}

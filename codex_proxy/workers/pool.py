@@ -28,7 +28,8 @@ A = TypeVar("A")
 
 MAX_WORKERS: Final = 2
 WAIT_SECONDS: Final = 10.0
-"""The most seconds that a question waits for a free worker."""
+"""The most seconds that a question (a piece of work for a worker process) waits for a free worker. After that its
+caller gets `NoAnswer.BUSY`."""
 IDLE_SECONDS: Final = 60.0
 
 

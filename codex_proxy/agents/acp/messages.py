@@ -185,7 +185,7 @@ def answer(id: int | str, result: object) -> bytes:
 
 def refusal(id: int | str) -> bytes:
     """Returns the JSON-RPC error for a request with an unsupported method, as a line. Agents that get no response
-    would wait without an end.
+    would wait forever.
     """
     error = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
     return _encode({"jsonrpc": "2.0", "id": id, "error": error}) + b"\n"

@@ -51,8 +51,9 @@ RETRIES: Final = ("Retrying...", "retrying...")
 
 
 class OpenCall(msgspec.Struct):
-    """A tool call of the agent that has not ended. `id` is that of its item: None for a call of the client's tools,
-    which has an item of its own, and empty for a command whose description has not come yet.
+    """A tool call of the agent that has not ended. `id` is that of the item that shows the call; empty if the item
+    has not begun, because the call is not described yet. It is None for a call of a client's tool, which is shown
+    as a function call, by other code.
     """
 
     id: str | None

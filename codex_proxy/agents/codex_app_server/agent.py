@@ -1,4 +1,4 @@
-"""The agent `codex-app-server`: a pool of long-lived processes for plain-model turns, and one for agent turns."""
+"""The agent `codex-app-server`: two pools of long-lived processes, for plain-model turns and for agent turns."""
 
 from __future__ import annotations
 

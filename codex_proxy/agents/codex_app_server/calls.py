@@ -142,8 +142,9 @@ class ModelItems:
         """The ids of calls whose outputs the client gave. They are in the client's history already."""
 
     def add_item(self, item: msgspec.Raw) -> RawItemHead | None:
-        """Keeps a raw item. Returns its head, or None if it is the agent's own context or an output. Raises
-        `UNREADABLE`.
+        """Adds an item of the model to those of the current response. Returns its head; returns None and keeps
+        nothing if the item is not of the model, but context of the agent or the output of a call. Raises one of the
+        exceptions in `UNREADABLE` if the item cannot be parsed.
         """
         head = msgspec.json.decode(item, type=RawItemHead)
         if head.type not in KEPT_TYPES or (head.type == "message" and head.role != "assistant"):
@@ -206,10 +207,10 @@ class ModelItems:
             self._agent_calls.add(call.call_id)
 
     def output_requested(self, begun: Collection[str]) -> None:
-        """Handles the agent's request for a client's output. The agent's own calls that it has not started will run
-        only after that, so they are not waited for.
+        """Handles the agent's request for the output of a client's tool. Before it gets this output, the agent starts
+        none of its own calls that it has not started yet, so the response can end with the calls without them.
 
-        `begun` are the ids of the items that it has started.
+        `begun` are the ids of the items that the agent has started.
         """
         self._agent_calls.intersection_update(begun)
 

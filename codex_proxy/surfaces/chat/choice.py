@@ -25,7 +25,7 @@ _CALL_ENDS: Final = frozenset({Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
 
 
 class Chunk(NamedTuple):
-    """The constant bytes before and after a choice in every chunk of one stream."""
+    """What is the same in every chunk of one stream: the bytes before its choice, and those after it."""
 
     before: bytes
     after: bytes

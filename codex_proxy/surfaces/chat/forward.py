@@ -129,8 +129,9 @@ def only_in_bytes(request: wire.ChatRequest) -> tuple[str, ...]:
 def forwarded_request(
     request: wire.ChatRequest, fields: Fields, *, effort: str | None, model_asked: str
 ) -> ForwardedRequest:
-    """Returns the whole request, to be forwarded. `effort` is the reasoning effort that it asks for, by any of its
-    fields or by the model's name. `model_asked` is the model's name as the client wrote it.
+    """Returns the whole request, to be forwarded. `request` is the parsed body and `fields` its top-level fields as
+    raw JSON, unknown ones too. `effort` is the reasoning effort that the request asks for, by any of its fields or
+    by the model's name. `model_asked` is the model's name as the client wrote it.
     """
     kept = {name: value for name, value in fields.items() if name != "reasoning"}
     if effort is not None:

@@ -213,7 +213,7 @@ def cancelling(response: Mapping[str, Any]) -> Literal["cancel", "keep"]:
 
 
 def cancelled(response: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the object of a response that was cancelled."""
+    """Returns a copy of a response object with the status `cancelled`. The output that it has so far stays."""
     return {**response, "status": "cancelled"}
 
 
