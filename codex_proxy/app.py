@@ -403,7 +403,7 @@ def catalog_of(settings: Settings, agent: Agent, named: Mapping[str, NamedAgent]
         lists_codex=not first.spec.plain_only,
         default_model=(settings.codex_model or "") if alone else "",
         defaults={name: each.default_model for name, each in named.items() if each.default_model},
-        plain=[] if alone else [name for name, each in named.items() if each.spec.plain_only],
+        plain=[name for name, each in named.items() if each.spec.plain_only],
         other_tiers=("flex",) if "service_tier" in agent.capabilities else (),
         advice=" The fake agent takes any name with FAKE_CODEX_MODELS=any." if first.spec.made_up else "",
     )

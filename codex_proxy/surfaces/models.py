@@ -73,9 +73,10 @@ class ModelCatalog:
     `source` has the current list of models; without one it is `models`. `aliases` are the operator's. `any_model`:
     names that are not listed are sent to the provider. `default_model` is the model that `codex-5` means; empty:
     the agent's default. `defaults`: the default model of each of several agents, by the agent's name. `plain`: the
-    names of agents that only serve a plain model. `other_tiers`: the service tiers of models that are not listed.
-    `advice`: a sentence for the error about an unknown model. `lists_codex`: whether `codex-5` and its variants are
-    listed; they are known in any case. `only`: the agents whose models are included; None: all.
+    names of agents that only serve a plain model (empty for an agent that is the only one). `other_tiers`: the service
+    tiers of models that are not listed. `advice`: a sentence for the error about an unknown model. `lists_codex`:
+    whether `codex-5` and its variants are listed; they are known in any case. `only`: the agents whose models are
+    included; None: all.
     """
 
     def __init__(
@@ -339,7 +340,7 @@ def resolve(name: str, catalog: ModelCatalog) -> Resolved:
             found = msgspec.structs.replace(found, mode=mode)
     if found is None:
         raise _not_found(name, names.similar_to(base) if catalog.members else (), catalog)
-    agent = found.agent_model.partition(SEPARATOR)[0]
+    agent = found.agent_model.partition(SEPARATOR)[0] if catalog.members else ""
     return msgspec.structs.replace(found, plain=True) if agent in catalog.plain else found
 
 

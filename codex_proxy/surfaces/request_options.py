@@ -21,6 +21,13 @@ from codex_proxy.surfaces.base import schema_json
 
 MODE_HEADER: Final = "X-Codex-Mode"
 SANDBOX_HEADER: Final = "X-Codex-Sandbox"
+SWITCHED_OFF: Final = (
+    "You get the plain model only: agent turns are switched off, on this server or for your key."
+)
+NO_AGENT: Final = (
+    "This model comes from a model server, which runs nothing, so it has no agent turns. Leave agent mode out, or name "
+    "a model of an agent."
+)
 
 BuiltinTools: TypeAlias = Literal["auto", "always", "never"]
 Logprobs: TypeAlias = Literal["refuse", "ignore"]
@@ -55,27 +62,27 @@ def workdir_of(
     return folder, "metadata.workdir" if folder else None
 
 
-def mode_of(*, by_name: Mode | None, by_header: str | None, server: BuiltinTools, client_acts: bool) -> Mode:
+def mode_of(
+    *, by_name: Mode | None, by_header: str | None, server: BuiltinTools, plain: bool, client_acts: bool
+) -> Mode:
     """Returns the mode of a turn, `agent` or `model`. `by_name` is what the suffix of the model's name asks for,
     `by_header` the value of the header; if they differ, `model` wins. Without both it depends on `server`, the
     operator's PROXY_BUILTIN_TOOLS, and for `auto` on whether the client seems to be an agent itself
-    (`client_acts`). Raises `Fault`: NOT_ALLOWED for agent mode where `server` is `never`, INVALID_REQUEST for an
-    unknown value of the header.
+    (`client_acts`). `plain`: the model is one of a model server, which has no agent turns. Raises `Fault`: NOT_ALLOWED
+    for agent mode where `server` is `never` or the model is `plain`, INVALID_REQUEST for an unknown value of the
+    header.
     """
     wishes = {by_name, _header_mode(by_header)}
     if "model" in wishes:
         return "model"
     if "agent" in wishes:
-        if server == "never":
-            raise Fault(
-                Failure(
-                    kind=FaultKind.NOT_ALLOWED,
-                    message="You get the plain model only: agent turns are switched off, on this server or for your "
-                    "key.",
-                    param="model" if by_name == "agent" else MODE_HEADER,
-                )
-            )
+        if server == "never" or plain:
+            param = "model" if by_name == "agent" else MODE_HEADER
+            message = NO_AGENT if plain else SWITCHED_OFF
+            raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message, param=param))
         return "agent"
+    if plain:
+        return "model"
     if server == "auto":
         return "model" if client_acts else "agent"
     return "agent" if server == "always" else "model"

@@ -362,6 +362,7 @@ async def test_usage_that_the_upstream_does_not_tell_is_an_estimate_that_says_so
 async def test_an_agent_is_not_to_be_had(proxy: Proxy) -> None:
     answer = await proxy.ask(user(), headers={"X-Codex-Mode": "agent"})
     assert (answer.status, answer.error["code"]) == (403, "not_allowed")
+    assert "from a model server" in answer.error["message"]
 
 
 async def test_a_client_that_asked_for_no_usage_gets_none_though_the_upstream_was_asked(

@@ -694,6 +694,7 @@ async def test_each_agent_has_the_modes_and_abilities_that_are_its_own(a: Upstre
             assert "x-codex-upstream" not in answer.headers
         refused = await proxy.ask(ask("a/small"), headers={"X-Codex-Mode": "agent"})
         assert (refused.status, refused.error["code"]) == (403, "not_allowed")
+        assert "from a model server" in refused.error["message"]
         assert (await proxy.ask(ask("fake"), headers={"X-Codex-Mode": "agent"})).status == 200
         image = {
             "type": "image_url",

@@ -236,7 +236,8 @@ def _forwarded(
     mode = mode_of(
         by_name=resolved.mode,
         by_header=headers.mode,
-        server="never" if resolved.plain else settings.builtin_tools,
+        server=settings.builtin_tools,
+        plain=resolved.plain,
         client_acts=True,
     )
     workdir, workdir_param = workdir_of(headers, request.metadata)
@@ -287,7 +288,8 @@ def _understood(
     mode = mode_of(
         by_name=resolved.mode,
         by_header=headers.mode,
-        server="never" if resolved.plain else settings.builtin_tools,
+        server=settings.builtin_tools,
+        plain=resolved.plain,
         client_acts=bool(offered.tools) or wanted.kind != "text" or has_instructions(request.messages),
     )
     workdir, workdir_param = workdir_of(headers, request.metadata)

@@ -140,7 +140,8 @@ def _turn(
         mode=mode_of(
             by_name=resolved.mode,
             by_header=headers.mode,
-            server="never" if resolved.plain else settings.builtin_tools,
+            server=settings.builtin_tools,
+            plain=resolved.plain,
             client_acts=bool(request.tools or schema is not None or instructions_of(request.system)),
         ),
         effort=effort_of(request, resolved.effort, efforts_of(resolved.agent_model, catalog)),

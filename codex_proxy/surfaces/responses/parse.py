@@ -191,8 +191,13 @@ def parse(
 
 
 def _mode(resolved: Resolved, headers: RequestHints, settings: ResponsesSettings, client_acts: bool) -> Mode:
-    server: BuiltinTools = "never" if resolved.plain else settings.builtin_tools
-    return mode_of(by_name=resolved.mode, by_header=headers.mode, server=server, client_acts=client_acts)
+    return mode_of(
+        by_name=resolved.mode,
+        by_header=headers.mode,
+        server=settings.builtin_tools,
+        plain=resolved.plain,
+        client_acts=client_acts,
+    )
 
 
 def turn_of(parsed: ParsedResponse, history: tuple[HistoryItem, ...]) -> Turn:
