@@ -115,7 +115,6 @@ def collected(*arguments: str) -> list[str]:
     return [line for line in done.stdout.splitlines() if "::" in line]
 
 
-@pytest.mark.exhaustive
 def test_fast_tests_run_first_and_the_exhaustive_ones_only_when_all_are_asked_for() -> None:
     names = collected()
     folders = [name.split("/")[1] for name in names]
