@@ -196,6 +196,8 @@ async def test_a_client_that_leaves_stops_the_agent_and_nothing_is_left_after_th
         )
         assert answer.choices[0].message.content == "Here."
         assert acp.processes().restarts == 0
+        # The session that is opened ahead may have a process of its own.
+        await eventually(lambda: acp.current is not None and acp.current.connection.ahead is not None)
     await eventually(lambda: not {process.pid for process in agent_processes()} - before)
 
 
