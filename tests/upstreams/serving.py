@@ -52,6 +52,10 @@ class Upstream:
         """A client has gone away in the middle of an answer."""
         self.peers: set[tuple[str, int]] = set()
         """Connections that requests have come on."""
+        self.echoes = False
+        """Where there is no script, an answer says what the last message says."""
+        self.open: Callable[[], int] = lambda: 0
+        """How many connections are open."""
         self.url = ""
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
@@ -62,7 +66,8 @@ class Upstream:
         self.peers.add(request.transport.get_extra_info("peername"))
         if refused := self._refused(request):
             return refused
-        given = self.script.pop(0) if self.script else CASES.get(body["model"], text("Hello."))
+        said = text(body["messages"][-1]["content"] if self.echoes else "Hello.")
+        given = self.script.pop(0) if self.script else CASES.get(body["model"], said)
         case = given if isinstance(given, Case) else Case(200, {}, [given.decode()], [], "stop")
         if self.tells_whole and case.status == 200 and not body.get("stream"):
             return web.json_response(_whole(case.body))
@@ -115,6 +120,7 @@ async def upstream(certificate: Path | None = None, port: int = 0) -> AsyncItera
         context.load_cert_chain(certificate)
     await web.TCPSite(runner, "127.0.0.1", port, ssl_context=context).start()
     port = runner.addresses[0][1]
+    served.open = lambda: len(runner.server.connections) if runner.server is not None else 0
     served.url = f"{'http' if context is None else 'https'}://127.0.0.1:{port}/v1"
     try:
         yield served

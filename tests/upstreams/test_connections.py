@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import msgspec
 import pytest
 
@@ -246,6 +247,52 @@ async def test_connections_are_used_again(tmp_path: Path) -> None:
             await proxy.ask(user(stream=bool(number % 2)))
             await nothing_left(proxy)
         assert len(server.peers) == 1
+
+
+@pytest.mark.exhaustive
+async def test_two_hundred_streams_at_once_keep_their_answers_apart_and_leave_nothing(tmp_path: Path) -> None:
+    """Every third is passed on, every third is told anew, every third is one of Responses."""
+    count = 200
+
+    def body_of(number: int) -> tuple[str, dict[str, Any]]:
+        said = f"Answer {number}, and all of it."
+        if number % 3 == 2:
+            return "/v1/responses", {"model": "small", "input": said, "stream": True, "store": False}
+        tools = [{"type": "function", "function": {"name": "f"}}] if number % 3 else []
+        return "/v1/chat/completions", user(said, stream=True, tools=tools) | {"model": "small"}
+
+    async def answer_of(client: aiohttp.ClientSession, number: int) -> str:
+        path, body = body_of(number)
+        async with client.post(proxy.url + path, json=body) as reply:
+            lines = (await reply.text()).splitlines()
+        frames = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        if path == "/v1/responses":
+            return "".join(
+                frame["delta"] for frame in frames if frame["type"] == "response.output_text.delta"
+            )
+        return "".join(each["delta"].get("content") or "" for frame in frames for each in frame["choices"])
+
+    before = asyncio.all_tasks()
+    async with upstream() as server:
+        server.echoes = True
+        async with (
+            proxy_before(server.url, tmp_path, max_running_turns=count, drain_ms=0) as proxy,
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client,
+            asyncio.timeout(PATIENCE),
+        ):
+            for _ in range(2):  # the second time on the connections of the first
+                server.asked.clear()
+                server.held.clear()
+                answers = asyncio.gather(*(answer_of(client, number) for number in range(count)))
+                await eventually(lambda: len(server.asked) == count)
+                server.held.set()
+                expected = [f"Answer {number}, and all of it." for number in range(count)]
+                assert await answers == expected
+                await nothing_left(proxy)
+            assert len(server.peers) <= count + 1  # one more has asked for the models
+            assert server.open() <= count + 1
+        await eventually(lambda: server.open() == 0)
+    await eventually(lambda: asyncio.all_tasks() <= before)
 
 
 async def test_a_kept_connection_that_is_dead_costs_nobody_their_answer(tmp_path: Path) -> None:
