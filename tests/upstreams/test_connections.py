@@ -67,6 +67,7 @@ async def endless_line(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 
 
 REDIRECT = b"HTTP/1.1 307 Temporary Redirect\r\nlocation: http://127.0.0.1:1/v1\r\ncontent-length: 0\r\n\r\n"
+NOT_FOUND = b"HTTP/1.1 404 Not Found\r\ncontent-length: 9\r\n\r\nNot Found"
 PACKED = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 4\r\n\r\n\x1f\x8b\x08\x00"
 TOO_LONG = b"HTTP/1.1 200 OK\r\ncontent-length: 999\r\n\r\n"
 AGENTS = {"openai-chat": ROLE, "openai-responses": CREATED}
@@ -81,6 +82,7 @@ BEFORE_AN_ANSWER: dict[str, Bad] = {
     "silence": (silent, 504, "request_timeout"),
     "a redirection": (sending(REDIRECT), 502, "upstream_error"),
     "packed though not asked": (sending(PACKED), 502, "upstream_error"),
+    "no such endpoint": (sending(NOT_FOUND), 500, "agent_misconfigured"),
     "HTML": (sending(OK, b"<html>"), 502, "upstream_error"),
 }  # fmt: skip
 

@@ -891,6 +891,29 @@ async def test_what_a_client_is_told_names_the_table(a: Upstream, b: Upstream, t
         )
 
 
+@pytest.mark.parametrize(("wire", "path"), [("chat", "/chat/completions"), ("responses", "/responses")])
+@pytest.mark.parametrize("status", [404, 405, 501])
+async def test_an_upstream_without_the_endpoint_of_its_wire_is_asked_once_and_the_setting_is_named(
+    status: int, wire: str, path: str, a: Upstream, b: Upstream, tmp_path: Path
+) -> None:
+    a.script = [Case(status, {}, ['{"detail":"Not there"}'], [], "failed")] * 2
+    table = {"url": a.url, "wire": wire}
+    async with several(tmp_path, upstreams={"a": table, "b": {"url": b.url}}) as proxy:
+        answer = await proxy.ask(ask("a/small"))
+        assert (answer.status, answer.error["code"]) == (500, "agent_misconfigured")
+        for said in (
+            f"no {path} (HTTP {status}: Not there)",
+            "url of [upstreams.a]",
+            "wire of [upstreams.a]",
+        ):
+            assert said in answer.error["message"]
+        assert answer.headers["x-codex-attempts"] == "1"
+    spare = {"a": {**table, "fallback": ["b"]}, "b": {"url": b.url}}
+    async with several(tmp_path, upstreams=spare) as proxy:
+        answer = await proxy.ask(ask("a/small"))
+        assert (answer.status, answer.headers["x-codex-upstream"]) == (200, "b")
+
+
 async def test_doctor_looks_at_each_and_shows_no_key(a: Upstream, tmp_path: Path) -> None:
     upstreams = {"a": {"url": a.url, "headers": {"x-secret": "sk-in-a-header"}}, "b": NOWHERE}
     flags = {"port": 0, "workdir": tmp_path, "state_dir": tmp_path / "state", "upstreams": upstreams}

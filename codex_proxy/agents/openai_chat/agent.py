@@ -70,7 +70,10 @@ class OpenAIChatAgent:
         self._clock = clock
         self._client = UpstreamClient(upstream)
         self._errors = ErrorReader(
-            upstream.secrets, clients_key=upstream.clients_key, key_name=upstream.setting_names.key
+            upstream.secrets,
+            clients_key=upstream.clients_key,
+            path=upstream.wire.path,
+            setting_names=upstream.setting_names,
         )
         self._refused: set[str] = set(upstream.refuses)
         """The optional request fields that the upstream refuses. They are not sent."""

@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.failures import cleaned, failure_from_text
+from codex_proxy.agents.openai_chat.upstream import CHAT, SettingNames
 from codex_proxy.core.faults import Failure, FaultKind
 
 K = FaultKind
@@ -57,6 +58,8 @@ _MODEL = re.compile(
 _NO_KEY_OF_LITELLM: Final = "no_db_connection"
 """What LiteLLM's proxy calls a key that is not its own, if it has no database with other keys; with the status 400."""
 _PARAM = re.compile(r"[A-Za-z0-9_.\[\]-]{1,100}")
+_NO_ENDPOINT: Final = frozenset({404, 405, 501})
+"""The statuses with which a server answers that it does not have the endpoint."""
 _REDIRECTED: Final = (
     "The model server answered with a redirection (HTTP {}), which is not followed: the operator has to give its "
     "final address."
@@ -68,13 +71,20 @@ class ErrorReader:
     key."""
 
     def __init__(
-        self, secrets: Sequence[str] = (), *, clients_key: bool = False, key_name: str = "PROXY_UPSTREAM_KEY"
+        self,
+        secrets: Sequence[str] = (),
+        *,
+        clients_key: bool = False,
+        path: str = CHAT.path,
+        setting_names: SettingNames = SettingNames(),  # noqa: B008
     ) -> None:
-        """`secrets` are removed from error texts. `clients_key`: the upstream is sent the client's own key.
-        `key_name`: the setting that has its key.
+        """`secrets` are removed from error texts. `clients_key`: the upstream is sent the client's own key. `path`:
+        the path of its endpoint. `setting_names`: the settings that its operator has to check.
         """
         self._secrets = tuple(secret for secret in secrets if secret)
-        message = _KEY_REFUSED.format(key_name)
+        self._path = path
+        self._names = setting_names
+        message = _KEY_REFUSED.format(setting_names.key)
         of_operator = Failure(kind=K.UPSTREAM_UNAUTHORIZED, message=message)
         self._key_refused = CLIENTS_KEY_REFUSED if clients_key else of_operator
 
@@ -85,8 +95,21 @@ class ErrorReader:
         if 300 <= status < 400:
             return Failure(kind=K.UPSTREAM_ERROR, message=_REDIRECTED.format(status))
         failure = self._of(_value_of(body), status)
+        if status in _NO_ENDPOINT and failure.kind in (K.UPSTREAM_ERROR, K.REJECTED_BY_PROVIDER):
+            return self._no_endpoint(status, body)
         wait = _wait_of(headers, now)
         return failure if wait is None else msgspec.structs.replace(failure, retry_after=wait)
+
+    def _no_endpoint(self, status: int, body: bytes) -> Failure:
+        """Returns the failure for an answer that says that there is no such endpoint."""
+        words = self._without_secrets(cleaned(words_in(_value_of(body))))
+        said = f"HTTP {status}: {words}" if words else f"HTTP {status}"
+        names = self._names
+        message = (
+            f"The model server has no {self._path} ({said}). Its operator has to check {names.url}, which usually "
+            f"ends with /v1, and {names.wire}."
+        )
+        return Failure(kind=K.AGENT_MISCONFIGURED, message=message, quoted=words)
 
     def of_event(self, value: Any) -> Failure:
         """Returns the failure for an error inside an answer that has begun. `value`: the event's decoded JSON."""

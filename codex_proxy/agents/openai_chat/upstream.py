@@ -71,6 +71,7 @@ class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
     key_file: str = "PROXY_UPSTREAM_KEY_FILE"
     ca_file: str = "PROXY_UPSTREAM_CA_FILE"
     model: str = "CODEX_MODEL"
+    wire: str = "which API it speaks (--agent openai-chat or openai-responses)"
 
     @classmethod
     def of_table(cls, table: str) -> SettingNames:
@@ -85,6 +86,7 @@ class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
             key_file=f"key_file of {table}",
             ca_file=f"ca_file of {table} (or PROXY_UPSTREAM_CA_FILE)",
             model=f"default_model of {table}",
+            wire=f"which API it speaks (wire of {table})",
         )
 
 
