@@ -74,7 +74,6 @@ DRIVES_CHILDREN = frozenset(
         "agents.openai_chat.agent",
         "agents.openai_chat.client",
         "agents.openai_chat.upstream",
-        "agents.openai_responses.agent",
         "agents.acp.agent",
         "agents.acp.process",
         "agents.acp.tool_server",

@@ -1,12 +1,12 @@
-"""The agent that sends its turns to a server of Chat Completions."""
+"""The agent that sends its turns to a model server: of Chat Completions, or of the Responses API."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
 
 import aiohttp
 import msgspec
@@ -22,7 +22,7 @@ from codex_proxy.agents.openai_chat.failures import ErrorReader
 from codex_proxy.agents.openai_chat.forwarding import Forwarding
 from codex_proxy.agents.openai_chat.model_list import models_in, models_of
 from codex_proxy.agents.openai_chat.stream import Message
-from codex_proxy.agents.openai_chat.upstream import NAME, Upstream
+from codex_proxy.agents.openai_chat.upstream import Upstream
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.agents.transcript import with_instructions_of_user
 from codex_proxy.core.account import AgentModel
@@ -54,20 +54,36 @@ NO_CLIENTS_KEY: Final = Failure(
 )
 
 
-class OpenAIChatAgent:
+class MakeDialect(Protocol):
+    """Makes the dialect of a turn: `OpenAIChat` or `OpenAIResponses`. See `UpstreamTurn`."""
+
+    def __call__(
+        self,
+        model: str,
+        *,
+        errors: ErrorReader,
+        refused: set[str],
+        new_id: Callable[[str], str],
+        now: Callable[[], float],
+    ) -> Dialect[Message]: ...
+
+
+class UpstreamAgent:
     """An `Agent` that starts no processes: its turns are HTTP requests to an upstream."""
 
-    name = NAME
     version = __version__
     off: Mapping[str, tuple[str, ...]] = {}
     members: Mapping[str, Agent] = {}
     warning = ""
 
-    def __init__(self, upstream: Upstream, clock: Clock) -> None:
+    def __init__(self, upstream: Upstream, clock: Clock, make_dialect: MakeDialect) -> None:
+        """`make_dialect` makes the dialect of the API that the upstream speaks (`upstream.wire`)."""
+        self.name = upstream.wire.agent
         self.limits = NewestLimits()
         self.capabilities = upstream.capabilities
         self._upstream = upstream
         self._clock = clock
+        self._make_dialect = make_dialect
         self._client = UpstreamClient(upstream)
         self._errors = ErrorReader(
             upstream.secrets,
@@ -126,13 +142,12 @@ class OpenAIChatAgent:
         now = self._clock.epoch
         if turn.forwarded is not None:
             return Forwarding(turn.forwarded, model, errors=self._errors, refused=self._refused, now=now)
-        return OpenAIChat(
+        return self._make_dialect(
             model,
             errors=self._errors,
             refused=self._refused,
             new_id=lambda prefix: prefix + uuid.uuid4().hex,
             now=now,
-            reasoning_back=self._upstream.reasoning_back,
         )
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
@@ -218,7 +233,7 @@ async def request_models_once(
     """Requests the list of models once, for `doctor`. Returns the failure that turns would end with (None if the
     request succeeded), and the models.
     """
-    agent = OpenAIChatAgent(upstream, clock)
+    agent = UpstreamAgent(upstream, clock, OpenAIChat)
     await agent._client.start()
     try:
         return await agent._asked_for_models(), agent.models()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
@@ -41,9 +42,11 @@ _MAX_KEY_CHARS: Final = 10_000
 
 
 async def _make(context: AgentContext) -> Agent:
-    from codex_proxy.agents.openai_chat.agent import OpenAIChatAgent
+    from codex_proxy.agents.openai_chat.agent import UpstreamAgent
+    from codex_proxy.agents.openai_chat.dialect import OpenAIChat
 
-    return OpenAIChatAgent(upstream_of(context), context.clock)
+    upstream = upstream_of(context)
+    return UpstreamAgent(upstream, context.clock, partial(OpenAIChat, reasoning_back=upstream.reasoning_back))
 
 
 async def _check(context: AgentContext) -> list[Check]:

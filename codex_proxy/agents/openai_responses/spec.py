@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 async def _make(context: AgentContext) -> Agent:
-    from codex_proxy.agents.openai_responses.agent import OpenAIResponsesAgent
+    from codex_proxy.agents.openai_chat.agent import UpstreamAgent
+    from codex_proxy.agents.openai_responses.dialect import OpenAIResponses
 
-    return OpenAIResponsesAgent(upstream_of(context, RESPONSES), context.clock)
+    return UpstreamAgent(upstream_of(context, RESPONSES), context.clock, OpenAIResponses)
 
 
 async def _check(context: AgentContext) -> list[Check]:
