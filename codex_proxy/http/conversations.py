@@ -13,7 +13,7 @@ from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import parsed_from, read_body
-from codex_proxy.http.listing import check_include, listed, shown
+from codex_proxy.http.listing import check_include, list_object, listed, shown
 from codex_proxy.http.middleware.request_context import OWNER
 from codex_proxy.http.replies import json_response
 from codex_proxy.responses.service import ResponsesService
@@ -124,7 +124,7 @@ async def create_items(request: web.Request) -> web.Response:
             raise _refused(error, given) from None
         except (StoreConflict, ContextTooLarge) as error:
             raise _refused(error, given) from None
-    return json_response(objects.added([_item_object(item) for item in added]))
+    return json_response(list_object([_item_object(item) for item in added], has_more=False))
 
 
 async def retrieve_item(request: web.Request) -> web.Response:

@@ -22,6 +22,7 @@ from codex_proxy.http.endpoint import (
     one_of,
     ref,
 )
+from codex_proxy.http.listing import MAX_PAGE_ITEMS
 from codex_proxy.http.messages import count_message_tokens, messages
 from codex_proxy.http.metrics import METER, metrics
 from codex_proxy.http.responses import compact, count_input_tokens, create_response
@@ -29,7 +30,6 @@ from codex_proxy.http.server_info import healthz, index, list_models, livez, one
 from codex_proxy.http.stream_slots import TEST_ENDPOINTS, open_streams, release_streams
 from codex_proxy.http.usage import limits, usage
 from codex_proxy.http.websocket import responses_socket
-from codex_proxy.surfaces.lists import MAX_PAGE_ITEMS
 from codex_proxy.surfaces.messages.models import MAX_PAGE
 from codex_proxy.surfaces.responses.wire import Include
 from codex_proxy.surfaces.usage_report import GROUPS, LATEST, WIDTHS

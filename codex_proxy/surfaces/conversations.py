@@ -7,7 +7,7 @@ Source: docs/contract.md#conversations: at most 20 items at once, metadata of 16
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -19,7 +19,6 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.surfaces.body import Wire, parse_as
 from codex_proxy.surfaces.item_wire import AnyItem, Metadata
 from codex_proxy.surfaces.items import ItemDict, normalised
-from codex_proxy.surfaces.lists import list_object
 
 ITEMS_AT_ONCE: Final = 20
 
@@ -102,11 +101,6 @@ def item(item: ItemDict, created_at: int) -> ItemDict:
     has none.
     """
     return {"status": "completed", **SPEAKERS.get(item["type"], {}), **item, "created_at": created_at}
-
-
-def added(items: Sequence[ItemDict]) -> dict[str, Any]:
-    """Returns the answer to adding items: these items, in their order."""
-    return list_object(items, has_more=False)
 
 
 def not_found(id: str) -> Fault:

@@ -121,17 +121,6 @@ def test_items_of_every_kind_are_the_sdks_own() -> None:
         assert ITEM.validate_python(shown).type == item["type"]
 
 
-def test_added_items_come_back_in_their_order() -> None:
-    items = [objects.item({**HELLO, "id": f"msg_{n}"}, 1) for n in range(2)]
-    assert objects.added(items) == {
-        "object": "list",
-        "data": items,
-        "first_id": "msg_0",
-        "last_id": "msg_1",
-        "has_more": False,
-    }
-
-
 @pytest.mark.parametrize("fault", [objects.not_found("x_1"), objects.item_not_found("x_1")])
 def test_what_is_not_there_is_a_404_that_names_it(fault: Fault) -> None:
     assert status_of(fault.failure, "responses") == 404
