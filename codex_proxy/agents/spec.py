@@ -64,6 +64,12 @@ class AgentContext(msgspec.Struct, frozen=True):
         folder = self.settings.state_dir
         return folder / "agents" / self.name if self.name else folder
 
+    def where_set(self, setting: str) -> str:
+        """Returns where the operator gives this agent the setting with this name, as an advice tells it: the key of
+        its table if the server has several agents, since a flag holds for all of them; else the flag.
+        """
+        return f"{setting} of [agents.{self.name}]" if self.name else f"--{setting.replace('_', '-')}"
+
     @property
     def child_limits(self) -> ChildLimits:
         """The limits that the settings put on each child process."""

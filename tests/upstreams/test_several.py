@@ -794,6 +794,29 @@ async def test_tables_that_mean_nothing_keep_the_server_from_starting(
 
 
 @pytest.mark.parametrize(
+    ("table", "setting"),
+    [
+        ({"agent": "acp"}, "agent_command"),
+        ({"agent": "acp", "agent_command": "nothing-here --acp"}, "agent_command"),
+        ({"agent": "gemini"}, "agent_command"),
+        ({"agent": "claude-code"}, "claude_bin"),
+        ({"agent": "claude-code", "claude_bin": "/nothing/here"}, "claude_bin"),
+        ({"agent": "codex-app-server", "codex_bin": "/nothing/here"}, "codex_bin"),
+    ],
+)
+async def test_the_program_of_an_agent_that_is_not_found_is_named_in_its_table(
+    table: dict[str, Any], setting: str, tmp_path: Path
+) -> None:
+    flags = {"port": 0, "workdir": tmp_path, "state_dir": tmp_path / "state", "agents": {"x": table}}
+    checks = (await examine(flags, None, {"PATH": str(tmp_path)})).checks
+    advice = next(
+        check.advice for check in checks if check.name.startswith("x: ") and check.status == "failed"
+    )
+    assert f"{setting} of [agents.x]" in advice  # a flag would name it for the other agents, too
+    assert "--" not in advice.replace("--acp", "").replace("--agent fake", "")
+
+
+@pytest.mark.parametrize(
     ("text", "where"),
     [
         ("[upstreams.a]\nurl = 7", "upstreams.a.url"),

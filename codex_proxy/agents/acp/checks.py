@@ -16,9 +16,12 @@ from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.process.child import SpawnError
 
 
-async def check_program(preset: Preset, launch_of: Callable[[], Awaitable[Launch]]) -> list[Check]:
+async def check_program(
+    preset: Preset, launch_of: Callable[[], Awaitable[Launch]], command_setting: str
+) -> list[Check]:
     """Starts the program, opens a session, and ends the program, without running a turn. Returns the checks.
-    `launch_of` returns how it is started, or raises `NoAgentError`."""
+    `launch_of` returns how it is started, or raises `NoAgentError`. `command_setting`: where the operator names the
+    program."""
     try:
         launch = await launch_of()
     except NoAgentError as error:
@@ -29,9 +32,9 @@ async def check_program(preset: Preset, launch_of: Callable[[], Awaitable[Launch
         await process.start(launch.command_in(scope), timeout_seconds=START_SECONDS)
         await process.probe(launch.workdir, timeout_seconds=PROBE_SECONDS)
     except SpawnError as error:
-        return [_not_started(preset, str(error)), *_of_confinement(launch)]
+        return [_not_started(preset, str(error), command_setting), *_of_confinement(launch)]
     except Fault as fault:
-        return [_not_started(preset, fault.failure.message), *_of_confinement(launch)]
+        return [_not_started(preset, fault.failure.message, command_setting), *_of_confinement(launch)]
     finally:
         await process.end()
     declared = process.connection.declared
@@ -40,8 +43,10 @@ async def check_program(preset: Preset, launch_of: Callable[[], Awaitable[Launch
     return [_of_release(preset, declared), session, *_of_confinement(launch)]
 
 
-def _not_started(preset: Preset, message: str) -> Check:
-    advice = f"Install it: npm install -g {preset.package}" if preset.package else "Look at --agent-command."
+def _not_started(preset: Preset, message: str, command_setting: str) -> Check:
+    advice = (
+        f"Install it: npm install -g {preset.package}" if preset.package else f"Look at {command_setting}."
+    )
     return Check(name="agent", status="failed", message=message, advice=advice)
 
 

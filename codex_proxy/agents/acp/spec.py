@@ -41,11 +41,11 @@ def launch_of(preset: Preset, context: AgentContext) -> Launch:
         try:
             argv = tuple(shlex.split(settings.agent_command))
         except ValueError as error:
-            raise NoAgentError(f"--agent-command (PROXY_AGENT_COMMAND) cannot be read: {error}.") from error
+            raise NoAgentError(f"{context.where_set('agent_command')} cannot be read: {error}.") from error
     if not argv:
         raise NoAgentError(
-            "--agent acp needs the program that speaks ACP: give it with --agent-command (PROXY_AGENT_COMMAND), like "
-            '"gemini --acp".'
+            "The agent acp needs the program that speaks ACP: give it with "
+            f'{context.where_set("agent_command")}, like "gemini --acp".'
         )
     if settings.agent_usage is not None:
         preset = msgspec.structs.replace(preset, usage=settings.agent_usage)
@@ -157,16 +157,17 @@ def preset_variables(preset: Preset, environ: Mapping[str, str]) -> dict[str, st
     return out
 
 
-def with_program(launch: Launch) -> Launch:
+def with_program(launch: Launch, context: AgentContext) -> Launch:
     """Returns the launch unchanged if its program is on `PATH`. Raises `NoAgentError` otherwise, which says how to
-    install it.
+    install it, or where to name another one.
     """
     program, preset = launch.command.argv[0], launch.preset
     if os.sep in program or shutil.which(program, path=launch.command.env.get("PATH", os.defpath)):
         return launch
     how = f"Install it (`npm install -g {preset.package}`)" if preset.package else "Install it"
     raise NoAgentError(
-        f"{preset.title} was not found: there is no {program} on PATH. {how}, or name its program with --agent-command."
+        f"{preset.title} was not found: there is no {program} on PATH. {how}, or name its program with "
+        f"{context.where_set('agent_command')}."
     )
 
 
@@ -174,16 +175,16 @@ def _spec(preset: Preset, summary: str) -> AgentSpec:
     async def make(context: AgentContext) -> Agent:
         from codex_proxy.agents.acp.agent import AcpAgent
 
-        launch = with_program(launch_of(preset, context))
+        launch = with_program(launch_of(preset, context), context)
         return AcpAgent(await with_confinement(launch, context), context.clock)
 
     async def check(context: AgentContext) -> list[Check]:
         from codex_proxy.agents.acp.checks import check_program
 
         async def launch() -> Launch:
-            return await with_confinement(with_program(launch_of(preset, context)), context)
+            return await with_confinement(with_program(launch_of(preset, context), context), context)
 
-        return await check_program(preset, launch)
+        return await check_program(preset, launch, context.where_set("agent_command"))
 
     return AgentSpec(
         name=preset.name,

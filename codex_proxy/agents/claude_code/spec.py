@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "claude-code"
 NO_CLAUDE: Final = (
-    "No Claude Code was found. Install it (`npm install -g @anthropic-ai/claude-code`), or give its path with "
-    "--claude-bin."
+    "No Claude Code was found. Install it (`npm install -g @anthropic-ai/claude-code`), or name it with {}."
 )
 NO_VERSION: Final = "{} --version did not tell a version of Claude Code: is it that program?"
 
@@ -83,9 +82,9 @@ def program_of(context: AgentContext) -> str:
     named = context.settings.claude_bin
     found = shutil.which(named or "claude", path=context.environ.get("PATH", os.defpath))
     if found is None:
-        raise NoAgentError(
-            NO_CLAUDE if named is None else f"There is no program {named} (--claude-bin). {NO_CLAUDE}"
-        )
+        setting = context.where_set("claude_bin")
+        wrong = "" if named is None else f"There is no program {named} ({setting}). "
+        raise NoAgentError(wrong + NO_CLAUDE.format(setting))
     return os.path.abspath(found)
 
 
@@ -132,11 +131,12 @@ async def _check(context: AgentContext) -> list[Check]:
     try:
         version = version_in(await ask_version(_version_command(context, program)))
     except Fault as fault:
-        advice = "Give the right path with --claude-bin, or install Claude Code anew."
+        advice = f"Give the right path with {context.where_set('claude_bin')}, or install Claude Code anew."
         return [*checks, Check(name="version", status="failed", message=str(fault), advice=advice)]
     if version is None:
         message = NO_VERSION.format(program)
-        return [*checks, Check(name="version", status="failed", message=message, advice=NO_CLAUDE)]
+        advice = NO_CLAUDE.format(context.where_set("claude_bin"))
+        return [*checks, Check(name="version", status="failed", message=message, advice=advice)]
     checks.append(_version_check(version_text(version), version_text(NEWEST_TESTED), version > NEWEST_TESTED))
     with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
         argv = claude_argv(program, LaunchKey("model", folder))

@@ -51,12 +51,13 @@ async def codex_checks(context: AgentContext, agent: Literal["auto"] | Dialect) 
     search_path = environ.get("PATH", os.defpath)
     program = find_codex(settings.codex_bin, search_path)
     if program is None:
-        return [Check(name="agent", status="failed", message="No Codex was found.", advice=NO_CODEX)]
+        advice = NO_CODEX.format(context.where_set("codex_bin"))
+        return [Check(name="agent", status="failed", message="No Codex was found.", advice=advice)]
     checked = program_check(program, settings.codex_bin or shutil.which("codex", path=search_path))
     try:
         version = await find_version(program, child_environment(environ))
     except Fault as fault:
-        advice = "Give the right path with --codex-bin, or install Codex anew."
+        advice = f"Give the right path with {context.where_set('codex_bin')}, or install Codex anew."
         return [checked, Check(name="version", status="failed", message=str(fault), advice=advice)]
     found = version_check(version)
     environment = context.child_environment()

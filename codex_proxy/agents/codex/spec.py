@@ -29,7 +29,7 @@ CODEX_SETTINGS = frozenset({"codex_bin", "codex_home", "codex_model", "codex_lit
 
 NO_CODEX = (
     "No Codex was found. Install it (`npm install -g @openai/codex`, or the extra `codex-openai-proxy[codex]`), "
-    "give its path with --codex-bin, or try the embedded fake agent with --agent fake."
+    "give its path with {}, or try the embedded fake agent with --agent fake."
 )
 
 NO_PROTO = (
@@ -54,7 +54,7 @@ def codex_program(context: AgentContext) -> str:
 
     program = find_codex(context.settings.codex_bin, context.environ.get("PATH", os.defpath))
     if program is None:
-        raise NoAgentError(NO_CODEX)
+        raise NoAgentError(NO_CODEX.format(context.where_set("codex_bin")))
     return program
 
 
