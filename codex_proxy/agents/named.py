@@ -163,9 +163,10 @@ def _check_fallbacks(settings: Settings) -> None:
         for each in table.fallback:
             other = each.partition("/")[0]
             if other == name or other not in settings.upstreams:
-                raise NoAgentError(
-                    f"[upstreams.{name}]: the fallback {each} is no other upstream; write NAME or NAME/MODEL."
-                )
+                others = [table for table in settings.upstreams if table != name]
+                allowed = f"write one of {', '.join(others)}, or NAME/MODEL" if others else "there is none"
+                kind = "an agent, and no" if other in settings.agents else "no other"
+                raise NoAgentError(f"[upstreams.{name}]: the fallback {each} is {kind} upstream; {allowed}.")
 
 
 def context_of(named: NamedAgent, environ: Mapping[str, str], context: AgentContext) -> AgentContext:

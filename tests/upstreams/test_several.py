@@ -771,7 +771,17 @@ async def test_anthropics_api_asks_the_agent_of_the_model_too(
         ({"upstreams": {"a": {}}}, "needs the address"),
         (
             {"upstreams": {"a": {"url": "http://h/v1", "fallback": ["b"]}}},
-            "the fallback b is no other upstream",
+            "the fallback b is no other upstream; there is none",
+        ),
+        (
+            {
+                "upstreams": {
+                    "a": {"url": "http://h/v1", "fallback": ["fake/m"]},
+                    "c": {"url": "http://h/v1"},
+                },
+                "agents": {"fake": {}},
+            },
+            "the fallback fake/m is an agent, and no upstream; write one of c, or NAME/MODEL",
         ),
         ({"upstreams": {"a": {"url": "http://h"}}, "agents": {"a": {"agent": "fake"}}}, "have one name"),
         ({"agents": {"x": {}}}, "there is no agent 'x'"),
