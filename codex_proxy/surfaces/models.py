@@ -359,9 +359,11 @@ def _unlisted(name: str, catalog: ModelCatalog) -> Resolved | None:
 
 def _not_found(name: str, like: Sequence[str], catalog: ModelCatalog) -> Fault:
     near = f" Is {' or '.join(repr(each) for each in like)} meant?" if like else ""
-    open_ended = [agent for agent, member in catalog.members.items() if member.any_model]
-    if open_ended:
-        near += f" For any model of {' or '.join(open_ended)} write {open_ended[0]}{SEPARATOR}MODEL."
+    agent = name.partition(SEPARATOR)[0].lower() if SEPARATOR in name else ""
+    open_ended = [each for each, member in catalog.members.items() if member.any_model]
+    if open_ended and agent not in catalog.members:
+        forms = " or ".join(f"{each}{SEPARATOR}MODEL" for each in open_ended)
+        near += f" For a model that is not listed write {forms}."
     return Fault(
         Failure(
             kind=FaultKind.MODEL_NOT_FOUND,

@@ -154,7 +154,9 @@ async def test_an_unknown_name_is_told_what_is_like_it(a: Upstream, b: Upstream,
         answer = await proxy.ask(ask("a/lagre"))
         assert (answer.status, answer.error["code"]) == (404, "model_not_found")
         assert "'a/large'" in answer.error["message"]
-        assert "For any model of b write b/MODEL" in answer.error["message"]
+        assert "not listed write" not in answer.error["message"]  # `a` lists its models
+        answer = await proxy.ask(ask("whatever"))
+        assert "For a model that is not listed write b/MODEL." in answer.error["message"]
         assert (await proxy.ask(ask("b/Whatever:8B"))).status == 200
         assert b.asked[-1].body["model"] == "Whatever:8B"
         assert (await proxy.ask(ask("nowhere/small"))).status == 404
