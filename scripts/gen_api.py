@@ -61,7 +61,15 @@ SENT = (
 )
 TOLD = (
     ("`x-request-id`", "with every reply"),
-    ("`x-codex-agent`", "the agent that answered, with turns"),
+    (
+        "`x-codex-agent`",
+        "the agent that the turn was asked of, with answers of turns; of an upstream that has a `fallback`, "
+        "`x-codex-upstream` names the one that answered",
+    ),
+    (
+        "`x-codex-mode`",
+        "`agent`: the agent has no plain model, so the request with tools was a read-only agent turn",
+    ),
     ("`x-codex-ignored-params`", "parameters that were accepted and change nothing, separated by commas"),
     (
         "`x-codex-passed-params`",

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from codex_proxy.http.endpoints import ENDPOINTS
+from codex_proxy.http.openapi.document import document
 from scripts import gen_api
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +21,15 @@ def test_every_operation_has_a_section_in_one_chapter() -> None:
     assert sorted(sections) == sorted(
         (each.method, f"/v1{each.path}" if each.versioned else each.path) for each in ENDPOINTS
     )
+
+
+def test_every_header_that_the_document_tells_of_a_reply_is_among_those_of_replies() -> None:
+    paths = document(ENDPOINTS, most_choices=5)["paths"].values()
+    operations = [each for path in paths for each in path.values() if "responses" in each]
+    replies = [reply for operation in operations for reply in operation["responses"].values()]
+    ours = {name for reply in replies for name in reply.get("headers", {}) if name.startswith("x-codex-")}
+    told = {name.strip("`") for names, _ in gen_api.TOLD for name in names.split(", ")}
+    assert (ours - told, len(ours) >= 7) == (set(), True)
 
 
 def test_every_header_of_ours_is_on_the_page() -> None:

@@ -37,9 +37,9 @@ _DESCRIPTION: Final = (
     "leaving a field out. A fault of a stream that has begun is a frame of it: see docs/api.md."
 )
 _TURN_HEADERS: Final = {
-    "x-codex-agent": "The agent that answers.",
+    "x-codex-agent": "The agent that the turn was asked of.",
     "x-codex-ignored-params": "Parameters of the request that were accepted and change nothing.",
-    "x-codex-mode": "`agent`: the agent has no plain model: the request with tools was a read-only agent turn.",
+    "x-codex-mode": "`agent`: the agent has no plain model, so the request with tools was a read-only agent turn.",
     "x-codex-passed-params": "Parameters that this server does not know and has passed on to the agent's server.",
     "x-codex-history": "`flattened`: the agent takes no history, so it was told as one text. `system-as-user`: the "
     "model takes no system prompt, so the user says it.",
