@@ -135,7 +135,10 @@ class Reasoning(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
-    """A call that the client has to answer. `legacy`: it is shown as Chat Completions' old `function_call`."""
+    """A call that the client has to answer. `kind`: of a function or of a custom tool; `legacy` is the call of a
+    function that every client of Chat Completions gets as `function_call`, the predecessor of `tool_calls`, even if
+    it has not used `functions`.
+    """
 
     id: str
     call_id: str
@@ -143,9 +146,9 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     kind: Literal["function", "custom", "legacy"] = "function"
     choice: int | None = None
     old_form: bool = False
-    """Whether the model server gave the call as `function_call`, the predecessor of `tool_calls`, to a client that
-    may know the newer form alone. Only surfaces that show this difference read it.
-    """
+    """Whether the model server gave the call as `function_call`. Unlike the kind `legacy`, this does not decide how
+    a client of Chat Completions gets the call. Only the profile `open-responses-server` of the Responses API reads
+    it: it has other events for such a call."""
 
 
 class McpCall(msgspec.Struct, frozen=True, gc=False):

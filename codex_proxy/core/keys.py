@@ -95,7 +95,9 @@ def digest_of(key: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Checks the name of a key. Raises `KeysError`."""
+    """Checks the name for a key: 1 to 64 small ASCII letters, digits, `-` and `_`, the first a letter or a digit,
+    and not `local` (`NO_KEY_OWNER`). Raises `KeysError` for any other name.
+    """
     if _NAME.fullmatch(name) is None:
         raise KeysError(
             f"{excerpt(name)!r} cannot be a key's name: take up to 64 small letters, digits, - and _, with a letter or "
@@ -108,7 +110,9 @@ def check_name(name: str) -> None:
 
 
 def parse_keys(text: str) -> tuple[Key, ...]:
-    """Reads a keys file (TOML), which has a table `[keys.NAME]` for each key. Raises `KeysError`."""
+    """Reads a keys file (TOML), which has a table `[keys.NAME]` for each key. Raises `KeysError` if the text is not
+    TOML, has other tables, an invalid name or field, more than `MAX_KEYS` keys, or the same key twice.
+    """
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -54,7 +54,9 @@ class StopSequences:
         self.hit: str | None = None
 
     def feed(self, events: Iterable[Event]) -> tuple[list[Event], str | None]:
-        """Returns the events that pass, and the stop sequence that was met, if any."""
+        """Returns the events that pass, and the stop sequence that was met; None as long as none was. After one was
+        met, no event passes.
+        """
         out: list[Event] = []
         for event in events:
             if self.hit is not None:
@@ -128,7 +130,9 @@ class MaxTokens:
         self.hit = False
 
     def feed(self, events: Iterable[Event]) -> tuple[list[Event], str | None]:
-        """Returns the events that pass, and `length` once the answer has more tokens than it may."""
+        """Returns the events that pass, and `length` once the answer has more tokens than it may; None before that.
+        After it, no event passes.
+        """
         out: list[Event] = []
         for event in events:
             if self.hit:
@@ -170,7 +174,9 @@ class MaxSize:
         self._open: dict[str, None] = {}
 
     def feed(self, events: list[Event]) -> tuple[list[Event], str | None]:
-        """Returns the events that pass, and `length` once the turn is too large."""
+        """Returns the events that pass, and `length` if the turn becomes too large with these events; else None. In
+        that case the events before the limit pass, and the open items are ended as `incomplete`.
+        """
         if _KEPT_TEXT.issuperset(map(type, events)):
             # Most batches are pieces of texts, for which nothing but their length counts.
             texts: list[str] = [event.text for event in events]  # type: ignore[union-attr]

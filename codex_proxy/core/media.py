@@ -314,7 +314,9 @@ def decode_canonical_base64(text: str) -> bytes | None:
 
 
 def decode_base64(text: str) -> bytes:
-    """Decodes base64 leniently: accepts line breaks, the URL-safe alphabet, percent-encoding and missing padding."""
+    """Decodes base64 leniently: accepts line breaks, the URL-safe alphabet, percent-encoding and missing padding.
+    Raises `ValueError` for anything else, also for padding in the middle.
+    """
     raw = text.encode("ascii")
     if b"%" in raw:
         for escape, byte in _ESCAPES.items():

@@ -87,18 +87,19 @@ class Piece(NamedTuple):
 
     words: int = 0
     signs: int = 0
-    plain: float = 0
-    """The tokens that are multiplied by the factor for the chunk's language."""
-    other: float = 0
-    """The tokens that are added whatever the chunk's language is."""
+    scaled: float = 0
+    """Tokens that are multiplied by the factor for the language of the chunk. Only words of ASCII letters have
+    them."""
+    fixed: float = 0
+    """Tokens that are added as they are, whatever the language of the chunk is."""
 
 
 def _chunk(text: str, known: dict[str, Piece]) -> float:
     words = signs = 0
-    plain = other = 0.0
+    scaled = fixed = 0.0
     blobs = [found for found in _BLOB.findall(text) if _is_blob(found)]
     if blobs:
-        other = sum(map(_blob, blobs))
+        fixed = sum(map(_blob, blobs))
         text = _BLOB.sub(lambda found: " " if _is_blob(found[0]) else found[0], text)
     for kind, piece in pieces(text):
         found = known.get(piece)
@@ -106,11 +107,11 @@ def _chunk(text: str, known: dict[str, Piece]) -> float:
             found = known[piece] = _measured(kind, piece)
         words += found[0]
         signs += found[1]
-        plain += found[2]
-        other += found[3]
+        scaled += found[2]
+        fixed += found[3]
     is_english = len(_ENGLISH.findall(text)) >= words * _MIN_ENGLISH
     is_code = signs > words * _MAX_SIGNS
-    return plain * (_MARGIN if is_english or is_code else _OTHER_LANGUAGE) + other
+    return scaled * (_MARGIN if is_english or is_code else _OTHER_LANGUAGE) + fixed
 
 
 def _is_blob(text: str) -> bool:
@@ -128,15 +129,15 @@ def _measured(kind: int, piece: str) -> Piece:
     cost = piece_cost(kind, piece)
     if kind == WORD:
         if piece.isascii():
-            return Piece(words=1, plain=max(cost, len(piece) * _CAPITAL) if piece.isupper() else cost)
-        return Piece(words=1, other=max(cost, _by_character(piece)))
+            return Piece(words=1, scaled=max(cost, len(piece) * _CAPITAL) if piece.isupper() else cost)
+        return Piece(words=1, fixed=max(cost, _by_character(piece)))
     if kind == SIGNS:
-        return Piece(signs=1, other=max(cost * _MARGIN, _signs(piece)))
+        return Piece(signs=1, fixed=max(cost * _MARGIN, _signs(piece)))
     if kind == SPACE:
-        return Piece(other=max(cost * _MARGIN, len(piece) / (12 if len(set(piece)) == 1 else 2)))
+        return Piece(fixed=max(cost * _MARGIN, len(piece) / (12 if len(set(piece)) == 1 else 2)))
     if kind == DENSE_RUN or not piece.isascii():
-        return Piece(other=max(cost, _by_character(piece)))
-    return Piece(other=cost * (_MARGIN if kind else _CONTROL))
+        return Piece(fixed=max(cost, _by_character(piece)))
+    return Piece(fixed=cost * (_MARGIN if kind else _CONTROL))
 
 
 def _signs(piece: str) -> float:

@@ -70,7 +70,9 @@ async def listed(
 
 
 def page_of(query: Mapping[str, str], *, default: int) -> PageRequest:
-    """Returns the page that a query asks for. `default` is the limit if the query has none."""
+    """Returns the page that a query asks for. `default` is the limit if the query has none. Raises `Fault`
+    INVALID_REQUEST for an unknown `order` or an invalid limit.
+    """
     order = query.get("order") or "desc"
     if order not in ("asc", "desc"):
         raise bad_request(

@@ -94,10 +94,11 @@ class McpServer:
         return self._last_listing
 
     async def call(self, tool: str, arguments: str, timeout_seconds: float) -> McpResult:
-        """Runs a tool. `arguments` is JSON text; `timeout_seconds` includes connecting.
+        """Runs a tool. `arguments` is JSON text; `timeout_seconds` includes connecting. If the tool cannot be run,
+        or its server does not answer in time, the result is a failed one with the reason; nothing is raised.
 
-        A call is sent once, since tools have side effects. It is repeated only when the server no longer knew
-        the session, and so has not run it.
+        A call is sent once, since tools have side effects. It is repeated only when the server no longer knew the
+        session, and so has not run it.
         """
         deadline = self._clock.monotonic() + timeout_seconds
         try:

@@ -169,11 +169,12 @@ def wait_for_child(child: int, lifeline: int, grace: float) -> int | None:
 
 
 def kill_descendants(child: int) -> int | None:
-    """Kills the child's group and all its descendants, generation by generation, until none is left.
+    """Kills the child's group and all its descendants, generation by generation, until none is left or
+    `KILL_SECONDS` are over.
 
     Single processes are killed only while they are children of this process, so a reused pid is never hit; the
-    orphans of one generation are the children in the next round. Returns the child's wait status if it ended only
-    now.
+    orphans of one generation are the children in the next round. Returns the child's wait status if it ended during
+    this call; else None.
     """
     status = None
     deadline = time.monotonic() + KILL_SECONDS
@@ -194,7 +195,7 @@ def kill_descendants(child: int) -> int | None:
 def reap(child: int) -> tuple[int | None, bool]:
     """Collects the processes that have ended.
 
-    Returns the child's wait status if it is among them, and whether any process is left.
+    Returns the child's wait status (None if it is not among them), and whether any process is left.
     """
     status = None
     while True:

@@ -114,8 +114,9 @@ def unseen_items(
     seen: Digests, history: Sequence[HistoryItem], computed: tuple[Digests, tuple[int, ...]]
 ) -> tuple[HistoryItem, ...] | None:
     """Returns the part of `history` that is new to a thread with the digests `seen`; None if the history does not
-    begin with these digests or has nothing more. Items without a digest that follow directly are not new. `computed`
-    is `item_digests(history)`, computed once for all threads.
+    begin with these digests or has nothing more. Raw items and the server's own calls have no digest: those that
+    directly follow the last item seen belong to the turn that the thread itself ran, so they are not new.
+    `computed` is `item_digests(history)`, computed once for all threads.
     """
     digests, ends = computed
     if not seen or len(digests) <= len(seen) or digests[: len(seen)] != seen:

@@ -93,8 +93,8 @@ OFF = Failure(
 
 @contextmanager
 def store_errors_as_faults() -> Iterator[None]:
-    """In the body of the `with`, a `StoreError` for an unavailable or damaged store becomes a `Fault`. Other errors
-    pass.
+    """In the body of the `with`, raises a `Fault` in place of a `StoreError` for an unavailable or damaged store,
+    and logs the reason. Other errors pass.
     """
     try:
         yield

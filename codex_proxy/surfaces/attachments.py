@@ -67,9 +67,11 @@ def file_text(
     id: str | None = None,
     url: str | None = None,
 ) -> str:
-    """Returns the file as text for the model. `place` is the field of the part that holds the file. `pdfs` has the
-    texts of PDFs; a PDF without a text is added to its `unread`, and the caller reads it and parses the request
-    again. None if the server reads no PDFs.
+    """Returns the file as text for the model. `place` is the field of the part that holds the file. `name` is the
+    file's name, and `data` its content as base64 or a data URL; a file given by `id` or `url` in place of `data` is
+    refused. `pdfs` has the texts of PDFs; a PDF without a text is added to its `unread`, and the caller reads it
+    and parses the request again. None if the server reads no PDFs, and refuses them. Raises `Fault` INVALID_REQUEST
+    for a file without `data`, or whose content is no text.
     """
     if id is not None:
         raise bad_request(

@@ -39,7 +39,10 @@ _ALIAS_DEPTH: Final = 8  # operator aliases may name one another; a circle ends 
 
 
 def billed_model(turn: Turn) -> str:
-    """Returns the model's name for the usage report: the agent's own name, where it is known."""
+    """Returns the model's name for the usage report: the name by which the agent calls the model, not the name or
+    alias that the client wrote. If the turn names no model, so that the agent uses its default, it is
+    `DEFAULT_NAME`.
+    """
     return turn.model or DEFAULT_NAME
 
 
@@ -376,7 +379,9 @@ def _not_found(name: str, like: Sequence[str], catalog: ModelCatalog) -> Fault:
 
 
 def split_mode(name: str) -> tuple[str, Mode | None]:
-    """Splits a name into the name without its suffix `:model` or `:agent`, and the mode that the suffix means."""
+    """Splits a name into the name without its suffix `:model` or `:agent`, and the mode that the suffix means. A
+    name without such a suffix is returned as it is, with None.
+    """
     for suffix, mode in _MODES.items():
         if name.lower().endswith(suffix):
             return name[: -len(suffix)], mode

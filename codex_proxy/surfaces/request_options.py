@@ -55,7 +55,9 @@ WorkdirParam: TypeAlias = Literal["X-Codex-Workdir", "metadata.workdir"] | None
 def workdir_of(
     headers: RequestHints, metadata: Mapping[str, str | None] | None
 ) -> tuple[str | None, WorkdirParam]:
-    """Returns the folder that a request names, and the header or field that named it, for the `param` of an error."""
+    """Returns the folder that a request names (None if it names none), and the header or field that named it, for
+    the `param` of an error. The header takes precedence over the `metadata`.
+    """
     if headers.workdir:
         return headers.workdir, "X-Codex-Workdir"
     folder = (metadata or {}).get("workdir")

@@ -247,8 +247,9 @@ def restored(
     history: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered], model: str
 ) -> tuple[HistoryItem, ...]:
     """Returns the history with the items of each remembered turn in the place of what the client sent back of it.
-    `recalled` are the turns by the keys of their calls; `model` is the identity of the model that will read the
-    history.
+    `recalled` are the turns by the keys of their calls; a turn that is not among them, or that the client has
+    changed, stays as the client sent it. `model` is the identity of the model that will read the history. A
+    remembered turn of another model is put back without its reasoning, which only that model can read.
     """
     repeated = {key for key, times in Counter(keys_of(history)).items() if times > 1}
     known = {key: memory for key, memory in recalled.items() if key not in repeated}

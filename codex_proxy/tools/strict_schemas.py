@@ -1,8 +1,9 @@
 """Converts JSON schemas to OpenAI's strict subset: closed objects whose properties are all required.
 
 `strict_form` closes objects that do not mention further properties, removes annotations, and requires optional
-properties with a placeholder for an absent one (`Absence`). `strict_answers` removes the placeholders from an answer.
-A schema whose meaning would change has no strict form.
+properties with a placeholder for an absent one (`Absence`). The answer then contains the placeholders; the function
+`undo_strict_form` of the module `strict_answers` removes them. A schema whose meaning would change has no strict
+form.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _GUIDING_ANNOTATIONS: Final = {"default": "Default", "examples": "Examples"}
 
 
 def is_strict_schema(schema: bytes) -> bool:
-    """Whether OpenAI's structured outputs accept the schema as it is."""
+    """Whether OpenAI's structured outputs accept the schema as it is. False where it is no JSON."""
     try:
         return is_strict(msgspec.json.decode(schema))
     except (msgspec.DecodeError, RecursionError):
@@ -37,9 +38,9 @@ def is_strict_schema(schema: bytes) -> bool:
 
 
 def strict_form(schema: bytes) -> StrictForm | None:
-    """Returns the schema in a form that OpenAI's structured outputs accept; None where there is none.
-
-    Any answer that is valid under the form is valid under the schema after `undo_strict_form`.
+    """Returns the schema in a form that OpenAI's structured outputs accept; None where there is none, also where
+    `schema` is no JSON. Any answer that is valid under the form is valid under the schema once
+    `strict_answers.undo_strict_form` has removed the placeholders.
     """
     if is_strict_schema(schema):
         return StrictForm(schema)

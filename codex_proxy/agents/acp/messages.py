@@ -157,7 +157,9 @@ def decode(line: bytes) -> Message | None:
 
 
 def request_id(channel: int, number: int) -> int:
-    """Returns the JSON-RPC id for a channel's request with this number."""
+    """Returns the JSON-RPC id for a request. `channel` is the number of the session's channel, and `number` that of
+    the request in its channel, below a million; so `channel_of` finds the channel of an answer by its id.
+    """
     return channel * _PER_CHANNEL + number
 
 

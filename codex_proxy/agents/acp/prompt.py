@@ -36,8 +36,10 @@ def first_prompt(history: Sequence[HistoryItem], *, takes_system: bool) -> Promp
 
 
 def later_prompt(items: Sequence[HistoryItem]) -> Prompt:
-    """Returns the prompt for a session that has seen everything before these items. Instructions that follow a single
-    message are blocks behind its own."""
+    """Returns the prompt for a session that has seen everything before these items. A single message of the user is
+    sent as it is, and instructions that follow it are added as text blocks that begin with `[system]`. Any other
+    items are sent as one text with labelled messages.
+    """
     first, *rest = items or (None,)
     if (
         isinstance(first, HistoryMessage)

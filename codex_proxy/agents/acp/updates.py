@@ -102,7 +102,10 @@ class UpdateReader:
         self.start_request()
 
     def start_request(self) -> None:
-        """Starts the next request of the client within the same turn of the agent."""
+        """Prepares for the client's next request within the same turn of the agent: sets `calls_model_again` to
+        False and forgets which of the agent's messages was the latest, so that the request's first text does not
+        count as a further model call. Open calls and held text stay.
+        """
         self.calls_model_again = False
         self._message_name = None
 

@@ -115,7 +115,11 @@ def protocol_check(protocol: Protocol) -> Check:
 
 
 def program_check(program: str, named: str | None) -> Check:
-    """Returns the check of the program: the native binary, or npm's wrapper around it, which is slower."""
+    """Returns the check of the program at the path `program`: `ok` for a native binary, a warning for a script
+    (npm's wrapper, which is slower). `named` is the path that the operator or PATH gives, None if neither does; if
+    that is a script and `program` the binary which the script would start, the message says so. A file that cannot
+    be read counts as native.
+    """
     path = os.path.realpath(program)
     wrapper = _is_script(path)
     facts: dict[str, Fact] = {"path": program, "kind": "wrapper" if wrapper else "native"}
@@ -143,7 +147,10 @@ def _is_script(path: str) -> bool:
 async def sign_in_and_sandbox_checks(
     program: str, dialect: Dialect, settings: Settings, environ: Mapping[str, str]
 ) -> list[Check]:
-    """Returns the checks of the sign-in and of the sandbox, for a program that this server can drive."""
+    """Returns the checks of the sign-in and of the sandbox, for a program that this server can drive. A config.toml
+    that cannot be read is a failed check, and the only one. Only app-server is asked; for other dialects the
+    sign-in's file is looked for, and the sandbox is not checked.
+    """
     config = settings.codex_home / "config.toml"
     try:
         provider = provider_of(config)
@@ -157,7 +164,9 @@ async def sign_in_and_sandbox_checks(
 
 
 def file_sign_in(settings: Settings, provider: ProviderConfig) -> Check:
-    """Returns the check whether a sign-in is on disk, for a Codex that cannot be asked."""
+    """Returns the check whether a sign-in is on disk, for a Codex that cannot be asked: `ok` if there is one or the
+    provider is a custom one, else a warning.
+    """
     file = settings.codex_home / "auth.json"
     if provider.custom or file.is_file():
         return Check(name="sign-in", status="ok", message=f"There is one in {settings.codex_home}.")

@@ -61,11 +61,14 @@ class AppServerProcesses(msgspec.Struct, frozen=True):
     profiles: Profiles | None = None
     """The permission profiles of agent processes; None for the fake agent, which has none."""
     can_confine: Callable[[], Awaitable[bool]] | None = None
-    """Finds out whether commands can be kept from reading files on this machine. Takes 0.1 s and more."""
+    """Finds out whether commands can be kept from reading files on this machine. Takes 0.1 s and more. None if no
+    turn's reading is to be limited (the fake agent)."""
     contract: ContractCheck = ContractCheck()
     """Which parts of the protocol the binary lacks."""
     renew_check: Callable[[], Awaitable[None]] | None = None
-    """Asks the binary again what it supports, for the next start of the server."""
+    """Asks the binary again what it supports, if the stored answer is more than a day old, and stores the new one
+    in the state folder, where the next start of the server reads it. `AppServerAgent.start` starts it once, in the
+    background. None if there is nothing to ask (the fake agent)."""
 
 
 class _Start(msgspec.Struct, frozen=True):

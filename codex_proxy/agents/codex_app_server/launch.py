@@ -68,12 +68,14 @@ def app_server_argv(
     """Returns the argument vector of an app-server. `codex` is the path of the program; `plain`: the process serves
     plain-model turns.
 
-    `catalog_path` is the path of the catalog from `plain_catalog`. A plain process needs it (`ValueError` without),
-    because the bundled models would put the client's tools behind JavaScript. `provider` turns off the retries of a
+    `catalog_path` is the path of the catalog from `plain_catalog`. A plain process needs it; without it
+    `ValueError` is raised. With Codex's own catalog some models would get a single tool that runs JavaScript, and
+    could call the client's tools only from a script, not by function calls. `provider` turns off the retries of a
     custom provider, since a retry would stream text again that the client already has, and keeps its keys from the
-    agent's shells; `hidden` are further variables that the shells do not get. `extra` are further `(key, TOML
-    value)` pairs, which override the others. `unknown` are keys of switches that the binary does not know, some of
-    which would end it at once. `version` is its release, because some switches are only for earlier ones.
+    agent's shells; None: no custom provider. `hidden` are further variables that the shells do not get. `extra` are
+    further `(key, TOML value)` pairs, which override the others. `unknown` are keys of switches that the binary
+    does not know, some of which would end it at once; they are left out. `version` is its release, because some
+    switches are only for earlier ones.
     """
     if plain and catalog_path is None:
         raise ValueError("a plain-model process needs the patched model catalog")

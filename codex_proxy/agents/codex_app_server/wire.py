@@ -116,7 +116,10 @@ def decode(line: bytes) -> Message | None:
 
 
 def decode_loosely(line: bytes) -> Message | None:
-    """Decodes the parts of a line that can be read, if the line does not have the expected form."""
+    """Decodes only the id, the method and, where they can be read, the thread and turn of a line that
+    `decode_expected` has refused. A line without a method is an answer, and becomes one with `UNREADABLE_ANSWER` as
+    its error. None if the line is no JSON object, its id or method has the wrong type, or it has neither.
+    """
     for decoder in _LOOSE_DECODERS:
         try:
             loose = decoder.decode(line)
@@ -167,7 +170,10 @@ def count_requests(writes: bytes) -> int:
 
 
 class TurnError(msgspec.Struct, frozen=True, rename="camel"):
-    """The error of a turn."""
+    """The error of a turn. `codex_error_info` is JSON: the kind of the error, or an object with the kind as its
+    only key (see `error_kind`); empty if the agent reports none. `additional_details` is the provider's own
+    message, None if there is none.
+    """
 
     message: str = ""
     codex_error_info: msgspec.Raw = msgspec.Raw()
@@ -295,7 +301,9 @@ class ReadableRawItem(RawItemHead, frozen=True):
 
 
 def check_readable(item: msgspec.Raw) -> None:
-    """Raises one of `UNREADABLE` if a kept raw item could not be decoded again later."""
+    """Checks that a raw item, which is to be kept for later requests, can be decoded again. Raises one of
+    `UNREADABLE` if it cannot.
+    """
     msgspec.convert(msgspec.json.decode(item), ReadableRawItem)
 
 
@@ -309,7 +317,10 @@ class RawItemCall(msgspec.Struct, frozen=True):
 
 
 def error_kind(info: msgspec.Raw) -> tuple[str | None, int | None]:
-    """Decodes `codexErrorInfo`: a kind, and the HTTP status if it has one. (None, None) if it is unreadable."""
+    """Decodes `codexErrorInfo`, which is a kind or an object `{KIND: {"httpStatusCode": ...}}`. Returns the kind,
+    None if it is absent or has another form, and the HTTP status, None if it has none. Raises one of `UNREADABLE`
+    for text that is no JSON.
+    """
     if not info or info == b"null":
         return None, None
     value = msgspec.json.decode(info)
@@ -366,8 +377,8 @@ def failure_of_error(what: str, error: RpcError) -> Failure:
 
 
 def failed_end(error: TurnError | None) -> TurnEnded:
-    """Returns the end of a turn that failed. Some errors only say that the provider cut the answer off; these are
-    not failures.
+    """Returns the end of a turn that failed with this error; None if the agent reports none. Some errors only say
+    that the provider cut the answer off; for these the end is not a failure, but a stop such as `Stop.LENGTH`.
     """
     if error is None:
         return TurnEnded(Stop.FAILED)

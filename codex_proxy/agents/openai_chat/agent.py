@@ -112,7 +112,10 @@ class UpstreamAgent:
         self._watch = asyncio.get_running_loop().create_task(self._look_again())
 
     async def open(self, turn: Turn) -> AgentSession:
-        """Returns a session, which sends its first request when it begins."""
+        """Returns a session, which sends its first request when it begins. Raises `Fault` if the request has come
+        from this server itself or passed through too many proxies, if neither the turn nor the upstream's list
+        names a model, or if the client's key is to be sent on and it has none.
+        """
         hops = turn.origin.hops
         if self._id in hops or len(hops) >= MAX_HOPS:
             message = _LOOP.format(self._upstream.setting_names.url)

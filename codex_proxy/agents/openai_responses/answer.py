@@ -53,7 +53,8 @@ class Call(msgspec.Struct, frozen=True):
     """The arguments of a function call, or the input of a custom one."""
     kind: Kind
     item_id: str = ""
-    """The id of the call's item, if it was opened while the text arrived; empty if the call was only collected."""
+    """The id of the output item (`ToolCall`) by which the client has been shown this call while its text arrived;
+    empty if no event has shown the call."""
 
 
 class Answer:
@@ -62,8 +63,9 @@ class Answer:
     def __init__(
         self, new_id: Callable[[str], str], *, streamed: Collection[tuple[Kind, str]] = frozenset()
     ) -> None:
-        """`new_id` returns ids for items and calls that have none. `streamed`: the kind and name of each tool whose
-        calls become items while their text arrives; other calls are only collected.
+        """`new_id` returns a new id with the given prefix, for items and calls that the server gave none.
+        `streamed`: the kind and name of each tool whose calls are shown as items while their text arrives. Of other
+        calls there are no events; they are only put into `calls`.
         """
         self.usage: Usage | None = None
         self.calls: list[Call] = []

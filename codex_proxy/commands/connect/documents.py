@@ -26,7 +26,10 @@ class DocumentError(Exception):
 
 
 def changed(text: str, format: Format, entries: Sequence[Entry]) -> str:
-    """Returns the text with the values of `entries` set. Line endings are kept."""
+    """Returns the text with the values of `entries` set; the same text if they are set already. Line endings are
+    kept. Raises `DocumentError` if the text cannot be parsed, or cannot be changed without the loss of a comment or
+    of something else in it.
+    """
     if "\r\n" in text:
         return changed(text.replace("\r\n", "\n"), format, entries).replace("\n", "\r\n")
     head = _HEAD.match(text) if format == "yaml" else None

@@ -95,7 +95,9 @@ class Writer:
         return value
 
     def close(self) -> None:
-        """Commits what is queued, then closes the connection. Blocks, so it must be called off the event loop."""
+        """Refuses further writes, commits what is queued, then closes the connection. Raises `StoreUnavailable` if
+        that takes more than `CLOSE_WAIT` seconds. Blocks, so it must be called off the event loop.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -199,7 +201,9 @@ class Readers:
             self._waiting -= 1
 
     def close(self) -> None:
-        """Waits for the reads that run. Blocks, so it must be called off the event loop."""
+        """Refuses further reads, waits until those that wait or run are done, and closes the connections. Blocks,
+        without a limit of time, so it must be called off the event loop.
+        """
         self._closed = True
         self._threads.shutdown(wait=True)
         for connection in self._connections:

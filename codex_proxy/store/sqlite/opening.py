@@ -81,7 +81,8 @@ def connect(name: str, lock_wait: float) -> sqlite3.Connection:
 def open_writer(path: Path, lock_wait: float, opener: Connect = connect) -> sqlite3.Connection:
     """Returns a connection for writing to a file. Creates the file if it does not exist; otherwise checks it, and
     migrates it to the version of this program. `lock_wait`: the seconds to wait for another process's lock.
-    `opener` is called instead of `connect` in tests.
+    `opener` is called instead of `connect` in tests. Raises `StoreRefused` if the file is damaged, of a newer
+    version or no store, and `StoreUnavailable` if it is locked or the disk is full.
     """
     path = Path(os.path.realpath(path))  # a link to a store is the store; SQLite takes it so too
     _prepare(path)

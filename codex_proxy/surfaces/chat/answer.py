@@ -68,7 +68,9 @@ def logprobs_asked_for(request: ChatRequest) -> tuple[str, ...]:
 
 
 def choices_of(request: ChatRequest, most: int) -> int:
-    """Returns `n`, which must be between 1 and the operator's limit (`most`)."""
+    """Returns `n`; 1 if the request has none. Raises `Fault` INVALID_REQUEST if it is not between 1 and the
+    operator's limit (`most`).
+    """
     count = 1 if request.n is None else request.n
     if most == 1 and count != 1:
         raise bad_request("Invalid value for 'n': only 1 is accepted.", "n", UNSUPPORTED)

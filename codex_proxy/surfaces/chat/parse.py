@@ -69,7 +69,10 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 def offered_by(request: wire.ChatRequest) -> Offered:
-    """Returns the tools that the request offers to the model, and its `tool_choice`."""
+    """Returns the tools that the request offers to the model, and its `tool_choice`. Raises `Fault` INVALID_REQUEST
+    for an invalid or duplicate tool, for both `tools` and `functions`, and for a choice of a tool that is not
+    offered.
+    """
     legacy = bool(request.functions)
     if legacy and request.tools:
         raise bad_request("Give either 'tools' or 'functions', not both.", "functions")

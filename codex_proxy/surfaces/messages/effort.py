@@ -28,7 +28,7 @@ def wants_thinking(thinking: Thinking | None) -> bool:
 
 def effort_asked(request: MessagesRequest) -> str | None:
     """Returns the effort that a request asks for: that of the newest message that has one, else that of the
-    request. Not checked against the model.
+    request; None if it asks for none. Not checked against the model.
     """
     for message in reversed(request.messages):
         if message.output_config is not None and message.output_config.effort is not None:

@@ -69,7 +69,10 @@ def packed(raw: Iterable[bytes], identity: str) -> str | None:
 
 
 def unpacked(data: str, identity: str) -> list[Element]:
-    """Returns the elements of a block's `data`; empty if the block has another identity or version."""
+    """Returns the elements of a block's `data`, which clients send back. `identity` names the agent and model that
+    will read them. Empty if the block was made for another identity or by another version, or if it is damaged or
+    would become larger than it may; single elements of an unknown form are left out. Nothing is raised.
+    """
     try:
         raw = binascii.a2b_base64(data, strict_mode=True)
     except (binascii.Error, ValueError):

@@ -70,8 +70,10 @@ def model_name(name: str) -> str:
 def offered_by(
     given: Sequence[dict[str, Any]], choice: GivenToolChoice | None, referenced: Collection[str]
 ) -> Offered:
-    """Returns what the model is offered. `given` and `choice` are the request's `tools` and `tool_choice`.
-    `referenced`: the names of tools that the history refers to or has calls of.
+    """Returns what the model is offered. `given` and `choice` are the request's `tools` and `tool_choice` (None:
+    the request has none). `referenced`: the names of tools that the history refers to or has calls of. Raises
+    `Fault` INVALID_REQUEST for an invalid or duplicate tool, for a tool that only Anthropic's servers run, and for
+    a choice of a tool that is not offered.
     """
     found: list[tuple[Tool, str]] = []
     ignored: list[str] = []

@@ -59,7 +59,8 @@ def parse_context(
     pdfs: PdfTexts | None = None,
 ) -> ParsedContext:
     """Parses a request. `counting`: the request counts tokens, so it needs no model. `pdfs`: the texts of the
-    request's PDFs; None if the server reads none. `max_items` is the most items that the operator allows.
+    request's PDFs; None if the server reads none. `max_items` is the most items that the operator allows. Raises
+    `Fault` INVALID_REQUEST, also where the request has neither items nor something to continue, or MODEL_NOT_FOUND.
     """
     request = parse_body(body, counting=counting)
     check_input(request, max_items)
@@ -105,8 +106,9 @@ def _not_run(item: HistoryItem) -> HistoryItem:
 
 
 class InputEstimate:
-    """Estimates the tokens of an input, item by item. Only calls and their outputs are kept in memory, without
-    images, because a call and its output must be counted together.
+    """Estimates the tokens of an input: `add` is called with each item of the previous responses or the
+    conversation, then `tokens_with` once with the request's own items. Only calls and their outputs are kept in
+    memory, without images, because a call and its output must be counted together.
     """
 
     def __init__(self) -> None:
@@ -121,7 +123,10 @@ class InputEstimate:
             self._kept.append(_without_images(item))
 
     def tokens_with(self, parsed: ParsedContext, items: Sequence[ItemDict]) -> int:
-        """Returns an estimate of the tokens of the whole input. `items` are those of the request itself."""
+        """Returns an estimate of the tokens of the whole input: the items that were added, `items`, and the
+        instructions, tools and schema of the request. `parsed` is the request; `items` are the request's own items,
+        with references resolved, which must not have been added.
+        """
         history = context_history(parsed, [*self._kept, *items], earlier=len(self._kept))
         return self._tokens + tokens_in(history) + parsed.tokens_beside
 

@@ -45,7 +45,8 @@ def _fits(wanted: McpFilter, tool: ListedTool) -> bool:
 
 def choice_with(choice: ToolChoice, mcp: Sequence[McpChoice], tools: Sequence[Tool]) -> ToolChoice:
     """Returns the choice among all tools. `choice` is the choice among the client's tools, `mcp` that among MCP
-    tools; `tools` are the tools of the MCP servers.
+    tools; `tools` are the tools of the MCP servers. Raises `Fault` INVALID_REQUEST if a chosen MCP tool does not
+    exist, or a call is required and there is no tool to call.
     """
     if not mcp:
         return choice

@@ -221,8 +221,8 @@ def check_input(request: ContextFields, limit: int) -> None:
 
 
 def context_of(request: ContextFields) -> str | None:
-    """Returns the id of the request's conversation, if any. Raises `Fault` if it is malformed, or given together
-    with a previous response (docs/contract.md#errors-of-responses).
+    """Returns the id of the request's conversation; None if it names none. Raises `Fault` if the id is malformed,
+    or given together with a previous response (docs/contract.md#errors-of-responses).
     """
     conversation = _conversation_id(request.conversation)
     if conversation is None:

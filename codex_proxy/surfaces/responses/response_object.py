@@ -77,7 +77,9 @@ def _reasoning(request: ResponseRequest, effort: str | None) -> dict[str, Any] |
 
 
 def summary_of(request: ResponseRequest) -> str | None:
-    """Returns the kind of reasoning summary that the request asks for, from the current field or its older name."""
+    """Returns the kind of reasoning summary that the request asks for, from the current field or its older name;
+    None if it asks for none.
+    """
     options = request.reasoning
     return None if options is None else options.summary or options.generate_summary
 

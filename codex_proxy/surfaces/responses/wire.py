@@ -157,5 +157,7 @@ def parse_body(body: bytes) -> ResponseRequest:
 
 
 def parse_context(body: bytes, *, counting: bool) -> ContextFields:
-    """Returns the body of `input_tokens` (`counting`) or of `compact`."""
+    """Parses the body of `input_tokens` (`counting`) or of `compact`. Raises `Fault` INVALID_REQUEST for the first
+    invalid field.
+    """
     return parse_as(ContextFields if counting else CompactRequest, body)
