@@ -247,7 +247,7 @@ def parsed_arguments(text: str) -> Any:
 
 def tool_answer(message: Shape) -> tuple[list[Shape], bool, Any]:
     """Reads the client's answer to `item/tool/call`. Returns its content items, whether the call succeeded, and the
-    output for the model.
+    output for the model. An error, or an answer of another form, is a failed call whose output says so.
     """
     result = message.get("result")
     if "error" in message:

@@ -38,7 +38,7 @@ def find_marker(text: str) -> Marker | None:
 
 def read_options(text: str) -> dict[str, str]:
     """Returns the `key=value` pairs in the text. Values in double quotes may have JSON escapes, those in single
-    quotes are literal.
+    quotes are literal. Everything else in the text is ignored. Raises `ValueError` for an escape that is not JSON.
     """
     return {key: _unquote(value) for key, value in _PAIR.findall(text)}
 

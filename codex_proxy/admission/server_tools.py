@@ -43,6 +43,7 @@ class McpRequest(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[McpChoice, ...] = ()
     """The tools of the request's MCP servers that `tool_choice` names."""
     max_calls: int | None = None
+    """The most calls that this server may run in the turn; None if the request does not limit them."""
 
 
 class ToolSource(Protocol):

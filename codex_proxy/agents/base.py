@@ -42,7 +42,9 @@ Reply = ToolReply | Decision
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How a child ended: its exit code or signal, and the last part of its stderr."""
+    """How a child ended: its exit code or the number of the signal (the other is None), and the last part of its
+    stderr.
+    """
 
     code: int | None = None
     signal: int | None = None

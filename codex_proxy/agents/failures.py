@@ -218,10 +218,11 @@ def cleaned(text: str, limit: int = MAX_MESSAGE) -> str:
 def failure_from_text(
     text: str, *, kind: str | None = None, http_status: int | None = None, details: str | None = None
 ) -> Failure:
-    """Returns the failure that an agent's fatal error text means.
+    """Returns the failure that an agent's fatal error text means. An unknown text is an UPSTREAM_ERROR.
 
     `kind` is the name in `codexErrorInfo`, `http_status` the number in it, and `details` the error's
-    `additionalDetails`. Dialects that have none of these give the text alone.
+    `additionalDetails`; each is None where the agent reports none. Dialects that have none of these give the text
+    alone.
     """
     said = _provider_text(text[:MAX_READ], (details or "")[:MAX_READ])
     body = _body_in(said)

@@ -218,7 +218,7 @@ class Member:
 
     def record(self, outcome: Outcome, failure: Failure | None = None) -> None:
         """Records the outcome of an attempt for the metrics and for the breaker. `failure`: the reason, if it has
-        failed.
+        failed; else None.
         """
         self.attempts[outcome] += 1
         if outcome == "left":

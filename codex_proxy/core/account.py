@@ -42,7 +42,9 @@ WindowName: TypeAlias = Literal["primary", "secondary"]
 
 
 class LimitWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """One time window of a limit: how much of it is used, and when it is reset."""
+    """One time window of a limit: how much of it is used, and when it is reset. `seconds` is its length. What the
+    agent does not report is None.
+    """
 
     name: WindowName
     used_percent: float
@@ -54,7 +56,9 @@ class LimitWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """One limit of the agent's account, with its time windows. If an agent reports several limits, each has an id."""
+    """One limit of the agent's account, with its time windows. If an agent reports several limits, each has an id.
+    `name` and `plan` are None if the agent does not report them.
+    """
 
     id: str = ""
     name: str | None = None

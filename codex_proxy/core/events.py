@@ -183,8 +183,8 @@ class Retrying(msgspec.Struct, frozen=True, gc=False):
     message: str
     http_status: int | None = None
     failure: Failure | None = None
-    """The failure of the repeated call, if its kind is known. If a deadline ends the turn before the model answers,
-    the turn ends with this failure."""
+    """The failure of the repeated call; None if its kind is not known. If a deadline ends the turn before the model
+    answers, the turn ends with this failure."""
 
 
 class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):

@@ -61,7 +61,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None = None
     """The provider's own error code (`invalid_prompt`); None: the client gets the usual code for the kind."""
     param: str | None = None
-    """The path of the request's field at fault, as OpenAI writes it: `messages[0].content`."""
+    """The path of the request's field at fault, as OpenAI writes it: `messages[0].content`. None if no field is."""
     retry_after: float | None = None
     """Seconds until another try makes sense; None where that is not known."""
     repeatable: bool = True
@@ -96,7 +96,7 @@ class Fault(Exception):  # noqa: N818 - the field's word; a Failure that is rais
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> Fault:
-    """Returns a `Fault` for a request that the client has to change; `param` names the field. `code` is OpenAI's
-    error code.
+    """Returns a `Fault` for a request that the client has to change. `param` names the field, None if no single one
+    is at fault. `code` is OpenAI's error code, None if there is none.
     """
     return Fault(Failure(kind=FaultKind.INVALID_REQUEST, message=message, param=param, code=code))

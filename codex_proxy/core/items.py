@@ -38,7 +38,7 @@ class HistoryMessage(msgspec.Struct, frozen=True):
     id: str | None = None
     chat_message: bytes | None = None
     """The whole message as JSON of Chat Completions, where it has parts that are neither text nor images (audio,
-    files). Only an agent with the capability `forwarding` is given one, and sends it instead of `parts`."""
+    files); else None. Only an agent with the capability `forwarding` is given one, and sends it instead of `parts`."""
 
 
 class HistoryCall(msgspec.Struct, frozen=True):
@@ -64,8 +64,8 @@ class HistoryOutput(msgspec.Struct, frozen=True):
     own: bool = False
     """Whether this is the output of a call that this server ran."""
     approved_by: str | None = None
-    """The id of the approval request that the client has approved. The call has yet to be run, so `parts` is empty.
-    Its output is put here before the turn begins; no agent gets an item without it."""
+    """The id of the approval request that the client has approved; None for any other output. The call has yet to
+    be run, so `parts` is empty. Its output is put here before the turn begins; no agent gets an item without it."""
 
 
 class RawHistoryItem(msgspec.Struct, frozen=True):
@@ -111,7 +111,7 @@ class Tool(msgspec.Struct, frozen=True):
     mcp: McpOrigin | None = None
     """The MCP server on which this server runs the tool; None for a tool that the client runs."""
     client_name: ClientName | None = None
-    """The client's name of the tool, where that is not `name`."""
+    """The client's name of the tool, where that is not `name`; else None."""
 
 
 # --- what the agent puts out --------------------------------------------------------------------

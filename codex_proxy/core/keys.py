@@ -42,7 +42,7 @@ class KeysError(ValueError):
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One key and its limits. A limit that is left out is the server's general one."""
+    """One key and its limits. A limit that is left out (None, or empty `roots`) is the server's general one."""
 
     name: str
     """The owner of everything that is stored with this key. A new key of the same name has access to it."""
@@ -159,8 +159,9 @@ def table_of(key: Key) -> Mapping[str, Any]:
 
 
 def with_default(keys: tuple[Key, ...], api_key: str | None) -> tuple[Key, ...]:
-    """Returns the keys of a keys file, with `api_key` (PROXY_API_KEY) put first as the key named `default`. Raises
-    `KeysError` if the file already has that name or that key."""
+    """Returns the keys of a keys file, with `api_key` (PROXY_API_KEY) put first as the key named `default`; the
+    keys alone if it is None. Raises `KeysError` if the file already has that name or that key.
+    """
     if api_key is None:
         return keys
     default = Key(name=DEFAULT_NAME, sha256=digest_of(api_key))

@@ -217,7 +217,7 @@ class TurnLimits:
 
     def __init__(self, *, chars: int, stop: Sequence[str] = (), max_tokens: int | None = None) -> None:
         """`chars` is the most characters that the turn may have; this limit applies whether or not the client asked
-        for one. `stop` and `max_tokens` are the client's.
+        for one. `stop` and `max_tokens` are the client's; None for no limit of tokens.
         """
         self._limits: list[MaxSize | StopSequences | MaxTokens] = [MaxSize(chars)]
         self.stop_sequence: str | None = None

@@ -82,7 +82,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     max_server_calls: int | None = None
     """The most calls that this server runs in the whole turn; None for any number."""
     output_schema: msgspec.Raw | None = None
-    """A JSON schema that the answer's text must follow."""
+    """A JSON schema that the answer's text must follow; None if there is none."""
     workdir: str = ""
     sandbox: Sandbox = "read-only"
     confine_reads: bool = False
@@ -108,7 +108,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     `forwarding`."""
     forwarded: ForwardedRequest | None = None
     """The whole request, where it is sent to the agent's server unchanged; the turn then has no history, tools and
-    schema."""
+    schema. None for any other turn."""
 
 
 def without_content(turn: Turn) -> Turn:

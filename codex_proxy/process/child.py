@@ -111,7 +111,7 @@ HIGHEST_SIGNAL = 64
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """How a child ended: by exit code, by signal, or neither if it could not be killed.
+    """How a child ended: by exit code or by signal (the other is None); both are None if it could not be killed.
 
     An exit code above 128 counts as a signal, as in a shell. `stderr_tail` is the last part of what it wrote to
     stderr.

@@ -70,7 +70,9 @@ class ContextFields(Protocol):
 async def read_context(
     request: ContextFields, store: Store | None, owner: str, ids: IdSource, now: float
 ) -> Context:
-    """Reads the items that the request continues, and resolves the references among its own items."""
+    """Reads the items that the request continues, and resolves the references among its own items. Raises `Fault`
+    if something that it names is not stored (as without a `store`), still running, or too large.
+    """
     earlier: list[ContextItem] = []
     await _visit_earlier(request, store, owner, lambda stored: earlier.append(context_item(stored)))
     known = {item.shown["id"] for item in earlier if item.shown is not None and "id" in item.shown}
@@ -87,7 +89,8 @@ async def measure_context(
     request: ContextFields, store: Store | None, owner: str, ids: IdSource
 ) -> tuple[InputEstimate, list[ItemDict]]:
     """Reads the items that the request continues, without keeping them in memory, to estimate their tokens. Returns
-    the estimate, and the items of the request itself.
+    the estimate, which has these items, and the request's own items, which are not in it yet. Raises the same as
+    `read_context`.
     """
     measure = InputEstimate()
     known: set[str] = set()
@@ -129,7 +132,9 @@ def _encoded(item: ItemDict) -> bytes:
 
 
 def context_item(stored: StoredItem) -> ContextItem:
-    """Decodes a stored item into its two forms: as the client sees it, and as the model does."""
+    """Decodes a stored item into its two forms: as the client sees it, and as the model does. Each is None if it is
+    not stored.
+    """
     return ContextItem(
         _shown(stored) if stored.json else None, _model_item.decode(stored.raw) if stored.raw else None
     )

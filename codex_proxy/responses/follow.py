@@ -52,7 +52,9 @@ def starting_after(query: Mapping[str, str]) -> int:
 
 
 async def check_followable(store: Store, found: StoredResponse, live: Live | None) -> None:
-    """Raises `Fault` if the events of the response `found` are not stored. `live` is the response while it runs."""
+    """Raises `Fault` if the events of the response `found` are not stored. `live` is the response while it runs,
+    None after that.
+    """
     if not found.background:
         raise not_resumable(found.id)
     if live is not None and live.streams:

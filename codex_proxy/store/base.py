@@ -160,7 +160,9 @@ class ItemReference(msgspec.Struct, frozen=True):
 
 
 class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A response without its items. `json` is the whole object as the client gets it."""
+    """A response without its items. `json` is the whole object as the client gets it. `previous_id` and
+    `conversation_id` are None if it continues no response, or no conversation.
+    """
 
     owner: str
     id: str
@@ -229,7 +231,9 @@ class ConversationContext(msgspec.Struct, frozen=True):
 
 
 class PageRequest(msgspec.Struct, frozen=True):
-    """Asks for a part of a list: at most `limit` items, beginning after the item `after` in the given order."""
+    """Asks for a part of a list: at most `limit` items, beginning after the item with the id `after` in the given
+    order; with the first one if it is None.
+    """
 
     limit: int = 20
     order: Order = "desc"
@@ -314,10 +318,11 @@ class Responses(Protocol):
         only_from: Collection[str] | None = None,
         webhooks: Sequence[PendingWebhook] = (),
     ) -> bool:
-        """Replaces the status and the object and, where given, the output items and the `recovery` data. `append`:
-        the stored input and the output are appended to a conversation. `webhooks` are put into the outbox. All of
-        this happens, or nothing. Returns False, and changes nothing, if the response was deleted or its status is
-        not in `only_from`. So a response that was cancelled is not completed afterwards.
+        """Replaces the status and the object, and also the output items and the `recovery` data where these are not
+        None. `append`: the stored input and the output are appended to a conversation; None: to none. `webhooks`
+        are put into the outbox. All of this happens, or nothing. Returns False, and changes nothing, if the
+        response was deleted or its status is not in `only_from` (None permits any). So a response that was
+        cancelled is not completed afterwards.
         """
         ...
 
@@ -410,8 +415,8 @@ class Conversations(Protocol):
         """Appends all items or none, and returns them with references resolved.
 
         Raises `NotStored` (the conversation, or a referenced item), `StoreConflict` (an id that the conversation
-        already has, or another version than `version`) and, where `limited`, `ContextTooLarge`. The items of a
-        finished turn are appended without limit; the next turn is refused instead.
+        already has, or another version than `version`; None permits any) and, where `limited`, `ContextTooLarge`.
+        The items of a finished turn are appended without limit; the next turn is refused instead.
         """
         ...
 

@@ -121,8 +121,9 @@ def by_kind(
     """Returns a discriminator that chooses the member of a union for a value.
 
     An object is chosen by the value of its `field`: `tags` maps values to tags, `unknown` is the tag for any other
-    string, and `other` that for any other value. `untyped` returns the tag for an object without the field. `text` and
-    `array` are the tags for a string and for an array.
+    string (default: `other`), and `other` that for any other value. `untyped` returns the tag for an object without
+    the field. `text` and `array` are the tags for a string and for an array. Where a tag is None, such a value is
+    invalid.
     """
 
     def tag(value: Any) -> str | None:

@@ -20,8 +20,8 @@ Surface: TypeAlias = OpenAISurface | Literal["messages"]
 
 
 class Row(NamedTuple):
-    """The HTTP status, error type and error code of one kind of fault. `wait` is the smallest `Retry-After` in
-    seconds.
+    """The HTTP status, error type and error code (None: none) of one kind of fault. `wait` is the `Retry-After`, in
+    seconds, of a failure that has none of its own; None: the header is left out.
     """
 
     status: int

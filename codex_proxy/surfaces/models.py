@@ -172,7 +172,7 @@ class ModelCatalog:
 
 class Resolved(msgspec.Struct, frozen=True):
     """What the name of a model means. `agent_model` is the agent's name of the model, empty for the agent's
-    default.
+    default. `effort` and `mode` are None if the name asks for none.
     """
 
     agent_model: str

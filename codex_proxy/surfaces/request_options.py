@@ -56,7 +56,7 @@ def workdir_of(
     headers: RequestHints, metadata: Mapping[str, str | None] | None
 ) -> tuple[str | None, WorkdirParam]:
     """Returns the folder that a request names (None if it names none), and the header or field that named it, for
-    the `param` of an error. The header takes precedence over the `metadata`.
+    the `param` of an error. The header takes precedence over the `metadata`, which is None if the request has none.
     """
     if headers.workdir:
         return headers.workdir, "X-Codex-Workdir"
@@ -157,7 +157,9 @@ JSON_OBJECT_WORDS: Final = (
 
 
 class Format(msgspec.Struct, frozen=True):
-    """The format of the answer's text (`text`, `json_object` or `json_schema`), and the schema that it must match."""
+    """The format of the answer's text (`text`, `json_object` or `json_schema`), and the schema that it must match
+    (None for `text`).
+    """
 
     kind: Literal["text", "json_object", "json_schema"] = "text"
     schema: msgspec.Raw | None = None

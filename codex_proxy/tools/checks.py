@@ -27,15 +27,15 @@ class StrictForm(msgspec.Struct, frozen=True):
 
 class Verdict(msgspec.Struct, frozen=True):
     """The result of a check. `wrong` is a sentence about what is invalid, None for a valid text; `unchecked` is the
-    reason for which the check could not be made.
+    reason for which the check could not be made, None if it was made.
     """
 
     wrong: str | None = None
     unchecked: str | None = None
     rewritten: str | None = None
-    """The text for the client, where it differs from the model's."""
+    """The text for the client, where it differs from the model's; else None."""
     form: StrictForm | None = None
-    """The strict form of the schema, where one was asked for and exists."""
+    """The strict form of the schema, where one was asked for and exists; else None."""
 
 
 def not_checked(what: str, reason: str) -> Failure:

@@ -39,7 +39,7 @@ ANY_OBJECT: Final = b'{"type":"object"}'
 
 def with_schema_words(turn: Turn, schema: bytes, *, wrong: str | None = None) -> Turn:
     """Returns the turn with an instruction to the model that contains the schema. `wrong` says what was wrong with
-    the first answer.
+    the first answer; None before there was one.
     """
     words = "Answer with exactly one JSON value and nothing else: no text around it, no code fence."
     if schema != ANY_OBJECT:

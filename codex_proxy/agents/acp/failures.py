@@ -94,7 +94,7 @@ def failure_of_text(
     text: str, preset: Preset, *, kind: FaultKind | None = None, status: int | None = None
 ) -> Failure:
     """Returns the failure that an agent's error text describes. `kind` is the agent's own category, `status` the
-    HTTP status that it reports.
+    HTTP status that it reports; each is None if it reports none. The text takes precedence over both.
     """
     text = ADDRESSES.sub("", text.removeprefix("API Error: ").removeprefix("Error: "))
     found = failure_from_text(text, http_status=status)

@@ -26,7 +26,9 @@ unchanged."""
 
 
 class RpcError(msgspec.Struct, frozen=True):
-    """The `error` of a JSON-RPC response. Gemini CLI uses an HTTP status as the code."""
+    """The `error` of a JSON-RPC response. Gemini CLI uses an HTTP status as the code. `code` is None if it has
+    none.
+    """
 
     code: int | None = None
     message: str = ""
@@ -35,7 +37,7 @@ class RpcError(msgspec.Struct, frozen=True):
 
 class Update(msgspec.Struct, frozen=True, rename="camel"):
     """The content of `session/update`, and the tool call in a request for permission. The fields have their names
-    in ACP.
+    in ACP; None where the agent has left a field out.
     """
 
     session_update: str = ""
@@ -64,7 +66,8 @@ class Params(msgspec.Struct, frozen=True, rename="camel"):
 
 class Message(msgspec.Struct, frozen=True):
     """A request or notification from the agent (with `method`), or its response to a request of this server
-    (without)."""
+    (without). A notification has no `id`; `error` is None in a response that is none.
+    """
 
     method: str | None = None
     id: int | str | None = None
@@ -228,8 +231,9 @@ CANCELLED: Final[dict[str, Any]] = {"outcome": {"outcome": "cancelled"}}
 
 
 def decision(options: object, *, allow: bool) -> dict[str, Any]:
-    """Returns the result that allows or rejects, if possible only once. An option is chosen by its kind, never by its
-    id or text. If none has the wanted kind, the result allows nothing.
+    """Returns the result that allows the request (`allow`) or rejects it, if possible only once. An option is
+    chosen by its kind, never by its id or text. If none has the wanted kind, or `options` is no list, the result
+    allows nothing: it is `CANCELLED`.
     """
     given = options if isinstance(options, list) else []
     for kind in ALLOW if allow else REJECT:

@@ -46,7 +46,9 @@ def _count(counts: dict[str, Any], *names: str) -> int | None:
 
 
 class UsageCounter:
-    """Counts the tokens of the turns on one ACP session, one after the other."""
+    """Counts the tokens of the turns on one ACP session, one after the other. `rule` says what the agent's counts
+    cover; None if that is not known, and then they are not used.
+    """
 
     def __init__(self, rule: UsageRule | None) -> None:
         self._rule = rule

@@ -88,8 +88,8 @@ _ADVICE: Final = re.compile(
 def failure_of(text: str, *, code: str | None, status: int | None, reason: str | None) -> Failure:
     """Returns the failure of a turn that ended with an error.
 
-    `code`: from the synthetic message. `status`: the provider's HTTP status. `reason`: the result's
-    `terminal_reason`.
+    `code` is the error code of the message that the program made up to report the error. `status`: the provider's
+    HTTP status. `reason`: the result's `terminal_reason`. Each is None where the program reports none.
     """
     kind = _kind(text, code, status, reason)
     if kind is K.AGENT_NOT_AUTHENTICATED and status is None:

@@ -18,7 +18,9 @@ CLIENT_SERVER: Final = "client"
 
 
 class StreamTokens(msgspec.Struct, frozen=True, gc=False):
-    """Anthropic's token counts. `input_tokens` does not include tokens read from or written to the cache."""
+    """Anthropic's token counts, each None where an event does not have it. `input_tokens` does not include tokens
+    read from or written to the cache.
+    """
 
     input_tokens: int | None = None
     cache_read_input_tokens: int | None = None
@@ -28,7 +30,9 @@ class StreamTokens(msgspec.Struct, frozen=True, gc=False):
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False):
-    """The `delta` of a `content_block_delta` or `message_delta` event."""
+    """The `delta` of a `content_block_delta` or `message_delta` event. Each kind of delta has one of these fields;
+    the others are None.
+    """
 
     type: str = ""
     text: str | None = None
@@ -57,7 +61,9 @@ class StreamHead(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event of Anthropic's stream, which Claude Code passes on unchanged."""
+    """An event of Anthropic's stream, which Claude Code passes on unchanged. Fields that its type does not have are
+    None.
+    """
 
     type: str = ""
     index: int = 0
@@ -68,7 +74,9 @@ class StreamEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A line from the program. The form of the raw fields differs between messages."""
+    """A line from the program. The form of the raw fields differs between messages; fields that a message does not
+    have are None or empty.
+    """
 
     type: str = ""
     subtype: str = ""
@@ -86,7 +94,9 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """The message `system/api_retry`: the program repeats a model call that failed."""
+    """The message `system/api_retry`: the program repeats a model call that failed. `error_status` is the HTTP
+    status of that call, None if the program reports none.
+    """
 
     attempt: int | None = None
     max_retries: int | None = None
@@ -107,7 +117,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class WholeBlock(msgspec.Struct, frozen=True):
-    """A content block that arrives complete, not as stream events."""
+    """A content block that arrives complete, not as stream events. Fields that its type does not have are None."""
 
     type: str = ""
     text: str | None = None
@@ -204,7 +214,9 @@ def rpc_answer(request_id: str, rpc_id: int | str | None, result: dict[str, Any]
 
 
 def rpc_refusal(request_id: str, rpc_id: int | str | None) -> bytes:
-    """Returns the line that refuses a JSON-RPC method that the client's MCP server does not support."""
+    """Returns the line that refuses a JSON-RPC method that the client's MCP server does not support. If `rpc_id` is
+    None, 0 is used, as in `rpc_answer`.
+    """
     error = {"code": -32601, "message": "Method not found"}
     answer = {"jsonrpc": "2.0", "id": 0 if rpc_id is None else rpc_id, "error": error}
     return control_answer(request_id, {"mcp_response": answer})

@@ -50,13 +50,13 @@ class TurnUsage:
 
     def call_began(self, tokens: StreamTokens | None) -> None:
         """Records that a model call has started. `tokens` are the counts of its start event, which has those of the
-        input.
+        input; None if the event has none.
         """
         self._begun = tokens or StreamTokens()
 
     def call_ended(self, tokens: StreamTokens | None) -> Usage:
         """Adds the tokens of a model call that has ended, and returns them. Counts that `tokens` lacks are those of
-        the start.
+        the start, as all are if it is None.
         """
         begun, last = self._begun, tokens or StreamTokens()
         self._begun = StreamTokens()

@@ -35,7 +35,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
 
 class ThreadItem(msgspec.Struct, frozen=True, gc=False):
-    """An item of a thread. It has the fields of all types of items that are read."""
+    """An item of a thread. It has the fields of all types of items that are read; those of other types are None."""
 
     type: str
     id: str = ""

@@ -156,7 +156,7 @@ def plain_thread_params(
     cwd: str, *, model: str | None, tools: Sequence[dict[str, Any]] = ()
 ) -> dict[str, Any]:
     """Returns the parameters of `thread/start` for a plain-model turn: no base prompt, no environment, only the
-    client's `tools`.
+    client's `tools`. `model` is None for Codex's default.
 
     `cwd` should be an empty folder, because Codex looks there for a project's configuration.
     """
@@ -171,9 +171,9 @@ def agent_thread_params(
     cwd: str, *, model: str | None, sandbox: Sandbox = "read-only", permissions: str | None = None
 ) -> dict[str, Any]:
     """Returns the parameters of `thread/start` for an agent turn: Codex with its own prompt and tools, working in
-    `cwd`.
+    `cwd`. `model` is None for Codex's default.
 
-    `permissions` names a permission profile of the process, which replaces the sandbox.
+    `permissions` names a permission profile of the process, which replaces the `sandbox`; None to use the sandbox.
     """
     params = _thread_params(cwd, model, sandbox)
     if permissions is not None:

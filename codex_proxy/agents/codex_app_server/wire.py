@@ -291,7 +291,9 @@ class RawItemPart(msgspec.Struct, frozen=True):
 
 
 class ReadableRawItem(RawItemHead, frozen=True):
-    """All fields that are read of a kept raw item. An item whose fields have other types is not kept."""
+    """All fields that are read of a raw item which is stored for later requests. An item whose fields have other
+    types is not stored.
+    """
 
     call_id: str | None = None
     name: str | None = None

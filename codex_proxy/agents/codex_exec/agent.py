@@ -60,9 +60,9 @@ class CodexExecAgent(ChildPerTurnAgent):
         can_confine: Callable[[], Awaitable[bool]],
     ) -> None:
         """`command` returns the command for a turn and its files, which are written below the state folder `state`.
-        `not_signed_in` returns the failure of every turn if nobody is signed in. `profiles` are used for turns
-        whose commands must not read the server's data, if `can_confine` says that Codex can enforce that on this
-        machine.
+        `not_signed_in` returns the failure of every turn if nobody is signed in; None if somebody is. `profiles`
+        are used for turns whose commands must not read the server's data, if `can_confine` says that Codex can
+        enforce that on this machine.
         """
         super().__init__(spec)
         self._profiles = profiles

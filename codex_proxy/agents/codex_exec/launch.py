@@ -47,7 +47,7 @@ def exec_argv(
     schema: str | None = None,
 ) -> tuple[str, ...]:
     """Returns the argument vector for a turn. `pairs` are keys and TOML values for ``-c``; `images` and `schema`
-    are the paths of the turn's files.
+    are the paths of the turn's files. `schema` is None if the turn has no output schema.
 
     A plain-model turn runs read-only. A turn with `permissions` uses that permission profile, which `pairs` must
     define, instead of a sandbox.

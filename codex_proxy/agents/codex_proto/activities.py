@@ -110,7 +110,9 @@ class Activities:
             out.append(OutputDelta(item, text))
 
     def finish(self, call_id: str, succeeded: bool, out: list[Event]) -> None:
-        """Ends the activity of the call `call_id`, if it was started."""
+        """Ends the activity of the call `call_id`, as `completed` if the call `succeeded`, else as `failed`. Does
+        nothing if it was not started.
+        """
         item = self._open.pop(call_id, None)
         if item is not None:
             self._decoders.pop(item, None)

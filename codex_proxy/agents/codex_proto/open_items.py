@@ -235,8 +235,9 @@ class Calls:
         kind: CallKind,
         out: list[Event],
     ) -> None:
-        """Handles a piece of a call. Its item is opened when the tool's name is known. Pieces of a complete call
-        are ignored.
+        """Handles a piece of a call. `call_id` and `name` are None in a piece that does not have them. The event
+        `ItemStarted` comes once the tool's name is known; arguments that came before are added then. Pieces of a
+        complete call are ignored.
         """
         call = self._open.get(key)
         if call and call_id and call.call_id not in (None, call_id):
@@ -265,7 +266,8 @@ class Calls:
         out: list[Event],
     ) -> None:
         """Ends a call with its full arguments: `out` gets them, from which the repair drops what the deltas had,
-        and the end. Does nothing for a complete call.
+        and the end. `call_id` and `name` are None where the child does not repeat them. Does nothing for a complete
+        call.
         """
         if self._is_done(key, call_id):
             return

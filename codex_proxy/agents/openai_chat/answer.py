@@ -52,9 +52,10 @@ class Answer:
         streamed_kind: Callable[[str], Kind | None],
         taken_ids: Container[str] = (),
     ) -> None:
-        """`new_id` returns a new id with the given prefix. `streamed_kind` takes a tool's name, and returns the kind
-        of the tool if its calls become items while their arguments arrive; None if they are only collected.
-        `taken_ids`: the ids of earlier calls in the conversation.
+        """`new_id` returns a new id with the given prefix. `streamed_kind` takes a tool's name, and returns the
+        kind of the tool if its calls are shown as items while their arguments arrive. It returns None for other
+        tools: of their calls there are no events, and they are only put into `calls`. `taken_ids`: the ids of
+        earlier calls in the conversation.
         """
         self.finish: str | None = None
         """The first finish reason in the answer; None before there is one."""

@@ -27,7 +27,7 @@ class Call:
         self.name = ""
         self.arguments: list[str] = []
         self.item_id = ""
-        """The id of the call's output item; empty until the item is opened."""
+        """The id of the call's output item; empty until the event that begins the item was returned."""
         self.input: CustomInput | None = None
         """Reads the input of an open call of a custom tool."""
         self.old_form = False

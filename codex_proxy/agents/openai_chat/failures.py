@@ -112,7 +112,9 @@ class ErrorReader:
         return Failure(kind=K.AGENT_MISCONFIGURED, message=message, quoted=words)
 
     def of_event(self, value: Any) -> Failure:
-        """Returns the failure for an error inside an answer that has begun. `value`: the event's decoded JSON."""
+        """Returns the failure for an error inside an answer that has begun. `value`: the event's decoded JSON, in
+        any form; one that says nothing is an UPSTREAM_ERROR.
+        """
         error = value.get("error", value) if isinstance(value, dict) else value
         return self._of(value, _status_in(error))
 

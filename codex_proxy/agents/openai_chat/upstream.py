@@ -101,7 +101,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the upstream is sent each client's own key."""
     proxy: str | None = None
     ca_file: Path | None = None
-    """A file with certificates that are trusted in addition to the system's."""
+    """A file with certificates that are trusted in addition to the system's; None for the system's alone."""
     timeouts: Timeouts
     name: str = ""
     """The upstream's name in the settings; empty if it is the only one."""
@@ -114,7 +114,8 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     refuses: frozenset[str] = frozenset()
     """Optional request fields that the upstream refuses with an error."""
     context_window: int | None = None
-    """The context window, in tokens, of the upstream's models whose entry in the list of models does not have it."""
+    """The context window, in tokens, of the upstream's models whose entry in the list of models does not have it;
+    None if the operator has not set it."""
     reasoning_back: str = ""
     """The field of a message in which the upstream's models get their reasoning back with their calls; empty if
     they get none."""

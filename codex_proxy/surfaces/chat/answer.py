@@ -85,8 +85,8 @@ def stops_of(request: ChatRequest) -> tuple[str, ...]:
 
 
 def format_of(request: ChatRequest, *, structured_output: bool) -> Format:
-    """Returns the format of `response_format`. Raises `Fault` for formats other than text if structured output is
-    off.
+    """Returns the format of `response_format`. Raises `Fault` for formats other than text if `structured_output` is
+    False, and for a `json_schema` format without a schema.
     """
     wanted = request.response_format
     if wanted is None or wanted.type == "text":

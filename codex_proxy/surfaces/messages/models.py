@@ -31,8 +31,9 @@ class PageQuery(msgspec.Struct, frozen=True):
 
 
 def page_query(limit: str | None, after_id: str | None, before_id: str | None) -> PageQuery:
-    """Parses the query parameters of a request for a page. Raises `Fault` INVALID_REQUEST. A model's name in
-    `after_id` or `before_id` says where the page begins or ends.
+    """Parses the query parameters of a request for a page; None for one that is absent. A model's name in
+    `after_id` or `before_id` says where the page begins or ends. Raises `Fault` INVALID_REQUEST for an invalid
+    `limit`, and for both of these names.
     """
     size = DEFAULT_PAGE
     if limit is not None:

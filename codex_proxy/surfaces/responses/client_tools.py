@@ -61,7 +61,9 @@ class GivenTool(NamedTuple):
 
 
 def name_of(namespace: str | None, name: str) -> str:
-    """Returns the name under which the model is offered a tool. It depends only on the tool's namespace and name."""
+    """Returns the name under which the model is offered a tool. It depends only on the tool's namespace (None: it
+    has none) and name.
+    """
     if namespace is None or namespace == _DEFAULT_NAMESPACE:
         return name
     return offered_name(namespace, name)

@@ -31,7 +31,10 @@ class McpFilter(msgspec.Struct, frozen=True):
 
 
 class McpOffer(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server whose tools this server runs. `headers` and `authorization` are secrets."""
+    """An MCP server whose tools this server runs. `authorization` is an access token, None if there is none;
+    `approval_always` and `approval_never` select the tools whose calls need approval, or none, and are None if the
+    request does not select any. `headers` and `authorization` are secrets.
+    """
 
     server_label: str
     server_url: str | None = None
@@ -48,8 +51,8 @@ class McpOffer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpChoice(msgspec.Struct, frozen=True):
-    """A `tool_choice` of one tool of an MCP server, or of all its tools. Their names are known once the server has
-    listed them.
+    """A `tool_choice` of one tool of an MCP server, or of all its tools (`name` is None). Their names are known
+    once the server has listed them. `required`: the model has to call one of them.
     """
 
     server_label: str
