@@ -23,11 +23,19 @@ from codex_proxy import __version__
 from codex_proxy.agents.agent import Agent, UpstreamState, each_of
 from codex_proxy.agents.breaker import STATES
 from codex_proxy.core.account import AgentModel
+from codex_proxy.core.faults import Fault
 from codex_proxy.http.metrics import RequestRecord
 from codex_proxy.http.stream_slots import StreamSlots
 from codex_proxy.runs.scheduler import RunScheduler
 from codex_proxy.surfaces.messages.render import STOP_REASONS
-from codex_proxy.surfaces.models import ModelCatalog, list_body, split_mode
+from codex_proxy.surfaces.models import (
+    SEPARATOR,
+    ModelCatalog,
+    default_model_of,
+    list_body,
+    resolve,
+    split_mode,
+)
 
 OTHER = "other"
 FINISH_REASONS = frozenset(
@@ -184,7 +192,10 @@ class Metrics:
 
 
 def known_models(catalog: ModelCatalog) -> Callable[[str], str]:
-    """Returns a function that maps a model's name to its listed name, and an unknown one to `other`."""
+    """Returns a function that maps a model's name to its listed name, and an unknown one to `other`. If the server has
+    several agents, a name that is not listed itself (`gemini`, `sonnet`) becomes the listed one that it means, and
+    one of an agent that takes any name `AGENT/other`.
+    """
     listed: dict[str, str] = {}
     models: tuple[AgentModel, ...] | None = None
 
@@ -194,7 +205,17 @@ def known_models(catalog: ModelCatalog) -> Callable[[str], str]:
             models = catalog.models
             entries = (entry for env in ("prod", "dev") for entry in list_body(catalog, env, 0)["data"])
             listed = {entry["id"].lower(): entry["id"] for entry in entries}
-        return listed.get(name.lower()) or listed.get(split_mode(name)[0].lower(), OTHER)
+        own = listed.get(name.lower()) or listed.get(split_mode(name)[0].lower())
+        return own or (meant(name) if catalog.members else OTHER)
+
+    def meant(name: str) -> str:
+        try:
+            full = resolve(name, catalog).agent_model
+        except Fault:  # the agent has lost the model meanwhile
+            return OTHER
+        if full.endswith(SEPARATOR):
+            full = default_model_of(catalog, full[:-1])
+        return listed.get(full.lower()) or f"{full.partition(SEPARATOR)[0]}{SEPARATOR}{OTHER}"
 
     return label
 

@@ -721,6 +721,18 @@ async def test_each_agent_has_the_modes_and_abilities_that_are_its_own(a: Upstre
             assert line in shown
 
 
+async def test_tokens_are_counted_by_the_model_that_a_short_name_means(
+    a: Upstream, b: Upstream, tmp_path: Path
+) -> None:
+    b.models = []  # it takes any name
+    async with several(tmp_path, upstreams={"a": {"url": a.url}, "b": {"url": b.url}}, metrics=True) as proxy:
+        for name in ("a", "small", "a/large", "b/whatever"):
+            assert (await proxy.ask(ask(name))).status == 200
+        metrics = (await proxy.send("GET", "/metrics")).text
+    counted = set(re.findall(r'_tokens_total\{kind="input",model="([^"]*)"', metrics))
+    assert counted == {"a/small", "a/large", "b/other"}
+
+
 async def test_a_conversation_goes_on_with_another_agent(a: Upstream, tmp_path: Path) -> None:
     async with (
         several(tmp_path, agent="fake", upstreams={"a": {"url": a.url}}) as proxy,
