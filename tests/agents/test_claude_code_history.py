@@ -167,6 +167,13 @@ def test_an_error_is_told_by_its_code_its_status_then_its_words(
     assert "API Error" not in failure.message
 
 
+@pytest.mark.parametrize("said", ["invalid x-api-key", "invalid x-api-key."])
+def test_what_a_refused_sign_in_was_told_ends_before_the_advice_begins(said: str) -> None:
+    code = "authentication_failed"
+    failure = failure_of(f"API Error: 401 {said}", code=code, status=401, reason="api_error")
+    assert "invalid x-api-key. Claude Code is not signed in." in failure.message
+
+
 # --- thoughts -------------------------------------------------------------------------------------
 
 HM = Thought("opus", "hm", "Sig/+=")

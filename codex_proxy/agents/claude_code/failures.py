@@ -97,7 +97,8 @@ def failure_of(text: str, *, code: str | None, status: int | None, reason: str |
     said = cleaned(_ADVICE.sub("", _FRAME.sub("", text, count=1)))
     if kind is K.AGENT_NOT_AUTHENTICATED:
         refused = f"Claude Code's sign-in was refused (HTTP {status})"
-        return Failure(kind=kind, message=f"{refused}: {said} {SIGN_IN}" if said else f"{refused}. {SIGN_IN}")
+        reason = f"{refused}: {said.rstrip('.')}" if said else refused
+        return Failure(kind=kind, message=f"{reason}. {SIGN_IN}")
     known = MESSAGES.get(kind)
     if known is None:
         return failure_from_text(text, http_status=status)
