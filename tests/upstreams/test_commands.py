@@ -67,7 +67,7 @@ async def server() -> Any:
 async def test_the_banner_speaks_of_models_and_of_no_workspace(server: Upstream, tmp_path: Path) -> None:
     async with proxy_before(server.url, tmp_path) as proxy:
         shown = banner(proxy.server)
-        assert "agent      openai-chat" in shown
+        assert "agent      openai-chat\n" in shown  # and no version, which would be this server's own
         assert "models     2" in shown
         assert "workspace" not in shown
         counts = proxy.server.agent.processes()
