@@ -54,7 +54,7 @@ DEFAULTS = {
 """Defaults that depend on the user or the moment, in words."""
 
 TABLES_OF = (dict[TableName, AgentTable], dict[TableName, UpstreamTable])
-NOUNS = {"str": "text", "int": "number", "float": "number", "Path": "folder", "SecretStr": "secret"}
+NOUNS = {"str": "text", "int": "number", "float": "number", "Path": "path", "SecretStr": "secret"}
 
 
 def flags() -> dict[str, str]:
