@@ -154,7 +154,9 @@ class Server:
         self.port = 0
 
     async def start(self) -> None:
-        """Opens the store, starts the agent, then listens. Raises `Fault` or `StartError`."""
+        """Opens the store, starts the agent, then listens. Raises `StartError` if the store cannot be opened or the
+        address cannot be listened on, and the agent's `Fault` if it cannot be started.
+        """
         try:
             self.store_lifecycle = await open_store_lifecycle(self.settings, self.clock)
         except StoreOpenError as error:
@@ -328,7 +330,9 @@ class Server:
 
 
 def mcp_tools_of(settings: Settings, clock: SystemClock, checks: SchemaChecks) -> McpToolSource | None:
-    """Returns the MCP servers whose tools the server runs; None if the settings allow none. Raises `StartError`."""
+    """Returns the MCP servers whose tools the server runs; None if the settings allow none. Raises `StartError` if
+    the file of servers or the list of allowed URLs is invalid.
+    """
     if settings.mcp_config is None and not settings.mcp_allowed_urls:
         return None
     # Imported here, since most servers have none.
@@ -343,7 +347,9 @@ def mcp_tools_of(settings: Settings, clock: SystemClock, checks: SchemaChecks) -
 def webhooks_of(
     settings: Settings, clock: SystemClock, lifecycle: StoreLifecycle | None
 ) -> WebhookSender | None:
-    """Returns the sender of webhooks; None if there is no URL or no store. Raises `StartError`."""
+    """Returns the sender of webhooks; None if there is no URL or no store (`lifecycle` is None). Raises
+    `StartError` if there are URLs, and the secret is missing or invalid.
+    """
     urls = split_list(settings.webhook_urls)
     if not urls:
         return None
@@ -360,7 +366,7 @@ def webhooks_of(
 
 
 def usage_of(clock: Clock, lifecycle: StoreLifecycle | None) -> UsageRecorder:
-    """Returns the recorder of usage. It writes into the store, or into RAM if there is none."""
+    """Returns the recorder of usage. It writes into the store, or into RAM if there is none (`lifecycle` is None)."""
     if lifecycle is not None:
         return UsageRecorder(lifecycle.store, clock, durable=lifecycle.durable)
     return UsageRecorder(RamUsage(), clock, durable=False)
@@ -455,7 +461,9 @@ def _protected(settings: Settings) -> tuple[Protected, ...]:
 
 
 def keyring_of(settings: Settings, clock: Clock) -> Keyring:
-    """Returns the keys in the keys file and the settings. Raises `StartError`."""
+    """Returns the keys in the keys file and the settings. Raises `StartError` if the file that the settings name
+    does not exist, or the keys are invalid.
+    """
     try:
         if settings.keys_file is not None and not settings.keys_path.exists():
             raise KeysError(f"there is no {settings.keys_path}; make a key with `codex-proxy keys add NAME`")
@@ -467,7 +475,9 @@ def keyring_of(settings: Settings, clock: Clock) -> Keyring:
 
 
 def trusted_proxies(settings: Settings) -> tuple[Network, ...]:
-    """Returns the networks of reverse proxies that may forward requests. Raises `StartError`."""
+    """Returns the networks of reverse proxies that may forward requests. Raises `StartError` for a text that is
+    neither an address nor a network.
+    """
     try:
         return tuple(
             ipaddress.ip_network(each, strict=False) for each in split_list(settings.trusted_proxies)
@@ -499,7 +509,10 @@ def allowed_hosts(settings: Settings) -> frozenset[str]:
 
 
 def check(settings: Settings, environ: Mapping[str, str] | None = None) -> None:
-    """Checks the settings before anything is started. Raises `StartError`."""
+    """Checks the settings before anything is started. `environ` is the environment, None for that of this process.
+    Raises `StartError` if the server would be open to other machines without a key, if a proxy, an origin, a key or
+    the folder is invalid, or if turns could write to what has to be protected.
+    """
     environ = os.environ if environ is None else environ
     keys = keyring_of(settings, SystemClock()).current()
     if not is_loopback(settings.host) and not keys.keys:
@@ -537,7 +550,10 @@ def close_state_folder(folder: Path) -> None:
 
 
 async def make_server(settings: Settings, environ: Mapping[str, str] | None = None) -> Server:
-    """Returns a server that has not started yet. Raises `StartError`, `NoAgentError` or `Fault`."""
+    """Returns a server that has not started yet. `environ` is the environment, None for that of this process.
+    Raises `StartError` for settings with which no server can start, and `NoAgentError` or `Fault` if the agent
+    cannot be used.
+    """
     environ = os.environ if environ is None else environ
     check(settings, environ)
     close_state_folder(settings.state_dir)

@@ -40,7 +40,7 @@ class McpConfigError(Exception):
 
 def configured_servers(settings: Settings, environ: Mapping[str, str]) -> dict[str, Definition]:
     """Returns the servers in the file of PROXY_MCP_CONFIG, by name; none if that is not set. Raises
-    `McpConfigError`.
+    `McpConfigError` if the file cannot be read or is invalid.
     """
     if settings.mcp_config is None:
         return {}
@@ -285,7 +285,9 @@ def _wire(tool: ListedTool) -> dict[str, object]:
 def tool_source(
     settings: Settings, environ: Mapping[str, str], clock: Clock, ids: IdSource, checks: SchemaChecks
 ) -> McpToolSource:
-    """Returns the MCP servers that the settings name. Raises `McpConfigError`."""
+    """Returns the MCP servers that the settings name. Raises `McpConfigError` if the file of servers cannot be read
+    or is invalid, or an entry of the allowed URLs is.
+    """
     definitions = configured_servers(settings, environ)
     interval, limits = settings.mcp_tool_refresh_interval, McpLimits(list_seconds=settings.mcp_start_wait)
     try:

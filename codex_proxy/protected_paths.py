@@ -146,7 +146,7 @@ def writable_tmp(environ: Mapping[str, str], protected: Iterable[Protected]) -> 
 def workspace_write_policy(settings: Settings, environ: Mapping[str, str]) -> WorkspaceWrite:
     """Returns the policy of the user's config.toml, without temporary folders that contain protected paths. These
     are left out instead of refused, because commands seldom need them, and a server in /tmp should start. Raises
-    `ConfigError`.
+    `ConfigError` if config.toml cannot be read or is invalid.
     """
     policy = user_workspace_write(settings)
     protected = protected_paths(settings, environ)
@@ -178,7 +178,9 @@ def unreadable_paths(settings: Settings) -> tuple[str, ...]:
 
 
 def user_workspace_write(settings: Settings) -> WorkspaceWrite:
-    """Returns the policy for `workspace-write` in the user's config.toml. Raises `ConfigError`."""
+    """Returns the policy for `workspace-write` in the user's config.toml, the default one if there is no such file.
+    Raises `ConfigError` if the file cannot be read or is invalid.
+    """
     from codex_proxy.agents.codex.sandbox_config import workspace_write
     from codex_proxy.agents.codex.shadow_home import ConfigError
 

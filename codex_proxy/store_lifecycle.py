@@ -115,7 +115,7 @@ def step_memory_of(settings: Settings, clock: Clock, lifecycle: StoreLifecycle |
 
 async def open_store(settings: Settings, clock: Clock) -> Store:
     """Opens the store of these settings without locking it for one server. A store in RAM is new. Raises
-    `StoreOpenError`.
+    `StoreOpenError` if the file is no store, damaged, of a newer version, or locked.
     """
     # Imported here, since a command line that only shows its help needs no database.
     from codex_proxy.store.sqlite.store import SqliteStore
@@ -135,7 +135,9 @@ async def open_store(settings: Settings, clock: Clock) -> Store:
 
 
 async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecycle | None:
-    """Opens the store and locks it for this server; None if the settings have no store. Raises `StoreOpenError`."""
+    """Opens the store and locks it for this server; None if the settings have no store. Raises `StoreOpenError` if
+    another server uses it, or it cannot be opened (see `open_store`).
+    """
     if settings.store == "off":
         return None
     if settings.store == "memory":

@@ -104,7 +104,9 @@ def thread_started(identifier: str, params: Shape, model: str, originator: str) 
 
 
 def turn(identifier: str, status: str, items: list[Shape] | None = None, error: Shape | None = None) -> Shape:
-    """Returns a turn. `items` has the last message of a completed turn; `error` is why a turn failed."""
+    """Returns a turn. `items` has the last message of a completed turn, None for no items; `error` is why a turn
+    failed, None if it did not.
+    """
     over = status != "inProgress"
     return {
         "id": identifier,

@@ -103,12 +103,11 @@ class Admission:
         runs: int = 1,
     ) -> Turn:
         """Returns the turn with its folder resolved and its images inlined. Called before anything is stored or
-        started.
-
-        `model` is the name in the request. `any_effort`: the request does not choose the reasoning effort.
+        started. `model` is the name in the request. `any_effort`: the request does not choose the reasoning effort.
         `workdir_field` is the field that names the folder, None where the request names none. `image_fields` gives
-        the field of each image address. `mcp` are the MCP servers that the request names. `runs` is how many runs the
-        turn becomes. Raises `Fault`.
+        the field of each image address. `mcp` are the MCP servers that the request names. `runs` is how many runs
+        the turn becomes. Raises `Fault` if the client may not use the model, if the agent cannot do what the turn
+        asks for, and for an MCP server, a schema, a folder or an image that is invalid or not allowed.
         """
         if not (client.allows_some_effort(turn.model) if any_effort else client.allows(turn)):
             raise model_not_allowed(model)

@@ -123,7 +123,8 @@ class Clients:
 
     def holding(self, digest: str | None) -> Client:
         """Returns the client whose key has this digest (None: a request without a key). Raises `Fault`
-        INVALID_API_KEY."""
+        INVALID_API_KEY if there is no such key, or a key is required and none was sent.
+        """
         keys = self._source.current()
         if not keys.required:
             return self.everybody

@@ -117,8 +117,9 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec:
     """Imports the spec that `reference` (`module:attribute`) names.
 
-    `source` says where the reference came from, for messages; `wanted` is the name that the agent must have, None for
-    any. Raises `NoAgentError`.
+    `source` says where the reference came from, for messages; `wanted` is the name that the agent must have, None
+    for any. Raises `NoAgentError` if the reference has another form, cannot be imported or is no `AgentSpec`, or if
+    the agent's name is invalid, a built-in agent's, or not the wanted one.
     """
     from codex_proxy.agents.spec import AgentSpec, NoAgentError
 

@@ -44,7 +44,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 def add(settings: Settings, name: str, limits: Limits, *, replace: bool) -> tuple[str, str]:
     """Creates a key; with `replace` it may replace one of the same name. Returns the key, and a text about it for
-    the user. Raises `KeysError`.
+    the user. Raises `KeysError` if the name is invalid or taken, a root is no folder, or the file cannot be read or
+    written.
     """
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(f"'{DEFAULT_NAME}' is the name of the key in PROXY_API_KEY: take another name")
@@ -92,7 +93,9 @@ def _unknown_among(agents: Sequence[str], settings: Settings) -> str:
 
 
 def remove(settings: Settings, name: str) -> str:
-    """Removes a key. Returns a text for the user. Raises `KeysError`."""
+    """Removes a key. Returns a text for the user. Raises `KeysError` if there is no such key in the file, or the
+    file cannot be read or written.
+    """
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(
             f"'{DEFAULT_NAME}' is the key in PROXY_API_KEY: unset that, and start the server anew"
@@ -108,7 +111,9 @@ def remove(settings: Settings, name: str) -> str:
 
 
 def listing(settings: Settings, *, as_json: bool) -> str:
-    """Returns a text that lists every key with its limits, without its hash. Raises `KeysError`."""
+    """Returns a text that lists every key with its limits, without its hash; with `as_json` it is JSON. Raises
+    `KeysError` if the file cannot be read.
+    """
     keys = read_keys(settings.keys_path)
     if as_json:
         shown = [{"name": key.name, **table_of(key)} for key in keys]

@@ -73,7 +73,9 @@ async def export_to(settings: Settings, output: Path) -> int:
 
 @asynccontextmanager
 async def existing_store(settings: Settings) -> AsyncIterator[Store]:
-    """Opens the store of these settings, which must exist. Raises `StoreOpenError`."""
+    """Opens the store of these settings, which must exist. Raises `StoreOpenError` if there is no file, as with a
+    store in RAM, or it cannot be opened, and in place of a `StoreUnavailable` in the body of the `with`.
+    """
     if settings.store == "memory":
         raise StoreOpenError("with PROXY_STORE=memory there is no file: the store is in the server's memory")
     if not settings.store_file.is_file():

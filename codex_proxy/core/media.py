@@ -75,7 +75,9 @@ def clean_data_url(url: str) -> str:
 
 
 def data_url_of(data: bytes) -> str:
-    """Returns the image in a file as a data URL. Raises `NoImageError`."""
+    """Returns the image in a file as a data URL. Raises `NoImageError` unless `data` is a complete image of a
+    supported format.
+    """
     return data_url(check(data), data)
 
 

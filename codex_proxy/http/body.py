@@ -145,7 +145,9 @@ class TooLarge(Exception):  # noqa: N818 - what the body is
 
 
 def coding_of(values: list[str]) -> Coding | None:
-    """Returns the one coding in `Content-Encoding`; None if there is none. Raises `Fault` UNSUPPORTED_MEDIA_TYPE."""
+    """Returns the one coding in `Content-Encoding`; None if there is none. Raises `Fault` UNSUPPORTED_MEDIA_TYPE
+    for an unknown coding, and for several.
+    """
     given = ", ".join(values).strip().lower()
     if given not in _NAMES:
         raise Fault(

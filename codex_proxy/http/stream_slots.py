@@ -79,7 +79,7 @@ class StreamSlots:
         self._write = log.debug if limit is None else log.info
 
     def acquire(self, request_id: str, owner: str = "") -> StreamSlot:
-        """Takes a slot for one stream. Raises `NoSlotFault`."""
+        """Takes a slot for one stream. Raises `NoSlotFault` if there is none, or the owner has its share of them."""
         before, of_owner = self.active, self._by_owner[owner]
         if self._limit is not None:
             is_full = before >= self._limit

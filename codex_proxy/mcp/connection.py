@@ -133,10 +133,9 @@ class Connection:
     # --- tools ----------------------------------------------------------------------------------
 
     async def tools(self) -> McpListing:
-        """Fetches all tools of the server, page by page.
-
-        Tools beyond the limits are left out, and the listing then has a fault that says so. Raises
-        `McpError`.
+        """Fetches all tools of the server, page by page. Tools beyond the limits are left out, and the listing then
+        has a fault that says so. Raises `McpError` if the server answers with an error or an invalid list, or the
+        connection has ended.
         """
         found: dict[str, McpTool] = {}
         cursor: str | None = None

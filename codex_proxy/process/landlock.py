@@ -44,8 +44,8 @@ class NotConfinedError(Exception):
 
 
 def confine(writable: list[str]) -> None:
-    """Limits this process, and all processes that it will start, to writing to the paths in `writable`. Raises
-    `NotConfinedError`.
+    """Limits this process, and all processes that it will start, to writing to the paths in `writable`; one that
+    does not exist is left out. Raises `NotConfinedError` if the kernel cannot do that.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(CREATE_RULESET, None, 0, VERSION_FLAG)

@@ -217,8 +217,9 @@ def recovery_of(body: bytes, hints: RequestHints) -> bytes:
 
 
 async def unfinished_responses(service: ResponsesService) -> list[StoredResponse]:
-    """Returns the responses that an earlier server left unfinished. Call it before requests are accepted. Raises
-    `StoreError`."""
+    """Returns the responses that an earlier server left unfinished; none without a store. Call it before requests
+    are accepted. Raises `StoreError` if they cannot be read.
+    """
     store = service.store
     return [] if store is None else await store.unfinished_responses()
 

@@ -37,7 +37,7 @@ _MAX_DIGITS = 18  # digits of a number that the store takes
 
 def starting_after(query: Mapping[str, str]) -> int:
     """Returns the query parameter `starting_after`: the number of the last event that the client has; -1 if it is
-    missing. Raises `Fault`.
+    missing. Raises `Fault` INVALID_REQUEST if it is no number.
     """
     given = query.get("starting_after")
     if not given:
@@ -86,8 +86,10 @@ class Follower:
         self._deleted = False
 
     async def wait(self, push: Push | None = None) -> None:
-        """Returns when `take` has frames to return. May be cancelled and called again. Raises `Fault`. `push` is
-        not called: whether the next frames come from the store or from the buffer is decided between two waits."""
+        """Returns when `take` has frames to return. May be cancelled and called again. Raises `Fault` if the store
+        cannot be read. `push` is not called: whether the next frames come from the store or from the buffer is
+        decided between two waits.
+        """
         if self._live is not None and not self._behind:
             await self._live.wait()
         else:

@@ -158,7 +158,9 @@ def keeps_anything(service: ResponsesService, parsed: ParsedResponse) -> bool:
 
 
 async def start_run(service: ResponsesService, prepared: PreparedResponse) -> Run:
-    """Starts the turn, with the tools that this server runs. Raises `Fault`."""
+    """Starts the turn, with the tools that this server runs. Raises the `Fault` of tools that cannot be had, or of
+    a turn that cannot begin.
+    """
     turn, tools = await _with_server_tools(service, prepared)
     return await service.runs.start(
         turn,

@@ -26,7 +26,8 @@ async def save_response(
     output: Sequence[StoredItem],
 ) -> None:
     """Saves a foreground response with its items, and adds the input and the output to its conversation. One with
-    `store: false` is only added to the conversation. Raises `StoreError`.
+    `store: false` is only added to the conversation. Does nothing if the server has no store. Raises `StoreError`
+    if that fails; then nothing of it is stored.
     """
     store, parsed, context = service.store, prepared.parsed, prepared.context
     append = conversation_append(parsed, final["status"])

@@ -341,7 +341,9 @@ class Responses(Protocol):
         ...
 
     async def context(self, owner: str, response_id: str) -> list[ChainTurn]:
-        """Returns the chain of responses that ends with this one, oldest first. Raises `NotStored`."""
+        """Returns the chain of responses that ends with this one, oldest first. Raises `NotStored` if there is no
+        such response.
+        """
         ...
 
     async def scan_context(self, owner: str, response_id: str, visit: Callable[[StoredItem], object]) -> None:

@@ -21,14 +21,15 @@ _WEB_IMAGE: Final = re.compile(r"https?://\S", re.IGNORECASE)
 
 def image_part(url: str, detail: str | None, place: str) -> ImagePart:
     """Returns the image that `url` names: a web address as it is, a data URL checked and cleaned. `detail` is the
-    resolution that the client asks for. `place` is the field that holds the URL. Raises `Fault` INVALID_REQUEST.
+    resolution that the client asks for, None if it names none. `place` is the field that holds the URL. Raises
+    `Fault` INVALID_REQUEST for any other URL, and for data that is no complete image.
     """
     return ImagePart(image_url(url, place), detail)
 
 
 def image_url(url: str, place: str) -> str:
     """Returns the URL of an image: a web address as it is, a data URL checked and cleaned. `place` is the field
-    that holds the URL. Raises `Fault` INVALID_REQUEST.
+    that holds the URL. Raises `Fault` INVALID_REQUEST for any other URL, and for data that is no complete image.
     """
     url = url.strip()
     if _WEB_IMAGE.match(url):

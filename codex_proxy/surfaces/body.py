@@ -148,7 +148,9 @@ def by_kind(
 
 
 def parse_as(model: type[M], body: bytes) -> M:
-    """Returns the body as an instance of `model`. Raises `Fault`."""
+    """Returns the body as an instance of `model`. Raises `Fault` INVALID_REQUEST, which names the field, if it is
+    no JSON object (see `decoded`) or a field is invalid.
+    """
     value = decoded(body)
     try:
         return model.model_validate(value)
@@ -161,7 +163,7 @@ T = TypeVar("T")
 
 def validated(adapter: TypeAdapter[T], value: Any, param: str) -> T:
     """Validates a value that is not a whole body, with `adapter`. `param` is the field it comes from. Raises
-    `Fault`.
+    `Fault` INVALID_REQUEST, which names the field, if it is invalid.
     """
     try:
         return adapter.validate_python(value)
@@ -170,8 +172,9 @@ def validated(adapter: TypeAdapter[T], value: Any, param: str) -> T:
 
 
 def decoded(body: bytes) -> dict[str, Any]:
-    """Decodes the body, which must be an object within the limits of size and depth, without validating it. Raises
-    `Fault`."""
+    """Decodes the body without validating it. Raises `Fault` INVALID_REQUEST if it is not JSON, no object, nested
+    too deep, or has too many values.
+    """
     if len(body) > MAX_BRACKETS and body.count(b"[") + body.count(b"{") > MAX_BRACKETS:
         raise _too_many(None)
     try:

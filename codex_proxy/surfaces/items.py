@@ -50,7 +50,8 @@ def normalised(
     given: str | Sequence[wire.AnyItem], field: str = "input", pdfs: PdfTexts | None = None
 ) -> tuple[ItemDict, ...]:
     """Returns `given`, the value of the request's `field`, as items in the stored form. A string becomes a user
-    message. `pdfs`: the texts of the request's PDFs; None if the server reads none. Raises `Fault` INVALID_REQUEST.
+    message. `pdfs`: the texts of the request's PDFs; None if the server reads none. Raises `Fault` INVALID_REQUEST
+    for an image or a file that cannot be used, and for an item or a part of a form that is not supported.
     """
     if isinstance(given, str):
         return (_message("user", [{"type": "input_text", "text": given}]),)

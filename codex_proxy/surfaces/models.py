@@ -408,7 +408,7 @@ def listed_names(catalog: ModelCatalog, env: str) -> list[str]:
 
 def model_of(name: str, catalog: ModelCatalog) -> AgentModel | None:
     """Returns the agent's entry for the model that a name means; None if the agent does not list it. Raises `Fault`
-    MODEL_NOT_FOUND.
+    MODEL_NOT_FOUND if the name means no model.
     """
     meant = resolve(name, catalog).agent_model
     return next((model for model in catalog.models if model.id == meant), None)
@@ -426,8 +426,8 @@ def list_body(catalog: ModelCatalog, env: str, created: int) -> dict[str, Any]:
 
 
 def one_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
-    """Returns the object of one model, with the name that was asked for. Raises `Fault` MODEL_NOT_FOUND. `created`
-    is in seconds since 1970.
+    """Returns the object of one model, with the name that was asked for. Raises `Fault` MODEL_NOT_FOUND if the name
+    means no model. `created` is in seconds since 1970.
     """
     resolved = resolve(name, catalog)
     entry: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "codex"}
@@ -456,6 +456,6 @@ def one_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
 
 def codex_list_body(models: Sequence[AgentModel]) -> dict[str, Any]:
     """Returns the list of these models in the form that Codex as a client reads: the entries as the agent gave
-    them.
+    them. A model without such an entry is left out.
     """
     return {"models": [msgspec.Raw(model.native) for model in models if model.native]}

@@ -73,7 +73,9 @@ class Row(NamedTuple):
 
 
 def report_of(query: Iterable[tuple[str, str]], *, now: float) -> Report:
-    """Parses a query. Without times it asks for the newest buckets up to `now`. Raises `Fault`."""
+    """Parses a query. Without times it asks for the newest buckets up to `now`. Raises `Fault` INVALID_REQUEST for
+    an unknown or repeated parameter, and for an invalid value.
+    """
     given = _parameters(query)
     width = _width(given)
     limit = _number(given, "limit", 1, width.most, width.default)

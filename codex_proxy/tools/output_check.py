@@ -91,7 +91,7 @@ class OutputCheck:
         self.checks: list[Check] = []
         """Checks to run. Nothing of the answer passes until `with_verdicts` has their results."""
         self.wrong: str | None = None
-        """What was wrong with the text; set only if the model must be asked for another one."""
+        """What was wrong with the text, if the model must be asked for another one; else None."""
 
     def feed(self, events: Iterable[Event]) -> list[Event]:
         """Returns the events that may pass. Once `wrong` is set, nothing of the answer has passed and the turn needs

@@ -42,7 +42,9 @@ class _UnreadableError(Exception):
 
 
 def read_pdf(question: PdfQuestion) -> PdfAnswer:
-    """Returns the text of all pages, each under a line with its number, and the values of form fields."""
+    """Returns the text of all pages, each under a line with its number, and the values of form fields; or, in
+    `wrong`, why the file cannot be read. Nothing is raised.
+    """
     try:
         return PdfAnswer(_text_of(question.data))
     except _UnreadableError as error:

@@ -84,7 +84,9 @@ def failure_of_error(error: RpcError, preset: Preset) -> Failure:
 
 
 def failure_of_session(failure: dict[str, Any], preset: Preset) -> Failure:
-    """Returns the failure of a turn whose result has a `sessionFailure`."""
+    """Returns the failure of a turn whose result has a `sessionFailure` in its `_meta`; `failure` is that object.
+    Its fields may have any type: those that cannot be read are ignored.
+    """
     title = failure.get("title")
     text = title if isinstance(title, str) else ""
     return failure_of_text(text, preset, kind=CATEGORIES.get(str(failure.get("category"))))

@@ -176,7 +176,9 @@ _DECODER: Final = msgspec.json.Decoder(Message)
 
 
 def decode(line: bytes) -> Message:
-    """Decodes a line. Raises one of `UNREADABLE`."""
+    """Decodes a line. Raises one of `UNREADABLE` for a line that is not JSON, or in which a field has the wrong
+    type.
+    """
     return _DECODER.decode(line)
 
 

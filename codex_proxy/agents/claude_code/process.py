@@ -140,7 +140,9 @@ class _Initialized(msgspec.Struct, frozen=True):
 
 
 def greeting_of(response: msgspec.Raw) -> Greeting:
-    """Reads the answer to `initialize`. Raises one of `UNREADABLE`."""
+    """Reads the answer to `initialize`. Raises one of `UNREADABLE` if it is not JSON, or a field has the wrong
+    type.
+    """
     told = msgspec.json.decode(response, type=_Initialized)
     models = tuple(
         AgentModel(
@@ -191,7 +193,9 @@ class _Question:
 
 
 async def ask_greeting(command: Command) -> Greeting:
-    """Starts a process, initializes it and ends it. No model is asked. Raises `Fault`."""
+    """Starts a process, initializes it and ends it. No model is asked. Raises `Fault` if the program cannot be
+    started, ends early, does not answer within `START_SECONDS`, or its answer cannot be read.
+    """
     question = _Question()
     child = await _spawned(command, question)
     child.write(control_request("greeting", "initialize", hooks=None))

@@ -33,7 +33,7 @@ def make_empty_folder(state: str) -> Path:
 
 def user_config(codex_home: str) -> tuple[str, ShadowHome]:
     """Returns the text of the user's config.toml (empty if there is none) and the shadow home that is planned from
-    it. Raises `Fault`.
+    it. Raises `Fault` if the file cannot be read or is invalid.
     """
     config = Path(codex_home) / "config.toml"
     try:
@@ -62,7 +62,7 @@ def _bundled_file(state: str, version: Version) -> Path:
 
 async def bundled_catalog(program: str, state: str, version: Version, base: Mapping[str, str]) -> bytes:
     """Returns the catalog of the binary. It is read from the state folder `state`, or asked of the binary, in the
-    environment `base`, if that folder has no catalog of this release. Raises `Fault`.
+    environment `base`, if that folder has no catalog of this release. Raises `Fault` if the binary cannot be run.
     """
     return _kept_catalog(state, version) or await _ask_for_catalog(program, state, base)
 

@@ -29,7 +29,10 @@ class WorkspaceWrite(msgspec.Struct, frozen=True):
 
 
 def workspace_write(config_toml: str) -> WorkspaceWrite:
-    """Reads the table from the user's config.toml; an empty text means that there is no file. Raises `ConfigError`."""
+    """Reads the table from the user's config.toml; an empty text means that there is no file. Raises `ConfigError`
+    if the text is not TOML, or the table or its `writable_roots` have the wrong type; a flag of another type counts
+    as False.
+    """
     table = table_of(parse_config(config_toml), "sandbox_workspace_write")
 
     def flag(name: str) -> bool:

@@ -79,7 +79,8 @@ class ShadowHome(msgspec.Struct, frozen=True):
 
 def plan_shadow_home(config_toml: str) -> ShadowHome:
     """Returns the shadow home for a user's config.toml; an empty text means that there is no file. Raises
-    `ConfigError`."""
+    `ConfigError` if the text is not TOML, or a field of the provider has the wrong type.
+    """
     config = parse_config(config_toml)
     kept: dict[str, Any] = {key: config[key] for key in PROVIDER_KEYS if key in config}
     notices = []
@@ -93,13 +94,13 @@ def plan_shadow_home(config_toml: str) -> ShadowHome:
 
 def provider_config(config_toml: str) -> ProviderConfig:
     """Returns the provider in the user's config.toml, for processes that run in the user's own home. Raises
-    `ConfigError`.
+    `ConfigError` if the text is not TOML, or a field of the provider has the wrong type.
     """
     return _provider(parse_config(config_toml))
 
 
 def parse_config(text: str) -> dict[str, Any]:
-    """Parses a config.toml. Raises `ConfigError`."""
+    """Parses a config.toml. Raises `ConfigError` if it is not TOML."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as fault:

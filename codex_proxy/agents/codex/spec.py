@@ -49,7 +49,7 @@ EXEC_INSTEAD = (
 
 
 def codex_program(context: AgentContext) -> str:
-    """Returns the path of the Codex to start. Raises `NoAgentError`."""
+    """Returns the path of the Codex to start. Raises `NoAgentError` if none is found."""
     from codex_proxy.agents.codex.program import find_codex
 
     program = find_codex(context.settings.codex_bin, context.environ.get("PATH", os.defpath))

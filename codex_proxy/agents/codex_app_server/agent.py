@@ -88,8 +88,8 @@ def _stamp(file: str) -> tuple[int, int, int] | None:
 
 
 class AppServerAgent:
-    """An `Agent` with one or two pools of processes. `start` starts the pool of the default mode; the other one
-    starts with its first turn.
+    """An `Agent` with one or two pools of processes. `start` starts one of the pools: that for plain-model turns
+    with `warm_plain`, else that for agent turns. The other one starts with its first turn.
     """
 
     members: Mapping[str, Agent] = {}

@@ -97,7 +97,9 @@ async def ask_binary(program: str, state: str, environment: Mapping[str, str]) -
 
 
 async def schema_of(program: str, folder: str, environment: Mapping[str, str]) -> bytes:
-    """Returns the schema that the binary writes into `folder`. Raises `Fault`."""
+    """Returns the schema that the binary writes into `folder`. Raises `Fault` if the binary cannot be run, fails,
+    or writes no schema.
+    """
     out = Path(folder) / "schema"
     make_folder(out)
     command = (program, "app-server", "generate-json-schema", "--experimental", "--out", str(out))

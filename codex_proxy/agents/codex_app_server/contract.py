@@ -385,7 +385,9 @@ class ContractCheck(msgspec.Struct, frozen=True):
 
 
 def check_contract(schema: bytes) -> ContractCheck:
-    """Compares the contract with the schema that a binary wrote. Raises `SchemaError`."""
+    """Compares the contract with the schema that a binary wrote. Raises `SchemaError` if the schema is not JSON, or
+    has no lists of methods. What a readable schema lacks is in the result.
+    """
     return ContractCheck(tuple(_missing(ProtocolSchema(schema))))
 
 

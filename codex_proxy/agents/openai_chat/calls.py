@@ -29,7 +29,7 @@ class Call:
         self.item_id = ""
         """The id of the call's output item; empty until the event that begins the item was returned."""
         self.input: CustomInput | None = None
-        """Reads the input of an open call of a custom tool."""
+        """Reads the input of an open call of a custom tool; None for other calls."""
         self.old_form = False
         """Whether the call came as `function_call`, the predecessor of `tool_calls`."""
 

@@ -48,7 +48,10 @@ class _Frame(msgspec.Struct, frozen=True):
 
 
 class Conversation:
-    """A conversation with a server: its messages so far, and the model for the next one."""
+    """A conversation with a server: its messages so far, and the model for the next one. `key` is the API key that
+    is sent, None for none. Its methods raise `ChatError` if the server cannot be reached, refuses the request, or
+    breaks the connection.
+    """
 
     def __init__(self, base_url: str, model: str, key: str | None) -> None:
         self.base_url = base_url.rstrip("/")

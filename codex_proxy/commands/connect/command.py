@@ -96,7 +96,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def client_named(name: str) -> Client:
-    """Returns the client of this name. Raises `ConnectError`."""
+    """Returns the client of this name. Raises `ConnectError` if there is none."""
     client = BY_NAME.get(name.lower())
     if client is None:
         near = difflib.get_close_matches(name.lower(), BY_NAME, n=1, cutoff=0.4)
@@ -149,7 +149,10 @@ def instructions(client: Client, target: Target, file: str = "") -> str:
 
 
 def write_into(client: Client, target: Target, file: str) -> str:
-    """Changes the client's file. Returns a text with the diff and the backup's path. Raises `ConnectError`."""
+    """Changes the client's file. Returns a text with the diff and the backup's path, or that nothing had to be
+    changed. Raises `ConnectError` if the client has no such file, the server's key or the file's path is not known,
+    or the file cannot be changed; the file is then as it was.
+    """
     if client.file is None:
         raise ConnectError(f"{client.title} has no file that could be changed from outside.")
     if target.key == KEY_TO_BE_GIVEN:

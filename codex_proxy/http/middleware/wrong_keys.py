@@ -57,8 +57,8 @@ class FailedAttempts:
         """The address and digest of keys that were valid, the least recently used first."""
 
     def delay(self, address: str) -> float:
-        """Counts one more key as wrong, and returns how many seconds its check must wait. Raises
-        `TooManyWaitError`.
+        """Counts one more key as wrong, and returns how many seconds its check must wait. Raises `TooManyWaitError`
+        if that would be more than `MAX_WAIT_SECONDS`.
 
         The checks of one address are made one after the other, so that more connections do not make them faster.
         """

@@ -106,8 +106,10 @@ def append(
     limits: ContextLimits | None,
     now: float,
 ) -> tuple[StoredItem, ...]:
-    """Appends the items and returns them with references resolved. Raises `NotStored`, `StoreConflict` and
-    `ContextTooLarge`; the caller's savepoint undoes what was written before that."""
+    """Appends the items and returns them with references resolved. `version` is the one that the conversation must
+    have, None for any; `limits` are those that it may then not exceed, None for none. Raises `NotStored`,
+    `StoreConflict` and `ContextTooLarge`; the caller's savepoint undoes what was written before that.
+    """
     row, position = _at_version(connection, owner, id, version)
     pairs = [_resolved(connection, owner, item) for item in items]
     _list(connection, row, position, [held for held, _ in pairs], now)
@@ -174,7 +176,9 @@ def scan(
     limits: ContextLimits,
     visit: Callable[[StoredItem], object],
 ) -> None:
-    """Calls `visit` with each item, row by row, without keeping it. Raises `NotStored` and `ContextTooLarge`."""
+    """Calls `visit` with each item, row by row, without keeping it. Raises `NotStored` if there is no such
+    conversation, and `ContextTooLarge` if it has more than `limits` permit.
+    """
     row = row_of(connection, "conversation", owner, id)
     limits.check(*_size(connection, row))
     for each in connection.execute(

@@ -195,7 +195,7 @@ def scan(
 
 
 def context(connection: sqlite3.Connection, owner: str, id: str) -> list[ChainTurn]:
-    """Reads a chain of responses in one statement, its root first. Raises `NotStored` and `ContextTooLarge`."""
+    """Reads a chain of responses in one statement, its root first. Raises `NotStored` if there is no such response."""
     sides: dict[str, tuple[list[StoredItem], list[StoredItem]]] = {}
     rows = connection.execute(
         f"{_CHAIN} SELECT chain.id, side, {COLUMNS} FROM chain"

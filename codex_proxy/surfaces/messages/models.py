@@ -58,7 +58,7 @@ def anthropic_names(catalog: ModelCatalog, env: str) -> list[str]:
 
 def model_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
     """Returns the object of one model, with the name that was asked for. `created` is in seconds since 1970. Raises
-    `Fault` MODEL_NOT_FOUND.
+    `Fault` MODEL_NOT_FOUND if no model has this name.
     """
     model = model_of(name, catalog)
     shown = (model.display_name if model is not None else "") or name
