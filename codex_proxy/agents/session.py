@@ -183,7 +183,7 @@ class AgentSession:
 
     @property
     def can_resume(self) -> bool:
-        """Whether the agent waits for `resume`, so that the session may be kept."""
+        """Whether the agent waits for `resume`, so that the session may be kept idle for the client's next request."""
         return not self.gone and not self._closing and self._dialect.can_resume
 
     @property

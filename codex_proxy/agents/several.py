@@ -235,7 +235,10 @@ class OneUpstream(Member):
             raise Fault(trouble)
 
     async def open(self, turn: Turn, *, may_wait: bool = True) -> AgentSession:
-        """Returns a session that makes further attempts while its answer has not begun."""
+        """Returns a session that makes further attempts while its answer has not begun. `may_wait` is ignored:
+        whether an attempt may wait for another turn to end is decided for each one. Raises the `Fault` of the last
+        attempt if none could be opened.
+        """
         assert self.rules is not None
 
         async def opened(target: Target, may_wait_now: bool) -> Attempt:

@@ -34,7 +34,8 @@ class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     refuses: frozenset[str] = frozenset()
     """Optional request fields that the upstream answers with an error. They are not sent."""
     context_window: int | None = None
-    """The context window, in tokens, of the upstream's models whose entry in the list of models does not have it."""
+    """The context window, in tokens, of the upstream's models whose entry in the list of models does not have it;
+    None if the operator has not set it."""
     reasoning_back: str = ""
     """The field of a message in which the upstream's models get their reasoning back with their calls; empty if
     they get none."""

@@ -15,7 +15,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 
 
 class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model as the agent lists it."""
+    """A model as the agent lists it. What the agent does not say of it is None or empty."""
 
     id: str
     display_name: str = ""

@@ -74,10 +74,10 @@ class TurnStarted(msgspec.Struct, frozen=True, gc=False):
 
 class TurnEnded(msgspec.Struct, frozen=True):
     """The turn has ended. `stop` is a `Stop` or a reason of the provider's that has no `Stop`. Where it is
-    `failed`, `failure` is set.
+    `failed`, `failure` is set; else that is None.
 
     `trigger` is the name of the agent's message that ended the turn. `choice_stops` has the reasons of those
-    choices that ended for another reason than `stop`, by the index of the choice.
+    choices that ended for another reason than `stop`, by the index of the choice; None if there are none.
     """
 
     stop: str
@@ -162,8 +162,9 @@ class FullArguments(msgspec.Struct, frozen=True, gc=False):
 
 
 class StepCompleted(msgspec.Struct, frozen=True, gc=False):
-    """One call of the model has ended: no further item of this step follows. `usage` is its tokens, where the agent
-    reported them."""
+    """One call of the model has ended: no further item of this step follows. `usage` is its tokens, None where the
+    agent did not report them.
+    """
 
     usage: Usage | None = None
 

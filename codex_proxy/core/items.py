@@ -18,7 +18,9 @@ class TextPart(msgspec.Struct, frozen=True):
 
 
 class ImagePart(msgspec.Struct, frozen=True):
-    """An image in a message or output. `url` is a `data:` URL, or an `https:` URL if the operator allows fetching."""
+    """An image in a message or output. `url` is a `data:` URL, or an `https:` URL if the operator allows fetching.
+    `detail` is the resolution that the client asks for, None if it names none.
+    """
 
     url: str
     detail: str | None = None
@@ -87,11 +89,12 @@ class McpOrigin(msgspec.Struct, frozen=True):
 
 
 class ClientName(msgspec.Struct, frozen=True):
-    """The client's name of a tool that is offered to the model under another name.
+    """The client's name of a tool that is offered to the model under another name. `namespace` is that of the tool,
+    None if it has none.
 
     `call_type`: the type of the output item in which the client gets a call of the tool. Empty: the usual type of
-    the tool's kind. `tool_search_call`: the tool searches the client's deferred tools. `local_shell_call`: the tool is
-    the client's shell.
+    the tool's kind. `tool_search_call`: the tool searches the client's deferred tools. `local_shell_call`: the tool
+    is the client's shell.
     """
 
     name: str
@@ -152,8 +155,11 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
 
 
 class McpCall(msgspec.Struct, frozen=True, gc=False):
-    """A call that this server runs. Its `ArgumentsDelta`s come first, then its output in `OutputDelta`s; if the item
-    ends as `failed`, that output is the error. `name` is the MCP server's name of the tool."""
+    """A call that this server runs. Its `ArgumentsDelta`s come first, then its output in `OutputDelta`s; if the
+    item ends as `failed`, that output is the error. `name` is the MCP server's name of the tool.
+    `approval_request_id` is the id of the request that the client has approved, None if the call needed no
+    approval.
+    """
 
     id: str
     call_id: str
@@ -176,8 +182,10 @@ class McpApproval(msgspec.Struct, frozen=True, gc=False):
 
 
 class McpTools(msgspec.Struct, frozen=True, gc=False):
-    """The list of tools of an MCP server that the request names. `tools` is a JSON array in the form
-    of OpenAI's item; an `error` says why it is empty, and the item ends as `failed`."""
+    """The list of tools of an MCP server that the request names. `tools` is a JSON array in the form of OpenAI's
+    item. If the server could not be asked, it is empty, `error` says why, and the item ends as `failed`; else
+    `error` is None.
+    """
 
     id: str
     server_label: str

@@ -60,7 +60,9 @@ class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One request of a client: everything that an agent needs to know, and nothing of HTTP."""
+    """One request of a client: everything that an agent needs to know, and nothing of HTTP. A setting that is None
+    is the agent's to choose.
+    """
 
     model: str
     """The agent's name of the model; empty for the agent's default."""

@@ -174,7 +174,8 @@ class TestEndpoints(msgspec.Struct, frozen=True):
     """The settings of the test endpoints. Present in the application only if they are served."""
 
     release_file: str | None
-    """The path of a file. Turns of the fake agent that a test has told to wait end when it is written."""
+    """The path of a file. A turn of the fake agent that waits for this file to be written, because a test's prompt
+    asks for that, ends then. None if no turn can wait so."""
 
 
 TEST_ENDPOINTS: Final = web.AppKey("test_endpoints", TestEndpoints)

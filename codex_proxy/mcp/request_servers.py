@@ -55,7 +55,8 @@ class NamedServer(msgspec.Struct, frozen=True, kw_only=True):
     server_url: str
     headers: dict[str, str] = {}
     authorization: str | None = None
-    """An access token, sent as `Authorization: Bearer ...` in place of a header of that name."""
+    """An access token, sent as `Authorization: Bearer ...` in place of a header of that name. None: no token is
+    sent."""
     allowed_tools: tuple[str, ...] | None = None
     """The names of the tools that this request may use; None permits all."""
 

@@ -60,7 +60,7 @@ class McpTool(msgspec.Struct, frozen=True, kw_only=True):
     input_schema: bytes
     """The JSON Schema of the tool's arguments, encoded."""
     annotations: bytes | None = None
-    """The server's hints about the tool as JSON (`readOnlyHint` ...). They are not verified."""
+    """The server's hints about the tool as JSON (`readOnlyHint` ...), None if it gives none. They are not verified."""
 
 
 class McpFaultKind(StrEnum):

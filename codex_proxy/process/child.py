@@ -377,9 +377,10 @@ async def spawn(
     command: Command, listener: ChildListener, *, on_stderr: Callable[[bytes], None] | None = None
 ) -> Child:
     """Starts the command. From the next iteration of the event loop on, the listener is called, and `on_stderr`
-    with each chunk that the child writes to stderr.
+    with each chunk that the child writes to stderr; None: only the last part of that is kept, for `Exit`.
 
-    Raises `SpawnError`. It contains no await, so that it cannot be cancelled between the start and the return.
+    Raises `SpawnError` if the program cannot be found or started. It contains no await, so that it cannot be
+    cancelled between the start and the return.
     """
     loop = asyncio.get_running_loop()
     return Child(loop, command, launch(command), listener, on_stderr)

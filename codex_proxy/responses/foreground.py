@@ -156,7 +156,7 @@ async def start_foreground(
     service: ResponsesService, prepared: PreparedResponse, delivery: Delivery, observe: Observe | None = None
 ) -> tuple[ForegroundResponse, ResponseReader]:
     """Starts a response. Returns when its turn has begun or has failed to begin; the reader's `refusal` is set in
-    the latter case. `observe` is called with each batch of events before it is rendered.
+    the latter case. `observe` is called with each batch of events before it is rendered; None: nothing is called.
     """
     response = ForegroundResponse(service, prepared, delivery, observe)
     reader = ResponseReader(service, response)

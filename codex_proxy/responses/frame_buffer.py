@@ -50,7 +50,7 @@ class FrameBuffer:
 
     def reader(self, max_bytes: int | None = None) -> FrameReader:
         """Returns a reader of the frames that are appended from now on. If more than `max_bytes` of them are not
-        taken, the reader loses them all and its `overrun` is set.
+        taken, the reader loses them all and its `overrun` is set. None: it keeps any number.
         """
         reader = FrameReader(self, max_bytes)
         if not self.ended:

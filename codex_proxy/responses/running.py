@@ -64,7 +64,7 @@ class RunningResponse(ABC):
         observe: Observe | None = None,
     ) -> None:
         """`paced`: the agent is slowed down when the reader does not take frames. `observe` is called with each
-        batch of events before it is rendered.
+        batch of events before it is rendered; None: nothing is called.
         """
         self.id = prepared.id
         self.owner = prepared.owner

@@ -132,7 +132,8 @@ later."""
 
 
 class IdleLimits(msgspec.Struct, frozen=True):
-    """How many sessions are kept (1.4 MiB each), and for how many seconds.
+    """How many idle sessions are kept for the next request of their client (1.4 MiB each), and for how many
+    seconds.
 
     The time is about that for which the provider caches a prompt; a longer one would save nothing.
     """
@@ -146,8 +147,8 @@ INSTRUCTION_WORDS = "<system-reminder>\n{}\n</system-reminder>"
 
 
 class PendingOutputs(msgspec.Struct, frozen=True):
-    """The outputs that a kept thread waits for. `visible`: the ids of the client's calls; the others are outputs
-    that this server gives together with the client's.
+    """The outputs that the thread of an idle session waits for. `visible`: the ids of the client's calls; the
+    others are outputs that this server gives together with the client's.
     """
 
     visible: frozenset[str] = frozenset()
@@ -186,7 +187,7 @@ class _Closed(msgspec.Struct, frozen=True):
 
 
 class ReusedSession(msgspec.Struct, frozen=True):
-    """A kept session to be continued, and the items that its thread has not seen."""
+    """An idle session to be continued for the client's next request, and the items that its thread has not seen."""
 
     session: AgentSession
     new_items: tuple[HistoryItem, ...]

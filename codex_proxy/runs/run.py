@@ -297,7 +297,7 @@ class Run:
         session.begin()
 
     def resume_session(self, reused: ReusedSession) -> None:
-        """Begins the turn on a session that was kept."""
+        """Begins the turn on an idle session, which was kept after the client's previous request."""
         if self._repair.ended:
             reused.session.close()
             return

@@ -49,7 +49,9 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class ServerCalls:
-    """The calls of one run that this server executes. `spawn` starts a task that is awaited when the server stops."""
+    """The calls of one run that this server executes. `runner` runs a tool; None if the turn has no tools of this
+    server. `spawn` starts a task that is awaited when the server stops.
+    """
 
     def __init__(self, runner: ToolRunner | None, spawn: Spawn) -> None:
         self._runner = runner

@@ -297,8 +297,8 @@ class Responses(Protocol):
         output: Sequence[StoredItem] = (),
         append: Append | None = None,
     ) -> None:
-        """Saves a response with its items and, where `append` is given, appends the input and output to a
-        conversation.
+        """Saves a response with its items and appends the input and output to the conversation in `append`; None:
+        to none.
 
         Items whose id is already in the conversation are not appended again. Raises `NotStored` where `previous_id`
         or the conversation does not exist, `StoreConflict` where an id is taken.

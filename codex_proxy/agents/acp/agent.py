@@ -47,8 +47,8 @@ RECHECK_SECONDS: Final = 10.0
 """Seconds after which a process that found no sign-in is replaced by one that checks again."""
 
 MAX_PROCESSES: Final = 4
-"""The most processes of a confined agent that are kept at the same time. Each folder that turns may write to needs
-its own process."""
+"""The most processes of a confined agent that run at the same time. Each folder that turns may write to needs its
+own process."""
 
 READS_ONLY: Final = "{title} has no sandbox of its own: its turns write nothing, whatever --sandbox says."
 UNCONFINED: Final = (

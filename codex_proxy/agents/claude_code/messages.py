@@ -43,7 +43,7 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
 
 
 class ContentBlock(msgspec.Struct, frozen=True, gc=False):
-    """The `content_block` of a `content_block_start` event."""
+    """The `content_block` of a `content_block_start` event. Fields that its type does not have are None."""
 
     type: str = ""
     id: str | None = None

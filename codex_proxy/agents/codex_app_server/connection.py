@@ -60,7 +60,8 @@ class Received(msgspec.Struct, frozen=True):
     writes: bytes
     messages_by_channel: list[tuple[int, list[Message]]]
     limits: bytes | None = None
-    """The account's limits as JSON, if they were reported; empty if the agent refused to report them."""
+    """The account's limits as JSON, if they were reported; empty if the agent refused to report them; None if
+    neither has happened."""
 
 
 class Connection:

@@ -35,7 +35,9 @@ class Todo(msgspec.Struct, gc=False):
 
 
 class Item(msgspec.Struct, gc=False):
-    """Something that the model or the agent did. It has the fields of all types of items that are read."""
+    """Something that the model or the agent did. It has the fields of all types of items that are read; those of
+    other types are None or empty.
+    """
 
     id: str = ""
     type: str = ""
@@ -59,7 +61,9 @@ class ErrorText(msgspec.Struct, gc=False):
 
 
 class Line(msgspec.Struct, gc=False):
-    """A decoded line: `type` is `thread.started`, `item.completed`, `turn.failed` and the like."""
+    """A decoded line: `type` is `thread.started`, `item.completed`, `turn.failed` and the like. The fields of other
+    types are None or empty.
+    """
 
     type: str = ""
     thread_id: str = ""

@@ -42,10 +42,11 @@ def proto_argv(
 ) -> tuple[str, ...]:
     """Returns the argument vector of a `codex proto` process. 0.42 reads the values of `-c` as JSON.
 
-    `codex` is the program with its first arguments (`(python, "-m", "fake_proto")` for the fake agent). `config` are
-    further overrides, which win over the proxy's own. `custom_provider` is the key of a provider in config.toml,
-    whose retries are switched off: a retry repeats text that the client already has. (A built-in provider's cannot
-    be.) `parallel_tool_calls` allows several calls in one answer.
+    `codex` is the program with its first arguments (`(python, "-m", "fake_proto")` for the fake agent). `config`
+    are further overrides, which win over the proxy's own; None for none. `custom_provider` is the key of a provider
+    in config.toml, whose retries are switched off: a retry repeats text that the client already has. None for a
+    built-in provider, whose retries cannot be switched off. `parallel_tool_calls` allows several calls in one
+    answer.
     """
     overrides = {
         **NO_VIEW_IMAGE,

@@ -110,7 +110,7 @@ def damaged_after(
     connection: sqlite3.Connection, table: _Table, key: tuple[int, ...]
 ) -> tuple[int, list[str], tuple[int, ...]]:
     """Checks up to `ROWS_AT_ONCE` rows of `table` after this key. Returns how many it checked, the names of the
-    damaged rows, and the key of the last row.
+    damaged rows, and the key of the last row; 0 rows and the same key if there are no more.
     """
     rows, found = 0, []
     for row in connection.execute(table.query, (*key, ROWS_AT_ONCE)):

@@ -22,7 +22,9 @@ _UNKNOWN_MODELS: Final = ("low", "medium", "high")
 
 
 def wants_thinking(thinking: Thinking | None) -> bool:
-    """Whether the client is prepared for `thinking` blocks in the answer."""
+    """Whether the client is prepared for `thinking` blocks in the answer. False if `thinking` is None: the request
+    has no such field.
+    """
     return thinking is not None and thinking.type in ("enabled", "adaptive")
 
 

@@ -40,7 +40,9 @@ _SEARCHED: Final = "[Results of a search:]\n"
 
 
 def instructions_of(system: wire.Content | None) -> str:
-    """Returns the text of `system`, without the block in which Claude Code identifies itself to Anthropic's servers."""
+    """Returns the text of `system`, without the block in which Claude Code identifies itself to Anthropic's
+    servers; empty if `system` is None or has no text.
+    """
     if system is None or isinstance(system, str):
         texts = [system or ""]
     else:

@@ -145,6 +145,6 @@ def compaction_turn(parsed: ParsedContext, history: tuple[HistoryItem, ...]) -> 
 
 
 def summary_in(response: Mapping[str, Any]) -> str:
-    """Returns all text of the assistant in a response."""
+    """Returns all text of the assistant in a response, its parts separated by empty lines; empty if there is none."""
     parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
     return "\n\n".join(part["text"] for part in parts if part["type"] == "output_text")

@@ -54,7 +54,10 @@ class McpHistory:
         self._waiting: dict[str, HistoryCall] = {}
 
     def convert(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
-        """Converts the item at this index of the input: returns a call, an output, both, or nothing."""
+        """Converts the item at this index of the input: returns a call, an output, both, or nothing. Raises `Fault`
+        INVALID_REQUEST for an approval response in the request to a request for approval that is not there, or that
+        another response has answered differently.
+        """
         kind, request = item["type"], item.get("approval_request_id")
         if kind == mcp_items.REQUEST:
             return self._asked(item, index) if _is_request(item) else ()

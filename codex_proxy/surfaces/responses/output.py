@@ -92,7 +92,7 @@ class OutputItem:
         self.kind = kind
         self.id = id
         self.client_name = client_name
-        """The client's name of the called tool, if it differs from the name that the model was offered."""
+        """The client's name of the called tool, if it differs from the name that the model was offered; else None."""
         self.index: int | None = None
         self.parts: list[Part] = []
         self.status = "in_progress"
