@@ -85,10 +85,7 @@ def tune_gc() -> None:
 
 def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]:
     """Returns the lines of the banner about one agent."""
-    version = (
-        "" if spec.plain_only else agent.version
-    )  # a model server tells none: it would be this server's own
-    lines = [f"  agent      {agent.name} {version}".rstrip()]
+    lines = [f"  agent      {agent.name} {agent.version}".rstrip()]
     if spec.plain_only:
         unlisted = "any name" if agent.trouble() is None else "not known yet"
         lines.append(f"  models     {len(agent.models()) or unlisted} (plain models: nothing runs here)")

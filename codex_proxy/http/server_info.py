@@ -155,7 +155,8 @@ def _about(agent: Agent, request: web.Request, *, in_detail: bool) -> dict[str, 
     about: dict[str, object] = {"name": agent.name, "fake": bool(made_up & {agent.name, ""})}
     trouble = agent.trouble()
     if in_detail:
-        about["version"] = agent.version
+        if agent.version:  # a model server tells none
+            about["version"] = agent.version
         if agent.off:
             about["off"] = agent.off
         if isinstance(agent, UpstreamState) and agent.breaker_state is not None:

@@ -12,7 +12,6 @@ import aiohttp
 import msgspec
 import structlog
 
-from codex_proxy import __version__
 from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.agent import Agent, ProcessCounts
 from codex_proxy.agents.base import Dialect
@@ -71,7 +70,7 @@ class MakeDialect(Protocol):
 class UpstreamAgent:
     """An `Agent` that starts no processes: its turns are HTTP requests to an upstream."""
 
-    version = __version__
+    version = ""
     off: Mapping[str, tuple[str, ...]] = {}
     members: Mapping[str, Agent] = {}
     warning = ""
