@@ -495,9 +495,10 @@ _config_file: Path | None = None
 
 
 def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
-    """Returns the settings. `flags` override the environment, which overrides the file.
+    """Returns the settings. `flags` override the environment, which overrides the file. `config_file` is the file,
+    None for the default one, which need not exist.
 
-    Raises `ValueError` (pydantic's, or a TOML error) that names the setting.
+    Raises `ValueError` (pydantic's, or a TOML error) that names the setting, and if the given file does not exist.
     """
     global _config_file
     if config_file is not None and not config_file.is_file():
@@ -555,8 +556,8 @@ def variables_of(name: str) -> tuple[str, ...]:
 
 
 def origins(flags: Mapping[str, Any], config_file: Path | None) -> dict[str, Origin]:
-    """Returns where each setting's value comes from, by the setting's name. The file must have been read with
-    `load` before.
+    """Returns where each setting's value comes from, by the setting's name. `config_file` is the file, None for the
+    default one; it must have been read with `load` before.
     """
     file = config_file or default_config_file()
     in_file = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}

@@ -53,7 +53,9 @@ default limit of a turn."""
 
 
 class State(Collector):
-    """Collects gauges when metrics are read: open streams, turns, child processes, the store."""
+    """Collects gauges when metrics are read: open streams, turns, child processes, the store. `stream_limit` is the
+    most streams that may be open at once, None for any number; `store` is the store's file, None if there is none.
+    """
 
     def __init__(
         self, manager: RunScheduler, slots: StreamSlots, stream_limit: int | None, store: Path | None

@@ -107,7 +107,9 @@ def _step_memory_settings(settings: Settings) -> StepMemorySettings:
 
 
 def step_memory_of(settings: Settings, clock: Clock, lifecycle: StoreLifecycle | None) -> StepMemory:
-    """Returns the step memory: the store, or RAM if there is none. PROXY_TOOL_MEMORY applies to both."""
+    """Returns the step memory: the store, or RAM if there is none (`lifecycle` is None). PROXY_TOOL_MEMORY applies
+    to both.
+    """
     if lifecycle is not None:
         return lifecycle.store
     return RamStepMemory(_step_memory_settings(settings), clock.epoch)

@@ -127,7 +127,9 @@ class AcpAgent:
             self.fail(identifier, str(error), error.code)
 
     def fail(self, identifier: Any, message: str, code: int, faults: Faults | None = None) -> None:
-        """Answers the client's request with the id `identifier` with a JSON-RPC error."""
+        """Answers the client's request with the id `identifier` with a JSON-RPC error. `faults`: those of the turn;
+        by default those of the process.
+        """
         self.send({"id": identifier, "error": {"code": code, "message": message}}, faults)
 
     def answer(self, identifier: Any, result: Params, faults: Faults | None = None) -> None:

@@ -90,7 +90,9 @@ class AppServerAgent:
         return None if self._process_faults.has("ignore_sigterm") else 0
 
     def notify(self, method: str, params: Params, faults: Faults | None = None) -> None:
-        """Sends a notification, unless the client has opted out of its method."""
+        """Sends a notification, unless the client has opted out of its method. `faults`: those of the turn; by
+        default those of the process.
+        """
         if method not in self._muted_methods:
             self.send({"method": method, "params": params, "emittedAtMs": 0}, faults)
 

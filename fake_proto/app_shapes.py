@@ -135,7 +135,9 @@ def agent_message(identifier: str, text: str) -> Shape:
 
 
 def command(identifier: str, text: str, status: str, output: str | None, exit_code: int | None) -> Shape:
-    """Returns a `commandExecution` item: a command that the agent runs."""
+    """Returns a `commandExecution` item: a command that the agent runs. `output` and `exit_code` are None until it
+    has ended.
+    """
     return {
         "type": "commandExecution",
         "id": identifier,
@@ -233,7 +235,9 @@ def raw_usage(numbers: dict[str, int]) -> Shape:
 
 
 def failure(message: str, kind: Any, details: str | None = None) -> Shape:
-    """Returns the error of a turn. `kind` is its `codexErrorInfo`."""
+    """Returns the error of a turn. `kind` is its `codexErrorInfo`, and `details` its `additionalDetails`, None for
+    none.
+    """
     return {"message": message, "codexErrorInfo": kind, "additionalDetails": details}
 
 

@@ -139,16 +139,18 @@ class ClaudeAgent:
         self._wire.send(value, faults or self._faults)
 
     def init(self, faults: Faults | None = None) -> None:
-        """Writes the message `system/init`, which precedes each turn."""
+        """Writes the message `system/init`, which precedes each turn. `faults`: as for `send`."""
         self.send({"type": "system", "subtype": "init", "session_id": SESSION, "model": self._model}, faults)
 
     def result(self, fields: Action, faults: Faults | None = None) -> None:
-        """Writes the message `result`, which ends each turn, with these further fields."""
+        """Writes the message `result`, which ends each turn, with these further fields. `faults`: as for `send`."""
         head = {"type": "result", "subtype": "success", "is_error": False, "session_id": SESSION}
         self.send({**head, **fields}, faults)
 
     def ask(self, what: str, request: Action, faults: Faults | None = None) -> str:
-        """Sends a control request to the client, and returns its id. `what` names it, to handle its answer."""
+        """Sends a control request to the client, and returns its id. `what` names it, to handle its answer.
+        `faults`: as for `send`.
+        """
         self._requests += 1
         request_id = f"request_{self._requests}"
         self._asked[request_id] = what
@@ -156,8 +158,8 @@ class ClaudeAgent:
         return request_id
 
     def mcp(self, method: str, params: Action | None, faults: Faults | None = None) -> str:
-        """Sends a JSON-RPC request or notification to the client's MCP server, inside a control request. Returns
-        the id of the control request.
+        """Sends a JSON-RPC request or notification to the client's MCP server, inside a control request. `params`
+        are None for a method without any; `faults`: as for `send`. Returns the id of the control request.
         """
         message: Action = {"jsonrpc": "2.0", "method": method}
         if not method.startswith("notifications/"):

@@ -75,8 +75,8 @@ def takes_operators_tools(turn: Turn, client: Client, agent: Agent) -> bool:
 
 
 def with_server_tools(turn: Turn, found: ServerTools, *, steps: int, calls: int | None = None) -> Turn:
-    """Returns the turn with the tools of MCP servers (`found`) added after its own. `steps` and `calls` limit how
-    many calls are run.
+    """Returns the turn with the tools of MCP servers (`found`) added after its own. `steps` is the most steps of
+    the model in which this server runs calls, and `calls` the most calls that it runs; None for any number.
 
     A tool of the request wins over the operator's of the same name, and over a tool of a server in the request
     where the whole name with the server's label is the same.

@@ -147,7 +147,6 @@ the agent's server speaks Chat Completions, and can be sent a request's fields t
 `system_prompt`: the developer's instructions are sent as the system prompt, not as text of the user.
 `parallel_calls`: the calls of one step are reported together. `model_choice`: the turn's model is used.
 
-An agent's answers say in `x-codex-uncertain` that it lacks one of these. `sandbox`: the agent's commands run in the
-turn's sandbox. `exact_usage`: the tokens of each request are counted by the provider. `stop_reasons`: the agent
-reports why an answer was cut off.
-"""
+If an agent lacks one of the following, its answers say so in the header `x-codex-uncertain`. `sandbox`: the agent's
+commands run in the turn's sandbox. `exact_usage`: the tokens of each request are counted by the provider.
+`stop_reasons`: the agent reports why an answer was cut off."""

@@ -175,9 +175,10 @@ class Found(msgspec.Struct, frozen=True):
 
 
 async def find_confinement(wanted: Wanted, folder: Path, *, codex: str | None, path: str) -> Found:
-    """Tries the mechanism of the settings, or each one in turn (`auto`), and returns the first that works. `folder`
-    is created for the home and the temporary files of confined programs; `codex` is Codex's program if there is
-    one; `path` is the search path for bubblewrap. Raises `OSError` if the folder cannot be used.
+    """Tries the mechanism of the settings, or each one in turn (`auto`), and returns the first that works; if none
+    does, the result has the reasons alone. `folder` is created for the home and the temporary files of confined
+    programs; `codex` is the path of Codex's program, None if there is none; `path` is the search path for
+    bubblewrap. Raises `OSError` if the folder cannot be used.
     """
     codex_folder, tmp = folder / "codex", folder / "tmp"
     for each in (tmp, *(codex_folder / name for name in CODEX_FOLDERS)):

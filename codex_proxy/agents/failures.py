@@ -240,8 +240,9 @@ def failure_from_text(
 
 
 def retrying(failure: Failure, status: int | None) -> Retrying:
-    """Returns the event for a repeated call of the model, from the failure and the HTTP status of that call. The
-    failure is left out if it is an UPSTREAM_ERROR without a status, because its kind is then only a guess.
+    """Returns the event for a repeated call of the model, from the failure and the HTTP status of that call (None:
+    it is not known). The failure is left out if it is an UPSTREAM_ERROR without a status, because its kind is then
+    only a guess.
     """
     told = failure.kind is not K.UPSTREAM_ERROR or status is not None
     return Retrying(failure.message, status, failure if told else None)

@@ -75,8 +75,8 @@ class Member:
         is_alone: bool = False,
     ) -> None:
         """`make` makes the agent; it raises `Fault` if that fails. `capabilities` are used until the agent has been
-        made. `rules` are given if it is an upstream. `is_alone`: it is the only agent of its server, so that no
-        message needs its name.
+        made. `rules` are the limits for an upstream; None if the agent is none. `is_alone`: it is the only agent of
+        its server, so that no message needs its name.
         """
         self.name = name
         self.is_alone = is_alone

@@ -67,7 +67,10 @@ def agent_able_to(capability: str) -> str | None:
 
 
 def check_name(agent: str, plugin: str | None) -> None:
-    """Raises `ValueError` if `--agent` names no agent that could exist. Does not import plugins."""
+    """Checks the name in `--agent`. Raises `ValueError`, which names the known agents, if there can be no such
+    agent: with a `plugin` (the value of `--agent-plugin`, None if it is not given) any name may exist. Does not
+    import plugins.
+    """
     if agent not in names() and plugin is None and agent not in _entry_points():
         known = (*names(), *sorted(_entry_points()))
         close = difflib.get_close_matches(agent, known, n=1)

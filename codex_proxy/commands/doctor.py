@@ -27,7 +27,9 @@ MAX_SECONDS = 90.0
 
 
 async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: Mapping[str, str]) -> Checkup:
-    """Runs all checks and returns their results. Never raises: an error becomes a failed check."""
+    """Runs all checks and returns their results. `config_file` is the file of the settings, None for the default
+    one. Never raises: an error becomes a failed check.
+    """
     try:
         settings = load(dict(flags), config_file)
         chosen = settings_of(settings, flags, config_file)
@@ -78,7 +80,9 @@ def settings_error_text(error: Exception) -> str:
 
 
 def settings_check(settings: Settings, config_file: Path | None) -> Check:
-    """Checks whether the values of these settings allow a server to start."""
+    """Checks whether the values of these settings, read from `config_file` (None: the default one), allow a server
+    to start. The check is `ok` or `failed`.
+    """
     file = config_file or default_config_file()
     facts: dict[str, Fact] = {"file": str(file), "file_exists": file.is_file()}
     try:

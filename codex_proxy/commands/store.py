@@ -20,7 +20,7 @@ from codex_proxy.store_lifecycle import StoreOpenError, open_store
 
 
 async def show_stats(settings: Settings, *, as_json: bool) -> str:
-    """Returns a text with the number of objects of each kind in the store."""
+    """Returns a text with the number of objects of each kind in the store; with `as_json` it is JSON."""
     async with existing_store(settings) as store:
         found = await store.stats()
     return msgspec.json.format(msgspec.json.encode(found)).decode() if as_json else _as_text(found)

@@ -75,7 +75,9 @@ def print_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
 
 
 def run(base_url: str, key: str | None, *, days: int, as_json: bool) -> int:
-    """Prints the usage of one key in the last `days` days. Returns the exit status."""
+    """Prints the usage of one key in the last `days` days, as a table or (`as_json`) as JSON. `key` is the API key,
+    None for a server that needs none. Returns the exit status: 1, with a message, if the server cannot be asked.
+    """
     try:
         found = asyncio.run(ask(Conversation(base_url, DEFAULT_NAME, key), days))
     except ChatError as error:

@@ -119,7 +119,7 @@ class Step:
                 self._to_repeat.append(item)
 
     def waits_for(self, item: SentItem | None) -> bool:
-        """Whether the agent has yet to begin to repeat this item."""
+        """Whether the agent has yet to begin to repeat this item. False for None."""
         return item in self._to_repeat
 
     def begin_to_repeat(self, item: SentItem | None) -> SentItem | None:

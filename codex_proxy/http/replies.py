@@ -55,7 +55,8 @@ def fault_response(
     failure: Failure, request: web.BaseRequest, *, allow: str | None = None, request_id: str = ""
 ) -> web.Response:
     """Returns the error as JSON in the format of the request's endpoint, with its status and, where they apply,
-    `Retry-After` and `Allow`. `request_id`: the id for a request that has none yet.
+    `Retry-After` and `Allow`. `allow` is the value of `Allow`, None to leave it out. `request_id`: the id for a
+    request that has none yet.
     """
     surface = errors_of(request)
     headers = {}

@@ -216,8 +216,8 @@ def headers_of(
 def ending_of(
     failure: Failure | None, final: dict[str, Any] | None, timings: TurnTimings
 ) -> dict[str, object]:
-    """Returns the fields of the log line about an answer: how it ended and by which event, and its tokens. `final`
-    is the response object, None if it has not ended.
+    """Returns the fields of the log line about an answer: how it ended and by which event, and its tokens.
+    `failure` is why it failed, None if it did not. `final` is the response object, None if it has not ended.
     """
     notes: dict[str, object] = {"first_ms": timings.first_ms}
     if failure is not None:

@@ -68,7 +68,9 @@ class FrameBuffer:
 
 
 class FrameReader:
-    """The frames that one reader has not taken yet."""
+    """The frames that one reader has not taken yet. If they exceed `max_bytes` (None: no limit), they are dropped
+    and `overrun` is set.
+    """
 
     def __init__(self, buffer: FrameBuffer, max_bytes: int | None) -> None:
         self.finished = False

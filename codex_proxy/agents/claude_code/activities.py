@@ -55,7 +55,9 @@ def kind_of(tool: str) -> Kind:
 
 
 def activity(id: str, tool: str, input: msgspec.Raw | None) -> Activity:
-    """Returns the item for a call of one of the agent's own tools. `input` is the JSON of the call's arguments."""
+    """Returns the item for a call of one of the agent's own tools. `input` is the JSON of the call's arguments,
+    None if they are not known; the item then has the tool's name alone.
+    """
     kind = kind_of(tool)
     said = _text(input)
     if kind in ("command", "file_change", "web_search") and said:

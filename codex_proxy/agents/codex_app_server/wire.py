@@ -181,7 +181,7 @@ class TurnError(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TurnPayload(msgspec.Struct, frozen=True):
-    """A turn, as notifications have it."""
+    """A turn, as notifications have it. `error` is set if it failed, else None."""
 
     id: str = ""
     status: str = ""

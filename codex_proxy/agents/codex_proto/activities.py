@@ -63,7 +63,9 @@ def plan_steps(msg: Msg) -> str:
 
 
 def with_reason(text: str, reason: str | None) -> str:
-    """Returns the description of an approval request, with the agent's reason in parentheses."""
+    """Returns the description of an approval request, with the agent's reason in parentheses; without them if it
+    gives none (None or empty).
+    """
     return one_line(f"{text} ({reason})" if reason else text)
 
 

@@ -16,8 +16,8 @@ from codex_proxy.surfaces.usage import TurnTokens
 
 
 class ForwardedAnswer:
-    """Passes the bytes of a forwarded answer on, with the interface of a renderer. `prompt_tokens` estimates the
-    tokens of the request, in case the upstream reports no usage.
+    """Passes the bytes of a forwarded answer on, with the interface of a renderer. `stream`: the client asked for a
+    stream. `prompt_tokens` estimates the tokens of the request, in case the upstream reports no usage.
     """
 
     def __init__(self, *, stream: bool, prompt_tokens: Callable[[], int]) -> None:

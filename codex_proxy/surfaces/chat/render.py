@@ -83,7 +83,12 @@ class ChatRenderer:
     """Renders the events of a turn as a chat completion, streamed or whole. `feed` takes every event of the turn,
     in order, in batches of any size. The private methods append SSE frames to `out`.
 
-    `whole_calls` is for `parallel_tool_calls: false`: each call is then one delta (docs/contract.md#streams).
+    `stream`: the answer is streamed; `include_usage` then adds a chunk with the usage. `legacy_function_call`:
+    calls are sent as `function_call`. `whole_calls` is for `parallel_tool_calls: false`: each call is then one
+    delta (docs/contract.md#streams). `show_activity`: what the agent does is shown. `prompt_tokens` estimates the
+    input; `max_tokens` is the limit that the request sets, which an estimate of the answer's tokens does not
+    exceed; None for no limit. `metrics` measures the stream, None for no measurement. `service_tier` is the tier to
+    report, None to leave the field out.
     """
 
     def __init__(

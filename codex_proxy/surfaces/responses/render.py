@@ -108,9 +108,9 @@ class ResponsesRenderer:
         client_names: Mapping[str, ClientName] | None = None,
     ) -> None:
         """`echo`: the constant fields (`ParsedResponse.echo`). `keep_frames`: see `take_frames`. `client_names`:
-        see `output_item`. `stream`: `feed` returns frames for the client. `activity`: see `output_item`.
-        `encrypted_reasoning`: reasoning items contain it. `prompt_tokens` estimates the input; `max_tokens` is the
-        limit that the request sets, None for none.
+        see `output_item`; None for no names. `stream`: `feed` returns frames for the client. `background`: the
+        response begins as `queued`. `activity`: see `output_item`. `encrypted_reasoning`: reasoning items contain
+        it. `prompt_tokens` estimates the input; `max_tokens` is the limit that the request sets, None for none.
         """
         self._head = Head(id, created_at, echo)
         self._ids = ids

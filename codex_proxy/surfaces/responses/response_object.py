@@ -29,7 +29,8 @@ def echo_of(
     conversation: str | None,
 ) -> dict[str, Any]:
     """Returns the fields that are known from the request and do not change. `effort` and `service_tier` are the
-    effective values. `offered` are the tools; `conversation` is the id of the request's conversation.
+    effective values; `effort` is None if the agent uses its default. `offered` are the tools; `conversation` is the
+    id of the request's conversation, None if it names none.
     """
     echo: dict[str, Any] = {
         "background": bool(request.background),
@@ -178,7 +179,8 @@ class Head:
         usage: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Returns the whole response object with this status and output. `completed_at` is in seconds since 1970;
-        `incomplete` is the object for `incomplete_details`.
+        `incomplete` is the object for `incomplete_details`, and `error` and `usage` are those for the fields of
+        their name. None becomes `null`.
         """
         return {
             **self._first,
