@@ -28,7 +28,9 @@ class Settings:
 
 
 def read_config(arguments: list[str]) -> dict[str, object]:
-    """Returns the settings in `-c key=value` and `--config key=value`. A value that is not JSON becomes a string."""
+    """Returns the settings in `-c key=value` and `--config key=value`. A value that is not JSON becomes a string.
+    Other arguments are ignored.
+    """
     config: dict[str, object] = {}
     rest = iter(arguments)
     for argument in rest:

@@ -77,7 +77,9 @@ ANSWER_SECONDS = 3.0
 
 
 async def port_check(settings: Settings) -> Check:
-    """Checks whether a server could listen on the configured port, or whether codex-proxy already does."""
+    """Checks whether a server could listen on the configured port, or whether codex-proxy already does. The check
+    is `failed` if another program has the port, and a warning if the codex-proxy on it reports trouble.
+    """
     facts: dict[str, Fact] = {"host": settings.host, "port": settings.port, "ours": False}
     if settings.port == 0:
         return Check(name="port", status="ok", message="Any free one is taken (port 0).", facts=facts)
@@ -167,8 +169,8 @@ def folder_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]
 
 
 def state_check(folder: Path) -> Check:
-    """Checks the state folder. This user must be able to write to it and nobody else may read it, because it
-    contains answers.
+    """Checks the state folder. This user must be able to write to it or to make it, else the check is `failed`.
+    Nobody else may read it, because it contains answers; if others can, it is a warning.
     """
     facts: dict[str, Fact] = {"path": str(folder), "exists": folder.exists()}
     if not folder.exists():
@@ -193,7 +195,9 @@ def state_check(folder: Path) -> Check:
 
 
 def keys_check(settings: Settings) -> Check:
-    """Checks the keys file: it must be valid, and nobody else may read or change it."""
+    """Checks the keys file: it must be valid, else the check is `failed`. It is a warning if others may read or
+    change the file, or if a key is needed and there is none.
+    """
     file = settings.keys_path
     facts: dict[str, Fact] = {"path": str(file), "exists": file.exists()}
     try:
@@ -221,7 +225,10 @@ def keys_check(settings: Settings) -> Check:
 
 
 def home_check(settings: Settings) -> Check:
-    """Checks Codex's home and the sign-in file in it, which nobody else should be able to read."""
+    """Checks Codex's home and the sign-in file in it. The check is `failed` if the home cannot be read or the
+    settings name one that does not exist, a warning if others can read the sign-in, and `skipped` if no Codex is
+    used.
+    """
     folder = settings.codex_home
     facts: dict[str, Fact] = {"path": str(folder), "exists": folder.is_dir()}
     if not runs_codex(settings):
@@ -246,7 +253,10 @@ def home_check(settings: Settings) -> Check:
 
 
 def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
-    """Checks the folder that agent turns work in: it must be readable, and writable if the sandbox allows writing."""
+    """Checks the folder that agent turns work in. The check is `failed` if it cannot be read, or turns could write
+    to protected paths in it; a warning if the sandbox allows writing and the folder does not; `skipped` without
+    agent turns.
+    """
     folder = settings.workdir
     facts: dict[str, Fact] = {"path": str(folder), "sandbox": settings.sandbox}
     if is_plain_only(settings):
@@ -271,7 +281,9 @@ def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
 
 
 def mcp_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """Returns the check of the operator's MCP servers; none if no servers are configured."""
+    """Returns the check of the operator's MCP servers; none if no servers are configured. It is `failed` if their
+    file is invalid, and a warning if a program of theirs is missing.
+    """
     return [] if settings.mcp_config is None else [_servers_check(settings, environ)]
 
 

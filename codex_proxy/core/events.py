@@ -34,7 +34,7 @@ ReasoningKind = Literal["summary", "raw"]
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Tokens of one or more model calls."""
+    """Tokens of one or more model calls. `cached` is a part of `input`, and `reasoning` a part of `output`."""
 
     input: int = 0
     cached: int = 0

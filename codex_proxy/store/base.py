@@ -493,7 +493,9 @@ class Maintenance(Protocol):
         ...
 
     async def check(self) -> Checked:
-        """Compares every stored row with its checksum, in small reads."""
+        """Compares every stored row with its checksum, in small reads. Damaged rows are named in the result;
+        nothing is changed.
+        """
         ...
 
     async def vacuum(self) -> int:

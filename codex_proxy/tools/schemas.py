@@ -244,7 +244,7 @@ _known_work = lru_cache(maxsize=256)(schema_work)
 
 
 def verdict_on(check: Check) -> Verdict:
-    """Runs a check in this process and returns its result."""
+    """Runs a check in this process and returns its result; what is wrong with the text is in the result's `wrong`."""
     text = check.text
     if check.fitted and len(text) <= MAX_TEXT:
         text = undo_strict_form(check.schema, text)

@@ -316,7 +316,9 @@ class AcpProcess:
 
 
 class AcpTransport:
-    """The `Transport` of one session: connects it to the shared process and to the session's tool server."""
+    """The `Transport` of one session: connects it to the shared process and to the session's tool server
+    (`endpoint`; None if the client has no tools).
+    """
 
     exclusive = False
 

@@ -45,8 +45,9 @@ SANDBOX_ADVICE = (
 
 
 async def codex_checks(context: AgentContext, agent: Literal["auto"] | Dialect) -> list[Check]:
-    """Returns the checks of program, release, protocol, sign-in and sandbox. A check that depends on a failed one is
-    left out."""
+    """Returns the checks of program, release, protocol, sign-in and sandbox. A check that depends on a failed one
+    is left out. If there is no Codex, the only check is a failed one.
+    """
     settings, environ = context.settings, context.environ
     search_path = environ.get("PATH", os.defpath)
     program = find_codex(settings.codex_bin, search_path)
@@ -74,7 +75,7 @@ async def codex_checks(context: AgentContext, agent: Literal["auto"] | Dialect) 
 
 
 def version_check(version: Version) -> Check:
-    """Returns the check of the release: which it is, and how many tests failed with it."""
+    """Returns the check of the release: which it is, and how many tests failed with it. It is always `ok`."""
     failed, newest = TESTED_RELEASES.get(version), str(NEWEST_TESTED)
     facts: dict[str, Fact] = {
         "version": str(version),
@@ -90,7 +91,9 @@ def version_check(version: Version) -> Check:
 
 
 def protocol_check(protocol: Protocol) -> Check:
-    """Returns the check of the protocol by which Codex is driven, and of the capabilities that this release lacks."""
+    """Returns the check of the protocol by which Codex is driven, and of the capabilities that this release lacks.
+    It is `failed` if this server cannot drive the release, and a warning if a capability is lacking.
+    """
     if protocol.fault:
         return Check(name="protocol", status="failed", message=protocol.fault, advice=protocol.fault)
     facts: dict[str, Fact] = {"agent": protocol.agent}
@@ -177,7 +180,9 @@ def file_sign_in(settings: Settings, provider: ProviderConfig) -> Check:
 async def sign_in(
     program: str, provider: ProviderConfig, settings: Settings, environ: Mapping[str, str], folder: str
 ) -> Check:
-    """Starts an app-server, asks it who is signed in (`account/read`), and ends it. Returns the check."""
+    """Starts an app-server, asks it who is signed in (`account/read`), and ends it. Returns the check: `failed` if
+    nobody is signed in or Codex does not start, a warning if a variable that the provider needs is not set.
+    """
     home = settings.codex_home
     facts: dict[str, Fact] = {"provider": provider.id, "codex_home": str(home)}
     missing = [name for name in provider.env_names if not environ.get(name)]
@@ -220,7 +225,7 @@ def login_command(program: str, settings: Settings, environ: Mapping[str, str]) 
 
 async def sandbox(program: str, settings: Settings, environ: Mapping[str, str], folder: str) -> Check:
     """Runs a command in Codex's sandbox, with `folder` as its Codex home, and returns the check whether that works
-    here.
+    here: a warning if it does not, or if the settings use no sandbox.
     """
     bubblewrap = shutil.which("bwrap", path=environ.get("PATH", os.defpath))
     facts: dict[str, Fact] = {"sandbox": settings.sandbox, "bubblewrap": bubblewrap}

@@ -85,7 +85,7 @@ class Answer:
         """The ids of open items, by `message`, `reasoning`, or the id of the call."""
 
     def feed(self, chunk: dict[str, Any]) -> list[Event]:
-        """Reads a chunk. Returns the events that it adds."""
+        """Reads a chunk. Returns the events that it adds. Parts of an unexpected form are ignored."""
         usage = usage_in(chunk)
         if usage is not None:
             self.usage = usage

@@ -55,7 +55,9 @@ async def _check(context: AgentContext) -> list[Check]:
 
 async def check_upstream(context: AgentContext, wire: Wire) -> list[Check]:
     """Returns the checks whether the upstream answers, and which models it has. It is only asked for its models,
-    which costs nothing. `wire` is the API that it speaks.
+    which costs nothing. `wire` is the API that it speaks. The check is `failed` if the settings are invalid or the
+    upstream refuses or does not answer, a warning if it lists no models, and `skipped` if only clients have keys
+    for it.
     """
     from codex_proxy.agents.openai_chat.agent import request_models_once
     from codex_proxy.commands.checkup import Check, Fact

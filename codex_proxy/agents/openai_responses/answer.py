@@ -94,8 +94,9 @@ class Answer:
         """The number of annotations that came in events of their own, by the message's id."""
 
     def feed(self, event: Mapping[str, Any]) -> list[Event]:
-        """Reads an event, and returns the events that it adds. A whole response that is not a stream event is read as
-        the final one."""
+        """Reads an event, and returns the events that it adds. A whole response that is not a stream event is read
+        as the final one. Events and fields of an unexpected form are ignored.
+        """
         out: list[Event] = []
         kind = _type_of(event)
         if event.get("object") == "response":
