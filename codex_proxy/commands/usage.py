@@ -36,7 +36,9 @@ _FIGURES = (
 
 
 async def of_all_keys(settings: Settings, days: int) -> list[dict[str, Any]]:
-    """Returns the usage of every key, a row per day and model, read from the store's file. Raises `StoreOpenError`."""
+    """Returns the usage of every key, a row per day and model, read from the store's file. Raises `StoreOpenError`
+    if the settings have no such file, or it cannot be read.
+    """
     if settings.store != "sqlite":
         raise StoreOpenError(
             f"with PROXY_STORE={settings.store} usage is kept by the server only: each key may ask it"

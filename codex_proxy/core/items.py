@@ -32,7 +32,9 @@ Role = Literal["developer", "user", "assistant"]
 
 class HistoryMessage(msgspec.Struct, frozen=True):
     """A message of the history. The role `system` is replaced by `developer`, because the agent drops `system`
-    messages without an error."""
+    messages without an error. `phase` is `commentary` or `final_answer`, None if the client names none; `id` is the
+    message's id, None if it has none.
+    """
 
     role: Role
     parts: tuple[Part, ...]
@@ -124,7 +126,8 @@ ItemStatus = Literal["completed", "incomplete", "failed"]
 
 class Message(msgspec.Struct, frozen=True, gc=False):
     """A message of the assistant. `choice` is the index of the choice that it belongs to; None where the agent
-    gives one answer, which is then the answer of every choice that was asked for.
+    gives one answer, which is then the answer of every choice that was asked for. `phase` is `commentary` or
+    `final_answer`, None if the agent does not say.
     """
 
     id: str

@@ -196,7 +196,7 @@ async def _with_server_tools(
 
 async def prepare_shorter(service: ResponsesService, prepared: PreparedResponse) -> PreparedResponse:
     """Prepares the response anew without the older half of its context. To be called only if `may_shorten` is true.
-    Raises `Fault`.
+    Raises the same `Fault` as the first preparation.
     """
     context = shortened(prepared.context)
     assert context is not None, "there is something to leave out"

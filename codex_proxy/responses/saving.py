@@ -59,8 +59,8 @@ async def end_stored_response(
     append: Append | None = None,
 ) -> None:
     """Stores the final object of a background response and, in the same transaction, the webhooks about it. Changes
-    nothing if the response has ended already. Raises `StoreError`. `output` are its output items; `append` is what
-    to add to its conversation. None: nothing.
+    nothing if the response has ended already. Raises `StoreError` if that fails; then nothing is stored. `output`
+    are its output items; `append` is what to add to its conversation. None: nothing.
     """
     webhooks = service.webhooks
     try:

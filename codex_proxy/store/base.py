@@ -372,7 +372,9 @@ class Responses(Protocol):
     async def frames(
         self, owner: str, response_id: str, *, after: int = -1, limit: int = 1000
     ) -> list[Frame]:
-        """Returns at most `limit` events with a number above `after`, in order. Raises `NotStored`."""
+        """Returns at most `limit` events with a number above `after`, in order; an empty list if none is stored.
+        Raises `NotStored` if there is no such response.
+        """
         ...
 
 
@@ -445,7 +447,9 @@ class Conversations(Protocol):
         ...
 
     async def conversation_context(self, owner: str, id: str) -> ConversationContext:
-        """Returns every item of the conversation, and its version. Raises `NotStored`."""
+        """Returns every item of the conversation, and its version. Raises `NotStored` if there is no such
+        conversation.
+        """
         ...
 
 

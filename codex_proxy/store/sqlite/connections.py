@@ -156,7 +156,7 @@ class Writer:
             write.value = write.job(connection)
         except Exception as error:
             if isinstance(error, sqlite3.Error) and as_store_error(error, self._location) is not None:
-                raise  # the world's fault: the whole transaction is in doubt
+                raise  # the disk or the file is at fault: the whole transaction is in doubt
             connection.execute("ROLLBACK TO job")
             write.error = error
         connection.execute("RELEASE job")

@@ -34,7 +34,7 @@ class ListEntry(NamedTuple):
 def row_of(
     connection: sqlite3.Connection, kind: Literal["response", "conversation"], owner: str, id: str
 ) -> int:
-    """Returns the row of a response or conversation. Raises `NotStored`."""
+    """Returns the row of a response or conversation. Raises `NotStored` if the owner has none with this id."""
     row = connection.execute(
         f"SELECT seq FROM {kind}s WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
     ).fetchone()
@@ -44,7 +44,7 @@ def row_of(
 
 
 def item_of(row: Sequence[Any]) -> StoredItem:
-    """Returns the item in a row of `COLUMNS`. Raises `StoreDamaged`."""
+    """Returns the item in a row of `COLUMNS`. Raises `StoreDamaged` if its content does not match its checksum."""
     id, json, raw, created, digest = row
     if item_digest(json, raw) != digest:
         raise damaged(f"the item {id}")

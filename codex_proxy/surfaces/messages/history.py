@@ -54,7 +54,8 @@ def history_of(
     messages: Sequence[wire.InputMessage], reader: BlockReader, identity: str
 ) -> tuple[HistoryItem, ...]:
     """Turns `messages` into the history of a turn. `identity` names the agent and model that will read it. `reader`
-    reads the content blocks.
+    reads the content blocks. Raises `Fault` INVALID_REQUEST for a block that cannot be read, such as an invalid
+    image in the newest message of the user.
     """
     newest = max((index for index, each in enumerate(messages) if each.role == "user"), default=-1)
     history = _History(reader, identity)
