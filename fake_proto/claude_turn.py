@@ -185,7 +185,7 @@ class ClaudeTurn:
         yield from self._own("TodoWrite", {"todos": action["plan"]}, "noted")
 
     def play_big_line(self, action: Action) -> Waits:
-        """Writes a command with `bytes` bytes of output in one line."""
+        """Writes a command whose output is one line, of as many bytes as the action's `bytes` says."""
         yield from self._own("Bash", {"command": "yes"}, "y" * action["bytes"])
 
     def play_unknown_request(self, action: Action) -> Waits:

@@ -44,8 +44,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 def add(settings: Settings, name: str, limits: Limits, *, replace: bool) -> tuple[str, str]:
     """Creates a key; with `replace` it may replace one of the same name. Returns the key, and a text about it for
-    the user. Raises `KeysError` if the name is invalid or taken, a root is no folder, or the file cannot be read or
-    written.
+    the user. Raises `KeysError` if the name is invalid or taken, a folder of `limits` does not exist, or the file
+    of keys cannot be read or written.
     """
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(f"'{DEFAULT_NAME}' is the name of the key in PROXY_API_KEY: take another name")

@@ -36,8 +36,9 @@ _FIGURES = (
 
 
 async def of_all_keys(settings: Settings, days: int) -> list[dict[str, Any]]:
-    """Returns the usage of every key, a row per day and model, read from the store's file. Raises `StoreOpenError`
-    if the settings have no such file, or it cannot be read.
+    """Returns the usage of every key, read from the store's file: a row per day, key and model, with `start_time`
+    (seconds since 1970), `key`, `model`, and the sums of requests and tokens. Raises `StoreOpenError` if the settings
+    have no such file, or it cannot be read.
     """
     if settings.store != "sqlite":
         raise StoreOpenError(
@@ -61,7 +62,7 @@ def _row(figures: Figures) -> dict[str, Any]:
 
 
 def show_rows(rows: list[dict[str, Any]], console: Console) -> None:
-    """Prints the rows of `of_all_keys` as a table."""
+    """Prints usage as a table. `rows` has a mapping per day, key and model, as `of_all_keys` returns them."""
     table = _table("day", "key", "model")
     for row in rows:
         table.add_row(_day(row["start_time"]), _cell(row["key"]), _cell(row["model"]), *_figures(row))

@@ -57,8 +57,8 @@ class Picture(NamedTuple):
 
 def clean_data_url(url: str) -> str:
     """Returns the data URL with the actual type of its bytes and canonical base64. Line breaks, the URL-safe
-    alphabet, percent-encoding and missing padding are corrected. Raises `NoImageError` for anything else that is no
-    base64, and for what is no image."""
+    alphabet, percent-encoding and missing padding are corrected. Raises `NoImageError` if the text is not base64 even
+    so, or its bytes are no image."""
     head = _HEAD.match(url)
     if head is None:
         raise NoImageError("is no data URL in base64")

@@ -115,7 +115,7 @@ class McpServer:
         raise AssertionError("the last try returns or raises")
 
     async def close(self) -> None:
-        """Ends the connection and waits for that, within the limits. May be called twice."""
+        """Ends the connection, and returns when it has ended or the time for that is over. May be called twice."""
         self._closed = True
         pending = [task for task in (self._starting, self._listing) if task is not None and not task.done()]
         for task in pending:

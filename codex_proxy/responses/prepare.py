@@ -85,9 +85,10 @@ async def prepare_in_context(
     created: float,
     held: ConversationTurn | None = None,
 ) -> PreparedResponse:
-    """Prepares a response whose context was already read. The limits that its owner has now are applied. `id` and
-    `created` (seconds since 1970) are those of the new response. `held` is its turn in the conversation; None if
-    there is none.
+    """Prepares a response whose context was already read. Raises `Fault` if the limits that its owner has now, or the
+    agent, do not allow it. `id` and `created` (seconds since 1970) are those of the new response. `held` is the lock
+    that makes other responses of the same conversation wait; whoever ends the response releases it. None if the
+    response belongs to no conversation.
     """
     turn, replay = turn_in_context(parsed, context, service.runs.identity(parsed.turn))
     admitted = await service.admission.admit(

@@ -256,8 +256,9 @@ class IdleSessions:
             self._drop(next(iter(self._kept.values())).session)
 
     def take(self, key: bytes, turn: Turn) -> ReusedSession | None:
-        """Removes and returns a session with this key whose thread has seen the beginning of the turn's history;
-        None if there is none.
+        """Removes and returns a session whose thread has seen the beginning of the turn's history; None if there is
+        none. `key` is the `thread_key` of the turn: only a session with the same settings and owner may go on with
+        it.
         """
         history = turn.history
         computed: tuple[Digests, tuple[int, ...]] | None = None

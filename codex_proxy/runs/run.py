@@ -198,8 +198,8 @@ class RunOwner(Protocol):
 
 
 class Run:
-    """One turn of a client while it runs. `most`: the most characters that it may put out. `keeps_max_tokens`: the
-    agent applies the turn's `max_tokens`, so the run does not.
+    """One turn of a client while it runs. `max_chars`: the most characters that it may put out. `keeps_max_tokens`:
+    the agent itself ends its answer at the turn's `max_tokens`, so the run need not.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class Run:
         *,
         client: str,
         calls: ServerCalls,
-        most: int = MAX_TURN_CHARS,
+        max_chars: int = MAX_TURN_CHARS,
         keeps_max_tokens: bool = False,
     ) -> None:
         self.log = EventLog(self._backlog)
@@ -244,7 +244,7 @@ class Run:
         self._replayed = False
         self._repair = TurnRepair()
         most_tokens = None if keeps_max_tokens else turn.max_tokens
-        self._limits = TurnLimits(chars=most, stop=turn.stop, max_tokens=most_tokens)
+        self._limits = TurnLimits(chars=max_chars, stop=turn.stop, max_tokens=most_tokens)
         self._spent_before = Usage()
         """The tokens of a first attempt that was discarded."""
         self._spent: UsageReported | None = None

@@ -171,7 +171,7 @@ class RunScheduler:
         calls = ServerCalls(runner, lambda work: self._clean_up(work, context))
         run = Run(
             turn, started.attempt, loop, self._deadlines(turn), self,
-            client=owner, calls=calls, most=self._limits.size,
+            client=owner, calls=calls, max_chars=self._limits.size,
             keeps_max_tokens="max_tokens" in self.agent_of(turn).capabilities,
         )  # fmt: skip
         self._runs[run] = _Started(slot, durable, remembers, replay, context)
