@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import psutil
 import pytest
 from aiohttp import web
 from hypothesis import given
@@ -164,6 +165,10 @@ class Terminal:
     async def shows(self, text: str, times: int = 1) -> None:
         await until(lambda: self.shown.count(text.encode()) >= times)
 
+    def waits(self) -> bool:
+        """Whether it waits for a line. Python's readline misses a signal between its prompt and its wait."""
+        return psutil.Process(self.process.pid).status() == psutil.STATUS_SLEEPING
+
 
 @asynccontextmanager
 async def terminal(proxy: Proxy, home: Path) -> AsyncIterator[Terminal]:
@@ -231,6 +236,7 @@ async def test_ctrl_c_ends_the_turn_and_not_the_program(tmp_path: Path) -> None:
         chat.type("hello")
         await chat.shows(SAYS)
         await chat.shows("> ", times=3)  # not before: until then it would end the turn
+        await until(chat.waits)
         chat.process.send_signal(signal.SIGINT)
         await chat.shows("/quit leaves.")
         os.write(chat.master, b"\x04")
