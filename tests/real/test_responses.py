@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI, BadRequestError
+from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from openai.types.responses import Response, ResponseFunctionToolCall
 from pydantic import BaseModel
 
@@ -20,7 +20,7 @@ from tests.real.model_server import ModelServer, Request
 from tests.real.proxy import Proxy
 from tests.real.shared import EVERY_WAY, Proxies, Restarts
 from tests.real.tool_loop import assert_grows, input_of, types_of
-from tests.waiting import eventually
+from tests.waiting import eventually, polled
 
 WEATHER: dict[str, Any] = {
     "type": "function",
@@ -293,7 +293,13 @@ async def test_a_client_that_leaves_stops_the_real_agent(proxy: Proxy, model_ser
     await stream.close()
     assert await model_server.calls[0].ending() == "client_gone"
     await eventually(lambda: proxy.idle)
-    assert (await proxy.client.responses.retrieve(id)).status == "cancelled"
+
+    async def stored() -> str | None:
+        with suppress(NotFoundError):  # it is saved a moment after its turn has ended
+            return (await proxy.client.responses.retrieve(id)).status
+        return None
+
+    assert await polled(stored) == "cancelled"
 
 
 @pytest.mark.parametrize("stream", [False, True])
