@@ -121,6 +121,9 @@ class AgentSession:
         does not keep a client's texts."""
         self.origin: OriginMarks | None = None
         """Marks encrypted content of this agent, if the server has several; else None."""
+        self.ran_before = not transport.exclusive
+        """Whether the child ran before the turn. If it then ends before it prints anything of the turn, another child
+        can be given the turn: the model was not asked, and the end may have nothing to do with the turn."""
         self.silence_hint = ""
         """A sentence for the client about what the agent is probably doing if it sends nothing for long; empty if
         nothing is known."""
@@ -175,11 +178,6 @@ class AgentSession:
 
     def answer(self, ask_id: str, reply: Reply) -> None:
         self._do(self._dialect.answer, ask_id, reply)
-
-    @property
-    def exclusive(self) -> bool:
-        """Whether the child serves only this session."""
-        return self.transport.exclusive
 
     @property
     def can_resume(self) -> bool:

@@ -293,7 +293,7 @@ class Run:
         if session.reopens:
             self._replayable = "unseen"
         else:
-            self._replayable = "" if session.exclusive or self._replayed else "unheard"
+            self._replayable = "unheard" if session.ran_before and not self._replayed else ""
         session.begin()
 
     def resume_session(self, reused: ReusedSession) -> None:

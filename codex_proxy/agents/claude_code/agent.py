@@ -113,13 +113,17 @@ class ClaudeCodeAgent:
             key = LaunchKey("agent", turn.workdir, turn.sandbox)
         if turn.model == "default":
             turn = msgspec.structs.replace(turn, model="")
-        transport = self._take(key) or await self._started(key)
+        waiting = self._take(key)
+        session = AgentSession(turn, ClaudeCodeTurn(), waiting or await self._started(key))
+        session.ran_before = waiting is not None
         self._restock_soon(key)
-        return AgentSession(turn, ClaudeCodeTurn(), transport)
+        return session
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
-        assert isinstance(session.transport, ClaudeTransport)
-        await self._end(session.transport)
+        transport = session.transport
+        assert isinstance(transport, ClaudeTransport)
+        self.restarts += session.ran_before and transport.exit is not None and not transport.printed
+        await self._end(transport)
 
     # --- processes ------------------------------------------------------------------------------
 
@@ -137,9 +141,9 @@ class ClaudeCodeAgent:
         return None
 
     async def _started(self, key: LaunchKey) -> ClaudeTransport:
-        transport = ClaudeTransport(self._processes.command(key), self._clock.monotonic(), self._set_idle)
+        transport = ClaudeTransport(self._clock.monotonic(), self._set_idle)
         try:
-            await transport.launch()
+            await transport.start(self._processes.command(key))
         except SpawnError as error:
             raise Fault(spawn_failure(error)) from error
         self._live.add(transport)
@@ -179,7 +183,6 @@ class ClaudeCodeAgent:
             await transport.release(finished=True)
         finally:
             self._live.discard(transport)
-            self.restarts += transport.restarts
 
     def _end_later(self, transport: ClaudeTransport) -> None:
         self._do(self._end(transport))
@@ -199,8 +202,7 @@ class ClaudeCodeAgent:
 
     def processes(self) -> ProcessCounts:
         idle = len(self._idle) + len(self._waiting)
-        restarts = self.restarts + sum(transport.restarts for transport in self._live)
-        return ProcessCounts(idle=idle, busy=max(0, len(self._live) - idle), restarts=restarts)
+        return ProcessCounts(idle=idle, busy=max(0, len(self._live) - idle), restarts=self.restarts)
 
     def trouble(self) -> Failure | None:
         """Returns the failure of a missing program, or of a missing sign-in at the last check; None if neither."""

@@ -37,64 +37,31 @@ RENEWED: Final = Ended(stderr_tail="The process was ended to make room for other
 
 class ClaudeTransport(ChildTransport):
     """A `Transport` of one process. `on_idle` is called when its session is kept for a later turn, and when it is
-    used again.
+    used again."""
 
-    A process may end while it waits for a turn, or so shortly after it was given one that it has printed nothing.
-    Such a process has not asked the model anything, so the turn is given to a new one, once.
-    """
-
-    def __init__(
-        self, command: Command, started_at: float, on_idle: Callable[[ClaudeTransport, bool], None]
-    ) -> None:
-        """`command` starts the process. `started_at`: seconds of a monotonic clock."""
+    def __init__(self, started_at: float, on_idle: Callable[[ClaudeTransport, bool], None]) -> None:
+        """`started_at`: seconds of a monotonic clock."""
         super().__init__()
         self.started_at = started_at
         self.exit: Exit | None = None
-        self.restarts = 0
-        """The number of times that a new process was started for a turn."""
-        self._command = command
+        self.printed = False
+        """Whether the process has printed something. One that waits for a turn has not."""
         self._on_idle = on_idle
         self._attached: TransportReader | None = None
-        self._unanswered: bytes | None = b""
-        """What was sent to a process that has printed nothing; None once it has printed something."""
-        self._restarting: asyncio.Task[None] | None = None
-
-    async def launch(self) -> None:
-        """Starts the process. Raises `SpawnError` if it cannot be started."""
-        await self.start(self._command)
 
     def attach(self, reader: TransportReader) -> None:
         super().attach(reader)
         self._attached = reader
         if self.exit is not None:  # while it waited for its turn
-            asyncio.get_running_loop().call_soon(self.ended, self.exit)
-
-    def send(self, writes: bytes) -> None:
-        if self._unanswered is not None:
-            self._unanswered += writes
-        super().send(writes)
+            asyncio.get_running_loop().call_soon(super().ended, self.exit)
 
     def received(self, chunk: bytes) -> None:
-        self._unanswered = None
+        self.printed = True
         super().received(chunk)
 
     def ended(self, exit: Exit) -> None:
         self.exit = exit
-        if self._attached is not None and self._unanswered and not self.restarts:
-            self.restarts += 1
-            self._restarting = asyncio.ensure_future(self._restart(exit))
-        else:
-            super().ended(exit)
-
-    async def _restart(self, exit: Exit) -> None:
-        """Gives what was sent to a new process. If none can be started, reports how the previous one ended."""
-        try:
-            await self.launch()
-        except SpawnError:
-            super().ended(exit)
-            return
-        self.exit = None
-        super().send(self._unanswered or b"")
+        super().ended(exit)
 
     def set_idle(self, idle: bool) -> None:
         self._on_idle(self, idle)
@@ -106,8 +73,6 @@ class ClaudeTransport(ChildTransport):
 
     async def release(self, *, finished: bool) -> None:
         self._attached = None
-        if self._restarting is not None:
-            await self._restarting
         await super().release(finished=finished)
 
 
