@@ -1,7 +1,8 @@
 """The Prometheus metrics of one server, in a registry of their own.
 
-They read the server's parts and change none. The number of label values is bounded: routes are templates, errors
-are kinds of fault, and an unknown model is `other`. A request is counted once, at its end.
+Collecting them changes nothing in the server. The number of label values is bounded: a `route` is the path template
+of an endpoint (`/v1/responses/{id}`), an `error` is the kind of a `Fault`, and a model that the server does not
+list is `other`. A request is counted once, at its end.
 """
 
 from __future__ import annotations
@@ -53,8 +54,10 @@ default limit of a turn."""
 
 
 class State(Collector):
-    """Collects gauges when metrics are read: open streams, turns, child processes, the store. `stream_limit` is the
-    most streams that may be open at once, None for any number; `store` is the store's file, None if there is none.
+    """Collects the gauges of the server's state whenever the metrics are read: open streams, running and queued
+    turns, child processes, the store's size on disk, and whether each agent is ready. `stream_limit` is the most
+    streams that may be open at once, None for any number; `store` is the path of the store's file, None if the
+    store has no file.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class State(Collector):
         self._store = store
 
     def collect(self) -> Iterable[Metric]:
-        """Yields all gauges, and the counter of processes that ended unexpectedly."""
+        """Yields all gauges, and the counter of agent processes that ended unexpectedly."""
         manager, agent = self._manager, self._manager.agent
         yield _gauge("active_streams", "Streams that are open.", self._slots.active)
         limit = "Streams that may be open at once; 0 is any number."
@@ -123,7 +126,9 @@ class State(Collector):
 
 
 class Metrics:
-    """Implements `Meter` with Prometheus metrics."""
+    """Implements `http.metrics.Meter`, which counts finished requests, with Prometheus metrics. `known_models` maps
+    the `model` of a request to the label for it.
+    """
 
     def __init__(self, state: State, known_models: Callable[[str], str]) -> None:
         self._registry = CollectorRegistry()
@@ -194,9 +199,12 @@ class Metrics:
 
 
 def known_models(catalog: ModelCatalog) -> Callable[[str], str]:
-    """Returns a function that maps a model's name to its listed name, and an unknown one to `other`. If the server has
-    several agents, a name that is not listed itself (`gemini`, `sonnet`) becomes the listed one that it means, and
-    one of an agent that takes any name `AGENT/other`.
+    """Returns a function that maps a model name in a request to a label: the name under which the server lists the
+    model, or `other` if the name means no model of the server.
+
+    If the server has several agents, a name that is not listed itself (`gemini`, `sonnet`) gets the label of the
+    listed model that it is an alias of. If it stands for a model that its agent accepts without listing it, the
+    label is `AGENT/other`.
     """
     listed: dict[str, str] = {}
     models: tuple[AgentModel, ...] | None = None
@@ -256,7 +264,9 @@ class LoopDelay:
         self._timer: asyncio.TimerHandle | None = None
 
     async def watched(self, _: web.Application) -> AsyncIterator[None]:
-        """Measures as long as the application runs. For `cleanup_ctx`."""
+        """For `Application.cleanup_ctx`: starts the measurement at the application's startup, and stops it at the
+        cleanup.
+        """
         loop = asyncio.get_running_loop()
         self._arm(loop)
         yield

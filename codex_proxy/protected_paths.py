@@ -1,7 +1,8 @@
-"""The paths that commands in a writable sandbox must not be able to change, and the folders that they may write to.
+"""The paths that an agent's commands must not be able to change although their sandbox may write to disk, and the
+folders that commands may write to.
 
-It reads the settings, the environment and the disk, and changes nothing. A command that could change the server's
-code, its state folder or Codex's program would decide what runs outside of its sandbox.
+This module reads the settings, the environment and the disk, and changes nothing. A command that could change the
+server's code, its state folder or Codex's program could decide what runs outside of the sandbox.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class WritableTmp(msgspec.Struct, frozen=True):
 
 
 def places_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Returns the path with all links resolved, and every symbolic link in it, since replacing a link replaces its
-    target.
+    """Returns all paths to protect for one path: the path with all symbolic links resolved, which is the last one,
+    and before it every symbolic link in the path, because replacing a link changes what the path refers to.
     """
     found: list[str] = []
     rest = Path(os.path.abspath(os.path.expanduser(path))).parts[::-1]
@@ -66,8 +67,9 @@ def places_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def protected_paths(settings: Settings, environ: Mapping[str, str]) -> tuple[Protected, ...]:
-    """Returns the paths that no agent may change, because their content decides what the server does: its code, its
-    state folder, Codex's program and home, and links to them. The path to name in a message comes first.
+    """Returns the paths that no agent may change, because their content decides what the server does: the server's
+    settings and state folder, the code of the server, of Python and of an agent plugin, and each Codex's program
+    and home. Symbolic links in these paths are included.
     """
     return tuple(
         dict.fromkeys(
@@ -94,8 +96,9 @@ def _own_files(settings: Settings) -> Iterator[tuple[str, str | Path, bool]]:
 
 
 def _code() -> Iterator[tuple[str, str | Path, bool]]:
-    """Yields what it is, the path, and whether its whole content is protected, for the code that Python runs and
-    imports. A folder that only contains such a folder (a checkout) is not protected as a whole.
+    """Yields the code that Python runs and imports, each as a name for messages, a path, and whether everything in
+    the folder is protected. A folder on `sys.path` that is no `site-packages`, such as a checkout, is not protected
+    as a whole.
     """
     for package in ("codex_proxy", "fake_proto"):
         spec = importlib.util.find_spec(package)
@@ -134,7 +137,7 @@ def _one_codex(settings: Settings, environ: Mapping[str, str]) -> Iterator[tuple
 
 
 def writable_tmp(environ: Mapping[str, str], protected: Iterable[Protected]) -> WritableTmp:
-    """Returns which temporary folders commands may write to: those that contain no protected path."""
+    """Returns which temporary folders commands may write to: those in which no protected path lies."""
     places = tuple(protected)
     tmpdir = environ.get("TMPDIR", "")
     return WritableTmp(
@@ -144,9 +147,10 @@ def writable_tmp(environ: Mapping[str, str], protected: Iterable[Protected]) -> 
 
 
 def workspace_write_policy(settings: Settings, environ: Mapping[str, str]) -> WorkspaceWrite:
-    """Returns the policy of the user's config.toml, without temporary folders that contain protected paths. These
-    are left out instead of refused, because commands seldom need them, and a server in /tmp should start. Raises
-    `ConfigError` if config.toml cannot be read or is invalid.
+    """Returns the table `[sandbox_workspace_write]` of the user's config.toml, without the writable folders that
+    contain protected paths: such roots are left out, and such temporary folders are excluded. They cause no error
+    here, because a server without a sandbox may start with any writable folders, and one in /tmp should start.
+    Raises `ConfigError` if config.toml cannot be read or is invalid.
     """
     policy = user_workspace_write(settings)
     protected = protected_paths(settings, environ)
@@ -162,8 +166,8 @@ def workspace_write_policy(settings: Settings, environ: Mapping[str, str]) -> Wo
 
 
 def unreadable_paths(settings: Settings) -> tuple[str, ...]:
-    """Returns the paths that the commands of clients must not read: the store, the keys, the settings, and the
-    sign-in.
+    """Returns the paths that an agent's commands must not read: the state folder, the store, the files with the
+    server's keys, settings and list of MCP servers, and each Codex's sign-in (`auth.json`).
     """
     store = settings.store_file
     homes = dict.fromkeys([settings.codex_home, *(each.codex_home for each in codex_settings(settings))])
@@ -178,8 +182,8 @@ def unreadable_paths(settings: Settings) -> tuple[str, ...]:
 
 
 def user_workspace_write(settings: Settings) -> WorkspaceWrite:
-    """Returns the policy for `workspace-write` in the user's config.toml, the default one if there is no such file.
-    Raises `ConfigError` if the file cannot be read or is invalid.
+    """Returns the table `[sandbox_workspace_write]` of the config.toml in Codex's home; its defaults if there is no
+    such file. Raises `ConfigError` if the file cannot be read or is invalid.
     """
     from codex_proxy.agents.codex.sandbox_config import workspace_write
     from codex_proxy.agents.codex.shadow_home import ConfigError
@@ -192,7 +196,9 @@ def user_workspace_write(settings: Settings) -> WorkspaceWrite:
 
 
 def write_conflict(settings: Settings, environ: Mapping[str, str]) -> str | None:
-    """Returns why a server must not start with these settings, and what to do; None if it may."""
+    """Returns a message that says why the server must not start with these settings, and what to do: with the
+    sandbox `workspace-write`, the agent's commands could change a protected path. None if the server may start.
+    """
     if settings.sandbox != "workspace-write" or settings.builtin_tools == "never":
         return None
     protected = protected_paths(settings, environ)
@@ -210,8 +216,8 @@ def write_conflict(settings: Settings, environ: Mapping[str, str]) -> str | None
 
 
 def _root_conflict(settings: Settings, protected: tuple[Protected, ...]) -> str | None:
-    """Returns a message about the first writable folder in the config.toml of one Codex through which commands
-    could change one of the `protected` paths; None if there is none.
+    """Returns a message about the first of the `writable_roots` in one Codex's config.toml that contains one of the
+    `protected` paths; None if there is none, or if the file cannot be read. `settings` are those of that Codex.
     """
     from codex_proxy.agents.codex.shadow_home import ConfigError
 

@@ -1,9 +1,10 @@
-"""One child process: its input and output, and its reliable end.
+"""One child process: its input and output, and how it is ended.
 
-An end escalates: close stdin, wait a grace time, then let the warden send SIGTERM, wait again, and kill. The exit and
-the end of stdout are watched separately: a grandchild may hold the pipe long after the exit, and a child may close
-its stdout and run on. Everything happens in callbacks and timers of the event loop, so that there is no task that
-could be cancelled half-way.
+The program runs under the warden (`process/warden.py`), a small process of its own that kills the program's
+descendants. A child is ended step by step: its stdin is closed, it gets a grace time, the warden sends SIGTERM, it
+gets another grace time, and the warden kills it. The exit and the end of stdout are watched separately: a
+grandchild may hold the pipe open long after the child's exit, and a child may close its stdout and continue to run.
+Everything happens in callbacks and timers of the event loop, so there is no task that could be cancelled half-way.
 """
 
 from __future__ import annotations
@@ -113,8 +114,8 @@ HIGHEST_SIGNAL = 64
 class Exit(msgspec.Struct, frozen=True):
     """How a child ended: by exit code or by signal (the other is None); both are None if it could not be killed.
 
-    An exit code above 128 counts as a signal, as in a shell. `stderr_tail` is the last part of what it wrote to
-    stderr.
+    An exit code of 128 + n, with n from 1 to 64, is reported as signal n, because a shell's exit code has that
+    meaning. `stderr_tail` is the last 8 KiB that the child wrote to stderr, decoded as UTF-8.
     """
 
     code: int | None
@@ -126,10 +127,12 @@ class ChildListener(Protocol):
     """Receives a child's output and its end. Its methods are called on the event loop and must not block."""
 
     def received(self, chunk: bytes) -> None:
-        """Handles a chunk of stdout, as it was read from the pipe."""
+        """Handles a chunk of the child's stdout. A chunk is what one read of the pipe returned, so it may end
+        within a line.
+        """
 
     def ended(self, exit: Exit) -> None:
-        """Handles the end of the child. Called exactly once, after the last `received`."""
+        """Handles the end of the child. Called exactly once, after the last call of `received`."""
 
 
 class Child:
@@ -143,8 +146,9 @@ class Child:
         listener: ChildListener,
         on_stderr: Callable[[bytes], None] | None = None,
     ) -> None:
-        """Takes over the process and descriptors of `launched`. Use `spawn` to make one. `on_stderr` is called with
-        what the child writes to stderr.
+        """Takes over the process and descriptors of `launched`, which was made from `command`. Called by `spawn`.
+        `listener` gets the output and the end. `on_stderr` is called with each chunk that the child writes to
+        stderr.
         """
         self.pid = launched.warden.pid
         """The warden's process id, which is also the id of the child's session. For signals use `signal`."""
@@ -176,11 +180,11 @@ class Child:
 
     @property
     def unsent(self) -> int:
-        """The number of bytes written that the child has not yet read from its stdin."""
+        """The number of bytes that `write` got and that are not in the pipe to the child's stdin yet."""
         return self._stdin.unsent
 
     def write(self, data: bytes) -> None:
-        """Sends bytes to stdin. Neither blocks nor raises: what a dead child does not read is dropped."""
+        """Sends bytes to stdin. Neither blocks nor raises: bytes for a child that has ended are dropped."""
         self._stdin.write(data)
 
     def close_stdin(self) -> None:
@@ -188,16 +192,16 @@ class Child:
         self._stdin.close_when_sent()
 
     def pause(self) -> None:
-        """Stops reading stdout until `resume`, so that a child that writes on has to wait.
+        """Stops reading stdout until `resume`. Once the pipe is full, a child that continues to write is blocked.
 
-        A pause also delays the report of the child's exit, until `resume` or until `end` is called.
+        A pause also delays the call of `ended` after the child's exit, until `resume`, `end` or `kill` is called.
         """
         self._paused = True
         self._stdout.pause()
         self._finish_when_drained()
 
     def resume(self) -> None:
-        """Reads stdout again. Nothing is lost."""
+        """Reads stdout again. What the child has written meanwhile is read first."""
         self._paused = False
         self._stdout.resume()
         self._finish_when_drained()
@@ -220,18 +224,20 @@ class Child:
     async def end(self, *, grace: float | None = None) -> Exit:
         """Ends the child and returns how it ended.
 
-        Closes stdin, waits `grace` seconds (by default the command's eof_grace), then has the warden end it: SIGTERM,
-        term_grace, SIGKILL to all descendants. Takes at most grace + term_grace + 7.5 s. Concurrent calls share one
-        end, with the shortest grace. Cancelling a call does not stop the end.
+        Closes stdin, waits `grace` seconds (None: the command's `eof_grace`), then makes the warden send SIGTERM,
+        wait for the command's `term_grace`, and send SIGKILL to the child and all its descendants. Takes at most
+        grace + term_grace + 7.5 s. All calls return the same `Exit`; of several calls, the one whose grace time is
+        over first decides when SIGTERM is sent. Cancelling a call does not stop the end.
         """
         self._start_ending(self._command.eof_grace if grace is None else grace)
         return await asyncio.shield(self._ended)
 
     def kill(self) -> None:
-        """Has the warden end the child: SIGTERM now, and SIGKILL to all descendants after term_grace.
+        """Makes the warden send SIGTERM at once, and SIGKILL to the child and all its descendants after the
+        command's `term_grace`.
 
-        It does not wait, and works without a running event loop, so also while the interpreter exits: the warden
-        does its work even after the proxy has ended.
+        Does not wait for the child's end, and works without a running event loop, for example at the interpreter's
+        exit: the warden continues even after the proxy has ended.
         """
         self._change(Change.KILL)
         if self._grace_timer is not None:
@@ -249,11 +255,13 @@ class Child:
         self._finish_when_drained()
 
     def _change(self, change: Change) -> None:
-        """Moves to the state that the table gives for this change."""
+        """Moves to the next state, which `TABLE` has for the present state and `change`."""
         self._state = TABLE[self._state, change]
 
     def _start_ending(self, grace: float) -> None:
-        """Closes stdin and has the child killed after `grace` seconds, or earlier if that was already planned."""
+        """Closes stdin and has the child killed after `grace` seconds. If an earlier call has set an earlier time,
+        that time stays.
+        """
         self._change(Change.END)
         self.close_stdin()
         if self._state is State.ENDING:
@@ -265,7 +273,9 @@ class Child:
         self._finish_when_drained()
 
     def _kill_warden(self) -> None:
-        """Kills a warden that has not ended its child in time."""
+        """Kills the warden, which has not ended the child within `WARDEN_SECONDS`. The child then ends too
+        (parent-death signal).
+        """
         self._warden.kill()
         self._warden_timer = self._loop.call_later(ABANDON_SECONDS, self._abandon)
 
@@ -274,21 +284,25 @@ class Child:
         self._finish(Change.STUCK if self.alive else Change.DRAINED)
 
     def _stdout_closed(self) -> None:
-        """Handles the end of stdout: the child must end too."""
+        """Handles the end of stdout: has a running child end within its `eof_grace`; for a child that has exited,
+        reports its end.
+        """
         if self.alive:
             self._start_ending(self._command.eof_grace)
         else:
             self._finish()
 
     def _keep_stderr_tail(self, chunk: bytes) -> None:
-        """Keeps the last part of stderr."""
+        """Keeps the last part of stderr for `Exit.stderr_tail`, and passes the chunk to `on_stderr`."""
         self._stderr_tail += chunk
         del self._stderr_tail[:-STDERR_TAIL_BYTES]
         if self._on_stderr is not None:
             self._on_stderr(chunk)
 
     def _watch_exit(self) -> None:
-        """Arranges that `_exited` is called at the exit: by a pidfd, or by a thread if the system has none."""
+        """Arranges that `_exited` is called when the warden exits: by a pidfd, or by a thread if the system has
+        none.
+        """
         try:
             descriptor = os.pidfd_open(self.pid)
         except (AttributeError, OSError):  # not Linux, an old kernel, or no descriptor to be had
@@ -297,7 +311,7 @@ class Child:
             self._loop.add_reader(descriptor, self._pidfd_readable, descriptor)
 
     def _pidfd_readable(self, descriptor: int) -> None:
-        """Handles the exit as reported by the pidfd. `descriptor` is the pidfd."""
+        """Collects the exit code of the warden when its pidfd (`descriptor`) reports the exit."""
         code = self._warden.poll()
         if code is not None:
             self._loop.remove_reader(descriptor)
@@ -305,13 +319,15 @@ class Child:
             self._exited(code)
 
     def _wait_in_thread(self) -> None:
-        """Waits for the exit in a thread."""
+        """Blocks a thread until the warden exits, then calls `_exited` on the event loop."""
         code = self._warden.wait()
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for the exit any more
             self._loop.call_soon_threadsafe(self._exited, code)
 
     def _exited(self, code: int) -> None:
-        """Handles the exit of the warden, whose exit code is the child's."""
+        """Handles the exit of the warden. `code` is the exit code of the child, which the warden passes on; a
+        negative number means that the warden itself was killed by that signal.
+        """
         self._change(Change.EXIT)
         self._status = code
         if code < 0:  # the warden itself was killed, and could not kill the child's descendants
@@ -319,9 +335,11 @@ class Child:
         self._finish_when_drained()
 
     def _finish_when_drained(self) -> None:
-        """After the exit, finishes when stdout is read to its end, at the latest after DRAIN_SECONDS.
+        """Calls `_finish` after the exit: when stdout is read to its end, or DRAIN_SECONDS after the exit if
+        another process keeps the pipe open.
 
-        While the owner has paused, that time does not run, unless the owner has asked for the end.
+        While the owner has paused the output, it waits without a limit, unless the owner has called `end` or
+        `kill`.
         """
         if self._state not in (State.EXITED, State.DRAINING):
             return
@@ -336,13 +354,14 @@ class Child:
             self._drain_timer = self._loop.call_later(DRAIN_SECONDS, self._drained)
 
     def _drained(self) -> None:
-        """Finishes, because the time for reading the last output is over."""
+        """Reads what the pipe still holds, then calls `_finish`, because DRAIN_SECONDS are over."""
         self._stdout.read_available(PIPE_BYTES)  # a busy loop may run this timer before it reads the pipe
         self._finish()
 
     def _finish(self, change: Change = Change.DRAINED) -> None:
-        """Closes everything and reports the end to the listener and to callers of `end`, once. `change` is the
-        reason.
+        """Closes all descriptors, cancels the timers, and reports the end to the listener and to the callers of
+        `end`. Does nothing if that was done before. `change` is `DRAINED`, or `STUCK` if the child could not be
+        killed.
         """
         if self._state in REPORTED:
             return
@@ -362,7 +381,7 @@ class Child:
         self._listener.ended(exit)
 
     def _make_exit(self) -> Exit:
-        """Returns how the child ended, from the warden's exit code."""
+        """Returns how the child ended, by the warden's exit code and the last part of stderr."""
         tail = self._stderr_tail.decode("utf-8", "replace")
         if self._status is None:
             return Exit(None, None, tail)
@@ -376,18 +395,19 @@ class Child:
 async def spawn(
     command: Command, listener: ChildListener, *, on_stderr: Callable[[bytes], None] | None = None
 ) -> Child:
-    """Starts the command. From the next iteration of the event loop on, the listener is called, and `on_stderr`
-    with each chunk that the child writes to stderr; None: only the last part of that is kept, for `Exit`.
+    """Starts the command and returns the child. The listener is called in the next iteration of the event loop at
+    the earliest. `on_stderr` is called with each chunk that the child writes to stderr; None: only the last 8 KiB
+    of stderr are kept, for `Exit`.
 
-    Raises `SpawnError` if the program cannot be found or started. It contains no await, so that it cannot be
-    cancelled between the start and the return.
+    Raises `SpawnError` if the program cannot be found or started. It contains no await, so it cannot be cancelled
+    between the start and the return.
     """
     loop = asyncio.get_running_loop()
     return Child(loop, command, launch(command), listener, on_stderr)
 
 
 class _End:
-    """Receives a child's output, ignores it, and waits for the child's end."""
+    """A `ChildListener` that ignores the output; its future `exit` gets how the child ended."""
 
     def __init__(self) -> None:
         self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
@@ -400,8 +420,9 @@ class _End:
 
 
 async def run_to_end(command: Command, timeout_seconds: float) -> Exit | None:
-    """Runs a short command and returns its exit; None where it could not start or did not end in time. No process is
-    left."""
+    """Runs a short command without input, ignores its stdout, and returns how it ended; None if it could not be
+    started or did not end within `timeout_seconds`. None of its processes is left.
+    """
     end = _End()
     try:
         child = await spawn(command, end)

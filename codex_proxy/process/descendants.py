@@ -1,8 +1,8 @@
-"""Finds the descendants of a process, when each was started, and how much memory they hold. Linux only.
+"""Finds the descendants of a process, when each was started, and how much memory they use. Linux only.
 
-A process is identified by pid and start time together, since pids are reused. By this the proxy finds what a turn has
-left running: a process that was forked twice into a session of its own survives the end of its turn, and becomes a
-child of the agent's warden. Without /proc, nothing is found.
+A process is identified by its pid and start time together, since pids are reused. The proxy uses this to find the
+processes that a turn has left running: one that was forked twice and moved to a session of its own survives the end
+of its turn, and becomes a child of the agent's warden. On systems without /proc, nothing is found.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ RESIDENT_FIELD = 1
 
 
 def seconds_since_boot() -> float:
-    """Returns the present time on the clock of process start times, rounded down as they are.
+    """Returns the present time in seconds since boot, rounded down to a clock tick (usually 10 ms).
 
-    So a process that is started later never has an earlier start time.
+    The kernel rounds the start times of processes in the same way, so a process that is started after this call
+    never has an earlier start time.
     """
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     ticks = os.sysconf("SC_CLK_TCK")
@@ -53,7 +54,8 @@ def start_time(pid: int) -> float:
 def descendants_of(pid: int) -> dict[int, float]:
     """Returns all descendants of a process: pid to start time in seconds since boot.
 
-    Only children of a process's first thread are found. That is enough for an agent and wrappers around it.
+    Children that were started by another thread than a process's first one are not found. An agent and the programs
+    that wrap it start theirs from the first thread.
     """
     found: dict[int, float] = {}
     generation = children_of(pid)
@@ -67,9 +69,10 @@ def descendants_of(pid: int) -> dict[int, float]:
 
 
 def resident_bytes(processes: dict[int, float]) -> int:
-    """Returns the resident memory of the processes together, in bytes; 0 where it cannot be read.
+    """Returns the resident memory of the processes together, in bytes. A process whose memory cannot be read counts
+    as 0.
 
-    `processes` are pids with start times; a pid that was reused by another process does not count.
+    `processes` maps pids to start times; a pid that belongs to another process by now does not count.
     """
     pages = 0
     for pid, start in processes.items():

@@ -2,15 +2,16 @@
 
     python -I -S landlock.py FOLDER... -- PROGRAM ARGUMENT...
 
-The program, and whatever it starts, can read and run what it could before, and use the network. It can make, change
-and remove files only under each FOLDER (or in it, where it is a file), and write to the usual devices. It can send
-signals to its own processes only, where the kernel supports that (Linux 6.12). Landlock does not limit changes of
-modes, owners and times of files, nor what a program behind a Unix socket does.
+The program, and whatever it starts, can read and run the same files as without Landlock, and use the network. It
+can make, change and remove files only below each FOLDER, and write to the usual devices (such as /dev/null). A
+FOLDER may also be a single file, which the program can then write to. The program can send signals to its own
+processes only, if the kernel supports that (Linux 6.12). Landlock does not limit changes of modes, owners and times
+of files. It does not limit the programs to which the confined program connects by a Unix socket.
 
-The exit code is the program's, or 126 if this kernel cannot confine it, or 127 if it cannot be started; the reason is
-on stderr. It never runs the program unconfined.
+The exit code is the program's, or 126 if this kernel cannot confine it, or 127 if it cannot be started; the reason
+is on stderr. The program is never run unconfined.
 
-It imports nothing of the proxy: it is started by its path.
+This file imports nothing of the proxy, because it is started by its path.
 """
 
 import ctypes
@@ -84,7 +85,9 @@ def _check(result: int, what: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Confines this process and executes the program in it. Returns an exit code only if that fails."""
+    """Confines this process and executes the program in it, so it does not return if that succeeds. Otherwise
+    writes the reason to stderr and returns the exit code, 126 or 127. `arguments` is `sys.argv`.
+    """
     separator = arguments.index("--")
     writable, command = arguments[1:separator], arguments[separator + 1 :]
     try:

@@ -32,10 +32,11 @@ TEMPORARY_ERRORS = {
 
 
 class ChildLimits(msgspec.Struct, frozen=True):
-    """Resource limits of a child, which also hold for each process that it starts. 0 keeps the proxy's own limit.
+    """Resource limits (`setrlimit`) of a child, which also hold for each process that it starts: open files, bytes
+    of address space, and processes of the user. 0: the child has the proxy's own limit.
 
-    Core dumps are always off: an agent's memory holds its credentials and the conversation, and a dump is written to
-    the workspace.
+    Core dumps are always off, because an agent's memory holds its credentials and the conversation, and a dump
+    would be written to the workspace.
     """
 
     # 64 turns at once with their commands, pipes and sockets take some hundreds; macOS gives programs 256.
@@ -46,16 +47,20 @@ class ChildLimits(msgspec.Struct, frozen=True):
     processes: int = 0
 
     def warden_arguments(self) -> list[str]:
-        """Returns the limits as the warden's arguments: `soft:` before limits that the child may raise again."""
+        """Returns the limits as arguments of the warden, each `NAME=NUMBER`, or `soft:NAME=NUMBER` for a limit that
+        the child may raise again.
+        """
         limits = {"soft:NOFILE": self.open_files, "AS": self.address_space, "NPROC": self.processes}
         return ["soft:CORE=0", *(f"{name}={value}" for name, value in limits.items() if value)]
 
 
 class Command(msgspec.Struct, frozen=True):
-    """What to start: the program with its arguments, its whole environment and its working directory.
+    """What to start: the program (`argv[0]`) with its arguments, all its environment variables, and its working
+    directory.
 
-    `eof_grace` is how many seconds the child may run on after its stdin is closed, or after it has closed its stdout;
-    `term_grace` how many after SIGTERM. Agents end in 10 to 70 ms, on a busy machine in some hundred.
+    When the child is to end, or has closed its stdout, its stdin is closed and it gets `eof_grace` seconds to exit.
+    Then it gets SIGTERM, and after `term_grace` seconds SIGKILL. Agents need 10 to 70 ms to exit, on a busy machine
+    some hundred ms.
     """
 
     argv: tuple[str, ...]
@@ -69,7 +74,7 @@ class Command(msgspec.Struct, frozen=True):
 class SpawnError(Exception):
     """The command cannot be started. The text names the program and says what to do.
 
-    `temporary` says whether the same command may start later, when the machine is less busy.
+    `temporary` is True if the same command may succeed later, when the machine is less busy.
     """
 
     def __init__(self, program: str, reason: str, *, temporary: bool = False) -> None:
@@ -80,7 +85,8 @@ class SpawnError(Exception):
 
 
 class Launched(msgspec.Struct, frozen=True):
-    """A process that `launch` has started: its warden, and this server's ends of the four pipes. The receiver must
+    """A process that `launch` has started: its warden, and the proxy's descriptors of four pipes: to the child's
+    stdin, from its stdout and stderr, and `lifeline` to the warden (see `process/warden.py`). The receiver must
     close the descriptors.
     """
 
@@ -92,10 +98,11 @@ class Launched(msgspec.Struct, frozen=True):
 
 
 def launch(command: Command) -> Launched:
-    """Starts the command in a session of its own, under a warden, without waiting for it to run.
+    """Starts the command in a session of its own, under a warden. Returns before the program runs.
 
-    A program that turns out not to be executable ends with exit code 127 and the reason on stderr. Raises
-    `SpawnError`, and then leaves no process and no descriptor.
+    Raises `SpawnError` if the program is not found or no process can be made; then no process and no descriptor is
+    left. If the program is found and turns out not to be executable, the child ends with exit code 127 and the
+    reason on stderr.
     """
     program = find_program(command)
     with ExitStack() as parent_ends, ExitStack() as child_ends:
@@ -150,8 +157,8 @@ def find_program(command: Command) -> str:
 
 
 def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
-    """Makes a pipe and has each end closed by one of the two stacks: `reader` the read end, `writer` the write end.
-    Returns the read end and the write end.
+    """Makes a pipe and returns its read end and its write end. The stack `reader` will close the read end, `writer`
+    the write end.
     """
     read_end, write_end = os.pipe()
     reader.callback(os.close, read_end)
@@ -191,12 +198,12 @@ def child_environment(
     env_keys: Iterable[str] = (),
     credentials: bool = False,
 ) -> dict[str, str]:
-    """Returns the variables of `source` that a child may see.
+    """Returns those variables of `source` that a child gets.
 
-    `extra` are further names that the user allows (PROXY_CHILD_ENV), `env_keys` the names of the variables with the
-    keys of the providers in the agent's configuration. `credentials` is True for the agent itself, which signs in
-    with them; other children get only those named in `extra`. Names that are not set are ignored. PROXY_* is never
-    passed on.
+    These are the variables of the allow-list, and those named in `extra` (PROXY_CHILD_ENV) and `env_keys` (the
+    names of the variables that hold the keys of the providers in the agent's configuration). Variables of the
+    allow-list that hold credentials are included only if `credentials` is True, as it is for the agent, which signs
+    in with them. Variables whose names begin with PROXY_ are never included.
     """
     named = frozenset((*extra, *env_keys))
     return {
@@ -208,9 +215,8 @@ def child_environment(
 
 
 def credential_names(environment: Mapping[str, str], *, extra: Iterable[str] = ()) -> tuple[str, ...]:
-    """Returns the names of the credentials in `environment`, except those that the user allows by `extra`.
-
-    The agent hides them from its shells.
+    """Returns the names of the variables in `environment` that hold credentials, except those named in `extra`,
+    which the user allows. The agent removes these variables from the environment of its commands.
     """
     allowed = frozenset(extra)
     return tuple(
@@ -219,14 +225,18 @@ def credential_names(environment: Mapping[str, str], *, extra: Iterable[str] = (
 
 
 def _is_allowed(name: str, value: str, *, credentials: bool) -> bool:
-    """Returns whether the allow-list has the name; a credential is allowed only with `credentials`."""
+    """Returns whether the allow-list contains the name. A variable that holds a credential is allowed only if
+    `credentials` is True.
+    """
     if name not in ALLOWED_NAMES and not name.startswith(ALLOWED_PREFIXES):
         return False
     return credentials or not _is_credential(name, value)
 
 
 def _is_credential(name: str, value: str) -> bool:
-    """Returns whether a variable holds a secret of Codex's, or the URL of a network proxy with a password."""
+    """Returns whether a variable holds a secret of Codex (CODEX_API_KEY), or the URL of a network proxy with a
+    password.
+    """
     if name.upper() in PROXY_NAMES:
         return "@" in value
     return name.startswith("CODEX_") and SECRET_WORDS.search(name) is not None

@@ -1,11 +1,10 @@
-"""Settings of the proxy's own process in the kernel, and the orphaned processes that it gets by one of them. Linux
-only.
+"""Two kernel settings of the proxy's own process, and the killing of orphaned processes. Linux only.
 
 - `make_undumpable`: the agent's commands run as the same user, who may read the environment and memory of the
-  user's other processes. Those of the proxy contain its clients' keys.
-- `adopt_orphans`: a warden kills the processes that its child has started, unless it is itself killed (SIGKILL, out
-  of memory). Then its child ends too (parent-death signal), and the other processes become children of the proxy,
-  where `OrphanSweep` finds and kills them.
+  user's other processes. The proxy's memory contains its clients' keys.
+- `adopt_orphans`: a warden (`process/warden.py`) kills the processes that its child has started, unless the warden
+  itself is killed (SIGKILL, out of memory). Then its child is killed too (parent-death signal), and the child's
+  descendants become children of the proxy, where `OrphanSweep` finds and kills them.
 """
 
 from __future__ import annotations
@@ -37,10 +36,11 @@ _inherits_orphans = False
 
 
 def make_undumpable() -> bool:
-    """Forbids other processes of the same user to read this one's memory and environment. It does not hold against
+    """Prevents other processes of the same user from reading this process's memory and environment. Does not stop
     root.
 
-    Returns False on other systems than Linux. Children are not affected: `exec` resets it.
+    Returns whether that succeeded; False on systems other than Linux. Child processes are not affected, because
+    `exec` resets the setting.
     """
     if sys.platform != "linux":
         return False
@@ -58,14 +58,16 @@ def adopt_orphans() -> bool:
 
 
 def kill_orphans_of(loop: asyncio.AbstractEventLoop, warden: int) -> None:
-    """Kills the processes that a killed warden has left. `warden` is its process id."""
+    """Kills the processes that a warden's child has started, after the warden itself was killed. `warden` is its
+    process id. Does nothing if `adopt_orphans` was not called or did not succeed.
+    """
     if _inherits_orphans:
         OrphanSweep(loop, warden).run()
 
 
 class OrphanSweep:
-    """Kills the processes that one killed warden has left. `session` is the warden's process id, which is also that
-    of the session.
+    """Kills the processes that are left when a warden was killed. `session` is the id of the warden's session,
+    which is the warden's process id.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, session: int) -> None:
@@ -75,7 +77,9 @@ class OrphanSweep:
         self._killed: set[int] = set()
 
     def run(self) -> None:
-        """Kills the present orphans. Repeats that until none is left, or `KILL_SECONDS` are over."""
+        """Kills the orphans that exist now, and calls itself again after `KILL_ROUND_SECONDS`, until no killed
+        orphan is left or `KILL_SECONDS` are over.
+        """
         for pid in child_pids_by_stat(os.getpid()):
             if pid not in self._killed and self._is_orphan(pid):
                 self._killed.add(pid)
@@ -86,8 +90,8 @@ class OrphanSweep:
             self._loop.call_later(KILL_ROUND_SECONDS, self.run)
 
     def _is_orphan(self, pid: int) -> bool:
-        """Returns whether a child of this process is an orphan: of the warden's session, or not a program of the
-        proxy.
+        """Returns whether a child of this process is an orphan: it belongs to the warden's session, or its command
+        line is neither the proxy's own nor that of a program that the proxy starts (a warden, a worker).
         """
         try:
             if os.getsid(pid) == self._session:
@@ -104,7 +108,7 @@ class OrphanSweep:
 
 
 def _reaped(pid: int) -> bool:
-    """Returns whether a killed process has ended and was waited for."""
+    """Waits for a killed process without blocking. Returns True if it has ended."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:

@@ -40,13 +40,13 @@ class PipeReader:
         self.resume()
 
     def pause(self) -> None:
-        """Stops reading until `resume`."""
+        """Stops reading until `resume` is called."""
         if self._reading:
             self._reading = False
             self._loop.remove_reader(self._descriptor)
 
     def resume(self) -> None:
-        """Reads again. Does nothing at the end of the pipe, or while it is reading."""
+        """Reads again. Does nothing if the reader is not paused, or at the end of the pipe."""
         if not self._reading and not self.at_end:
             self._reading = True
             self._loop.add_reader(self._descriptor, self._readable)
@@ -69,11 +69,13 @@ class PipeReader:
             os.close(self._descriptor)
 
     def _readable(self) -> None:
-        """Reads a chunk; called when the pipe has one."""
+        """Reads a chunk. Called by the event loop when the pipe has data or its other end is closed."""
         self._read()
 
     def _read(self) -> bytes | None:
-        """Reads and passes on one chunk: empty at the end of the pipe, None where there is nothing to read yet."""
+        """Reads one chunk and passes it to `received`; at the end of the pipe, closes the reader and calls
+        `closed`. Returns the chunk: empty at the end of the pipe, None if there is nothing to read yet.
+        """
         try:
             chunk = os.read(self._descriptor, READ_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -90,23 +92,24 @@ class PipeReader:
 
 
 def _discard(chunk: bytes) -> None:
-    """Takes the place of `received` in a closed reader."""
+    """Replaces the callback `received` of a closed reader; does nothing."""
 
 
 def _ignore_end() -> None:
-    """Takes the place of `closed` in a closed reader."""
+    """Replaces the callback `closed` of a closed reader; does nothing."""
 
 
 class PipeWriter:
-    """Writes to a pipe without blocking, and buffers what the pipe does not take yet.
+    """Writes to a pipe without blocking, and buffers the bytes for which the pipe has no room yet.
 
-    Writes of one iteration of the event loop go out together in the next: each write wakes the reading process, which
-    costs more than the delay, and many turns write to a shared child at once. The buffer has no limit: its owner
-    watches `unsent`. Data for a reader that has gone away is dropped without an error.
+    The data of all calls of `write` in one iteration of the event loop is written together in the next iteration:
+    each write to the pipe wakes the reading process, which costs more than the delay, and many turns may write to
+    one child at once. The buffer has no limit: its owner has to watch `unsent`. If the other end of the pipe is
+    closed, data is dropped without an error.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
-        """Takes over the descriptor."""
+        """Takes over the descriptor of the pipe's write end, and closes it at the end."""
         self._loop = loop
         self._descriptor = descriptor
         self._buffer = bytearray()
@@ -120,11 +123,11 @@ class PipeWriter:
 
     @property
     def unsent(self) -> int:
-        """The number of bytes that the pipe has not taken yet."""
+        """The number of bytes that are not in the pipe yet."""
         return len(self._buffer)
 
     def write(self, data: bytes) -> None:
-        """Sends the data after all earlier data. Once the writer is closed or closing, data is dropped."""
+        """Sends the data after all earlier data. After `close` or `close_when_sent`, data is dropped."""
         if not self._open or self._close_when_sent:
             return
         self._buffer += data
@@ -137,7 +140,7 @@ class PipeWriter:
             self._loop.call_soon(self._write_gathered)
 
     def close_when_sent(self) -> None:
-        """Closes once all data is sent."""
+        """Closes the descriptor once all data is in the pipe."""
         self._close_when_sent = True
         if not self._buffer:
             self.close()
@@ -154,13 +157,15 @@ class PipeWriter:
         os.close(self._descriptor)
 
     def _write_gathered(self) -> None:
-        """Writes all data of the last iteration of the event loop."""
+        """Writes the data that `write` got in the last iteration of the event loop."""
         self._write_scheduled = False
         if self._buffer and not self._waiting_for_pipe:
             self._send()
 
     def _send(self) -> None:
-        """Writes as much as the pipe takes, and waits for the pipe if that is not all."""
+        """Writes as much of the buffer as the pipe has room for. The event loop calls it again when there is room
+        for the rest.
+        """
         try:
             sent = os.write(self._descriptor, self._buffer)
         except (BlockingIOError, InterruptedError):

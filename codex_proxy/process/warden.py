@@ -70,8 +70,9 @@ def prctl(option: int, value: int) -> None:
 
 
 def exec_child(command: list[str], limits: list[str], lifeline: int, warden: int) -> None:
-    """Turns this process, the fork, into the child. Does not return. `limits` are resource limits (see
-    `set_limit`), `lifeline` is the descriptor to close, `warden` the parent's pid.
+    """Makes this process, which was just forked, the child: sets its limits and executes `command`. Does not
+    return; the process exits with code 127 if the program cannot be executed. `limits` are arguments of
+    `set_limit`, `lifeline` is the descriptor that the child must not inherit, and `warden` is the parent's pid.
     """
     try:
         make_group(0)
@@ -91,7 +92,10 @@ def exec_child(command: list[str], limits: list[str], lifeline: int, warden: int
 
 
 def set_limit(limit: str) -> None:
-    """Sets one limit of this process, as high as the system allows. Ignores a limit that the system does not know."""
+    """Sets a resource limit of this process, but not above what the system allows. `limit` is `NAME=NUMBER`, or
+    `soft:NAME=NUMBER` to change the soft limit only; NAME is that of an `RLIMIT_` constant (NOFILE). A limit that
+    the system does not know is ignored.
+    """
     import resource
 
     name, _, number = limit.partition("=")
@@ -110,9 +114,10 @@ def set_limit(limit: str) -> None:
 
 
 def make_group(child: int) -> None:
-    """Puts the child into a process group of its own, so that signals to the child do not reach the warden.
+    """Puts the child into a process group of its own, so that signals to the child do not reach the warden. `child`
+    is its pid, or 0 in the child itself.
 
-    Both processes do it after the fork, since either may come first.
+    Both processes call it after the fork, since either may run first.
     """
     try:
         os.setpgid(child, child)
@@ -132,9 +137,10 @@ def detach_stdio() -> None:
 
 
 def wait_for_child(child: int, lifeline: int, grace: float) -> int | None:
-    """Waits for the child's end, or for the lifeline's end and then the grace time; passes on signals meanwhile.
+    """Waits until the child has ended, or until `grace` seconds after the end of the lifeline, at which the child's
+    process group gets SIGTERM. Sends the signals that arrive on the lifeline to the group.
 
-    Returns the child's wait status, or None if it still runs.
+    Returns the child's wait status, or None if the child still runs after the grace time.
     """
     import select
 
@@ -193,9 +199,9 @@ def kill_descendants(child: int) -> int | None:
 
 
 def reap(child: int) -> tuple[int | None, bool]:
-    """Collects the processes that have ended.
+    """Collects the exit statuses of all child processes that have ended, without blocking.
 
-    Returns the child's wait status (None if it is not among them), and whether any process is left.
+    Returns the wait status of `child` (None if it is not among them), and whether this process has any child left.
     """
     status = None
     while True:
@@ -219,7 +225,9 @@ def child_pids(parent: int) -> list[int]:
 
 
 def child_pids_by_stat(parent: int) -> list[int]:
-    """Returns the same as `child_pids`, found by reading the parent of every process."""
+    """Returns the pids of the children of the process `parent`, found by reading the parent of every process in
+    /proc; an empty list without /proc.
+    """
     found: list[int] = []
     try:
         pids = [name for name in os.listdir("/proc") if name.isdigit()]
@@ -247,7 +255,9 @@ def signal_group(child: int, signum: int) -> None:
 
 
 def exit_status(status: int | None) -> int:
-    """Converts the child's wait status to an exit status as in a shell. None counts as killed."""
+    """Converts the child's wait status to an exit status as a shell reports it: 128 + n for signal n. None, for a
+    child whose end was not seen, becomes that of SIGKILL.
+    """
     if status is None:
         return 128 + SIGKILL
     code = os.waitstatus_to_exitcode(status)

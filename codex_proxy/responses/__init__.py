@@ -1,3 +1,3 @@
-"""Makes the responses of the Responses API, with or without a client that waits; streams, cancels and saves them.
-Knows no HTTP.
+"""The Responses API behind HTTP: starts the turns of responses, in the foreground (a client waits for the answer)
+and in the background; streams, follows, cancels and saves them. Independent of HTTP.
 """

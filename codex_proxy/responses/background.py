@@ -1,9 +1,10 @@
-"""Responses in the background: created, cancelled, run without their client until they end, and recovered after a
-restart.
+"""Responses in the background (`background: true`): created and cancelled by requests, run to their end without a
+client, and run again or failed after a restart.
 
-A response is in the store before its client gets its id. If it streams, frames are stored before readers get them, so
-that a client can follow it from any frame on, now or later. A response that was interrupted by the end of a server is
-run again, or fails.
+A response is in the store before its client gets its id. If the response is streamed, its frames (encoded stream
+events, each with its sequence number) are stored before readers get them, so that a client can follow the stream
+from any event on, during the run or later. A response that was interrupted because the server ended is run again,
+or fails, at the server's next start.
 """
 
 from __future__ import annotations
@@ -70,7 +71,10 @@ class BackgroundResponse(RunningResponse):
     # --- its start ------------------------------------------------------------------------------
 
     async def _start(self) -> Run:
-        """Waits for a slot and for other turns of the conversation, for any time, then starts the turn."""
+        """Starts the turn and returns its run. Waits without a time limit until fewer background responses run than
+        the limit permits, until no other turn of the conversation runs, and until the scheduler has room for the
+        turn. Raises `Fault` if the turn cannot start for another reason.
+        """
         self._slot = await self._service.background.slots.take(self.owner)
         try:
             if self._prepared.parsed.conversation is not None:
@@ -84,14 +88,18 @@ class BackgroundResponse(RunningResponse):
             raise
 
     async def _enter_conversation(self) -> None:
-        """Prepares the response again, with the conversation as it is now for its context."""
+        """Waits until no other turn of the conversation runs, then prepares the response again from the
+        conversation's present items. Raises `Fault` if that is no longer possible.
+        """
         old = self._prepared
         self._prepared = await prepare(
             self._service, old.parsed, old.owner, id=old.id, created=old.created, wait=None
         )
 
     async def _try_to_start(self) -> Run | None:
-        """Starts the turn. If no slot is free, waits for `RETRY_SECONDS` and returns None. Raises `Fault`."""
+        """Starts the turn and returns its run. If the scheduler has no room for it, lets other turns of the
+        conversation run, waits for `RETRY_SECONDS` and returns None. Raises `Fault` for any other reason.
+        """
         try:
             return await start_run(self._service, self._prepared)
         except Fault as fault:
@@ -125,8 +133,8 @@ class BackgroundResponse(RunningResponse):
             await self._store_frames(frames)
 
     async def _store_frames(self, frames: Frames) -> None:
-        """Stores frames, together with those that could not be stored before, and then releases them. Raises
-        `StoreError`.
+        """Stores frames, together with earlier ones whose storing failed, and then gives all of them to the
+        readers. Raises `StoreError`; the frames are then kept for the next call.
         """
         self._unstored += frames
         if self._unstored:
@@ -162,7 +170,9 @@ class BackgroundResponse(RunningResponse):
         self._saved = True
 
     async def _complete(self, frames: Frames) -> None:
-        """Tries to save the final object until that succeeds, then stores and releases the last frames."""
+        """Saves the final object if `_save` has not done it; repeats that until it succeeds. Then stores the last
+        frames and gives them to the readers.
+        """
         assert self.final is not None
         while not self._saved:
             try:
@@ -184,8 +194,9 @@ class BackgroundResponse(RunningResponse):
 
 
 def can_run_again(service: ResponsesService, prepared: PreparedResponse) -> bool:
-    """Whether the next start of the server may run this turn again. It may if the settings allow that, the agent
-    and this server run no tools in the turn, which may have changed something, and no client reads a stream of it.
+    """Whether the next start of the server may run this turn again. It may if the setting `background_recovery` is
+    `rerun`, if the response is not streamed, and if the turn runs no tools of the agent or of this server, because
+    a repeated tool might change something twice.
     """
     parsed = prepared.parsed
     return (
@@ -203,7 +214,9 @@ CUT_OFF = Failure(
 
 
 class Recovery(msgspec.Struct, frozen=True):
-    """The request of a turn that can be run again, in the form in which it is stored."""
+    """A request whose turn can be run again, as it is stored: the JSON body, and the values of the headers
+    `X-Codex-Mode`, `X-Codex-Workdir` and `X-Codex-Activity`, each None if the request had no such header.
+    """
 
     body: str
     mode: str | None
@@ -212,21 +225,24 @@ class Recovery(msgspec.Struct, frozen=True):
 
 
 def recovery_of(body: bytes, hints: RequestHints) -> bytes:
-    """Encodes the request of a turn that can be run again, for the store."""
+    """Returns the request as JSON bytes (see `Recovery`) for the store. `body` is its JSON body; `hints` are its
+    headers.
+    """
     return msgspec.json.encode(Recovery(body.decode(), hints.mode, hints.workdir, hints.activity))
 
 
 async def unfinished_responses(service: ResponsesService) -> list[StoredResponse]:
-    """Returns the responses that an earlier server left unfinished; none without a store. Call it before requests
-    are accepted. Raises `StoreError` if they cannot be read.
+    """Returns the responses that are stored as unfinished; none without a store. Called at the server's start
+    before requests are accepted, so these responses belong to an earlier process. Raises `StoreError` if they
+    cannot be read.
     """
     store = service.store
     return [] if store is None else await store.unfinished_responses()
 
 
 async def recover_responses(service: ResponsesService, unfinished: Sequence[StoredResponse]) -> None:
-    """Runs each response that the last process of the server has left `unfinished` again, or fails it. If the store
-    is not available, a task tries again later.
+    """Starts each of the `unfinished` responses of an earlier process again, or saves it as failed. If the store
+    fails meanwhile, a task of the server repeats the attempt until it succeeds.
     """
     store = service.store
     if store is None:
@@ -245,7 +261,9 @@ async def _recover_until_stored(
 
 
 async def _recovered(service: ResponsesService, store: Store, found: StoredResponse) -> bool:
-    """Runs the response `found` again, or saves it as failed. Returns False if the store could not do that."""
+    """Starts the response `found` again, or saves it as failed. Returns False if the store failed, so that neither
+    was done.
+    """
     try:
         if not await _run_again(service, store, found):
             await _fail(service, store, found)
@@ -299,7 +317,9 @@ async def _fail(service: ResponsesService, store: Store, found: StoredResponse) 
 
 
 class HeldBody(Protocol):
-    """The bytes of a request's body, which count against a budget until they are released."""
+    """The bytes of a request's body, which count against the server's limit for all bodies in memory until
+    `release` is called.
+    """
 
     def handed_over(self) -> HeldBody:
         """Returns another object that counts the same bytes. This object counts none from then on."""
@@ -316,8 +336,12 @@ async def create_in_background(
     client: Client,
     held: HeldBody,
 ) -> PreparedResponse:
-    """Stores the response as `queued` and starts it. `held` counts the bytes of the request's body; they count as
-    long as the response needs them. Raises `Fault` for a bad request before anything is stored.
+    """Stores the response as `queued`, starts its task, and returns the response. `body` and `hints` are the JSON
+    body and the headers of the request, from which a restarted server can run the turn again. `client` is the
+    owner. The bytes of `held` count until the response has ended.
+
+    Raises `Fault` for a bad request, if the client or the server has too many background responses, or if the
+    response cannot be stored.
     """
     refuse_without_store(service)
     store = required_store(service.store)
@@ -350,8 +374,9 @@ async def _store_and_start(
     queued: StoredResponse,
     held: HeldBody,
 ) -> None:
-    """Stores the response in the form `queued` and starts it, or does neither. Raises `Fault`. `held` is the budget
-    that the request's body counts against; it is released at the end of the response.
+    """Stores the response as `queued` and starts it. `queued` is the stored form of `prepared`. Raises `Fault`, and
+    then the response is neither stored nor started. `held` is released at the end of the response, or if this
+    raises.
     """
     try:
         response = BackgroundResponse(service, prepared, store)
@@ -382,7 +407,7 @@ async def _store(
 
 
 async def _take_back(store: Store, queued: StoredResponse) -> None:
-    """Deletes the response `queued`, whose id was not sent to a client. Tries until the store can do it."""
+    """Deletes the stored response `queued`, whose id no client has got. Tries again until the store succeeds."""
     while True:
         try:
             await store.delete_response(queued.owner, queued.id)
@@ -395,7 +420,9 @@ async def _take_back(store: Store, queued: StoredResponse) -> None:
 def _queued(
     service: ResponsesService, prepared: PreparedResponse, body: bytes, hints: RequestHints
 ) -> StoredResponse:
-    """Returns the response as it is stored before its turn starts."""
+    """Returns the response as it is stored before its turn starts. If a restarted server may run it again, the
+    stored form contains the request: `body` is its JSON body, `hints` are its headers.
+    """
     return StoredResponse(
         owner=prepared.owner,
         id=prepared.id,
@@ -410,12 +437,15 @@ def _queued(
 
 
 def queued_json(service: ResponsesService, prepared: PreparedResponse) -> bytes:
-    """Returns the response object, as JSON, before its turn starts."""
+    """Returns the response object with the status `queued`, as JSON."""
     return json_bytes({**renderer_of(service, prepared).snapshot(), "status": "queued"})
 
 
 async def cancel_in_background(service: ResponsesService, store: Store, found: StoredResponse) -> None:
-    """Stops the response `found`, which is stored as unfinished. Returns when it has ended, for whatever reason."""
+    """Cancels the response `found`, which is stored as unfinished: stops its turn if it runs in this process, else
+    saves it as cancelled. Returns when the response has ended, even if it has ended in another way. Raises `Fault`
+    if the store fails.
+    """
     live = service.background.find(found.owner, found.id)
     if live is not None:
         await live.cancel_and_wait()

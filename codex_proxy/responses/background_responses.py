@@ -1,4 +1,6 @@
-"""Keeps the tasks of responses, and finds background responses by owner and id."""
+"""Runs the tasks of responses, and finds running background responses by owner and id. An owner is the name of a
+client's key.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ class ServerTasks:
 
 
 class Live(Protocol):
-    """A background response that has not ended yet, as `BackgroundResponses` sees it."""
+    """The interface of a background response that has not ended yet."""
 
     id: str
     owner: str
@@ -71,7 +73,7 @@ class Live(Protocol):
     buffer: FrameBuffer
 
     def start_in(self, tasks: ServerTasks) -> asyncio.Task[None]:
-        """Starts the task that runs the response, and returns it."""
+        """Starts the task that runs the response, as a task of the server (`tasks`), and returns it."""
         ...
 
     async def cancel_and_wait(self) -> None:
@@ -80,8 +82,8 @@ class Live(Protocol):
 
 
 class BackgroundResponses:
-    """The background responses that have not ended. `limit` is how many run at once; `owners` returns how many
-    owners there may be, each of which gets a share.
+    """The background responses that have not ended. `limit` is how many run at once. `owners` returns the number of
+    owners (client keys) there may be; if there are several, none of them can occupy all places.
     """
 
     def __init__(self, limit: int, owners: Callable[[], int] = lambda: 1) -> None:
@@ -95,8 +97,9 @@ class BackgroundResponses:
 
     @contextlib.contextmanager
     def room(self, owner: str, limit: int) -> Iterator[None]:
-        """Counts one more background response of `owner`, which is passed to `start` inside of the `with`. Raises
-        `Fault` if there are too many responses, in all or of this owner (`limit`; 0 for no limit).
+        """A context manager, in whose body one response of `owner` is created and passed to `start`. Meanwhile the
+        response counts as running. Raises `Fault` CONCURRENCY_EXCEEDED if too many responses run or wait: in all,
+        or of this owner (`limit`; 0 for no limit).
         """
         if len(self._live) + self._being_created.total() >= MAX_LIVE:
             raise _too_many(f"{MAX_LIVE} responses run or wait in the background.")
@@ -116,7 +119,7 @@ class BackgroundResponses:
                 del self._being_created[owner]
 
     def start(self, response: Live, on_end: Callable[[], None] = lambda: None) -> None:
-        """Starts a response. `find` returns it until it ends; then `on_end` is called."""
+        """Starts the task of a response. Until the task ends, `find` returns the response; then `on_end` is called."""
         key = (response.owner, response.id)
         self._live[key] = response
 
@@ -130,8 +133,8 @@ class BackgroundResponses:
         return self._live.get((owner, id))
 
     async def close(self) -> None:
-        """Waits until the responses are saved. Call it when their runs have ended. A response that is not saved is
-        recovered at the next start of the server.
+        """Waits until the tasks have saved their responses, at most `CLOSE_SECONDS`. Call it when all turns have
+        ended. A response that is not saved by then is recovered at the next start of the server.
         """
         await self.tasks.close()
 

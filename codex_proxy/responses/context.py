@@ -1,7 +1,9 @@
-"""Reads the context of a request: the items of its conversation or its previous responses, and its own.
+"""Reads the context of a Responses request: the items of its conversation or of its previous responses, and the
+request's own items.
 
-Takes a parsed request and a store; returns a `Context`, of which `turn_in_context` makes the turn. Raises `Fault` for
-references to what does not exist, and for histories that are not consistent, such as outputs without calls.
+`read_context` takes a parsed request and a store and returns a `Context`, from which `turn_in_context` makes the
+turn. They raise `Fault` for references to objects that do not exist, and for inconsistent histories, such as
+outputs without calls.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ _model_item = msgspec.json.Decoder(ModelItem)
 
 
 class ContextItem(msgspec.Struct, frozen=True):
-    """One item in two forms: `shown` as the client sees it (None if only the model sees it), and `model` as the
-    model made it (None if that form is not kept).
+    """One item in its two forms. `shown` is the item of the API, as clients see it; None for an item that only the
+    model sees (such as the call of a tool that this server runs). `model` is the item as the model put it out; None
+    if that form is not stored.
     """
 
     shown: ItemDict | None
@@ -43,8 +46,8 @@ class ContextItem(msgspec.Struct, frozen=True):
 
 
 class Context(msgspec.Struct, frozen=True):
-    """The items that the model gets in a turn: those of the conversation or the previous responses, and those of
-    the request.
+    """The items that the model gets in a turn. `earlier` are those of the conversation or of the previous
+    responses, oldest first.
     """
 
     earlier: tuple[ContextItem, ...] = ()
@@ -57,7 +60,7 @@ class Context(msgspec.Struct, frozen=True):
 
 
 class ContextFields(Protocol):
-    """The interface of a parsed request: the fields that name its context."""
+    """The fields of a parsed request that determine its context."""
 
     @property
     def input_items(self) -> tuple[ItemDict, ...]: ...
@@ -70,8 +73,12 @@ class ContextFields(Protocol):
 async def read_context(
     request: ContextFields, store: Store | None, owner: str, ids: IdSource, now: float
 ) -> Context:
-    """Reads the items that the request continues, and resolves the references among its own items. Raises `Fault`
-    if something that it names is not stored (as without a `store`), still running, or too large.
+    """Returns the items that the request continues and its own items, with references resolved. `owner` is the name
+    of the client's key: objects of other owners are not found. `now` (seconds since 1970) is the creation time of
+    the new items.
+
+    Raises `Fault` if a referenced object does not exist or there is no store, if the previous response is still
+    running, or if the context is too large.
     """
     earlier: list[ContextItem] = []
     await _visit_earlier(request, store, owner, lambda stored: earlier.append(context_item(stored)))
@@ -88,9 +95,9 @@ async def read_context(
 async def measure_context(
     request: ContextFields, store: Store | None, owner: str, ids: IdSource
 ) -> tuple[InputEstimate, list[ItemDict]]:
-    """Reads the items that the request continues, without keeping them in memory, to estimate their tokens. Returns
-    the estimate, which has these items, and the request's own items, which are not in it yet. Raises the same as
-    `read_context`.
+    """Reads the items that the request continues, one at a time, to estimate their tokens. Returns the estimate for
+    these items, and a list of the request's own items (with references resolved) that the caller has to count in
+    addition. Raises the same `Fault`s as `read_context`.
     """
     measure = InputEstimate()
     known: set[str] = set()
@@ -108,8 +115,10 @@ async def measure_context(
 async def _own_items(
     request: ContextFields, known: Collection[str], store: Store | None, owner: str, ids: IdSource
 ) -> list[tuple[ItemDict, StoredItem | None]]:
-    """Returns the request's items, each with the stored item that it refers to, if any. References to `known` items,
-    which are in the context already, are left out."""
+    """Returns the request's own items with references resolved; each with the stored item that it refers to, or
+    None if it is no reference. References to items with one of the ids in `known`, which the context contains
+    already, are left out.
+    """
     given = [
         item for item in request.input_items if not (item["type"] == "item_reference" and item["id"] in known)
     ]
@@ -123,8 +132,9 @@ async def _own_items(
 
 
 def _encoded(item: ItemDict) -> bytes:
-    """Returns the item as JSON. It may contain an image of 25 MiB, for which the standard library takes ten times as
-    long."""
+    """Returns the item as JSON. Uses msgspec, because an item may contain an image of 25 MiB, for which the
+    standard library takes ten times as long.
+    """
     try:
         return msgspec.json.encode(item)
     except OverflowError:  # an integer of more than 64 bits, in a schema
@@ -132,9 +142,7 @@ def _encoded(item: ItemDict) -> bytes:
 
 
 def context_item(stored: StoredItem) -> ContextItem:
-    """Decodes a stored item into its two forms: as the client sees it, and as the model does. Each is None if it is
-    not stored.
-    """
+    """Decodes a stored item into its two forms, each None if it is not stored."""
     return ContextItem(
         _shown(stored) if stored.json else None, _model_item.decode(stored.raw) if stored.raw else None
     )
@@ -143,7 +151,9 @@ def context_item(stored: StoredItem) -> ContextItem:
 async def _visit_earlier(
     request: ContextFields, store: Store | None, owner: str, visit: Callable[[StoredItem], object]
 ) -> None:
-    """Calls `visit` with each earlier item of the context, oldest first, in a thread of the store."""
+    """Calls `visit` with each item of the request's conversation or previous responses, oldest first. The calls are
+    made in a thread of the store. Raises the same `Fault`s as `read_context`.
+    """
     if request.conversation is not None:
         with store_errors_as_faults():
             try:
@@ -185,7 +195,9 @@ def _shown(item: StoredItem) -> ItemDict:
 
 
 def _distinct(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
-    """Returns the items, each with a unique id: a client may send two under one id."""
+    """Returns the items with unique ids: an item with the id of an earlier one, as a client may send it, gets a new
+    id.
+    """
     seen: set[str] = set()
     out = []
     for item in items:
@@ -202,9 +214,11 @@ def _distinct(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
 def turn_in_context(
     parsed: ParsedResponse, context: Context, identity: str
 ) -> tuple[Turn, tuple[HistoryItem, ...] | None]:
-    """Returns the turn, and its history once more with the raw items of the model (such as encrypted reasoning) that
-    are stored; None instead of the latter if there are none. `identity` names the agent and model that will read the
-    history, which get only raw items that are their own."""
+    """Returns the turn of a request, and its history in a second form: with the items as the model put them out
+    (such as encrypted reasoning) in place of the API's items. The second form is None if no such items are stored.
+    `identity` names the agent and model of the turn; encrypted items of other models are left out, because this
+    model cannot read them.
+    """
     earlier = [item.shown for item in context.earlier if item.shown is not None]
     fresh = [item.shown for item in context.fresh if item.shown is not None]
     entries = history_entries([*earlier, *fresh], earlier=len(earlier))
@@ -221,8 +235,9 @@ def turn_in_context(
 def history_with_model_items(
     items: Sequence[ContextItem], entries: Sequence[HistoryEntry], identity: str
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history with the model's own form of each item, where that is kept. `entries` is the history in
-    the form that the client sees. `identity` names the agent and model that will read the history.
+    """Returns the history in which each item has the form in which the model put it out, if that form is stored.
+    `entries` is the same history in the API's form. `identity` names the agent and model of the turn (see
+    `turn_in_context`).
     """
     parts: dict[int, list[HistoryItem]] = {}
     for place, part in entries:
@@ -241,7 +256,9 @@ def history_with_model_items(
 
 
 class _ModelCalls:
-    """Tracks the model's own calls and outputs, so that neither half of a call is in the history twice."""
+    """Tracks which calls and outputs are stored in the model's own form, so that none of them is added to the
+    history a second time in the API's form.
+    """
 
     def __init__(self, items: Sequence[ContextItem]) -> None:
         heads = [(item.model.head, item.shown) for item in items if item.model is not None]
@@ -253,7 +270,9 @@ class _ModelCalls:
         self._renamed: dict[str, str] = {}
 
     def without(self, parts: Iterable[HistoryItem], model: ModelItem | None) -> Iterator[HistoryItem]:
-        """Yields those history entries of one item that are not in the history already in the model's own form."""
+        """Yields those history entries of one item (`parts`) that the history does not contain in the model's own
+        form. `model` is that form of the item, None if it is not stored.
+        """
         for part in parts:
             if isinstance(part, HistoryCall):
                 if not self._has_call(part, model):
@@ -273,7 +292,9 @@ class _ModelCalls:
 
 
 def _count_down(kept: Counter[str], call_id: str) -> bool:
-    """Subtracts one from the count of `call_id` in `kept`. Returns False if the count is 0."""
+    """Subtracts one from the count of `call_id` in `kept` and returns True. Returns False if the count is 0
+    already.
+    """
     there = kept[call_id] > 0
     kept[call_id] -= there
     return there

@@ -1,8 +1,9 @@
-"""Follows the stream of a background response, beginning after any event.
+"""Follows the stream of a background response, beginning after any of its events (`GET
+/v1/responses/{id}?stream=true&starting_after=N`).
 
-A follower first reads frames from the store, then those that the running response releases. A follower that is too
-slow for the buffer of the response reads from the store again, so a slow follower does not delay the response or
-other followers.
+A follower first reads frames (encoded events) from the store, then those that the running response passes on. If it
+is so slow that `MAX_UNREAD` bytes wait for it, it reads from the store again. So a slow follower delays neither the
+response nor other followers.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _MAX_DIGITS = 18  # digits of a number that the store takes
 
 
 def starting_after(query: Mapping[str, str]) -> int:
-    """Returns the query parameter `starting_after`: the number of the last event that the client has; -1 if it is
-    missing. Raises `Fault` INVALID_REQUEST if it is no number.
+    """Returns the query parameter `starting_after`: the sequence number of the last event that the client has; -1
+    if it is missing or empty. Raises `Fault` INVALID_REQUEST if it is not a number.
     """
     given = query.get("starting_after")
     if not given:
@@ -52,8 +53,8 @@ def starting_after(query: Mapping[str, str]) -> int:
 
 
 async def check_followable(store: Store, found: StoredResponse, live: Live | None) -> None:
-    """Raises `Fault` if the events of the response `found` are not stored. `live` is the response while it runs,
-    None after that.
+    """Raises `Fault` if the response `found` has no stream to follow: it is not a background response, or was
+    created without `stream`. `live` is the response if it still runs, else None.
     """
     if not found.background:
         raise not_resumable(found.id)
@@ -65,12 +66,14 @@ async def check_followable(store: Store, found: StoredResponse, live: Live | Non
 
 
 class Follower:
-    """Reads the events of a background response with a number above `after`, until its stream ends."""
+    """Reads the events of the background response `id` whose sequence numbers are above `after`, until its stream
+    ends.
+    """
 
     refusal = None
 
     def __init__(self, service: ResponsesService, owner: str, id: str, after: int) -> None:
-        """Frames with a number above `after` are read. Raises `Fault` where there is no store."""
+        """Raises `Fault` if the server has no store. `owner` is the name of the client's key."""
         self.finished = False
         self._service = service
         self._store = required_store(service.store)
@@ -86,9 +89,9 @@ class Follower:
         self._deleted = False
 
     async def wait(self, push: Push | None = None) -> None:
-        """Returns when `take` has frames to return. May be cancelled and called again. Raises `Fault` if the store
-        cannot be read. `push` is not called: whether the next frames come from the store or from the buffer is
-        decided between two waits.
+        """Waits until there are new frames, which `take` then returns, or until the stream has ended. May be
+        cancelled and called again. Raises `Fault` if the store cannot be read. `push` is accepted for the readers'
+        common interface and never called.
         """
         if self._live is not None and not self._behind:
             await self._live.wait()
@@ -100,7 +103,9 @@ class Follower:
                 self._fetched, self._deleted = [], True
 
     def take(self) -> bytes:
-        """Returns the bytes of the new frames; with the last event, those of the end of the stream."""
+        """Returns the SSE bytes of the new frames. After the last event of the stream, the bytes that end a stream
+        follow (`[DONE]` in some profiles).
+        """
         if self._fetched is not None:
             frames, self._fetched = self._fetched, None
         else:
@@ -145,8 +150,9 @@ class Follower:
         self._fetched = frames
 
     async def _made_end(self, after: int) -> list[tuple[int, bytes]]:
-        """Returns the last frames of a stream whose end is not stored, made from the stored object; none if the
-        client has them already (numbers up to `after`).
+        """Returns the last frames of a stream whose end could not be stored, rendered from the stored response
+        object. Frames with numbers up to `after` are left out, because the client has them. Returns none if the
+        stored frames are complete, or if the response has not ended or was deleted.
         """
         found = await self._store.response(self._owner, self._id)
         last = await self._last_frame()
@@ -171,5 +177,5 @@ class Follower:
 
 
 def is_last(frame: bytes) -> bool:
-    """Whether a frame is the last event of its stream."""
+    """Whether a frame is the last event of a stream, such as `response.completed`."""
     return frame.startswith(LAST_FRAMES)

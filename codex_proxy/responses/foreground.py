@@ -1,6 +1,6 @@
-"""A response whose client waits for it: over HTTP, whole or streamed, or on a WebSocket.
+"""A response whose client waits for it: as one HTTP answer, as an SSE stream, or on a WebSocket.
 
-Its turn ends when its client leaves. The response is then saved as cancelled, with the output up to that moment.
+If the client leaves, the turn is stopped and the response is saved as cancelled, with the output up to that moment.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from codex_proxy.surfaces.responses.profile import end_of_stream
 class ForegroundResponse(RunningResponse):
     """A response that is saved once, at its end.
 
-    If the model reports that its context is too long, the turn is tried once more with a shorter one, where the
-    request permits that.
+    If the model reports that its context is too long, and the request has `truncation: auto`, the turn is run once
+    more without the older half of its context.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ForegroundResponse(RunningResponse):
 
     @property
     def continued(self) -> bool:
-        """Whether the turn continues a session of the agent that has seen the conversation so far."""
+        """Whether the turn runs in a kept session of the agent, which has seen the conversation so far."""
         return self._continued if self._run is None else self._run.continued
 
     async def _run_turns(self) -> None:
@@ -104,8 +104,8 @@ class ForegroundResponse(RunningResponse):
 
 
 class ResponseReader:
-    """Reads a foreground response for its client, as bytes of a stream or as a whole. Closing the reader ends the
-    turn.
+    """Reads a foreground response for its client: `take` returns the bytes of the stream, `result` the bytes of the
+    whole answer. `close` stops the turn.
     """
 
     def __init__(self, service: ResponsesService, response: ForegroundResponse) -> None:
@@ -132,7 +132,7 @@ class ResponseReader:
         return data + self._end if data and self._frames.finished else data
 
     def take_frames(self) -> Frames:
-        """Returns the new frames, one by one."""
+        """Returns the new frames, each with its sequence number, as separate messages for a WebSocket."""
         return self._frames.take()
 
     def open(self) -> bytes:
@@ -155,8 +155,9 @@ class ResponseReader:
 async def start_foreground(
     service: ResponsesService, prepared: PreparedResponse, delivery: Delivery, observe: Observe | None = None
 ) -> tuple[ForegroundResponse, ResponseReader]:
-    """Starts a response. Returns when its turn has begun or has failed to begin; the reader's `refusal` is set in
-    the latter case. `observe` is called with each batch of events before it is rendered; None: nothing is called.
+    """Starts the task of a response. Returns the response and its reader when the turn has begun or has failed to
+    begin; the reader's `refusal` is set in the latter case. `delivery` is how the client reads the response.
+    `observe` is called with each batch of events before it is rendered; None: nothing is called.
     """
     response = ForegroundResponse(service, prepared, delivery, observe)
     reader = ResponseReader(service, response)

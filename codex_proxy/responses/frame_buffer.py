@@ -1,7 +1,8 @@
-"""The rendered frames of one response, for any number of readers.
+"""The frames of one response (encoded stream events, each with its sequence number), for any number of readers.
 
-Each reader has a queue of the batches that it has not taken. A batch that all readers have taken, or that came while
-there was no reader, is dropped; later readers find it in the store, where the response stores its events.
+Each reader has a queue of the batches that it has not taken. A batch that all readers have taken, or that was added
+while there was no reader, is dropped. A later reader finds the frames in the store, if the response is one that
+stores them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ def _nothing() -> None:
 
 
 class FrameBuffer:
-    """Gives each batch of frames to every reader. `on_drained` is called when the readers have taken everything."""
+    """Gives each batch of frames to every reader. `on_drained` is called whenever no reader has frames left to
+    take.
+    """
 
     def __init__(self, on_drained: Callable[[], None] = _nothing) -> None:
         self.next = 0
@@ -31,8 +34,8 @@ class FrameBuffer:
         self._readers: list[FrameReader] = []
 
     def append(self, frames: Frames, *, last: bool = False) -> None:
-        """Adds a batch of frames and wakes the readers. `last`: no further batch follows; the readers are woken by
-        `end`, which must be called next.
+        """Adds a batch of frames and wakes the readers. If `last` is True, this is the last batch, and the caller
+        must call `end` next.
         """
         if frames:
             self.next = frames[-1][0] + 1
@@ -41,7 +44,7 @@ class FrameBuffer:
         self.report_drained()
 
     def end(self) -> None:
-        """Records that no frame will follow, and wakes the readers a last time."""
+        """Records that no frame will follow, and wakes all readers."""
         self.ended = True
         self._on_drained = _nothing  # its owner holds this buffer: no cycle outlives the response
         readers, self._readers = self._readers, []
@@ -49,8 +52,8 @@ class FrameBuffer:
             reader.wakeup.wake(last=True)
 
     def reader(self, max_bytes: int | None = None) -> FrameReader:
-        """Returns a reader of the frames that are appended from now on. If more than `max_bytes` of them are not
-        taken, the reader loses them all and its `overrun` is set. None: it keeps any number.
+        """Returns a reader of the frames that are appended from now on. If more than `max_bytes` of frames wait for
+        the reader, it loses all of them and its `overrun` is set. None: any number may wait.
         """
         reader = FrameReader(self, max_bytes)
         if not self.ended:
@@ -68,8 +71,8 @@ class FrameBuffer:
 
 
 class FrameReader:
-    """The frames that one reader has not taken yet. If they exceed `max_bytes` (None: no limit), they are dropped
-    and `overrun` is set.
+    """The frames that wait for one reader. If they exceed `max_bytes` (None: no limit), they are dropped and
+    `overrun` is set.
     """
 
     def __init__(self, buffer: FrameBuffer, max_bytes: int | None) -> None:
@@ -89,8 +92,9 @@ class FrameReader:
         return bool(self._batches)
 
     async def wait(self, push: Push | None = None) -> None:
-        """Returns when there is a frame to take that `push` has not passed on, or when no frame will follow. Raises
-        what `push` raises. May be cancelled and called again.
+        """Returns when there is a frame to take that `push` has not delivered, or when no frame will follow. `push`
+        is called for each batch while this waits (see `Wakeup`). Raises what `push` raises. May be cancelled and
+        called again.
         """
         if not (self._batches or self.overrun or self._buffer.ended):
             await self.wakeup.wait(push)
@@ -109,7 +113,7 @@ class FrameReader:
         self._buffer.remove(self)
 
     def put(self, frames: Frames, *, last: bool) -> None:
-        """Adds a batch; `last`: no other follows. Called by the buffer."""
+        """Adds a batch of frames. Called by the buffer. `last` is True for the last batch."""
         if self._max_bytes is not None:
             self._size += sum([len(frame) for _, frame in frames])
             if self._size > self._max_bytes:

@@ -1,4 +1,6 @@
-"""Prepares responses: reads what a request continues, and makes the turn that answers it, its renderer and its run."""
+"""Prepares responses: reads the items that a request continues, makes its turn, has the turn checked (admitted),
+and makes the renderer and the run.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,11 @@ FIELDS = FieldNames(
 
 
 class PreparedResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A response before its turn starts.
+    """A response before its turn starts: the parsed request, its context, and the admitted turn.
 
-    `replay` is the history of the turn with the model's own items in it, if such items are stored. `held` is the
-    right to continue its conversation, which `release` gives back.
+    `replay` is the history of the turn with items in the form in which the model put them out, None if no such
+    items are stored. `held` is the lock on the request's conversation, None without a conversation; `release`
+    releases it.
     """
 
     id: str
@@ -60,8 +63,9 @@ async def prepare(
     wait: float | None,
 ) -> PreparedResponse:
     """Reads the items that the request continues, and makes its turn. `id` and `created` (seconds since 1970) are
-    those of the new response. `wait` is how many seconds to wait for another turn of the same conversation; None
-    for any time. Raises `Fault` for a turn that is not admitted, and for references to objects that do not exist.
+    those of the new response; `owner` is the name of the client's key. If another turn of the same conversation
+    runs, waits for its end, at most `wait` seconds (None: no limit). Raises `Fault` for a turn that is not
+    admitted, for references to objects that do not exist, and if the wait is too long.
     """
     held = None
     if parsed.conversation is not None and service.store is not None:
@@ -85,10 +89,10 @@ async def prepare_in_context(
     created: float,
     held: ConversationTurn | None = None,
 ) -> PreparedResponse:
-    """Prepares a response whose context was already read. Raises `Fault` if the limits that its owner has now, or the
-    agent, do not allow it. `id` and `created` (seconds since 1970) are those of the new response. `held` is the lock
-    that makes other responses of the same conversation wait; whoever ends the response releases it. None if the
-    response belongs to no conversation.
+    """Prepares a response whose context was already read. `id` and `created` (seconds since 1970) are those of the
+    new response; `owner` is the name of the client's key. `held` is the lock on the request's conversation, which
+    makes other turns of it wait; None if there is no conversation. The caller releases it if this raises. Raises
+    `Fault` if the turn is not admitted: the client may not do what it asks for, or the agent cannot.
     """
     turn, replay = turn_in_context(parsed, context, service.runs.identity(parsed.turn))
     admitted = await service.admission.admit(
@@ -115,8 +119,8 @@ async def prepare_in_context(
 def _with_images(
     replay: tuple[HistoryItem, ...] | None, turn: Turn, admitted: Turn
 ) -> tuple[HistoryItem, ...] | None:
-    """Returns `replay` with the images that were fetched when the turn was admitted. `admitted` is `turn` with
-    these images.
+    """Returns `replay` with the images that were fetched during admission. `turn` is the turn before, `admitted`
+    after it.
     """
     if replay is None or admitted.history is turn.history:
         return replay
@@ -127,8 +131,9 @@ def _with_images(
 def renderer_of(
     service: ResponsesService, prepared: PreparedResponse, *, stream: bool = False, keep_frames: bool = False
 ) -> ResponsesRenderer:
-    """Returns a renderer for this response, in the profile that the operator chose. `stream`: it renders frames for
-    a client; `keep_frames`: it also keeps them with their numbers, to store them.
+    """Returns a renderer for this response, in the server's profile (the dialect of the Responses API that clients
+    get). If `stream` is True, its `feed` returns the SSE bytes; if `keep_frames` is True, its `take_frames` returns
+    the frames with their numbers.
     """
     parsed = prepared.parsed
     return renderer_class(service.profile)(
@@ -154,13 +159,13 @@ def stores(service: ResponsesService, parsed: ParsedResponse) -> bool:
 
 
 def keeps_anything(service: ResponsesService, parsed: ParsedResponse) -> bool:
-    """Whether anything is stored when the response ends: the response, or its items in a conversation."""
+    """Whether something is stored when the response ends: the response itself, or its items in a conversation."""
     return stores(service, parsed) or parsed.conversation is not None
 
 
 async def start_run(service: ResponsesService, prepared: PreparedResponse) -> Run:
-    """Starts the turn, with the tools that this server runs. Raises the `Fault` of tools that cannot be had, or of
-    a turn that cannot begin.
+    """Starts the turn with the tools that this server runs for it, and returns the run. Raises `Fault` if a tool is
+    not available (such as an MCP server that cannot be reached), or if the turn cannot start.
     """
     turn, tools = await _with_server_tools(service, prepared)
     return await service.runs.start(
@@ -176,8 +181,8 @@ async def start_run(service: ResponsesService, prepared: PreparedResponse) -> Ru
 async def _with_server_tools(
     service: ResponsesService, prepared: PreparedResponse
 ) -> tuple[Turn, ServerTools]:
-    """Returns the turn with the tools that this server runs for it added, and the runner of these tools. Raises
-    `Fault`.
+    """Returns the turn with the tools that this server runs added, and an object that runs these tools. Raises
+    `Fault` if a tool is not available.
     """
     if not service.admission.has_server_tools:
         return prepared.turn, ServerTools()
@@ -196,8 +201,8 @@ async def _with_server_tools(
 
 
 async def prepare_shorter(service: ResponsesService, prepared: PreparedResponse) -> PreparedResponse:
-    """Prepares the response anew without the older half of its context. To be called only if `may_shorten` is true.
-    Raises the same `Fault` as the first preparation.
+    """Prepares the response again without the older half of its context. Call it only if `may_shorten` is True.
+    Raises the same `Fault`s as `prepare_in_context`.
     """
     context = shortened(prepared.context)
     assert context is not None, "there is something to leave out"
@@ -213,7 +218,9 @@ async def prepare_shorter(service: ResponsesService, prepared: PreparedResponse)
 
 
 def may_shorten(parsed: ParsedResponse, context: Context, failure: Failure | None) -> bool:
-    """Whether a turn that ended with this failure is to be tried again with a shorter context."""
+    """Whether a turn that has ended with this failure is to be run again with a shorter context: the context was
+    too long, the request has `truncation: auto`, and something can be left out.
+    """
     return (
         failure is not None
         and failure.kind is FaultKind.CONTEXT_LENGTH_EXCEEDED
@@ -223,9 +230,9 @@ def may_shorten(parsed: ParsedResponse, context: Context, failure: Failure | Non
 
 
 def shortened(context: Context) -> Context | None:
-    """Returns the context without its older half. It is cut before a user message, so that no call loses its
-    output, and the newest user message stays. None if nothing can be left out, or if the context was shortened
-    before.
+    """Returns the context without its older half. The cut is before a user message, so that no call is separated
+    from its output, and the newest user message is kept. None if nothing can be left out, or if the context was
+    shortened before.
     """
     items = (*context.earlier, *context.fresh)
     cuts = [place for place, item in enumerate(items) if place and _is_users(item)]

@@ -1,9 +1,10 @@
-"""A response that is being made: one task of the server, from the start of its turn until the response is saved.
+"""A response from the start of its turn until it is saved, as one task of the server.
 
-The task reads the log of the run and renders frames into a buffer. When the turn has ended it saves the response,
-and then releases the last frames, so that a client that has read the end finds the response in the store. Clients
-read the buffer, over HTTP or a WebSocket, from the beginning or from a later frame. A response that is returned as
-a whole has no frames; its reader waits for the end.
+The task reads the log of the turn (`runs/event_log.py`) and renders its events into a buffer of frames (encoded
+stream events). When the turn has ended it saves the response, and then releases the last frames, so that a client
+that has read the last event finds the response in the store. Clients read the buffer, over HTTP or a WebSocket,
+from the beginning or from a later frame. A response that is returned as one object has no frames; its reader waits
+for the end.
 """
 
 from __future__ import annotations
@@ -63,8 +64,9 @@ class RunningResponse(ABC):
         paced: bool,
         observe: Observe | None = None,
     ) -> None:
-        """`paced`: the agent is slowed down when the reader does not take frames. `observe` is called with each
-        batch of events before it is rendered; None: nothing is called.
+        """`delivery` is how the client reads the response. `paced`: the agent is made to wait while the readers are
+        slow to take frames. `observe` is called with each batch of events before it is rendered; None: nothing is
+        called.
         """
         self.id = prepared.id
         self.owner = prepared.owner
@@ -99,19 +101,21 @@ class RunningResponse(ABC):
 
     @property
     def refusal(self) -> Failure | None:
-        """The failure of a response that has sent nothing before it; else None. The client can then get an HTTP
-        error instead of a stream.
+        """The failure of a response that has failed before its client was sent anything, so that the client can get
+        an HTTP error instead of a stream; else None.
         """
         return None if self._shown else self.failure
 
     def open(self) -> None:
-        """Renders and releases the events that begin every stream, before the agent has put anything out."""
+        """Renders and releases the first events of the stream (such as `response.created`) before the agent has put
+        anything out. Does nothing if they were released before.
+        """
         if not self._renderer.ended:
             self._renderer.open()
             self.buffer.append(self._renderer.take_frames())
 
     def cancel(self) -> None:
-        """Stops the turn, if it has not ended."""
+        """Stops the turn. Does nothing if the response has ended."""
         if self._cancelled:
             return
         self._cancelled = True
@@ -123,7 +127,7 @@ class RunningResponse(ABC):
             self._task.cancel()
 
     async def cancel_and_wait(self) -> None:
-        """Stops the turn, if it has not ended. Returns when the response has ended."""
+        """Stops the turn, and returns when the response has ended."""
         self.cancel()
         if self._task is not None:
             await asyncio.wait({self._task})
@@ -131,13 +135,13 @@ class RunningResponse(ABC):
     # --- the task -------------------------------------------------------------------------------
 
     def start_in(self, tasks: ServerTasks) -> asyncio.Task[None]:
-        """Starts the task of this response."""
+        """Starts the task of this response, as a task of the server (`tasks`), and returns it."""
         self._task = tasks.spawn(self._work())
         return self._task
 
     async def _work(self) -> None:
-        """Runs the response from the start of its turn to its end. This is the body of its task, and raises
-        nothing.
+        """The body of the task: runs the response from the start of its turn to its end. Any exception makes the
+        response fail; it is logged and not raised.
         """
         self._begun = True
         try:
@@ -157,7 +161,9 @@ class RunningResponse(ABC):
             await self._finish(await self._end_of_turn())
 
     async def _end_of_turn(self) -> TurnEnded:
-        """Starts the turn and renders its log except the last event, which it returns."""
+        """Starts the turn and renders its events, except the last one, which it returns. If the turn cannot start,
+        returns an end with the failure.
+        """
         try:
             self._run = await self._start_unless_cancelled()
         except Fault as fault:
@@ -173,7 +179,9 @@ class RunningResponse(ABC):
             self._cursor.detach()
 
     async def _start_unless_cancelled(self) -> Run | None:
-        """Starts the turn. Returns None if the response is cancelled before the run has started. Raises `Fault`."""
+        """Starts the turn and returns its run; None if the response was cancelled before. Raises `Fault` if the
+        turn cannot start.
+        """
         if self._cancelled:
             return None
         try:
@@ -193,7 +201,9 @@ class RunningResponse(ABC):
                 return ended
 
     def _render_next(self, cursor: Cursor) -> TurnEnded | None:
-        """Renders what is new in the log. Returns the last event of the turn if it has come; that is not rendered."""
+        """Renders the new events of the log, except the last event of the turn (`TurnEnded`), which it returns;
+        None if the turn has not ended.
+        """
         events = cursor.take(passed_on=not self._paced)
         if self._observe is not None:
             self._observe(events)
@@ -202,19 +212,25 @@ class RunningResponse(ABC):
         return ended
 
     def _push(self) -> bool:
-        """Renders and releases what is new in the log at once (see `Wakeup`). Returns False where a release takes
-        time."""
+        """Called directly when events are added to the log, as the `Push` of the log's cursor: renders them and
+        gives the frames to the readers. Returns False, and does nothing, if the subclass cannot do that without
+        waiting.
+        """
         return False
 
     def _pass_on(self) -> None:
-        """Tells the log that the readers have taken all frames, so that the agent is not slowed down."""
+        """Called when the readers have taken all frames: reports to the log that its events were delivered, so that
+        the agent need not wait.
+        """
         if self._cursor is not None:
             self._cursor.pass_on()
 
     # --- its end --------------------------------------------------------------------------------
 
     async def _finish(self, ended: TurnEnded) -> None:
-        """Renders the end, saves the response, and releases the last frames."""
+        """Renders the end of the turn, saves the response, and releases the last frames. If saving fails, the
+        response fails.
+        """
         renderer = self._renderer
         self._shown = renderer.visible
         renderer.feed([ended])
@@ -244,7 +260,7 @@ class RunningResponse(ABC):
         return None
 
     async def _break_off(self) -> None:
-        """Ends the response as failed, after an exception in this server."""
+        """Ends the response as failed after an unexpected exception in this server."""
         if self.final is not None:
             return
         try:
@@ -265,7 +281,9 @@ class RunningResponse(ABC):
         self.buffer.end()
 
     def spending(self) -> Spending:
-        """Returns the tokens of the turn so far. A response that could not be saved counts as failed."""
+        """Returns the tokens of the turn so far, and whether the turn has failed. A response that could not be
+        saved counts as failed.
+        """
         spending = self._renderer.spending()
         return msgspec.structs.replace(spending, failed=spending.failed or self.failure is not None)
 
@@ -273,7 +291,7 @@ class RunningResponse(ABC):
 
     @abstractmethod
     async def _start(self) -> Run:
-        """Starts the turn. Raises `Fault`."""
+        """Starts the turn and returns its run. Raises `Fault` if that is not possible."""
 
     @abstractmethod
     async def _release(self, frames: Frames) -> None:
@@ -281,10 +299,10 @@ class RunningResponse(ABC):
 
     @abstractmethod
     async def _save(self, final: dict[str, Any], ended: TurnEnded) -> None:
-        """Saves the final object, unless it is not to be stored. Raises `StoreError`, which makes the response
-        fail.
+        """Saves the final object (`final`), unless the request has `store: false`. `ended` is the end of the turn.
+        Raises `StoreError`, which makes the response fail.
         """
 
     @abstractmethod
     async def _complete(self, frames: Frames) -> None:
-        """Gives the last frames to the readers. `final` has been set."""
+        """Gives the last frames to the readers. `self.final` is the final object."""

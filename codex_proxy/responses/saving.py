@@ -1,4 +1,6 @@
-"""Saves responses at their end: the object, and its items as the client saw them and as the model gave them."""
+"""Saves responses at their end: the response object, and each item both as clients see it and as the model put it
+out.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,9 @@ async def save_response(
     final: dict[str, Any],
     output: Sequence[StoredItem],
 ) -> None:
-    """Saves a foreground response with its items, and adds the input and the output to its conversation. One with
-    `store: false` is only added to the conversation. Does nothing if the server has no store. Raises `StoreError`
-    if that fails; then nothing of it is stored.
+    """Saves a foreground response with its items, and adds the input and the output to its conversation. A response
+    with `store: false` is not saved, but its items are added to the conversation if it has one. Does nothing if the
+    server has no store. Raises `StoreError` if the store fails; then nothing of the response is stored.
     """
     store, parsed, context = service.store, prepared.parsed, prepared.context
     append = conversation_append(parsed, final["status"])
@@ -58,9 +60,10 @@ async def end_stored_response(
     output: Sequence[StoredItem] | None = None,
     append: Append | None = None,
 ) -> None:
-    """Stores the final object of a background response and, in the same transaction, the webhooks about it. Changes
-    nothing if the response has ended already. Raises `StoreError` if that fails; then nothing is stored. `output`
-    are its output items; `append` is what to add to its conversation. None: nothing.
+    """Stores the final object of a background response and, in the same transaction, the webhooks about its end.
+    Changes nothing if the response is stored as ended already. `output` are its output items, `append` names the
+    conversation to which the input and output are added; None for none. Raises `StoreError` if the store fails;
+    then nothing is stored.
     """
     webhooks = service.webhooks
     try:
@@ -80,8 +83,9 @@ async def end_stored_response(
 
 
 def output_items(service: ResponsesService, final: dict[str, Any], run: Run) -> Sequence[StoredItem]:
-    """Returns the items of the output as they are stored. Those that only the model sees are included if the
-    response is complete.
+    """Returns the output items of the final object as they are stored, each with the form in which the model put it
+    out. If the response is complete, the items that clients do not see (such as calls of this server's tools) are
+    among them.
     """
     from_model: list[ModelItem] = []
     if final["status"] == "completed":
@@ -90,8 +94,8 @@ def output_items(service: ResponsesService, final: dict[str, Any], run: Run) -> 
 
 
 def conversation_append(parsed: ParsedResponse, status: object) -> Append | None:
-    """Returns what to append to the request's conversation: input and output if the turn is complete; None
-    otherwise.
+    """Returns the request's conversation, to which the input and the output are to be added. None if the request
+    has no conversation, or if the response has failed or was cancelled.
     """
     if parsed.conversation is None or status not in ("completed", "incomplete"):
         return None
@@ -104,9 +108,9 @@ def conversation_append(parsed: ParsedResponse, status: object) -> Append | None
 def stored_output(
     output: Sequence[ItemDict], from_model: Sequence[ModelItem], ids: IdSource, now: float
 ) -> list[StoredItem]:
-    """Returns the items in the order of the output. Items that only the model sees (from `from_model`, the turn's
-    items as the model gave them) are placed where the model put them out, without JSON for clients. `now` is in
-    seconds since 1970.
+    """Returns the items to store: those of `output`, in its order, and between them the items of `from_model` that
+    clients do not see, at the places where the model put them out. `from_model` are the turn's items in the model's
+    form. `now` is the items' creation time in seconds since 1970.
     """
     heads = [item.head for item in from_model]
     merged = _OutputItems(from_model, heads, ids, now)
@@ -117,7 +121,9 @@ def stored_output(
 
 
 class _OutputItems:
-    """Merges the items that the client sees with the model's own items (`from_model`), in one order."""
+    """Merges the items that clients see with the model's own items (`from_model`, with their `heads`) into one
+    list, `out`.
+    """
 
     def __init__(
         self, from_model: Sequence[ModelItem], heads: Sequence[ItemHead], ids: IdSource, now: float
@@ -130,7 +136,7 @@ class _OutputItems:
         self._next = 0
 
     def put(self, item: ItemDict) -> None:
-        """Adds an item that the client sees, after the model's items that came before it."""
+        """Adds an item that clients see, after the model's items that precede it."""
         raw = b""
         place = next(
             (place for place in range(self._next, len(self._from_model)) if _same(item, self._heads[place])),
@@ -145,8 +151,8 @@ class _OutputItems:
         self.out.append(StoredItem(item["id"], msgspec.json.encode(item), raw, self._now))
 
     def rest(self, end: int) -> None:
-        """Adds the model's items before the index `end` that the client does not see. Messages are left out,
-        because the client has seen them all.
+        """Adds the model's items up to the index `end` (exclusive) that are not yet added, except messages: clients
+        have seen all messages, so `put` adds them.
         """
         for place in range(self._next, end):
             if self._heads[place].kind != "message":
@@ -156,8 +162,8 @@ class _OutputItems:
 
 
 def _same(item: ItemDict, head: ItemHead) -> bool:
-    """Whether the item `head` of the model is the same as this item of the client. Messages are matched by their
-    order.
+    """Whether the client's item and the model's item with this `head` are the same. Any two messages count as the
+    same, because the caller compares them in order.
     """
     kind = item["type"]
     if kind in ("function_call", "custom_tool_call", "tool_search_call", "local_shell_call"):

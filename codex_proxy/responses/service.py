@@ -1,6 +1,5 @@
-"""What all responses of a server share: the parts of the server that they use, the operator's settings for them,
-and the order of the turns of one conversation. These run one after the other; each waits for the one before it, for
-a bounded time.
+"""The common surroundings of all responses of a server: the parts of the server that they use, the operator's
+settings for them, and the locks by which the turns of one conversation run one after the other.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from codex_proxy.workers.pdf_reader import PdfReader
 
 
 class ConversationTurn:
-    """The right of one turn to continue a conversation, which only one turn at a time has. `release` gives it to
-    the next turn; calling it again does nothing.
+    """The lock of one turn on a conversation, which only one turn has at a time. `release` lets the next turn have
+    it; further calls do nothing.
     """
 
     def __init__(self, turns: ConversationTurns, key: tuple[str, str]) -> None:
@@ -40,15 +39,16 @@ class ConversationTurn:
 
 
 class ConversationTurns:
-    """Gives turns the right to continue a conversation, one turn at a time."""
+    """The locks on conversations: one turn of a conversation runs at a time."""
 
     def __init__(self) -> None:
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
         self._wanted: dict[tuple[str, str], int] = {}
 
     async def enter(self, owner: str, conversation_id: str, within: float | None) -> ConversationTurn:
-        """Waits until no other turn of the conversation runs, at most `within` seconds (None: any time). After that
-        raises `Fault` CONCURRENCY_EXCEEDED.
+        """Waits until no other turn of the conversation runs, then locks it for this turn. `owner` is the name of
+        the client's key. Raises `Fault` CONCURRENCY_EXCEEDED if that takes more than `within` seconds (None: no
+        limit).
         """
         key = (owner, conversation_id)
         lock = self._locks.setdefault(key, asyncio.Lock())
