@@ -25,8 +25,8 @@ from codex_proxy.config_tables import AgentTable, TableName, UpstreamTable, advi
 
 
 def _named(*names: str, **more: Any) -> Any:
-    """Returns a field that is also read from the environment variables `names`; the first one is its TOML key too.
-    `more` are arguments of `pydantic.Field`.
+    """Returns a pydantic field that is read from the environment variables `names` instead of `PROXY_<FIELD>`. The
+    first name is also valid as its key in the settings file. `more` are arguments of `pydantic.Field`.
     """
     return Field(validation_alias=AliasChoices(*names), **more)
 
@@ -48,8 +48,8 @@ def default_config_file() -> Path:
 
 
 class Settings(BaseSettings):
-    """All settings. The environment variable of a setting is `PROXY_` and its name in capitals, unless it has
-    another one.
+    """All settings of the server. A setting is read from the environment variable `PROXY_<NAME>`, unless its field
+    names other variables.
     """
 
     model_config = SettingsConfigDict(
@@ -436,19 +436,21 @@ class Settings(BaseSettings):
 
     @property
     def child_env_names(self) -> tuple[str, ...]:
-        """The names of further environment variables that child processes get."""
+        """The names in `child_env`: environment variables that child processes get in addition to those that every
+        child gets.
+        """
         return split_list(self.child_env)
 
     @property
     def of_server(self) -> Settings:
-        """The settings of the whole server. Differs from this object only if this one has the settings of one of
-        several agents.
+        """The settings of the whole server. If several agents are configured, each has a copy of the settings with
+        the changes of its `[agents.NAME]` table; the server's settings are those without these changes.
         """
         return self._server or self
 
     @property
     def server_url(self) -> str:
-        """The server's address for clients on this machine."""
+        """The URL, without a path, at which clients on this machine reach the server."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
@@ -515,9 +517,10 @@ def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
 
 
 def _check_names(file: Path) -> None:
-    """Checks that a settings file can be read and has only known names. A misspelt one would have no effect.
+    """Checks that the settings file, if it exists, can be read and contains only known settings, since a misspelt
+    one would be ignored silently.
 
-    Raises `ValueError` that names the file, and what is wrong in it.
+    Raises `ValueError` with the file's path and the error.
     """
     if not file.is_file():
         return
@@ -541,14 +544,16 @@ Source = Literal["flag", "variable", "file", "default"]
 
 
 class Origin(NamedTuple):
-    """Where a setting's value comes from. `name` is the variable or the file, empty for flags and defaults."""
+    """Where a setting's value comes from. `name` is the name of the environment variable or the path of the
+    settings file; it is empty for flags and defaults.
+    """
 
     source: Source
     name: str = ""
 
 
 def variables_of(name: str) -> tuple[str, ...]:
-    """Returns the environment variables from which a setting is read."""
+    """Returns the names of the environment variables from which the setting `name` is read."""
     alias = Settings.model_fields[name].validation_alias
     if isinstance(alias, AliasChoices):
         return tuple(str(choice) for choice in alias.choices if str(choice).isupper())
@@ -556,8 +561,9 @@ def variables_of(name: str) -> tuple[str, ...]:
 
 
 def origins(flags: Mapping[str, Any], config_file: Path | None) -> dict[str, Origin]:
-    """Returns where each setting's value comes from, by the setting's name. `config_file` is the file, None for the
-    default one; it must have been read with `load` before.
+    """Returns where the value of each setting comes from, by the name of the setting. `flags` and `config_file` are
+    the arguments with which `load` has succeeded; an unreadable or invalid file raises `OSError` or `ValueError`
+    here.
     """
     file = config_file or default_config_file()
     in_file = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}

@@ -1,8 +1,7 @@
-"""The tables `[upstreams.NAME]` and `[agents.NAME]` of the settings file: model servers and agents, each with a
-name.
+"""The tables `[upstreams.NAME]` (model servers) and `[agents.NAME]` (agents) of the settings file.
 
-Input: a table as TOML or JSON has it. Output: validated values. Whether they fit together, and to the keys and
-programs on this machine, is checked in `agents.named`. Raises pydantic's errors, which name the field.
+Input: a table as TOML or JSON has it. Output: validated values. Raises pydantic's `ValidationError`, which
+names the field. `agents.named` checks whether tables, keys and installed programs match.
 """
 
 from __future__ import annotations
@@ -128,7 +127,9 @@ class UpstreamTable(BaseModel):
 
 
 class AgentTable(BaseModel):
-    """One `[agents.NAME]`: an agent, and settings that differ from the server's."""
+    """One `[agents.NAME]`: which agent it is (`agent`; None: the agent called NAME), and the settings that it
+    does not share with the server.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -136,12 +137,14 @@ class AgentTable(BaseModel):
 
     @property
     def own_settings(self) -> dict[str, Any]:
-        """The settings of the server that the table overrides, with the values as they were written."""
+        """The settings of the server that this table overrides, by name, with values as in the file."""
         return dict(self.model_extra or {})
 
 
 def text_of(error: ValidationError) -> str:
-    """Returns the first of the errors as a part of a sentence, which names the setting."""
+    """Returns a text about the first of the errors, which names the setting. It begins in lower case, and has
+    no full stop, so that it can be part of a sentence.
+    """
     first = error.errors()[0]
     *table, name = place = [str(part) for part in first["loc"] if part != "[key]"]
     if first["type"] == "extra_forbidden" and table:
@@ -152,6 +155,8 @@ def text_of(error: ValidationError) -> str:
 
 
 def advice_for(name: str, known: Iterable[str]) -> str:
-    """Returns what a person may have meant who wrote the unknown setting `name`."""
+    """Returns a hint about the unknown setting `name` for the end of an error message: the most similar of the
+    `known` names, or else where the documentation lists the settings.
+    """
     near = difflib.get_close_matches(name, known, n=1)
     return f"is `{near[0]}` meant?" if near else "docs/configuration.md lists those that there are"

@@ -27,8 +27,9 @@ MAX_SECONDS = 90.0
 
 
 async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: Mapping[str, str]) -> Checkup:
-    """Runs all checks and returns their results. `config_file` is the file of the settings, None for the default
-    one. Never raises: an error becomes a failed check.
+    """Runs all checks and returns their results. `flags` are the settings from the command line, `config_file` is
+    the settings file (None: the default one), and `environ` is the environment. Never raises: an error becomes a
+    failed check.
     """
     try:
         settings = load(dict(flags), config_file)
@@ -60,8 +61,9 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
 
 
 def next_step(port: Check) -> str:
-    """Returns the next step for a user whose checks have all passed: to start a server, or to use the one that
-    runs.
+    """Returns what a user whose checks have all passed should do next, as a sentence. `port` is the check of the
+    server's port: if it found this user's running server (`facts["ours"]`), the user is told to use that, else to
+    start one.
     """
     if port.facts.get("ours"):
         return "The server runs: try `codex-proxy chat`, or `codex-proxy connect` for your editor or SDK."
@@ -69,7 +71,9 @@ def next_step(port: Check) -> str:
 
 
 def settings_error_text(error: Exception) -> str:
-    """Returns the first error in the settings as one sentence."""
+    """Returns one sentence about `error`, the exception of `config.load`. Of several errors in the settings it
+    names the first.
+    """
     if isinstance(error, ValidationError):
         text = text_of(error)
         return f"{text[0].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
@@ -99,7 +103,7 @@ def settings_check(settings: Settings, config_file: Path | None) -> Check:
 def settings_of(
     settings: Settings, flags: Mapping[str, Any], config_file: Path | None
 ) -> tuple[Setting, ...]:
-    """Returns every setting with its effective value and where that comes from."""
+    """Returns every setting with its effective value, and the flag, variable or file that the value comes from."""
     found = origins(flags, config_file)
     return tuple(
         Setting(
@@ -116,7 +120,7 @@ MASK: Final = "********"
 
 
 def shown(name: str, value: object) -> Fact:
-    """Returns a setting's value as it is shown. A secret is masked."""
+    """Returns the value of the setting `name` for the report of `doctor`. A secret is replaced by `MASK`."""
     if isinstance(value, SecretStr):
         return MASK
     if value is None or isinstance(value, bool | int):
@@ -129,7 +133,7 @@ def shown(name: str, value: object) -> Fact:
 
 
 def _host_of(url: str) -> str:
-    """Returns the host of a URL. The rest may contain a key."""
+    """Returns a URL with its path and query replaced by `MASK`, since these may contain a key."""
     try:
         parts = urlsplit(url)
     except ValueError:

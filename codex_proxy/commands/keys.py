@@ -30,7 +30,9 @@ RANDOM_BYTES = 32
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a new key, from the command line."""
+    """The limits of a new key, as the options of `codex-proxy keys add` give them. Each limits the key like the
+    field of `core.keys.Key` that has the same name; `no_mcp` sets `Key.mcp` to false.
+    """
 
     agents: Sequence[str] = ()
     models: Sequence[str] = ()
@@ -43,9 +45,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add(settings: Settings, name: str, limits: Limits, *, replace: bool) -> tuple[str, str]:
-    """Creates a key; with `replace` it may replace one of the same name. Returns the key, and a text about it for
-    the user. Raises `KeysError` if the name is invalid or taken, a folder of `limits` does not exist, or the file
-    of keys cannot be read or written.
+    """Creates a key and writes its digest into the keys file. With `replace` it may replace a key of the same name.
+    Returns the key, and a note for the user (where the digest is, who needs a key now). Raises `KeysError` if the
+    name is invalid or taken, a folder in `limits` does not exist, or the keys file cannot be read or written.
     """
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(f"'{DEFAULT_NAME}' is the name of the key in PROXY_API_KEY: take another name")
@@ -75,8 +77,10 @@ def add(settings: Settings, name: str, limits: Limits, *, replace: bool) -> tupl
 
 
 def _unknown_among(agents: Sequence[str], settings: Settings) -> str:
-    """Returns a note on agents that none of the settings' tables names; empty where there are no tables. A key may be
-    made before the table that it is for."""
+    """Returns a note, to append to another text, about those `agents` that the settings file does not configure.
+    Returns an empty string if it configures all of them, or has no tables of agents. An unknown agent is no error,
+    because a key may be created before its agent is configured.
+    """
     if not (settings.agents or settings.upstreams):
         return ""
     try:
@@ -93,8 +97,8 @@ def _unknown_among(agents: Sequence[str], settings: Settings) -> str:
 
 
 def remove(settings: Settings, name: str) -> str:
-    """Removes a key. Returns a text for the user. Raises `KeysError` if there is no such key in the file, or the
-    file cannot be read or written.
+    """Removes a key from the keys file. Returns a note for the user. Raises `KeysError` if the file has no such
+    key, or cannot be read or written.
     """
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(
@@ -147,8 +151,8 @@ def _limits_of(key: Key) -> str:
 
 
 def _folder(given: str) -> str:
-    """Returns the absolute path of the folder that the user has `given`. Raises `KeysError` if it does not exist,
-    so that a typing error does not lock a key out later.
+    """Returns the absolute path of a folder that the user has named. Raises `KeysError` if it does not exist,
+    because a key that is limited to a misspelt folder could not be used.
     """
     folder = Path(os.path.abspath(os.path.expanduser(given)))
     if not folder.is_dir():
@@ -191,8 +195,8 @@ def remove_key(path: Path, name: str) -> None:
 
 
 def _change(path: Path, change: Callable[[tomlkit.items.Table], bool]) -> bool:
-    """Reads the file, calls `change` with its table of keys, and replaces the file, while it is locked. Comments in
-    it stay. Returns what `change` returns.
+    """Reads the keys file, calls `change` with its table of keys, which may change the table, and replaces the
+    file. The folder is locked meanwhile. Comments in the file stay. Returns what `change` returns.
     """
     path = Path(os.path.realpath(path))
     try:

@@ -34,7 +34,9 @@ log = structlog.get_logger(__name__)
 
 
 async def serve_to_the_end(settings: Any, say: Callable[..., None]) -> int:
-    """Runs the server until a signal ends it. `say` prints a text. Returns the exit status."""
+    """Runs the server until a signal stops it. `say` prints a text (with `err=True` to stderr). Returns the exit
+    status of the process: 0, or 1 if the server could not start; the reason is printed.
+    """
     server = None
     try:
         server = await make_server(settings)
@@ -62,8 +64,8 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None]) -> int:
 
 
 async def _build_request_models() -> None:
-    """Builds the validators of requests after the start. Each takes some 40 ms, which would otherwise delay the
-    start or the first request.
+    """Builds the pydantic validators of requests shortly after the start. Each takes about 40 ms, which would
+    otherwise delay the start or the first request.
     """
     await asyncio.sleep(BUILD_AFTER)
     for model in REQUEST_MODELS:
@@ -84,7 +86,9 @@ def tune_gc() -> None:
 
 
 def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]:
-    """Returns the lines of the banner about one agent."""
+    """Returns the lines of the banner about one agent: its version, its models or its workspace and sandbox, what
+    it lacks, and its faults.
+    """
     lines = [f"  agent      {agent.name} {agent.version}".rstrip()]
     if spec.plain_only:
         unlisted = "any name" if agent.trouble() is None else "not known yet"
@@ -109,7 +113,9 @@ def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]
 
 
 def banner(server: Any) -> str:
-    """Returns the text that is printed when the server has started."""
+    """Returns the text that is printed when `server` (an `app.Server`) has started: its address, its agents,
+    warnings, and a `curl` command to try.
+    """
     host = f"[{server.host}]" if ":" in server.host else server.host
     base = f"http://{host}:{server.port}/v1"
     settings = server.settings

@@ -27,8 +27,8 @@ async def show_stats(settings: Settings, *, as_json: bool) -> str:
 
 
 async def prune(settings: Settings) -> str:
-    """Removes what the settings do not keep, and gives free space back to the disk. Returns a text that says what
-    was removed.
+    """Removes the objects that are older or more than the settings allow, and returns free space to the file
+    system. Returns a text with the numbers of removed objects.
     """
     async with existing_store(settings) as store:
         gone = await store.prune()
@@ -40,8 +40,8 @@ async def prune(settings: Settings) -> str:
 
 
 async def check(settings: Settings) -> str:
-    """Compares all stored objects with their checksums. Returns a text. Raises `StoreOpenError`, which lists
-    damaged objects.
+    """Compares all stored rows with their checksums. Returns a text with the number of rows. Raises
+    `StoreOpenError`, which lists the damaged rows, if there are any.
     """
     async with existing_store(settings) as store:
         found = await store.check()
@@ -73,8 +73,9 @@ async def export_to(settings: Settings, output: Path) -> int:
 
 @asynccontextmanager
 async def existing_store(settings: Settings) -> AsyncIterator[Store]:
-    """Opens the store of these settings, which must exist. Raises `StoreOpenError` if there is no file, as with a
-    store in RAM, or it cannot be opened, and in place of a `StoreUnavailable` in the body of the `with`.
+    """Opens the store of these settings, which must exist, for the body of the `with`. Raises `StoreOpenError` if
+    there is no file (as with a store in RAM), or if it cannot be opened. A `StoreUnavailable` in the body is raised
+    as `StoreOpenError`.
     """
     if settings.store == "memory":
         raise StoreOpenError("with PROXY_STORE=memory there is no file: the store is in the server's memory")

@@ -1,7 +1,7 @@
 """`codex-proxy usage`: shows the tokens that the turns of a key have used, day by day.
 
-Input: address and key of a running server. Output: tables on the console, or the server's JSON. With the option for
-all keys, the numbers are read from the store's file instead.
+Input: the address and key of a running server. Output: tables on the console, or the server's JSON. With
+`--all-keys`, the numbers are read from the store's file instead of the server.
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ def print_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
 
 
 def run(base_url: str, key: str | None, *, days: int, as_json: bool) -> int:
-    """Prints the usage of one key in the last `days` days, as a table or (`as_json`) as JSON. `key` is the API key,
-    None for a server that needs none. Returns the exit status: 1, with a message, if the server cannot be asked.
+    """Prints the usage of one key in the last `days` days, as a table or (`as_json`) as JSON. `base_url` ends with
+    `/v1`; `key` is the API key, None for a server that needs none. Returns the exit status: 0, or 1 after a message
+    if the server cannot be reached or refuses the request.
     """
     try:
         found = asyncio.run(ask(Conversation(base_url, DEFAULT_NAME, key), days))
@@ -94,13 +95,15 @@ def run(base_url: str, key: str | None, *, days: int, as_json: bool) -> int:
 
 
 async def ask(server: Conversation, days: int) -> dict[str, Any]:
-    """Asks the server for the usage of the last `days` days and the limits of the agent's account. Returns both."""
+    """Requests the usage of the last `days` days and the limits of the agent's account. Returns the answers of `GET
+    /v1/usage` as `usage` and of `GET /v1/usage/limits` as `limits`. Raises `ChatError` if one of them fails.
+    """
     usage = await server.read(f"/usage?bucket_width=1d&group_by=model&limit={days}")
     return {"usage": usage, "limits": await server.read("/usage/limits")}
 
 
 def show(found: dict[str, Any], console: Console) -> None:
-    """Prints `found`, the usage and the account's limits as the server returns them, as tables."""
+    """Prints tables of the usage and of the limits in `found`, which has the form that `ask` returns."""
     table = _table("day", "model")
     for bucket in found["usage"]["data"]:
         for result in bucket["results"]:
@@ -119,7 +122,9 @@ def _table(*heads: str) -> Table:
 
 
 def _cell(text: str) -> Text:
-    """Returns a text of the server for a table. Markup and control characters in it have no effect."""
+    """Returns a table cell with a text from the server. Console markup in it is printed literally, and control
+    characters are escaped.
+    """
     return Text(escaped(text))
 
 
@@ -128,7 +133,9 @@ def _print(table: Table, console: Console) -> None:
 
 
 def _figures(result: dict[str, Any]) -> list[str]:
-    """Returns the columns of a row. A tilde marks a number of tokens that includes an estimate."""
+    """Returns the cells with the numbers of one row (`_COLUMNS`). `result` has OpenAI's field names (`_FIGURES`),
+    and `estimated`: if true, the tokens include an estimate, and each number of tokens is marked with a tilde.
+    """
     mark = "~" if result["estimated"] else ""
     turns, failed, *tokens = (int(result[name]) for name in _FIGURES)
     return [f"{turns:,}", f"{failed:,}", *(f"{mark}{count:,}" for count in tokens)]
@@ -148,7 +155,7 @@ def _show_limits(found: dict[str, Any], console: Console) -> None:
 
 
 def _day(seconds: int) -> str:
-    """Returns the date of a time in UTC. `seconds`: since 1970."""
+    """Returns the date, in UTC, of a time in seconds since 1970."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d")
 
 

@@ -1,7 +1,7 @@
-"""The models that an agent lists, the limits of its account, and the details that both add to a failure.
+"""The models that an agent lists, the limits of its account, and the details that are added from them to a failure.
 
-Clients recognise a context that is too long by OpenAI's wording, and then leave something out or summarise. So the
-message of such a failure has that wording, whatever the agent wrote.
+Clients recognise by OpenAI's wording that a context is too long, and then drop or summarise a part of it. So the
+message of such a failure has OpenAI's wording, whatever the agent wrote.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from codex_proxy.core.faults import Failure, FaultKind
 
 
 class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model as the agent lists it. What the agent does not say of it is None or empty."""
+    """A model as the agent lists it. Fields that the agent does not report are None or empty. `native` is the
+    agent's own JSON entry.
+    """
 
     id: str
     display_name: str = ""
@@ -42,8 +44,8 @@ WindowName: TypeAlias = Literal["primary", "secondary"]
 
 
 class LimitWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """One time window of a limit: how much of it is used, and when it is reset. `seconds` is its length. What the
-    agent does not report is None.
+    """One time window of a limit: how much of it is used, and when it is reset. `seconds` is the length of the
+    window. Fields that the agent does not report are None.
     """
 
     name: WindowName
@@ -57,7 +59,7 @@ class LimitWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
     """One limit of the agent's account, with its time windows. If an agent reports several limits, each has an id.
-    `name` and `plan` are None if the agent does not report them.
+    `name` and `plan` are None if the agent does not report them. `reached` is None while the limit is not exceeded.
     """
 
     id: str = ""
@@ -75,8 +77,10 @@ for the code in the text."""
 
 
 def with_context_length(failure: Failure, model: str, models: Sequence[AgentModel]) -> Failure:
-    """Returns the failure with the model's context window added to its message, if the failure is a context that is
-    too long and `models` has the window; else returns the failure as it is. An empty `model` is the default one."""
+    """Returns a failure of kind `CONTEXT_LENGTH_EXCEEDED` with OpenAI's wording in its message, and with the
+    model's context window if `models` has it; returns any other failure unchanged. An empty `model` means the
+    agent's default model.
+    """
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED or failure.message.startswith(_OPENAIS_WORDS):
         return failure
     meant = (each for each in models if (each.id == model if model else each.is_default))
@@ -110,8 +114,9 @@ def with_reset(
 
 
 def resets_at(window: LimitWindow, reported_at: float) -> int | None:
-    """Returns when the window is reset, in seconds since 1970; None where the agent did not report it. `reported_at` is
-    when the limits were reported."""
+    """Returns the time at which the window is reset; None if the agent did not report it. `reported_at` is the time
+    at which the agent reported the limits. Both are in seconds since 1970.
+    """
     if window.resets_at is None and window.resets_in is not None:
         return int(reported_at + window.resets_in)
     return window.resets_at

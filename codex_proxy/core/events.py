@@ -18,7 +18,7 @@ from codex_proxy.core.items import Item, ItemStatus
 
 
 class Stop(StrEnum):
-    """Why a turn ended. A reason of a provider's that has no member here is passed on as a plain `str`."""
+    """Why a turn ended. A provider's reason that has no member here is passed on as a plain `str`."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -60,7 +60,8 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Spending(msgspec.Struct, frozen=True):
-    """The tokens that a turn has used, as the agent reported them or as an estimate. Zero where neither is known."""
+    """The tokens that a turn has used, as the agent reported them or (`estimated`) as an estimate; zero if neither
+    is known. `failed`: the turn has failed."""
 
     tokens: Usage = Usage()
     estimated: bool = False
@@ -73,12 +74,11 @@ class TurnStarted(msgspec.Struct, frozen=True, gc=False):
 
 
 class TurnEnded(msgspec.Struct, frozen=True):
-    """The turn has ended. `stop` is a `Stop` or a reason of the provider's that has no `Stop`. Where it is
-    `failed`, `failure` is set; else that is None.
+    """The turn has ended. `stop` is a `Stop`, or a provider's reason that has no `Stop`. `failure` is set if `stop`
+    is `failed`, and is None otherwise.
 
     `trigger` is the name of the agent's message that ended the turn. `choice_stops` has the reasons of those
-    choices that ended for another reason than `stop`, by the index of the choice; None if there are none.
-    """
+    choices that ended for another reason than `stop`, by the index of the choice; None if there are none."""
 
     stop: str
     trigger: str = "task_complete"
@@ -136,7 +136,7 @@ class ArgumentsDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class OutputDelta(msgspec.Struct, frozen=True, gc=False):
-    """A piece of the output of a command that the agent ran, or of a call that this server ran."""
+    """A piece of the output of a command that the agent ran, or of an MCP call that this server ran."""
 
     id: str
     text: str
@@ -162,15 +162,15 @@ class FullArguments(msgspec.Struct, frozen=True, gc=False):
 
 
 class StepCompleted(msgspec.Struct, frozen=True, gc=False):
-    """One call of the model has ended: no further item of this step follows. `usage` is its tokens, None where the
-    agent did not report them.
-    """
+    """One call of the model has ended: no further item of this step follows. `usage` is the tokens of this call;
+    None if the agent did not report them."""
 
     usage: Usage | None = None
 
 
 class UsageReported(msgspec.Struct, frozen=True, gc=False):
-    """The tokens of *this turn so far* (a total, not an increment), and where the figure comes from."""
+    """The tokens of *this turn so far* (a total, not an increment). `trigger` is the name of the agent's message
+    that reported them."""
 
     usage: Usage
     trigger: Trigger = "token_count"
@@ -179,7 +179,8 @@ class UsageReported(msgspec.Struct, frozen=True, gc=False):
 
 
 class Retrying(msgspec.Struct, frozen=True, gc=False):
-    """The agent repeats its call of the model: it sends all events of this step again."""
+    """The agent repeats its call of the model, and sends all events of this step again. `message` is the agent's
+    text about the reason, `http_status` the status of the failed call; None if the agent does not report it."""
 
     message: str
     http_status: int | None = None
@@ -189,8 +190,9 @@ class Retrying(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):
-    """The agent waits for the output of a call (`answer(ask_id, ...)`). All requests of a step come before its
-    `StepCompleted`. `name` is the client's name of the tool; `arguments` is the model's exact text."""
+    """The agent waits for the output of a tool call; the answer refers to `ask_id`. All requests of a step come
+    before its `StepCompleted`. `call_id` is the model's id of the call, `name` the client's name of the tool, and
+    `arguments` the model's exact text."""
 
     ask_id: str
     call_id: str
@@ -207,7 +209,8 @@ class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):
 
 
 class ApprovalRequested(msgspec.Struct, frozen=True, gc=False):
-    """The agent waits for permission to do something. `text` describes that in one line for a person."""
+    """The agent waits for permission to do something. `text` describes it in one line for a person; the answer
+    refers to `ask_id`."""
 
     ask_id: str
     kind: Literal["command", "file_change", "permission", "mcp"]
@@ -224,7 +227,8 @@ class RequestClosed(msgspec.Struct, frozen=True, gc=False):
 
 
 class RawItem(msgspec.Struct, frozen=True, gc=False):
-    """An output item exactly as the model gave it. It has to be sent back to the model in the next step."""
+    """An output item exactly as the model gave it. It has to be sent back to the model in the next step. `type` is
+    the item's `type`, and `json` the whole item."""
 
     type: str
     json: bytes
@@ -237,16 +241,16 @@ class AccountLimitsReported(msgspec.Struct, frozen=True, gc=False):
 
 
 class ForwardedBytes(msgspec.Struct, frozen=True, gc=False):
-    """A piece of the answer to a `ForwardedRequest`, to be sent to the client unchanged: whole events of a stream, or
-    a part of a JSON body. `deltas`: the number of its events that carry content."""
+    """A piece of the answer to a `ForwardedRequest`, which is sent to the client unchanged: complete server-sent
+    events, or a part of a JSON body. `deltas` is the number of events in it that carry content."""
 
     data: bytes
     deltas: int = 0
 
 
 class AnswerDetails(msgspec.Struct, frozen=True):
-    """What a server of Chat Completions says of an answer in addition to its items. A later one of the same turn
-    replaces it."""
+    """Fields of a Chat Completions server's answer that are not part of its items. A later event of this type in
+    the same turn replaces an earlier one."""
 
     fields: Mapping[str, msgspec.Raw] = {}
     """Fields of the answer, as JSON: `service_tier` and `system_fingerprint`."""
@@ -259,8 +263,8 @@ class AnswerDetails(msgspec.Struct, frozen=True):
 
 
 class ServedBy(msgspec.Struct, frozen=True, gc=False):
-    """The name of the upstream that gave this answer, and how many requests were made for it, those to other
-    upstreams included. The name is empty where there is only one."""
+    """Which upstream (model server) gave this answer. `upstream` is its name, empty if only one is configured;
+    `attempts` is the number of requests that were made for this answer, to all upstreams together."""
 
     upstream: str
     attempts: int = 1

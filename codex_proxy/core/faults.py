@@ -1,7 +1,8 @@
-"""What can go wrong, as values: the kind of fault, and what a person can do about it.
+"""The values that describe what has gone wrong: the kind of fault, and what a person can do about it.
 
-A `Failure` is the value that ends a turn (`TurnEnded.failure`). A `Fault` is the exception that carries one before a
-turn exists. Neither knows HTTP: `surfaces/errors.py` maps a kind to status, type and code.
+A `Failure` is the value that ends a turn (`TurnEnded.failure`). A `Fault` is the exception that carries a `Failure`
+if there is no turn that it could end. Neither knows HTTP: `surfaces/errors.py` maps a kind to status, type and
+code.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import msgspec
 
 
 class FaultKind(StrEnum):
-    """Every kind of fault. One table derives the error codes of the APIs from it."""
+    """Every kind of fault. `surfaces/errors.py` has a table of the error codes that the APIs use for each kind."""
 
     # The client's.
     INVALID_REQUEST = "invalid_request"
@@ -53,8 +54,9 @@ class FaultKind(StrEnum):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong. `message` is for the person at the client: it says what to do, and holds no upstream URL and no
-    secret."""
+    """What went wrong. `message` is for the user of the client: it says what to do, and contains no upstream URL
+    and no secret.
+    """
 
     kind: FaultKind
     message: str
@@ -71,7 +73,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unquoted(self) -> str:
-        """Returns the message without the agent's own words, for logs, and for readers other than the client."""
+        """The message without the text that it quotes from the agent (`quoted`), for logs and for readers other
+        than the client.
+        """
         return self.message.replace(f": {self.quoted}", ".") if self.quoted else self.message
 
 
@@ -88,7 +92,7 @@ UNFORESEEN = Failure(
 
 
 class Fault(Exception):  # noqa: N818 - the field's word; a Failure that is raised
-    """The exception that carries a `Failure` where there is no turn yet that could end with it."""
+    """The exception that carries a `Failure` if there is no turn that the failure could end."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)

@@ -23,7 +23,9 @@ class TimerHandle(Protocol):
 
 
 class Scheduler(Protocol):
-    """The part of an asyncio event loop that timers need; a test passes its own."""
+    """The methods of an asyncio event loop that timers need (`time`, `call_at`). It is an interface, so that a test
+    can pass its own.
+    """
 
     def time(self) -> float: ...
 

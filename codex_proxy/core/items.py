@@ -1,7 +1,8 @@
-"""The items of a turn: those of the history that the client sends, and those that the agent puts out.
+"""The items of a turn: those of the history, which the client sends, and those of the output, which the agent
+makes.
 
-Values only. Events open and close output items (`core/events.py`). The text of an output item is in its deltas and
-nowhere else.
+These are values only. `ItemStarted` and `ItemEnded` (`core/events.py`) open and close output items. An output item
+does not contain its text: that is in the delta events with its id.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ Role = Literal["developer", "user", "assistant"]
 
 
 class HistoryMessage(msgspec.Struct, frozen=True):
-    """A message of the history. The role `system` is replaced by `developer`, because the agent drops `system`
-    messages without an error. `phase` is `commentary` or `final_answer`, None if the client names none; `id` is the
+    """A message of the history. The role `system` is replaced by `developer`, because Codex drops `system` messages
+    without an error. `phase` is `commentary` or `final_answer`, None if the client sends none; `id` is the
     message's id, None if it has none.
     """
 
@@ -46,7 +47,7 @@ class HistoryMessage(msgspec.Struct, frozen=True):
 
 
 class HistoryCall(msgspec.Struct, frozen=True):
-    """A call that the model made earlier, to a tool of the client."""
+    """A tool call that the model made in an earlier step. `id` is the id of the item, None if it has none."""
 
     call_id: str
     name: str
@@ -60,7 +61,7 @@ class HistoryCall(msgspec.Struct, frozen=True):
 
 
 class HistoryOutput(msgspec.Struct, frozen=True):
-    """The output of a call to one of the client's tools. Text that came without parts is one `TextPart`."""
+    """The output of a tool call. A plain text is one `TextPart`."""
 
     call_id: str
     parts: tuple[Part, ...]
@@ -83,7 +84,9 @@ HistoryItem: TypeAlias = HistoryMessage | HistoryCall | HistoryOutput | RawHisto
 
 
 class McpOrigin(msgspec.Struct, frozen=True):
-    """The MCP server that has a tool, and the tool's name there. `asks`: each call needs the client's approval."""
+    """The MCP server that has a tool, and the tool's name on that server. `asks`: the client must approve each
+    call.
+    """
 
     server_label: str
     name: str
@@ -125,9 +128,9 @@ ItemStatus = Literal["completed", "incomplete", "failed"]
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """A message of the assistant. `choice` is the index of the choice that it belongs to; None where the agent
-    gives one answer, which is then the answer of every choice that was asked for. `phase` is `commentary` or
-    `final_answer`, None if the agent does not say.
+    """A message of the assistant. `choice` is the index of the choice that it belongs to; None if the agent gives
+    only one answer, which then is the answer of every choice. `phase` is `commentary` or `final_answer`, None if
+    the agent does not report it.
     """
 
     id: str
@@ -141,9 +144,9 @@ class Reasoning(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
-    """A call that the client has to answer. `kind`: of a function or of a custom tool; `legacy` is the call of a
-    function that every client of Chat Completions gets as `function_call`, the predecessor of `tool_calls`, even if
-    it has not used `functions`.
+    """A tool call that the client has to run. `kind` is `function` or `custom` for those types of tools. A call of
+    kind `legacy` is sent to every client of Chat Completions as `function_call`, the predecessor of `tool_calls`,
+    even if the request has no `functions`.
     """
 
     id: str
@@ -186,8 +189,8 @@ class McpApproval(msgspec.Struct, frozen=True, gc=False):
 
 class McpTools(msgspec.Struct, frozen=True, gc=False):
     """The list of tools of an MCP server that the request names. `tools` is a JSON array in the form of OpenAI's
-    item. If the server could not be asked, it is empty, `error` says why, and the item ends as `failed`; else
-    `error` is None.
+    `mcp_list_tools` item. If the server did not answer, `tools` is empty, `error` says why, and the item ends as
+    `failed`; otherwise `error` is None.
     """
 
     id: str

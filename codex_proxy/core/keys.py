@@ -1,11 +1,10 @@
 """API keys, and the limits of each.
 
 Input: the text of a keys file, and keys as clients send them. Output: a `KeySet`, or a `KeysError` that names the
-entry and what is wrong in it. No file is read and no key is made here.
+entry and the error in it. This module reads no file and creates no key.
 
-Only digests of keys are kept. A plain SHA-256 is enough: the server makes keys from 256 random bits, so that there
-are no likely keys to try. A slow, salted hash would gain nothing, and strangers could keep the server busy with wrong
-keys.
+Only digests of keys are stored. A plain SHA-256 is enough: the server makes keys from 256 random bits, which cannot
+be guessed. A slow, salted hash would add nothing, and anyone could slow the server down with wrong keys.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class KeysError(ValueError):
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One key and its limits. A limit that is left out (None, or empty `roots`) is the server's general one."""
+    """One key and its limits. A limit that is None, and empty `roots`, mean that the server's setting applies."""
 
     name: str
     """The owner of everything that is stored with this key. A new key of the same name has access to it."""
@@ -77,8 +76,9 @@ class KeySet(msgspec.Struct, frozen=True):
     """Whether requests need a key. This does not change when the last key is removed."""
 
     def of(self, digest: str) -> Key | None:
-        """Returns the key with this digest, or None. The time it takes does not depend on how much of the digest is
-        right."""
+        """Returns the key with this digest, or None. All digests are compared, each in constant time, so that the
+        time taken does not reveal a part of a valid digest.
+        """
         found = None
         for key in self.keys:
             if hmac.compare_digest(key.sha256, digest):
@@ -90,13 +90,13 @@ class KeySet(msgspec.Struct, frozen=True):
 
 
 def digest_of(key: str) -> str:
-    """Returns the digest of a key, which is all that is stored of it."""
+    """Returns the SHA-256 digest of a key, in hexadecimal digits. Only this is stored of a key."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def check_name(name: str) -> None:
-    """Checks the name for a key: 1 to 64 small ASCII letters, digits, `-` and `_`, the first a letter or a digit,
-    and not `local` (`NO_KEY_OWNER`). Raises `KeysError` for any other name.
+    """Checks the name of a key: 1 to 64 lower-case ASCII letters, digits, `-` and `_`, the first a letter or a
+    digit, and not `local` (`NO_KEY_OWNER`). Raises `KeysError` for any other name.
     """
     if _NAME.fullmatch(name) is None:
         raise KeysError(
@@ -149,7 +149,9 @@ def _key_of(name: str, table: Any) -> Key:
 
 
 def table_of(key: Key) -> Mapping[str, Any]:
-    """Returns the key as a table for a keys file, without its name."""
+    """Returns the fields of a key, except its name, as the table `[keys.NAME]` of a keys file. Fields with default
+    values are left out.
+    """
     table: dict[str, Any] = msgspec.to_builtins(key)
     return {
         field: list(value) if isinstance(value, tuple) else value

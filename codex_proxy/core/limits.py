@@ -1,8 +1,9 @@
-"""The limits of a turn that agents have no setting for: stop sequences, a length, and a size.
+"""The limits of a turn that the server applies because agents have no setting for them: stop sequences, a number of
+tokens, and a size.
 
-Takes batches of well-formed events; returns the events that may pass, and the limit that was reached, if any. The
-text is then cut exactly there, all open items are closed, and no later event passes: the caller interrupts the agent
-and ends the turn with `stop` or `length`. Nothing here raises.
+Takes batches of well-formed events. Returns the events before the limit (the last text is cut at the limit, and
+open items are closed), and which limit was reached, if any. If one was reached, the caller must pass no further
+events, interrupt the agent, and end the turn with `stop` or `length`. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -40,11 +41,12 @@ _KEPT_TEXT: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, Argument
 
 
 class StopSequences:
-    """Cuts a message before the first stop sequence in it. Only what the assistant says is searched.
+    """Ends a message before the first stop sequence in it. Only the assistant's text is searched.
 
-    The end of a text that may be the beginning of a stop sequence is held back until it is known. Of several
-    sequences the one that is complete first wins (of those, the longest), so that it does not matter how
-    the text was cut into deltas. A sequence never spans two messages.
+    The end of a text that may be the beginning of a stop sequence is held back until the next text or the item's
+    end shows whether it is one. Of several sequences the one that is complete first is applied (of those, the
+    longest), so that the result does not depend on how the text was cut into deltas. A sequence never spans two
+    messages.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -54,8 +56,8 @@ class StopSequences:
         self.hit: str | None = None
 
     def feed(self, events: Iterable[Event]) -> tuple[list[Event], str | None]:
-        """Returns the events that pass, and the stop sequence that was met; None as long as none was. After one was
-        met, no event passes.
+        """Returns the events before the first stop sequence, and that sequence; None while none was found. Once one
+        was found, later calls return no events.
         """
         out: list[Event] = []
         for event in events:
@@ -90,8 +92,9 @@ class StopSequences:
             out.append(TextDelta(event.id, text[: len(text) - held]))
 
     def _first_in(self, text: str) -> tuple[int, str] | None:
-        """Returns the stop sequence that is complete first in the text, and the index at which it begins; None where
-        none is."""
+        """Returns the index at which a stop sequence begins in the text, and the sequence; None if the text
+        contains none. Of several it is the one that ends first.
+        """
         found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
         if not found:
             return None
@@ -99,7 +102,7 @@ class StopSequences:
         return start, stop
 
     def _undecided(self, text: str) -> int:
-        """Returns how many characters at the end may be the beginning of a stop sequence."""
+        """Returns the number of characters at the end of the text that may be the beginning of a stop sequence."""
         longest = 0
         for stop in self._stops:
             end = text[-(len(stop) - 1) :] if len(stop) > 1 else ""
@@ -112,15 +115,15 @@ class StopSequences:
         return longest
 
     def _release(self, id: str, out: list[Event]) -> None:
-        """Adds to `out` the text held back from message `id`, which turned out to be no stop sequence."""
+        """Adds to `out` the text held back from message `id`, which is not part of a stop sequence."""
         held = self._held.pop(id, "")
         if held:
             out.append(TextDelta(id, held))
 
 
 class MaxTokens:
-    """Ends a turn after `tokens` tokens of text that the assistant writes (answer or refusal), by an estimate. Each
-    choice is counted separately.
+    """Ends a turn after `tokens` tokens of text that the assistant writes (answer or refusal). The tokens are
+    estimated, for each choice separately.
     """
 
     def __init__(self, tokens: int) -> None:
@@ -130,8 +133,8 @@ class MaxTokens:
         self.hit = False
 
     def feed(self, events: Iterable[Event]) -> tuple[list[Event], str | None]:
-        """Returns the events that pass, and `length` once the answer has more tokens than it may; None before that.
-        After it, no event passes.
+        """Returns the events within the limit, and `length` if it was reached, else None. Once it was reached,
+        later calls return no events.
         """
         out: list[Event] = []
         for event in events:
@@ -163,10 +166,11 @@ class MaxTokens:
 
 
 class MaxSize:
-    """Cuts off a turn that is too large to be kept in memory until its end.
+    """Ends a turn that is too large to be kept in memory until its end. The size is in characters.
 
-    Counts what is kept: texts of every kind, raw items, and a share for each delta and item. The output of a command
-    is kept only for clients that ask for it, so an eighth of it counts. It cuts between two events.
+    Texts of every kind and raw items count, and a fixed number of characters (`ITEM_SIZE`, `DELTA_SIZE`) for each
+    item and delta. The output of a command is kept only for clients that ask for it, so an eighth of its length
+    counts. The turn ends between two events.
     """
 
     def __init__(self, size: int) -> None:
@@ -174,8 +178,8 @@ class MaxSize:
         self._open: dict[str, None] = {}
 
     def feed(self, events: list[Event]) -> tuple[list[Event], str | None]:
-        """Returns the events that pass, and `length` if the turn becomes too large with these events; else None. In
-        that case the events before the limit pass, and the open items are ended as `incomplete`.
+        """Returns the events within the limit, and `length` if these events exceed it, else None. If they do, the
+        open items are ended as `incomplete`.
         """
         if _KEPT_TEXT.issuperset(map(type, events)):
             # Most batches are pieces of texts, for which nothing but their length counts.
@@ -209,15 +213,16 @@ class MaxSize:
 
 
 class TurnLimits:
-    """The limits of one turn, applied one after the other: its size, its stop sequences, its length.
+    """The limits of one turn, applied one after the other: its size, its stop sequences, its number of tokens.
 
-    Each limit sees only the events that the one before it let through. So if several are reached, the last of them is
-    the one that is reached first in the text.
+    Each limit gets only the events that the limit before it has returned, which end where that limit was reached.
+    So if several limits are reached in one batch, the last of them is the earliest in the text, and is the reason
+    that is returned.
     """
 
     def __init__(self, *, chars: int, stop: Sequence[str] = (), max_tokens: int | None = None) -> None:
-        """`chars` is the most characters that the turn may have; this limit applies whether or not the client asked
-        for one. `stop` and `max_tokens` are the client's; None for no limit of tokens.
+        """`chars` is the largest size of the turn (see `MaxSize`), which applies to every turn. `stop` and
+        `max_tokens` are the client's limits; empty or None for no limit.
         """
         self._limits: list[MaxSize | StopSequences | MaxTokens] = [MaxSize(chars)]
         self.stop_sequence: str | None = None
@@ -228,7 +233,7 @@ class TurnLimits:
             self._limits.append(MaxTokens(max_tokens))
 
     def feed(self, events: list[Event]) -> tuple[list[Event], Stop | None]:
-        """Returns the events that pass, and why the turn ends if a limit is reached; None otherwise."""
+        """Returns the events within the limits, and why the turn ends if a limit was reached, else None."""
         stop: Stop | None = None
         for limit in self._limits:
             events, hit = limit.feed(events)

@@ -1,7 +1,7 @@
-"""The tools of MCP servers as the servers list them, and the names under which they are offered to a model.
+"""Tools as MCP servers list them, and the names under which these tools are offered to a model.
 
-A name depends only on the server's label and the tool's name. So a call that comes back in a later request has the
-same name again.
+The name depends only on the server's label and the tool's name. So the same tool has the same name in later
+requests, and a call in the history can be matched with its tool.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ _DIGEST: Final = 8
 
 
 def offered_name(server_label: str, name: str) -> str:
-    """Returns the name under which a server's tool is offered to the model: `label__name`. A name that is too long,
-    has characters that models do not take, or could be that of another server's tool (`a__b` + `c`, `a` + `b__c`)
-    ends with a digest of label and name."""
+    """Returns the name under which a server's tool is offered to the model: `label__name`. The name ends with a
+    digest of label and name if it would otherwise be longer than 64 characters, have characters that models do not
+    accept, or be ambiguous (`a__b` + `c`, `a` + `b__c`).
+    """
     plain = f"{server_label}__{name}"
     allowed = _FOREIGN.sub("_", plain)
     clear = "__" not in server_label and not server_label.endswith("_")
@@ -32,7 +33,9 @@ def offered_name(server_label: str, name: str) -> str:
 
 
 class ListedTool(msgspec.Struct, frozen=True):
-    """A tool as its server lists it. `input_schema` and `annotations` (the server's own hints) are JSON."""
+    """A tool as its MCP server lists it. `input_schema` and `annotations` (the server's hints about the tool's
+    effects) are JSON.
+    """
 
     name: str
     description: str = ""
@@ -41,6 +44,6 @@ class ListedTool(msgspec.Struct, frozen=True):
 
     @property
     def only_reads(self) -> bool:
-        """Whether the server declares that the tool changes nothing."""
+        """Whether the server declares that the tool changes nothing (the annotation `readOnlyHint`)."""
         hints = msgspec.json.decode(self.annotations) if self.annotations else None
         return isinstance(hints, dict) and hints.get("readOnlyHint") is True

@@ -1,13 +1,12 @@
 """Images and PDFs in a request: detects and validates them, and decodes their base64.
 
-An image is given as a data URL or as the bytes of a file, and is returned as a `data:<type>;base64,` URL whose type
-is that of the bytes, whatever type was declared. Raises `NoImageError` for anything else: an agent leaves out an
-image that it cannot decode, and answers as if there had been none. What is validated is what a decoder needs before
-the pixels: the format, the size, and whether the file is complete. Pixels are not decoded. Everything is read by
-offsets and by the checksums of `zlib`, so that megabytes take milliseconds.
+An image is given as a data URL or as the bytes of a file, and is returned as a `data:<type>;base64,` URL with the
+type that its bytes have, whatever type was declared. Raises `NoImageError` for anything else, because an agent
+leaves out an image that it cannot decode, and answers as if the request had none. The format, the size, and the
+completeness of the file are checked; pixels are not decoded. Megabytes take milliseconds.
 
-The parser of a body does no IO, and reading a PDF may take long. So the parser asks `PdfTexts` for the text of each
-PDF, and is run a second time when those that were unread have been read.
+The parser of a request body does no IO, and reading a PDF may take long. So the parser asks `PdfTexts` for the text
+of each PDF. The caller then reads the PDFs whose text was missing, and runs the parser again.
 """
 
 from __future__ import annotations
@@ -41,13 +40,15 @@ _JPEG_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 class NoImageError(ValueError):
-    """The bytes are not an image that models can see. The message is a predicate that gives the reason, such as `is
-    torn`.
+    """The bytes are not an image that models can read. The message gives the reason as a predicate without a
+    subject, such as `is torn`.
     """
 
 
 class Picture(NamedTuple):
-    """Media type, width and height, read from the header of an image."""
+    """What the header of an image says: its media type, its width and height in pixels, and the bytes that its
+    decoded pixels take.
+    """
 
     media_type: str
     width: int
@@ -107,8 +108,8 @@ def check(data: bytes) -> str:
 
 
 def picture_of(payload: str) -> Picture | None:
-    """Returns the media type and size of an image, from its base64 text `payload`; None if it is no image, or not
-    complete.
+    """Returns what the header of an image says. `payload` is the image in base64. Returns None if it is no image,
+    or not complete.
     """
     try:
         data = decode_base64(payload)
@@ -131,7 +132,9 @@ def _number(data: bytes, at: int, size: int, *, little: bool = False) -> int:
 
 
 def _png(data: bytes) -> Picture:
-    """Reads a PNG. Every chunk from the header to the end has to be there, with its checksum."""
+    """Reads a PNG. Every chunk up to the end chunk must be present, and the critical ones must have the right
+    checksum.
+    """
     view = memoryview(data)
     at = len(_PNG_START)
     picture: Picture | None = None
@@ -168,7 +171,7 @@ def _png_header(data: bytes, at: int, kind: bytes, length: int) -> Picture:
 
 
 def _jpeg(data: bytes) -> Picture:
-    """Reads a JPEG: its segments up to the first scan, which has to come after a frame header, and the end marker."""
+    """Reads a JPEG: the segments up to the first scan, which must follow a frame header, and the end marker."""
     at = 2
     picture: Picture | None = None
     while True:
@@ -198,7 +201,7 @@ def _jpeg(data: bytes) -> Picture:
 
 
 def _gif(data: bytes) -> Picture:
-    """Reads a GIF up to the end of its first picture: models see no more of an animation."""
+    """Reads a GIF up to the end of its first frame, because models see only this frame of an animation."""
     width, height = _number(data, 6, 2, little=True), _number(data, 8, 2, little=True)
     at = 13 + _gif_palette(data[10])
     while True:
@@ -213,7 +216,9 @@ def _gif(data: bytes) -> Picture:
 
 
 def _gif_palette(flags: int) -> int:
-    """Returns the size of a colour table in bytes, by the flags of its header."""
+    """Returns the size in bytes of a GIF's colour table. `flags` is the byte that says whether there is one, and
+    how large it is.
+    """
     return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
 
 
@@ -224,7 +229,9 @@ def _behind_gif_blocks(data: bytes, at: int) -> int:
 
 
 def _webp(data: bytes) -> Picture:
-    """Reads a WebP: the container has to be complete by its length; the size is that of the picture in it."""
+    """Reads a WebP. The file must be as long as its RIFF header says. Width and height are those in the first
+    chunk.
+    """
     if data[8:12] != b"WEBP":
         raise NoImageError(f"is not {ACCEPTED}")
     if _number(data, 4, 4, little=True) + 8 > len(data):
@@ -258,23 +265,26 @@ MAX_PDF_BYTES: Final = 20 << 20
 
 
 class Pdf(msgspec.Struct, frozen=True):
-    """A PDF of a request, and the path of the field that holds it."""
+    """A PDF in a request. `field` is the path of the request's field that contains it, such as
+    `messages[0].content[1]`.
+    """
 
     data: bytes
     field: str
 
 
 class PdfTexts(msgspec.Struct):
-    """The texts of a request's PDFs, by digest. `known` has the texts that were already read; `unread` collects the
-    PDFs that `text_of` was asked for and that have yet to be read.
+    """The texts of a request's PDFs, by the SHA-256 of the PDF's bytes. `known` has the texts that were read before
+    the parser was run; `unread` collects the other PDFs that the parser asks for.
     """
 
     known: Mapping[bytes, str] = {}
     unread: dict[bytes, Pdf] = {}
 
     def text_of(self, data: bytes, field: str) -> str:
-        """Returns the text of the PDF; an empty one if it was not read yet. Raises `Fault`, with `field` as its
-        `param`, for a PDF that is too large, or one too many.
+        """Returns the text of the PDF with the bytes `data`; if it was not read yet, adds the PDF to `unread` and
+        returns an empty text. Raises `Fault` with `field` as its `param` for a PDF above `MAX_PDF_BYTES`, or if
+        there are more than `MAX_PDFS` unread ones.
         """
         if len(data) > MAX_PDF_BYTES:
             raise bad_request(
@@ -330,7 +340,9 @@ def decode_base64(text: str) -> bytes:
 
 
 def _decoded(text: str | bytes) -> bytes:
-    """Decodes strictly, piece by piece, so that other threads run in between."""
+    """Decodes base64 strictly; raises `ValueError` for anything else. A long text is decoded in pieces, between
+    which other threads can run.
+    """
     pieces = []
     for start in range(0, len(text), _PIECE_CHARS):
         piece = binascii.a2b_base64(text[start : start + _PIECE_CHARS], strict_mode=True)

@@ -1,11 +1,13 @@
-"""Makes any sequence of a turn's events well-formed; no other module does.
+"""Makes any sequence of a turn's events well-formed. Only this module does so; everything that reads a turn's log
+relies on it.
 
-The events that come out always have these properties:
-- exactly one `TurnStarted`, which only notes precede, and one `TurnEnded`, which is last;
+The events that are returned always have these properties:
+- exactly one `TurnStarted`, which only a `Notice` or `AccountLimitsReported` may precede, and one `TurnEnded`,
+  which is last;
 - a delta comes only inside an open item of its kind, and every item is opened once and closed once;
 - the deltas of an item, joined, are its final text: a text that was sent is never changed or withdrawn;
-- there is no `Full*` and no `Retrying`: a text that comes in deltas and whole is sent once, and so is what the agent
-  repeats after a retry (`core/retries.py`).
+- there is no `Full*` and no `Retrying` event: a text that the agent sends both in deltas and whole is returned
+  once, and so is a text that the agent repeats after a retry (`core/retries.py`).
 
 The module depends on no dialect of an agent and on no API of a client.
 """
@@ -63,7 +65,9 @@ ENDS_WELL = frozenset({Stop.STOP, Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
 
 
 class TurnRepair:
-    """Repairs the events of one turn: `feed` takes the events of a dialect and returns those that may be logged."""
+    """Repairs the events of one turn: `feed` takes the events of a dialect, and returns the events for the turn's
+    log.
+    """
 
     def __init__(self) -> None:
         self.started = False
@@ -81,7 +85,7 @@ class TurnRepair:
         self._out: list[Event] = []
 
     def feed(self, events: Iterable[Event]) -> list[Event]:
-        """Returns the repaired events; none once the turn has ended."""
+        """Returns the repaired events; an empty list once the turn has ended."""
         self._out = out = []
         handlers = HANDLERS
         # Most events are pieces of one message in a row, of which nothing has to be found out again.
@@ -110,7 +114,9 @@ class TurnRepair:
         return out
 
     def _plain(self, id: str) -> bool:
-        """Whether the next delta of this message can pass unchanged."""
+        """Whether the next `TextDelta` of this message can be returned unchanged, without another look at the
+        message's state.
+        """
         held = self._items.get(id)
         return (
             held is not None
@@ -216,13 +222,16 @@ class TurnRepair:
         self._out.append(ItemEnded(held.id, status))
 
     def _kind(self, id: str, kinds: tuple[type[Item], ...]) -> type[Item]:
-        """Returns the type of an open item; the first of `kinds` if the item is not open or its type is not among
-        them."""
+        """Returns the type of the item `id`, if it is one of `kinds`; else the first of `kinds`. The events of
+        several types of items have the same form, so that the event alone does not say the type.
+        """
         held = self._items.get(id)
         return type(held.item) if held is not None and type(held.item) in kinds else kinds[0]
 
     def _inside(self, id: str, kind: type[Item], implied: Item | None) -> SentItem | None:
-        """Returns the open item that a delta belongs to. Opens `implied` where the agent has not opened the item."""
+        """Returns the item of the type `kind` to which a delta with this `id` belongs. If the agent has not opened
+        it, opens `implied`. Returns None, after a `Notice`, if there is no such item, or it has ended.
+        """
         held = self._items.get(id)
         if held is None:
             if implied is None:
@@ -261,8 +270,9 @@ class TurnRepair:
             self._out.append(event if same else TextDelta(held.id, text))
 
     def _unsent_suffix(self, held: SentItem, text: str) -> str:
-        """Returns the part of `text`, a piece of a message (`held`) that the agent repeats, that was not sent yet:
-        empty as long as the agent repeats text that was sent.
+        """Returns the end of `text` that was not sent yet. `text` is a delta of a message that the agent repeats;
+        the result is empty while the agent repeats only what was sent. If the text differs from what was sent, ends
+        the turn.
         """
         assert held.repetition is not None
         new = held.repetition.beyond(text)
@@ -289,9 +299,9 @@ class TurnRepair:
         held.whole |= {TEXT}
 
     def _missing(self, held: SentItem, key: TextKey, whole: str, delta: Callable[[str, str], Event]) -> None:
-        """Appends a delta with the part of the full text (`whole`) that the deltas before it did not have. `held`
-        is the item, `key` the text in it; `delta` makes the event from the item's id and a text. If the full text
-        does not begin with the text that was sent, it was revised, and what was sent stays.
+        """Appends a delta with the end of the full text (`whole`) that was not sent in deltas. `held` is the item,
+        and `key` says which of its texts this is; `delta` makes the event from the item's id and the text. If the
+        full text does not begin with the text that was sent, appends only a `Notice`.
         """
         held.whole |= {key}
         sent = held.text(key)
@@ -303,7 +313,9 @@ class TurnRepair:
             self._out.append(Notice("revised_text", key[0]))
 
     def _is_new(self, held: SentItem, key: TextKey) -> bool:
-        """Whether a delta of the text `key` of an item adds to it. It does not if the full text came before it."""
+        """Whether a delta of an item may still add to its text `key`. It may not after the full text; then a
+        `Notice` is appended.
+        """
         if key in held.whole:
             self._out.append(Notice("late_delta", key[0]))
             return False

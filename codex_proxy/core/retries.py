@@ -1,7 +1,7 @@
-"""Compares what an agent repeats after a retry of its model call with what was sent of the step already.
+"""Compares the text that an agent repeats after a retry of its model call with the text that was already sent.
 
-An agent that retries sends everything of the step again. Text that was sent already is dropped, further text is new,
-and text that contradicts what was sent ends the turn, because a client has read it already.
+An agent that retries sends everything of the step again. Text that was already sent is dropped, and text beyond it
+is new. Text that differs from what was sent ends the turn, because a client has already read the earlier text.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Repetition:
         return self._matched >= len(self._sent)
 
     def beyond(self, text: str) -> str | None:
-        """Handles a delta of the retry. Returns the part of it that was not sent before; None if it contradicts
-        what was sent.
+        """Handles a delta of the retry. Returns the end of it that was not sent before, maybe empty; None if it
+        differs from what was sent.
         """
         due = self._sent[self._matched : self._matched + len(text)]
         if not text.startswith(due):
@@ -41,15 +41,16 @@ class Repetition:
         return text[len(due) :]
 
     def rest_of(self, whole: str) -> str | None:
-        """Returns the part of the full text (`whole`) that follows what was repeated; None if the text differs from
-        what was sent.
+        """Returns the end of the full text (`whole`) that follows the part that was repeated in deltas; None if the
+        full text does not begin with that part.
         """
         return whole[self._matched :] if whole.startswith(self._sent[: self._matched]) else None
 
 
 class SentItem:
-    """An item of the current model call, and the text of it that was already sent on. It is kept after its end,
-    because a retry of the call repeats that text."""
+    """An item of the current model call, and the texts of it that were already sent. It is kept after its end,
+    because a retry of the call repeats these texts.
+    """
 
     __slots__ = ("id", "item", "open", "repetition", "sent", "whole")
 
@@ -68,13 +69,13 @@ class SentItem:
 
     @property
     def still_to_repeat(self) -> bool:
-        """Whether the agent has yet to repeat some of the text that was sent."""
+        """Whether the agent has not yet repeated all of the text that was sent. False if there is no retry."""
         return self.repetition is not None and not self.repetition.complete
 
 
 class Step:
-    """The current call of the model: its items, including those that have ended, and which of them a retry still
-    has to repeat.
+    """The current call of the model: its items, including those that have ended, and the messages among them that
+    the agent must repeat after a retry.
     """
 
     def __init__(self) -> None:
@@ -93,7 +94,7 @@ class Step:
         return any(item.still_to_repeat for item in self._items)
 
     def complete(self) -> None:
-        """Records that the call of the model is over, and will not be retried."""
+        """Records that the call of the model has succeeded, so that no retry follows. Forgets its items."""
         for item in self._items:
             item.repetition = None
         self._items.clear()
@@ -102,11 +103,13 @@ class Step:
 
     @property
     def can_retry(self) -> bool:
-        """Whether a retry can be matched with what was sent. It cannot if a tool call or a refusal was sent."""
+        """Whether the events of a retry can be matched with those that were sent. They cannot if a tool call or a
+        refusal was sent.
+        """
         return not any(isinstance(item.item, ToolCall) or REFUSAL in item.sent for item in self._items)
 
     def retry(self) -> None:
-        """Begins a retry: the agent has to repeat every message that was sent or is open."""
+        """Begins a retry: from now on the agent must repeat every message that has text or is open."""
         self.mutes_reasoning |= any(isinstance(item.item, Reasoning) and item.sent for item in self._items)
         self._to_repeat.clear()
         for item in self._items:
@@ -119,17 +122,19 @@ class Step:
                 self._to_repeat.append(item)
 
     def waits_for(self, item: SentItem | None) -> bool:
-        """Whether the agent has yet to begin to repeat this item. False for None."""
+        """Whether the agent must still repeat this message, and has not begun to. False for None."""
         return item in self._to_repeat
 
     def begin_to_repeat(self, item: SentItem | None) -> SentItem | None:
-        """Returns the message that the started `item` repeats: `item` itself if the agent has yet to repeat it, else
-        the oldest message that it has yet to repeat; None if there is none."""
+        """Returns the sent message that the agent repeats with the item it now starts, and no longer waits for it.
+        That is `item` if the agent uses the same id again, else the oldest message that it has not begun to repeat.
+        Returns None if there is no such message.
+        """
         if not self._to_repeat:
             return None
         return self._to_repeat.pop(self._to_repeat.index(item) if item in self._to_repeat else 0)
 
     def repeats(self, item: SentItem) -> None:
-        """Records that the agent repeats this item, although it has not reported its start again."""
+        """Records that the agent has begun to repeat this message, by a delta without a new start."""
         if item in self._to_repeat:
             self._to_repeat.remove(item)

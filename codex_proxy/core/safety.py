@@ -1,8 +1,9 @@
-"""What a request may reach: which network addresses are public, and which paths an agent's commands may write.
+"""The rules about what a request may reach: which IP addresses are public, and which paths the commands of an agent
+may write to.
 
-Decides by the address or the resolved path alone; resolving a name or a link, and connecting, are for the caller. What
-a request names may come from a stranger: nothing on the operator's own network may be reached by it, and no command of
-an agent may change the server's own files or what runs it.
+The functions see only addresses and resolved paths. The caller resolves host names and links, and connects. A
+request may come from a stranger, so it must not reach the operator's own network, and no command of an agent may
+change the server's own files, or the programs and settings with which it is started.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def ip_literal(host: str) -> Address | None:
-    """Returns the IP address that `host` is the text of; None for the name of a host."""
+    """Parses an IP address. Returns None if `host` is not one, such as a host name."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -28,8 +29,8 @@ def ip_literal(host: str) -> Address | None:
 
 
 def is_public(text: str) -> bool:
-    """Whether the text is a public IP address. Of an IPv6 address that contains an IPv4 address, the IPv4 address
-    counts (mapped, NAT64); 6to4 and Teredo addresses are not public.
+    """Whether the text is a public IP address. For an IPv6 address that contains an IPv4 address (mapped, NAT64),
+    the IPv4 address decides. 6to4 and Teredo addresses are not public.
     """
     address = ip_literal(text.partition("%")[0])
     if address is None or "%" in text:
@@ -46,7 +47,9 @@ def is_public(text: str) -> bool:
 
 
 class Protected(msgspec.Struct, frozen=True):
-    """A path that the agent may not write to. `what` is its name in messages ("the state folder")."""
+    """A path that the agent may not write to. `what` is its name in messages ("the state folder"); `whole`:
+    everything in the folder `path` is protected, too.
+    """
 
     what: str
     path: str
@@ -56,13 +59,15 @@ class Protected(msgspec.Struct, frozen=True):
 
 
 def is_inside(path: str, folder: str) -> bool:
-    """Whether a resolved path is this folder or lies in it."""
+    """Whether a resolved path is this folder or a path inside of it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def endangered(root: str, protected: Sequence[Protected]) -> Protected | None:
-    """Returns the first protected path that is inside of `root`, or that a write to `root` could replace; None if
-    there is none."""
+    """Returns the first protected path that a program which may write anywhere in the folder `root` could change;
+    None if there is none. These are paths in `root`, and those with `whole` that contain `root`. All paths must be
+    resolved.
+    """
     for each in protected:
         if is_inside(each.path, root) or (each.whole and is_inside(root, each.path)):
             return each

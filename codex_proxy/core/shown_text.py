@@ -2,9 +2,8 @@ r"""Makes text from outside safe to show in a terminal, in a message, and in a l
 
 A path, a model's name or a model's answer may contain escape sequences (cursor, title, clipboard), line ends other
 than `\n` (U+2028, U+2029, NEL), and marks that change the direction of writing. Each such character is written as
-Python escapes it: `\x1b`, `\u202e`. A message repeats only as much of a client's text as a person reads. A log has
-the kind and place of an exception and never its text, which often holds a piece of a prompt, a path or a key.
-"""
+Python escapes it: `\x1b`, `\u202e`. A message quotes only the beginning of a long text of a client. A log gets the
+type and place of an exception and never its message, which may contain a part of a prompt, a path or a key."""
 
 from __future__ import annotations
 
@@ -24,22 +23,23 @@ def escaped(text: str) -> str:
 
 
 def escaped_lines(text: str) -> str:
-    """Returns a text of several lines, escaped for a person to read: line breaks, tabs, wide spaces and joiners
-    stay."""
+    """Returns a text of several lines with its control characters escaped. Line breaks, tabs, Unicode spaces, and
+    the joiners that some scripts and emoji need stay."""
     if text.isprintable():
         return text
     return "".join([char if _stays(char) else _escape(char) for char in text])
 
 
 def without_controls(text: str) -> str:
-    """Returns a model's text for a terminal. The characters that `escaped_lines` escapes are removed."""
+    """Returns a model's text for a terminal, without the characters that `escaped_lines` escapes."""
     if text.isprintable():
         return text
     return "".join([char for char in text if _stays(char)])
 
 
 def escaped_json(text: str) -> str:
-    """Returns JSON text of the same meaning in which every character is printable; line breaks stay."""
+    """Returns the same JSON with every unprintable character, except line feeds, as a JSON escape. `text` must be
+    serialized JSON."""
     if text.isprintable():
         return text
     return "".join([char if char == "\n" or char.isprintable() else _json_escape(char) for char in text])
@@ -54,7 +54,7 @@ def _escape(char: str) -> str:
 
 
 def _json_escape(char: str) -> str:
-    """Returns the character as JSON escapes: one or two UTF-16 code units."""
+    r"""Returns a character as JSON escapes (`\u202e`): one for each of its UTF-16 code units."""
     units = char.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2))
 
@@ -84,7 +84,8 @@ def trace_of(error: BaseException) -> dict[str, Any]:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """Returns the causes of an error; of an exception group, its members."""
+    """Returns the causes of an error, nearest first, at most `MAX_CAUSES`. The members of an exception group are
+    its causes."""
     found: list[BaseException] = []
     to_see = _behind(error)
     while to_see and len(found) < MAX_CAUSES:

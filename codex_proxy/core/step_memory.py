@@ -1,8 +1,9 @@
-"""Step memory: what is kept of a turn that ended with tool calls, for the request that brings their outputs.
+"""Step memory: the model's own items (such as encrypted reasoning) of a step that ended with tool calls. They are
+sent to the model again with the request that has the outputs of these calls.
 
 `StepMemory` is the interface. `RamStepMemory` implements it here, and the store implements it on disk; the settings
-choose one. `tools.replay` makes and reads the entries. If an entry is lost, the model does not see its own reasoning
-of that step again; there is no other effect.
+choose one. `tools.replay` writes and reads the entries. If an entry is lost, the model does not see its own
+reasoning of that step again; there is no other effect.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import msgspec
 
 
 class StepMemorySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How many steps are remembered, and for how long. On disk only their age and `Retention.max_bytes` limit them."""
+    """The limits of the step memory. In RAM all of them apply; on disk only `age` applies, and the limit
+    `Retention.max_bytes` of the whole store.
+    """
 
     kind: Literal["disk", "ram", "off"] = "disk"
     age: float = 86400.0
@@ -27,16 +30,18 @@ class StepMemorySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepMemory(Protocol):
-    """The interface of a step memory: it keeps values by owner and key for `StepMemorySettings.age` seconds."""
+    """The interface of a step memory: a map from an owner (the name of an API key) and a key to a value, both of
+    bytes, that keeps entries for `StepMemorySettings.age` seconds.
+    """
 
     async def remember(self, owner: str, entries: Mapping[bytes, bytes], *, durable: bool = True) -> None:
-        """Saves the values of `entries` by key and replaces earlier ones. Values that are not `durable` may not be
-        written to disk, because the client has sent `store: false`.
+        """Saves `entries` (values by key) for the owner, and replaces earlier values of these keys. If `durable` is
+        false, the values must not be written to disk, because the client has sent `store: false`.
         """
         ...
 
     async def recall(self, owner: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Returns the values of those keys that are known."""
+        """Returns the owner's values of those `keys` that are known, by key."""
         ...
 
 
@@ -82,7 +87,9 @@ class RamStepMemory:
             self._bytes -= len(gone.value)
 
     def expire(self, now: float) -> int:
-        """Removes entries that are too old or too many. Returns the number of those that are left."""
+        """Removes the entries that are too old at `now` (seconds since 1970), and the oldest ones while they are
+        too many or too large. Returns the number of removed entries.
+        """
         settings, dropped = self._settings, 0
         while self._entries:
             (owner, key), oldest = next(iter(self._entries.items()))

@@ -1,10 +1,10 @@
-"""An upper bound of the number of tokens of a text, for clients that fill a context up to its limit and must not get
-a number that is too small.
+"""Computes an upper bound of the number of tokens of a text, for clients that fill a context up to its limit and
+for which a number that is too small is an error.
 
-Takes a text; returns a number of tokens. The bound is the estimate of `core.tokens` plus a margin, with costs of its
-own for text that the estimate is not made for: other languages than English, base64, runs of punctuation, and rare
-scripts. Measured against `o200k_base`: code, JSON, Markdown, logs, base64 and the messages of programs in a hundred
-languages stay below the bound; words of random letters do not. The whole text is counted, a MiB in half a second.
+Takes a text; returns a number of tokens. The bound is the estimate of `core.tokens` plus a margin. Text for which
+the estimate is unreliable (languages other than English, base64, runs of punctuation, rare scripts) has costs of
+its own. Measured against `o200k_base`: code, JSON, Markdown, logs, base64 and the messages of programs in a hundred
+languages stay below the bound; words of random letters do not. A mebibyte takes half a second.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _FEW: Final = 3
 
 def most_tokens(text: str, known: dict[str, Piece] | None = None) -> int:
     """Returns an upper bound of the number of tokens of a text; 0 for an empty text. `known` is a cache of the
-    costs of pieces, for several texts that share them.
+    costs of pieces, which calls for several texts may share.
     """
     known = {} if known is None else known
     return math.ceil(sum(_chunk(text[at : at + _CHUNK], known) for at in range(0, len(text), _CHUNK)))
@@ -82,7 +82,8 @@ def most_tokens(text: str, known: dict[str, Piece] | None = None) -> int:
 
 class Piece(NamedTuple):
     """What one piece of a text (a word, a space, a run of punctuation, ...) adds to the token bound of the chunk
-    that it is in.
+    that contains it: `words` and `signs` count words and runs of punctuation (0 or 1), `scaled` and `fixed` are
+    tokens.
     """
 
     words: int = 0
@@ -115,8 +116,8 @@ def _chunk(text: str, known: dict[str, Piece]) -> float:
 
 
 def _is_blob(text: str) -> bool:
-    """Whether a long run looks like base64 or a key: it has small letters, capitals and digits. Paths and rules
-    (`-----`) do not.
+    """Whether a long run of characters looks like base64 or a key: it contains lower-case letters, capitals and
+    digits. Paths and rules (`-----`) usually do not.
     """
     return not text.islower() and not text.isupper() and any(map(str.isdigit, text))
 
@@ -141,7 +142,9 @@ def _measured(kind: int, piece: str) -> Piece:
 
 
 def _signs(piece: str) -> float:
-    """Returns the tokens of a run of punctuation: few if one character is repeated, else about one for each."""
+    """Returns the tokens of a run of punctuation: few for a short run or one repeated character, else about one for
+    each character.
+    """
     if not piece.isprintable():
         return len(piece) * _CONTROL
     if len(piece) <= _FEW and piece.isascii():

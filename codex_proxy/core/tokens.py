@@ -1,11 +1,12 @@
-"""Estimates how many tokens a text has, by the pieces that OpenAI's tokenizers split a text into first.
+"""Estimates how many tokens a text has, from the pieces (words, numbers, spaces, punctuation) into which OpenAI's
+tokenizers first split a text.
 
 Takes a text; returns a number, which is used both for limits and for the reported usage. Agents count tokens only
 when they call the model, and no well-maintained tokenizer package contains its tables.
 
-The costs are measured with `o200k_base`: on English prose, Markdown, Python and JSON they are off by at most a tenth,
-mostly also in other languages; on data (base64, runs of punctuation) they are unreliable. No text gets more tokens
-than it has characters.
+The costs are fitted to `o200k_base`. On English prose, Markdown, Python and JSON the estimate is wrong by at most a
+tenth, and mostly also in other languages; on base64 and runs of punctuation it is unreliable. It is never more than
+the number of characters.
 """
 
 from __future__ import annotations
@@ -54,16 +55,16 @@ def estimate_all(texts: Iterable[str]) -> int:
 
 
 def pieces(text: str) -> Iterator[tuple[int, str]]:
-    """Yields the pieces of a text in their order (words, numbers, spaces, punctuation), each with its kind (`WORD`
-    ...).
+    """Yields the pieces of a text in their order, each with its kind: `WORD`, `DIGITS`, `DENSE_RUN`, `SPACE`,
+    `SIGNS`, or 0 for any other character.
     """
     return ((match.lastindex or 0, match[0]) for match in _PIECE.finditer(text))
 
 
 class TokenLimit:
-    """Computes how much of a text that comes in deltas fits into a number of tokens.
+    """Computes how many characters of a text that arrives in deltas fit into `tokens` tokens.
 
-    Nothing is counted while the text is so short that it must fit: far from the limit a delta costs one addition.
+    As long as the text has fewer characters than the limit has tokens, it fits, and nothing else is counted.
     """
 
     def __init__(self, tokens: int) -> None:
@@ -73,8 +74,9 @@ class TokenLimit:
         self._chars = 0
 
     def room_in(self, text: str) -> int | None:
-        """Returns how many characters of the next delta fit; None for all of them. Once it has returned a number,
-        nothing more fits."""
+        """Takes the next delta. Returns None if all of it fits, else the number of its characters that fit. Do not
+        call it again after it has returned a number.
+        """
         before = self._chars
         self._tail.append(text)
         self._chars += len(text)
@@ -104,7 +106,7 @@ def _counted(text: str) -> int:
 
 
 def piece_cost(kind: int, piece: str) -> int:
-    """Returns the tokens of a piece: at least one, and never fewer for a longer piece."""
+    """Returns the estimated tokens of a piece of the kind `kind`: at least one, and never fewer for a longer piece."""
     length = len(piece)
     if kind == WORD:
         if "\u0590" <= piece[-1] < "\u0e80":  # Hebrew, Arabic, the scripts of India, Thai
@@ -122,6 +124,6 @@ def piece_cost(kind: int, piece: str) -> int:
 
 
 def _fitting(kind: int, piece: str, tokens: int) -> int:
-    """Returns how many characters of a piece have at most `tokens` tokens."""
+    """Returns the length of the longest beginning of a piece that has at most `tokens` tokens."""
     lengths = range(1, len(piece) + 1)
     return bisect_right(lengths, tokens, key=lambda length: piece_cost(kind, piece[:length]))

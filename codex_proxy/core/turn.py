@@ -1,4 +1,6 @@
-"""A `Turn`: what a client asks for, whichever API the request came through. A value without behaviour."""
+"""A `Turn`: what a client asks for, whichever API the request came through. The module has values only, without
+behaviour.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ SANDBOXES: Final[tuple[Sandbox, ...]] = get_args(Sandbox)
 
 
 class NamedTools(msgspec.Struct, frozen=True):
-    """A `tool_choice` that names the only tools that may be called. `required`: one of them must be called."""
+    """A `tool_choice` that names the only tools that the model may call. `required`: the model must call one of
+    them.
+    """
 
     names: tuple[str, ...]
     required: bool = False
@@ -29,7 +33,7 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTools
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a request came from, for an agent that passes the request on to another server."""
+    """Where a request came from. Only an agent that sends the request on to another server (an upstream) uses it."""
 
     hops: tuple[str, ...] = ()
     """The servers of this kind that the request has already passed, oldest first."""
@@ -43,8 +47,9 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A Chat Completions request that is sent to the agent's server unchanged, and whose answer is sent to the client
-    unchanged, because this server has nothing to do for it."""
+    """A Chat Completions request that is sent to the agent's model server unchanged, and whose answer is sent to
+    the client unchanged, because it needs nothing that only this server can do.
+    """
 
     fields: Mapping[str, msgspec.Raw]
     """The fields of the request's JSON object, each as the client wrote it."""
@@ -60,8 +65,8 @@ class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One request of a client: everything that an agent needs to know, and nothing of HTTP. A setting that is None
-    is the agent's to choose.
+    """One request of a client: everything that an agent needs to know, and nothing of HTTP. The agent chooses for
+    itself what is None here.
     """
 
     model: str
@@ -114,5 +119,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def without_content(turn: Turn) -> Turn:
-    """Returns the turn's settings without its history, tools and schema, to be kept longer than the turn runs."""
+    """Returns the turn without its history, tools and schema, and so small enough to be kept after the turn has
+    ended.
+    """
     return msgspec.structs.replace(turn, history=(), tools=(), output_schema=None, forwarded=None)

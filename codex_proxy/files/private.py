@@ -1,9 +1,9 @@
-"""Makes folders and files that only their owner can read, whatever the umask, and takes the rights of others from
-existing ones.
+"""Creates folders and files that only their owner can read, whatever the umask, and removes the rights of other
+users from existing ones.
 
-Takes paths; makes folders of mode 0700 and files of mode 0600. Raises `OSError`. What exists keeps its mode unless a
-function says otherwise. Symbolic links are not followed where something is opened or changed by name.
-"""
+Takes paths; creates folders of mode 0700 and files of mode 0600. Raises `OSError`. Existing files and folders keep
+their mode unless a function says otherwise. Symbolic links are not followed when a file is opened or changed,
+unless a function says so."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def make_folder(folder: Path) -> None:
-    """Makes the folder, and each missing one above it, with mode 0700 (`mkdir(parents=True)` leaves the mode of those
-    to the umask)."""
+    """Creates the folder, and each missing one above it, with mode 0700. (`mkdir(parents=True)` gives the missing
+    ones the mode of the umask.)"""
     if not folder.parent.exists():
         make_folder(folder.parent)
     folder.mkdir(exist_ok=True, mode=FOLDER_MODE)
 
 
 def create(path: Path) -> int:
-    """Returns a descriptor of a new, empty file for reading and writing. Raises `FileExistsError` also for a link."""
+    """Creates an empty file and returns a descriptor for reading and writing. Raises `FileExistsError` if the path
+    exists, even as a broken link."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     os.fchmod(descriptor, FILE_MODE)
     return descriptor
@@ -37,10 +38,10 @@ def create(path: Path) -> int:
 
 @contextlib.contextmanager
 def replacing(path: Path, *, mode: int = FILE_MODE) -> Iterator[BinaryIO]:
-    """Opens a file that replaces the one at `path` when the body has ended, as a whole or not at all. Anything but
-    a regular file (a pipe, a terminal) is written to directly. A link stays: its target is replaced. `mode` is the
-    mode of the new file.
-    """
+    """Opens a new file for writing, which replaces the file at `path` when the body of the `with` ends, and is
+    deleted if the body raises. The file at `path` is never seen half-written. If `path` is a link, its target is
+    replaced. A target that is not a regular file (a pipe, a terminal) is written to directly. `mode` is the mode of
+    the new file."""
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         with target.open("wb") as out:
@@ -60,8 +61,9 @@ def replacing(path: Path, *, mode: int = FILE_MODE) -> Iterator[BinaryIO]:
 
 
 def close_to_others(path: Path) -> bool:
-    """Takes away all rights of other users on a file or folder of this server; returns whether they had any. Never
-    changes the target of a link, nor a file that has replaced the one that was checked."""
+    """Removes all rights of other users on a file or folder of this process's user; returns whether they had any.
+    Files of other users are not changed. Never changes the target of a link, nor a file that replaces the checked
+    one meanwhile."""
     if not hasattr(os, "O_PATH"):  # not Linux; there `chmod` can be told not to follow a link
         found = path.lstat()
         if not _own_and_open_to_others(found):
@@ -85,8 +87,9 @@ def _own_and_open_to_others(found: os.stat_result) -> bool:
 
 
 def unfit(path: Path) -> str:
-    """Returns why an existing file may not be used as one of this server's files, as the end of a sentence; empty
-    where it may, or does not exist. No file is opened and no link is followed."""
+    """Returns why the file at `path` may not be used as one of this server's files (a link, no regular file,
+    another user's, a second hard link), as the end of a sentence. Returns an empty string if it may be used, or
+    does not exist. No file is opened and no link is followed."""
     try:
         found = path.lstat()
     except FileNotFoundError:

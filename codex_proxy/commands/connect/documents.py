@@ -1,7 +1,8 @@
-"""Changes values in the text of a settings file. Everything else stays, comments and order included.
+"""Sets values in the text of a client's settings file (TOML, YAML or JSON), and keeps everything else in the text,
+comments and order included.
 
-Input: a text, its format, and values. Output: the new text. Raises `DocumentError` if that is not possible without
-losing something.
+Input: the text, its format (`client.Format`), and the values with their paths (`client.Entry`). Output: the new
+text. Raises `DocumentError` if a value cannot be set without the loss of something else.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from codex_proxy.commands.connect.client import Entry, Format
 
 
 class DocumentError(Exception):
-    """The text cannot be changed without losing something. The message says why."""
+    """A value cannot be set in the text of a settings file without the loss of something else, or the text cannot
+    be parsed. The message gives the reason, and calls the text "it".
+    """
 
 
 def changed(text: str, format: Format, entries: Sequence[Entry]) -> str:
-    """Returns the text with the values of `entries` set; the same text if they are set already. Line endings are
-    kept. Raises `DocumentError` if the text cannot be parsed, or cannot be changed without the loss of a comment or
-    of something else in it.
+    """Returns `text` with the values of `entries` set; the same text if it has them already. Line endings are kept.
+    Raises `DocumentError` if the text cannot be parsed, or if a comment or another value would be lost.
     """
     if "\r\n" in text:
         return changed(text.replace("\r\n", "\n"), format, entries).replace("\n", "\r\n")
@@ -97,7 +99,7 @@ def _written(document: Any, format: Format, before: str) -> str:
 
 
 def _yaml(text: str) -> YAML:
-    """Returns a reader and writer of YAML that keeps the style of this text."""
+    """Returns a YAML reader and writer that keeps comments, quotes, and the indentation of the lists in `text`."""
     yaml = YAML(typ="rt")
     yaml.preserve_quotes = True
     yaml.width = 4096
@@ -108,7 +110,9 @@ def _yaml(text: str) -> YAML:
 
 
 def _dash_offset(text: str) -> int:
-    """Returns by how much the dashes of a list are indented relative to its name; 2 if the text has no list."""
+    """Returns the number of spaces by which YAML lists are indented below the line of their key, as in the first
+    list of the text; 2 if it has none.
+    """
     found = re.search(
         r"^( *)[^\s#-][^\n]*:[ ]*(?:#[^\n]*)?\n(?:[ ]*(?:#[^\n]*)?\n)*( *)- ", text, re.MULTILINE
     )
@@ -116,7 +120,9 @@ def _dash_offset(text: str) -> int:
 
 
 def _indent(text: str) -> int | str:
-    """Returns the indentation of the first nested line."""
+    """Returns the indentation of JSON text for `json.dumps`: the number of spaces, or a tab, before its first
+    nested line; 2 if it has no such line.
+    """
     found = re.search(r"^[{\[]\s*\n([ \t]+)", text)
     if found is None:
         return 2
@@ -124,7 +130,9 @@ def _indent(text: str) -> int | str:
 
 
 def _plain(document: Any) -> dict[str, Any]:
-    """Returns the document as plain Python data."""
+    """Returns the parsed document as dicts, lists and scalars, without the parser's own types, so that two can be
+    compared.
+    """
     unwrapped = document.unwrap() if isinstance(document, tomlkit.TOMLDocument) else document
     plain: dict[str, Any] = _data(unwrapped)
     return plain

@@ -1,7 +1,8 @@
-"""The clients, as data. Everything that is printed, written or documented about a client is here, or in
-`anthropic_clients` for clients of Anthropic's API.
+"""The clients (editors, SDKs, chat programs) that `codex-proxy connect` can configure: one `Client`
+record for each. Clients of Anthropic's API are in `anthropic_clients`.
 
-Sources: each client's own documentation, and its behaviour with this server.
+Everything that is printed, written or documented about a client is made from its record. Sources: the
+documentation of each client, and its behaviour with this server.
 """
 
 from __future__ import annotations
