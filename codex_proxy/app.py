@@ -91,7 +91,7 @@ FLUSH_SECONDS = 2.0
 
 
 class SystemClock:
-    """A `Clock` with the real time."""
+    """A `Clock` with the computer's real time."""
 
     monotonic = staticmethod(time.monotonic)
     epoch = staticmethod(time.time)
@@ -105,7 +105,7 @@ class RandomIds:
 
 
 class StartError(Exception):
-    """The settings do not allow a start. The text says what to change."""
+    """The server cannot start with these settings. The text says what to change."""
 
 
 class Server:
@@ -154,8 +154,9 @@ class Server:
         self.port = 0
 
     async def start(self) -> None:
-        """Opens the store, starts the agent, then listens. Raises `StartError` if the store cannot be opened or the
-        address cannot be listened on, and the agent's `Fault` if it cannot be started.
+        """Opens the store, starts the agent, then listens. Raises `StartError` if the store cannot be opened, a
+        setting is invalid, or the address cannot be listened on; raises the agent's `Fault` if it cannot be
+        started.
         """
         try:
             self.store_lifecycle = await open_store_lifecycle(self.settings, self.clock)
@@ -250,7 +251,7 @@ class Server:
         return app
 
     def _named_for(self, model: str) -> NamedAgent:
-        """Returns the agent that has a model."""
+        """Returns the agent for a model's name `NAME/MODEL`; the default agent if no agent is called NAME."""
         found = self.named.get(model.partition(SEPARATOR)[0])
         return next(iter(self.named.values())) if found is None else found
 
@@ -330,8 +331,8 @@ class Server:
 
 
 def mcp_tools_of(settings: Settings, clock: SystemClock, checks: SchemaChecks) -> McpToolSource | None:
-    """Returns the MCP servers whose tools the server runs; None if the settings allow none. Raises `StartError` if
-    the file of servers or the list of allowed URLs is invalid.
+    """Returns the source of the tools of MCP servers, which this server runs; None if the settings name no MCP
+    servers. Raises `StartError` if the file of MCP servers or the list of allowed URLs is invalid.
     """
     if settings.mcp_config is None and not settings.mcp_allowed_urls:
         return None
@@ -373,13 +374,13 @@ def usage_of(clock: Clock, lifecycle: StoreLifecycle | None) -> UsageRecorder:
 
 
 def passes_keys_on(settings: Settings) -> bool:
-    """Whether agents are given the clients' API keys, to pass them on to their upstreams."""
+    """Returns whether the server passes the API keys of clients on to its upstream (PROXY_UPSTREAM_KEY=client)."""
     return settings.upstream_key is not None and settings.upstream_key.get_secret_value() == "client"
 
 
 def deadlines_of(named: NamedAgent) -> Deadlines:
-    """Returns the time limits of a turn of this agent. If the agent has its own limits for silence, the server's
-    apply only where the operator has set them.
+    """Returns the time limits of a turn of this agent. If the agent limits by itself how long a model may be
+    silent, `first_event_timeout` and `idle_timeout` apply only if the operator has set them.
     """
     settings = named.settings
 
@@ -394,7 +395,9 @@ def deadlines_of(named: NamedAgent) -> Deadlines:
 
 
 def catalog_of(settings: Settings, agent: Agent, named: Mapping[str, NamedAgent]) -> ModelCatalog:
-    """Returns the catalog of the agents' models, with the names that clients use."""
+    """Returns the catalog of models that clients see, with aliases and defaults. `agent` lists the models; `named`
+    are the server's agents by name.
+    """
     first = next(iter(named.values()))
     aliases = list(settings.aliases)
     for name, each in named.items():
@@ -416,7 +419,9 @@ def catalog_of(settings: Settings, agent: Agent, named: Mapping[str, NamedAgent]
 
 
 def everybody_of(settings: Settings, catalog: ModelCatalog) -> Client:
-    """Returns the rights of a client whose key has no limits."""
+    """Returns the rights of a client without limits of its own: one without a key, or with a key for which none are
+    set.
+    """
     workdir = str(settings.workdir)
     return Client(
         name=NO_KEY_OWNER,
@@ -456,7 +461,7 @@ def everybody_of(settings: Settings, catalog: ModelCatalog) -> Client:
 
 
 def _protected(settings: Settings) -> tuple[Protected, ...]:
-    """Returns the paths that no writable folder of a turn may contain; none where no turn may write."""
+    """Returns the paths that no writable folder of a turn may contain; none if the settings let no turn write."""
     return protected_paths(settings, os.environ) if settings.sandbox != "read-only" else ()
 
 
@@ -499,8 +504,8 @@ def is_loopback(host: str) -> bool:
 
 
 def allowed_hosts(settings: Settings) -> frozenset[str]:
-    """Returns the names that a Host header may have. On loopback only the names of loopback, as a protection
-    against DNS rebinding.
+    """Returns the names that a Host header may have: those in the settings and, if the server listens on loopback,
+    the names of loopback, as a protection against DNS rebinding. If it is empty, any name is allowed.
     """
     given = {name.lower() for name in split_list(settings.allowed_hosts)}
     if is_loopback(settings.host):
@@ -510,8 +515,8 @@ def allowed_hosts(settings: Settings) -> frozenset[str]:
 
 def check(settings: Settings, environ: Mapping[str, str] | None = None) -> None:
     """Checks the settings before anything is started. `environ` is the environment, None for that of this process.
-    Raises `StartError` if the server would be open to other machines without a key, if a proxy, an origin, a key or
-    the folder is invalid, or if turns could write to what has to be protected.
+    Raises `StartError` if the server would be open to other machines without a key, if a trusted proxy, an allowed
+    origin, a key or the working folder (`workdir`) is invalid, or if turns could write to protected paths.
     """
     environ = os.environ if environ is None else environ
     keys = keyring_of(settings, SystemClock()).current()
@@ -535,7 +540,7 @@ def check(settings: Settings, environ: Mapping[str, str] | None = None) -> None:
 
 
 def close_state_folder(folder: Path) -> None:
-    """Takes the rights of other users away from the default state folder. Another folder is not changed, since it
+    """Removes the permissions of other users from the default state folder. Another folder is not changed, since it
     may have other uses; `codex-proxy doctor` reports its permissions.
     """
     if folder != default_state_dir().absolute():

@@ -20,8 +20,8 @@ Result = TypeVar("Result")
 
 
 def _say(text: str, *, err: bool = False, as_json: bool = False) -> None:
-    """Prints a text to stdout, or with `err` to stderr. Control characters are escaped, since names and paths in it
-    may come from other users.
+    """Prints a text to stdout, or to stderr if `err`. Control characters are escaped, since names and paths in the
+    text may come from other users. `as_json`: the text is JSON.
     """
     click.echo(escaped_json(text) if as_json else escaped_lines(text), err=err)
 
@@ -125,7 +125,9 @@ SETTING_OPTIONS = (
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds `SETTING_OPTIONS` to a command."""
+    """Decorates a command with the options of `SETTING_OPTIONS`, one for each setting of the server that has a
+    flag.
+    """
     for option in reversed(SETTING_OPTIONS):
         command = option(command)
     return command

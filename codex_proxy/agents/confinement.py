@@ -1,9 +1,10 @@
 """Confines the process of an agent that has no sandbox of its own: it can write only to listed folders.
 
-Input: the mechanism of the settings, and folders. Output: a `Confinement`, which changes commands. It is found
-once, by a probe that tries to write outside of the folders. Reading and the network are not restricted, since the
-agent has to reach its provider and the client's tools; sockets of the user's session (`/run/user`) are hidden if
-the mechanism can do that.
+Input: a mechanism (`codex sandbox`, bubblewrap or Landlock, or `auto` for the first that works) and folders.
+Output: a `Confinement`, which converts commands to confined ones. `find_confinement` chooses it once, by running a
+probe that tries to write outside of the folders. Reading and the network are not restricted, since the agent has to
+reach its provider and the client's tools; sockets of the user's session (`/run/user`) are hidden if the mechanism
+can do that.
 """
 
 from __future__ import annotations
@@ -129,9 +130,10 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
         self, inner: Sequence[str], writable: Sequence[str], env: Mapping[str, str]
     ) -> tuple[str, ...]:
         """Returns the argument vector that runs `inner` with `codex sandbox`, so that it can write only to the
-        paths in `writable`. Codex itself gets a home and a TMPDIR of its own, and extends PATH; `env` has the
-        values to restore for the agent. The name of the profile cannot be guessed, because Codex merges tables of
-        the same name from other configuration files.
+        paths in `writable`. Codex itself gets another CODEX_HOME and TMPDIR, and changes PATH; `env` is the agent's
+        environment, from which these variables are restored for `inner`. The permission profile gets a random name,
+        because Codex merges it with a profile of the same name in other configuration files, which could then allow
+        more.
         """
         name = f"confined_{secrets.token_hex(8)}"
         access = dict.fromkeys(writable, "write")
@@ -149,8 +151,8 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
 
     def _bubblewrap(self, inner: Sequence[str], writable: Sequence[str], cwd: str) -> tuple[str, ...]:
         """Returns the argument vector that runs `inner` in the folder `cwd` with bubblewrap, so that it can write
-        only to the paths in `writable`. The user namespace and the dropped capabilities also restrict root, who
-        could otherwise mount the folders again.
+        only to the paths in `writable`. The user namespace and the dropped capabilities restrict root, too, who
+        could otherwise mount the folders writable again.
         """
         own = () if self.sees_others else ("--unshare-pid", "--proc", "/proc")
         hidden = ("--tmpfs", SESSION_SOCKETS) if os.path.isdir(SESSION_SOCKETS) else ()
@@ -175,10 +177,10 @@ class Found(msgspec.Struct, frozen=True):
 
 
 async def find_confinement(wanted: Wanted, folder: Path, *, codex: str | None, path: str) -> Found:
-    """Tries the mechanism of the settings, or each one in turn (`auto`), and returns the first that works; if none
-    does, the result has the reasons alone. `folder` is created for the home and the temporary files of confined
-    programs; `codex` is the path of Codex's program, None if there is none; `path` is the search path for
-    bubblewrap. Raises `OSError` if the folder cannot be used.
+    """Tries the mechanism `wanted`, or each one in turn (`auto`), and returns the first that works, or the reasons
+    why none does. The folders for confined programs are created in `folder`. `codex` is the path of the Codex
+    program, None if there is none; `path` is the value of PATH in which bubblewrap is searched. Raises `OSError` if
+    the folder cannot be used.
     """
     codex_folder, tmp = folder / "codex", folder / "tmp"
     for each in (tmp, *(codex_folder / name for name in CODEX_FOLDERS)):
@@ -210,8 +212,8 @@ def _tried(wanted: Wanted) -> Sequence[Mechanism]:
 
 
 def _forms(plain: Confinement) -> Iterator[Confinement]:
-    """Yields the variants of the mechanism of `plain`, the strictest first. Containers often forbid mounting /proc,
-    which the stricter ones need.
+    """Yields the variants of a mechanism, the strictest first: bubblewrap with a process namespace of its own, then
+    without one. The stricter variant mounts /proc, which containers often forbid.
     """
     yield plain
     if plain.mechanism == "bubblewrap":
@@ -248,7 +250,9 @@ async def _trouble(candidate: Confinement, folder: Path) -> str:
 
 
 def _reason_against(exit: Exit | None) -> str:
-    """Returns the reason against a mechanism, from the exit of its probe; empty if there is none."""
+    """Returns the reason for which a mechanism cannot be used, from the exit of the probe that ran in it; empty if
+    there is none. `exit` is None if the probe did not start or did not end in time.
+    """
     if exit is None:
         return "it did not start, or did not end in time"
     if exit.code == 0:

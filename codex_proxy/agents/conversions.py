@@ -69,11 +69,12 @@ def custom_input(arguments: str) -> str:
 
 
 class CustomInput:
-    """Reads the arguments of a function that represents a custom tool piece by piece. What `feed` and `close` return
-    is, joined, the input, wherever the arguments were cut.
+    """Reads the arguments of a function that represents a custom tool, piece by piece. The strings that `feed` and
+    `close` return are, joined, the input of the custom tool, wherever the arguments were cut.
 
-    The usual arguments, `{"input": "..."}`, are read as they arrive; all others when they are complete. Of a text
-    that is not valid JSON, what can be read is returned: a model's newlines may stand unescaped in it, for example.
+    Arguments of the usual form, `{"input": "..."}`, are read as they arrive; others when they are complete. Invalid
+    JSON is read as far as possible: a model may leave newlines in the string unescaped, for example. Arguments
+    without a readable `input` are returned unchanged.
     """
 
     def __init__(self) -> None:
@@ -130,8 +131,9 @@ class CustomInput:
 
 
 def _end_of_opening(text: str) -> int | None:
-    """Returns the index behind the beginning of the usual arguments in `text`: -1 if the text ends within it; None if
-    it begins otherwise."""
+    """Returns the index at which the value of `input` begins in arguments of the usual form (after `{"input": "`).
+    Returns -1 if `text` ends before that, and None if the arguments have another form.
+    """
     place = 0
     for token in ("{", '"input"', ":", '"'):
         while text[place : place + 1] in _SPACES:
@@ -164,7 +166,9 @@ _ROLES: Final[Mapping[Any, Role]] = {
 
 
 def items_of(raw: bytes) -> list[HistoryItem]:
-    """Converts one raw item. Returns an empty list for types that have no other form."""
+    """Converts one raw item, the JSON of a Responses item, to history items. Returns an empty list for types
+    without an equivalent, such as reasoning.
+    """
     item = json.loads(raw)
     match item.get("type", "message"):
         case "message":
@@ -181,7 +185,9 @@ def items_of(raw: bytes) -> list[HistoryItem]:
 
 
 def reasoning_text(raw: bytes) -> str:
-    """Returns the text of a reasoning item that is neither encrypted nor summed up; empty for other items."""
+    """Returns the text in the `content` of a reasoning item (JSON); empty for other items, and if there is only
+    encrypted content or a summary.
+    """
     item = json.loads(raw)
     if item.get("type") != "reasoning":
         return ""

@@ -1,5 +1,5 @@
-"""A session with an upstream that repeats a failed attempt, at the same upstream or another one, until an answer
-begins.
+"""A session with an upstream (a model server) that repeats a failed attempt, at the same upstream or another one,
+as long as no answer has begun.
 
 The events of an attempt are held back until its answer begins. If it fails before that, the next attempt replaces
 it, with another dialect and transport in the same session; if there is none, the turn fails. Once a part of an
@@ -58,9 +58,9 @@ class FailoverSession(AgentSession):
         count: Callable[[], int],
         next_attempt: Callable[[Failure], Awaitable[Attempt | None]],
     ) -> None:
-        """`first` is the first attempt. `count` returns the number of attempts so far. `next_attempt` waits for the
-        right time after a failure and opens the next attempt, or returns None if there is none; it raises `Fault`
-        if the last one could not be opened.
+        """`first` is the first attempt. `count` returns the number of attempts so far, which is reported with the
+        answer. `next_attempt` takes the failure of an attempt, waits as long as necessary, and opens the next
+        attempt; it returns None if there is none, and raises `Fault` if the last possible one could not be opened.
         """
         super().__init__(first.session.turn, first.session._dialect, first.session.transport)
         self.origin = _marks_of(first.member)
@@ -127,8 +127,8 @@ class FailoverSession(AgentSession):
             self.listener.session_received(self, [], size)  # a sign of life
 
     def _pass_on(self, size: int) -> None:
-        """Passes the held events on to the listener. `size` is their length in bytes. From now on no further
-        attempt is made.
+        """Passes the held events on to the listener. `size` is the number of bytes of output that caused the call.
+        From now on no further attempt is made.
         """
         self._answering = True
         self._next_attempt = None  # it has the whole turn
@@ -144,7 +144,9 @@ class FailoverSession(AgentSession):
             self.listener.session_received(self, events, size)
 
     async def _go_on(self, failure: Failure) -> None:
-        """Begins the next attempt; if there is none, passes the failure of the current one on."""
+        """Begins the next attempt. If there is none, passes on the events of the current one, which end with its
+        failure.
+        """
         assert self._next_attempt is not None
         try:
             following = await self._next_attempt(failure)
@@ -187,12 +189,16 @@ class FailoverSession(AgentSession):
 
 
 def _marks_of(member: Member) -> OriginMarks | None:
-    """Returns the marks for what only this member can read; None where there is no other one."""
+    """Returns the marks with which encrypted content of this upstream is labelled, so that no other upstream gets
+    it; None if the server has only this one.
+    """
     return None if member.is_alone else OriginMarks(member.name)
 
 
 class _AttemptReader:
-    """A `TransportReader` for one attempt. It ignores what comes after the attempt has failed."""
+    """The `TransportReader` of one attempt, which passes output on to the session. It ignores output that arrives
+    after the attempt has failed or was replaced.
+    """
 
     def __init__(self, session: FailoverSession, attempt: Attempt) -> None:
         self._session = session

@@ -1,7 +1,7 @@
-"""One of several agents of a server. It is made when the server starts; if that fails, the other agents are not
-affected.
+"""One agent of a server that may have several. The actual agent is created when the server starts; if that fails,
+the other agents are not affected.
 
-An agent that could not start is tried again by a turn for it, after some time. If the agent is an upstream, this
+If an agent could not start, the first turn for it after 30 seconds tries again. If the agent is an upstream, this
 module also limits its concurrent turns and has its circuit breaker.
 """
 
@@ -45,7 +45,11 @@ class UpstreamRules(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's limits for one upstream: retries, fallbacks, concurrency and the breaker."""
 
     retries: int = 0
+    """How many times a failed attempt is repeated at this upstream."""
     retry_wait: float = 30.0
+    """The most seconds of a `Retry-After` header that are waited for. If the upstream asks for more, the attempt is
+    not repeated there.
+    """
     fallback: tuple[tuple[str, str], ...] = ()
     """The upstreams to ask next, each with the name of its model. An empty name is the same model; if the upstream
     does not have it, its default model."""
@@ -54,7 +58,11 @@ class UpstreamRules(msgspec.Struct, frozen=True, kw_only=True):
     queue_wait: float = 30.0
     """The most seconds that a turn waits for another one to end, if the limit of `concurrency` is reached."""
     breaker_failures: int = 0
+    """The number of failures in a row after which the circuit breaker opens, so that the upstream gets no requests;
+    0 for never.
+    """
     breaker_seconds: float = 10.0
+    """How many seconds the breaker stays open before one attempt may test the upstream."""
 
 
 class Member:
@@ -74,9 +82,9 @@ class Member:
         rules: UpstreamRules | None = None,
         is_alone: bool = False,
     ) -> None:
-        """`make` makes the agent; it raises `Fault` if that fails. `capabilities` are used until the agent has been
-        made. `rules` are the limits for an upstream; None if the agent is none. `is_alone`: it is the only agent of
-        its server, so that no message needs its name.
+        """`make` returns the actual agent; it raises `Fault` if it cannot. `capabilities` are reported until the
+        agent has been created. `rules` are the limits for an upstream; None if the agent is not an upstream.
+        `is_alone`: whether it is the only agent of its server, so that messages leave its name out.
         """
         self.name = name
         self.is_alone = is_alone
@@ -190,10 +198,12 @@ class Member:
     # --- turns ----------------------------------------------------------------------------------
 
     async def open(self, turn: Turn, *, may_wait: bool = True) -> AgentSession:
-        """Opens a session for a turn, whose model must have the agent's own name. `may_wait`: waits for another
-        turn to end if too many are running.
+        """Opens a session of the actual agent for a turn. `turn.model` is the agent's own name for the model,
+        without the prefix `NAME/`. If too many turns are running, waits for one to end if `may_wait`, for
+        `queue_wait` seconds at most.
 
-        Raises `RefusedHereError` if the agent is not asked, and any `Fault` of the agent.
+        Raises `RefusedHereError` if the upstream is not contacted (see there), and any `Fault` that the actual
+        agent raises.
         """
         agent = await self._started()
         if not self.breaker.admits(self._clock.monotonic()):

@@ -1,8 +1,9 @@
-"""The agents of a server by name: the one of `--agent`, or those in the tables of the settings file.
+"""The agents of a server by name: the one of `--agent`, or those in the tables `[agents.NAME]` and
+`[upstreams.NAME]` of the settings file.
 
-It may use every layer. An upstream is an agent `openai-chat` or `openai-responses` with the settings of its table.
-An error in the tables prevents the server's start; a problem of one agent (a key, a program, a sign-in) affects
-only that agent.
+This module combines parts of all layers. An upstream is an agent `openai-chat` or `openai-responses` with the
+settings of its table. An error in the tables prevents the server's start; a problem of one agent (a key, a program,
+a sign-in) affects only that agent.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class NamedAgent(msgspec.Struct, frozen=True, kw_only=True):
     """The server's settings, with those that the agent's table overrides."""
     spec: AgentSpec
     upstream: UpstreamTable | None = None
+    """The agent's table `[upstreams.NAME]`; None if it has none."""
 
     @property
     def default_model(self) -> str:
@@ -80,7 +82,9 @@ def runs_codex(settings: Settings) -> bool:
 
 
 def is_plain_only(settings: Settings) -> bool:
-    """Whether no agent has a folder, commands or a sandbox. False if a plugin cannot be used."""
+    """Whether every agent only serves plain models: no agent has a folder, commands or a sandbox. False if the
+    agents cannot be determined.
+    """
     known = _known(settings)
     return bool(known) and all(each.spec.plain_only for each in known)
 
@@ -97,8 +101,8 @@ def plugin_references(settings: Settings) -> tuple[str, ...]:
 
 
 def _known(settings: Settings) -> tuple[NamedAgent, ...]:
-    """Returns every agent of the server, also if `settings` are those of one of them; none if the agents cannot be
-    determined.
+    """Returns every agent of the server, even if `settings` are the settings of a single agent. Returns none if the
+    agents cannot be determined, because of an invalid table or an unusable plugin.
     """
     try:
         return named_agents(settings.of_server)
@@ -107,7 +111,9 @@ def _known(settings: Settings) -> tuple[NamedAgent, ...]:
 
 
 def _alone(settings: Settings, **more: Any) -> Settings:
-    """Returns settings in which this agent is the only one, with `more` values replaced."""
+    """Returns a copy of the settings without the tables of agents and upstreams, for one agent of several, with the
+    fields `more` replaced. The server's settings stay available as `of_server`.
+    """
     own = settings.model_copy(update={"agents": {}, "upstreams": {}, **more})
     own._server = settings
     return own
@@ -170,7 +176,9 @@ def _check_fallbacks(settings: Settings) -> None:
 
 
 def context_of(named: NamedAgent, environ: Mapping[str, str], context: AgentContext) -> AgentContext:
-    """Returns the context for making one agent of several. Raises `NoAgentError` if its key is missing."""
+    """Returns the context from which the agent `named` is created: `context` with the agent's own name, settings,
+    key and upstream options. Raises `NoAgentError` if its key is missing.
+    """
     if named.upstream is None:
         return msgspec.structs.replace(context, settings=named.settings, name=named.name)
     table, preset = named.upstream, _preset_of(named.upstream)
@@ -197,8 +205,9 @@ def _reasoning_back_of(table: UpstreamTable, preset: Preset | None) -> str:
 def _key_of(
     name: str, table: UpstreamTable, preset: Preset | None, environ: Mapping[str, str]
 ) -> SecretStr | None:
-    """Returns the value of the environment variable that the table or the preset names as that of the key; None if
-    the key is in a file, or if there is none.
+    """Returns the API key in the environment variable that the table or the preset names; None if the key is in a
+    file, or if there is none. Raises `NoAgentError` if the table gives two keys, or the variable is needed and not
+    set.
     """
     if table.key_file is not None:
         if table.key_env is not None:
@@ -217,7 +226,8 @@ def _key_of(
 
 
 async def make_agent(context: AgentContext) -> Agent:
-    """Returns the agent of the settings, or several as one, not yet started. Raises `NoAgentError`, or `Fault` if
+    """Returns the agent of the settings, not yet started. If the settings have tables of agents, that is one agent
+    which combines them. Raises `NoAgentError` if there is no such agent or the tables have an error, and `Fault` if
     it cannot be used.
     """
     settings = context.settings
@@ -237,7 +247,9 @@ def _one_upstream(agent: Agent, context: AgentContext) -> Agent:
 
 
 def _rules_of(settings: Settings, table: UpstreamTable | None = None) -> UpstreamRules:
-    """Returns the rules for an upstream: those of its table, or of the settings for one without a table."""
+    """Returns the limits for an upstream: those in its table, or those of the server's settings if it has no table
+    (None).
+    """
     from codex_proxy.agents.member import UpstreamRules
 
     if table is None:
@@ -279,7 +291,7 @@ async def make_several(context: AgentContext) -> SeveralAgents:
 
 
 def _maker(named: NamedAgent, context: AgentContext) -> Callable[[], Awaitable[Agent]]:
-    """Returns a function that makes the agent, and raises `Fault` if that fails."""
+    """Returns a function that creates the agent `named`, and raises `Fault` if it cannot."""
 
     async def make() -> Agent:
         try:

@@ -1,7 +1,7 @@
 """Marks encrypted content with the name of the agent that made it, so that it is not sent to another agent.
 
-Reasoning and summaries that a provider has encrypted come back with later requests: from the step memory, from the
-store, from clients. The agent's name is put before the encrypted text, which clients send back unchanged. When a
+Clients get the encrypted reasoning and summaries of a provider, and send them back with later requests; the server
+stores them, too. The agent's name is put before the encrypted text, which clients send back unchanged. When a
 history goes to an agent, the mark is removed from its own items. Items of other or unknown agents are left out: a
 provider refuses what it cannot decrypt.
 """
@@ -28,13 +28,15 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class OriginMarks:
-    """Adds and removes the marks of one agent. `name` is the agent's name, which contains no `:`."""
+    """Adds and removes the marks of one agent. The mark is the agent's name and a colon; the name contains no
+    colon.
+    """
 
     def __init__(self, name: str) -> None:
         self._mark = f"{name}:"
 
     def mark(self, events: list[Event]) -> list[Event]:
-        """Returns the events, with the mark in the encrypted text of raw items."""
+        """Returns the events, with the mark put before the encrypted text of raw items."""
         return [
             RawItem(event.type, self._marked(event.json))
             if type(event) is RawItem and event.type in ENCRYPTED
@@ -43,7 +45,9 @@ class OriginMarks:
         ]
 
     def unmark(self, history: Sequence[HistoryItem]) -> tuple[HistoryItem, ...]:
-        """Returns the history without the marks of this agent, and without the encrypted items of other agents."""
+        """Returns the history with the marks of this agent removed, and without the encrypted items of other
+        agents.
+        """
         kept = (self._unmarked(item) if isinstance(item, RawHistoryItem) else item for item in history)
         return tuple(item for item in kept if item is not None)
 

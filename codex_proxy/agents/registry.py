@@ -1,4 +1,4 @@
-"""The registry of agents: the built-in ones by name, and the choice of the agent that serves.
+"""The registry of agents: the built-in ones by name, and the choice of the agent that the server uses.
 
 Each agent is one line here, in the form of an entry point: `name: "module:attribute"`, where the attribute is an
 `AgentSpec`. A module is imported only when its agent is used.
@@ -82,7 +82,9 @@ def check_name(agent: str, plugin: str | None) -> None:
 
 
 def plugin_reference(settings: Settings) -> str | None:
-    """Returns the `module:attribute` of the plugin whose agent serves; None where a built-in agent serves."""
+    """Returns the `module:attribute` of the plugin whose agent the settings choose; None if they choose a built-in
+    agent.
+    """
     if settings.agent in BUILT_IN:
         return None
     if settings.agent_plugin is not None or settings.agent == DEFAULT:
@@ -91,7 +93,9 @@ def plugin_reference(settings: Settings) -> str | None:
 
 
 def chosen_spec(settings: Settings) -> AgentSpec:
-    """Returns the spec of the agent that the settings choose. Raises `NoAgentError` where its plugin cannot be used."""
+    """Returns the spec of the agent that the settings choose. Raises `NoAgentError` if it is the agent of a plugin
+    that cannot be used.
+    """
     reference = plugin_reference(settings)
     if reference is None:
         return _load(BUILT_IN.get(settings.agent, DEFAULT_SPEC))

@@ -1,10 +1,11 @@
-"""A session with an agent: a dialect, and the transport for its bytes.
+"""A session with an agent: connects a dialect (which converts between events and the agent's protocol, without IO)
+with the transport for its bytes.
 
 `Agent.open` returns a session for a turn; it can serve several turns of one thread, one after the other. It writes
 what the dialect returns, and passes the dialect's events to its listener. It keeps the transport until the agent
 has finished with the turn.
 
-A transport cuts the bytes of its child into what the dialect reads: into lines by a `LineFramer`, mostly.
+A transport splits the output of its child into the units that the dialect reads, usually lines by a `LineFramer`.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ class TransportReader(Protocol):
     """Receives the output of a transport, synchronously on the event loop. `AgentSession` implements it."""
 
     def received(self, messages: Sequence[Any], size: int) -> None:
-        """Takes what the child printed, in the pieces that the dialect reads; `size` is their length in bytes."""
+        """Takes new output of the child, as a sequence of the units that the dialect reads (such as lines); `size`
+        is their length in bytes.
+        """
         ...
 
     def ended(self, ended: Ended) -> None:
-        """Called once, when the child has ended."""
+        """Called once, when the child has ended. `ended` has its exit code or signal, and the end of its stderr."""
         ...
 
     def fail(self, failure: Failure) -> None:
@@ -70,20 +73,20 @@ class Transport(Protocol):
     def resume_reading(self) -> None: ...
 
     def set_idle(self, idle: bool) -> None:
-        """Sets whether the session is only kept for a later turn, so that its process counts as idle."""
+        """Sets whether the session waits for a later turn (`idle`). A child whose sessions are all idle counts as
+        idle.
+        """
         ...
 
     async def release(self, *, finished: bool) -> None:
-        """Gives the child back. If not `finished`, the agent may still be working on the turn, so this thread of
-        the child is not used again.
+        """Gives up the child. `finished`: whether the agent has finished with the turn. If not, the child does not
+        use this thread again, since the agent may still be working on it.
         """
         ...
 
 
 class SessionListener(Protocol):
-    """The interface of the owner of a session. Its methods get the events of the session, synchronously on the
-    event loop.
-    """
+    """The interface for the owner of a session. Its methods are called synchronously on the event loop."""
 
     def session_received(self, session: AgentSession, events: list[Event], size: int) -> None:
         """Takes the events that the dialect returned for `size` bytes of output."""
@@ -111,7 +114,7 @@ class AgentSession:
     """
 
     def __init__(self, turn: Turn, dialect: Dialect[Any], transport: Transport) -> None:
-        """`turn` is the turn as the agent is given it, with the changes that the server makes."""
+        """`turn` is the turn as the agent gets it, after all changes by this server."""
         self.transport = transport
         self.listener: SessionListener | None = None
         self.gone = False
@@ -144,8 +147,9 @@ class AgentSession:
         scheduler: Scheduler,
         released: Callable[[AgentSession, bool], None],
     ) -> None:
-        """Makes the caller the owner of the session, who must call `close`. `listener` gets the events; `scheduler`
-        is the event loop. `released(session, finished)` is called once, when the owner has to call `Agent.release`.
+        """Makes the caller the owner of the session, which must call `close`. `listener` gets the events;
+        `scheduler` is the event loop. `released(session, finished)` is called once, when the owner has to call
+        `Agent.release` with the same arguments.
         """
         self.listener, self._scheduler, self._released = listener, scheduler, released
 
@@ -196,7 +200,7 @@ class AgentSession:
 
     @property
     def lost(self) -> bool:
-        """Whether the closed session could not be opened again."""
+        """Whether `begin` was to open a closed session again, and the agent could not."""
         return _can_reopen(self._dialect) and self._dialect.lost
 
     def close(self) -> None:
@@ -210,7 +214,7 @@ class AgentSession:
         self._release_when_finished()
 
     def set_idle(self, idle: bool) -> None:
-        """Marks the session as only kept for a later turn (`idle`), or as in use again."""
+        """Marks the session as waiting for a later turn (`idle`), or as in use again."""
         self.transport.set_idle(idle)
 
     def pause_reading(self) -> bool:
@@ -244,9 +248,9 @@ class AgentSession:
     # --- both ways ------------------------------------------------------------------------------
 
     def _do(self, act: Callable[..., Step], *given: Any, size: int = 0) -> None:
-        """Calls the dialect's method `act` with `given`, writes what it returns to the child, and passes its events
-        to the listener. `size`: the length in bytes of the output that is handled. An exception ends this session,
-        and does not affect other sessions on the same child.
+        """Calls the dialect's method `act` with `given`, writes the bytes of the returned step to the child, and
+        passes its events to the listener. `size`: the length in bytes of the output that is being read. An
+        exception ends this session, and does not affect other sessions on the same child.
         """
         try:
             step = act(*given)

@@ -1,9 +1,9 @@
-"""Combines several agents of a server into one `Agent`, which gives each turn to the agent of its model; and makes
-further attempts for a single upstream.
+"""Combines several agents of a server into one `Agent`, which passes each turn to the agent that has the turn's
+model; and repeats failed attempts of a server with a single upstream.
 
-The name of a model is `NAME/MODEL` here; the agent itself sees only MODEL. Content that only one agent can decrypt
-is marked with its name. A turn for an upstream may take several attempts, also at other upstreams, until its answer
-begins.
+Clients name a model `NAME/MODEL`; the agent NAME gets only MODEL. Content that only one agent can decrypt is marked
+with that agent's name. A turn for an upstream (a model server) may take several attempts, also at other upstreams,
+until its answer begins.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ Listed = tuple[tuple[AgentModel, ...], ...]
 
 
 class SeveralAgents:
-    """An `Agent` that passes each turn to one of its members, by the turn's model. The first member is the default."""
+    """An `Agent` that passes each turn to one of its members, by the turn's model. The first member is the default.
+    `off` is part of that interface and empty, since each member has its own.
+    """
 
     name = "several"
     version = __version__
@@ -48,8 +50,9 @@ class SeveralAgents:
         defaults: Mapping[str, str] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`members` are the agents by name. `chance` returns a random number from 0 to 1. `defaults`: the default
-        models that the operator has set, by member. `sleep` waits for a number of seconds.
+        """`members` are the agents by name. `chance` returns a random number from 0 to 1, which varies the seconds
+        between attempts. `defaults`: the default models that the operator has set, by member. `sleep` waits for a
+        number of seconds.
         """
         self.limits = NewestLimits()
         """Empty: each member has its own."""
@@ -87,8 +90,9 @@ class SeveralAgents:
             raise Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))
 
     async def open(self, turn: Turn) -> AgentSession:
-        """Opens a session with the member that has the turn's model. For an upstream it is a session with the first
-        attempt that could be opened.
+        """Opens a session with the member that has the turn's model. If the member is an upstream, the session
+        begins with the first attempt that can be opened, at it or at one of its fallbacks. Raises `Fault` if none
+        can be opened.
         """
         name, model = self._split(turn.model)
         member = self._members[name]
@@ -110,7 +114,9 @@ class SeveralAgents:
         return await _failover_session(AttemptPlan(targets, self._chance), opened, self._sleep)
 
     def _targets(self, name: str, model: str, turn: Turn) -> list[Target]:
-        """Returns the upstreams that may be asked, in order, each with its own name for the model."""
+        """Returns the upstreams for the attempts of a turn: the upstream `name` with its `model`, then its
+        fallbacks in the order of the settings, each with its own name for the model.
+        """
         targets = []
         rules = self._members[name].rules
         chain = ((name, model), *(rules.fallback if rules is not None else ()))
@@ -128,7 +134,9 @@ class SeveralAgents:
         return targets
 
     def _same_model(self, name: str, model: str) -> str:
-        """Returns the name of the model if the other upstream `name` has it; else that upstream's default model."""
+        """Returns the name of the model if the other upstream `name` has it; else that upstream's default model,
+        empty if none is set.
+        """
         member = self._members[name]
         if member.any_model or any(each.id == model for each in member.models()):
             return model
@@ -175,7 +183,9 @@ class SeveralAgents:
         )
 
     def trouble(self) -> Failure | None:
-        """Returns why no turn would work at all; None if some member works."""
+        """Returns the failure of the first member if every member has one, so that no turn can be served; else
+        None.
+        """
         troubles = [member.trouble() for member in self._members.values()]
         return troubles[0] if None not in troubles else None
 
@@ -197,13 +207,14 @@ class SeveralAgents:
 
 
 def _for(turn: Turn, name: str, model: str) -> Turn:
-    """Returns the turn for the member `name`: with its own name of the model, and without raw items that only other
-    agents can read."""
+    """Returns the turn as the member `name` gets it: with the member's own name of the model, and without raw items
+    that only other agents can decrypt.
+    """
     return msgspec.structs.replace(turn, model=model, history=OriginMarks(name).unmark(turn.history))
 
 
 class OneUpstream(Member):
-    """An `Agent` that is the only agent of its server and an upstream. It is a `Member` whose turns may take
+    """The `Agent` of a server that has a single agent, which is an upstream. It is a `Member` whose turns may take
     several attempts; clients use the upstream's own model names.
     """
 
@@ -216,8 +227,8 @@ class OneUpstream(Member):
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`agent` is the upstream's; `rules` are the limits for it. `chance` returns a random number from 0 to 1.
-        `sleep` waits for a number of seconds.
+        """`agent` sends the turns to the upstream; `rules` are the limits for it. `chance` returns a random number
+        from 0 to 1, which varies the seconds between attempts. `sleep` waits for a number of seconds.
         """
 
         async def made() -> Agent:
@@ -235,9 +246,9 @@ class OneUpstream(Member):
             raise Fault(trouble)
 
     async def open(self, turn: Turn, *, may_wait: bool = True) -> AgentSession:
-        """Returns a session that makes further attempts while its answer has not begun. `may_wait` is ignored:
-        whether an attempt may wait for another turn to end is decided for each one. Raises the `Fault` of the last
-        attempt if none could be opened.
+        """Returns a session that repeats failed attempts until an answer begins. `may_wait` is ignored, since it is
+        decided for each attempt whether it waits for a free slot. Raises the `Fault` of the last attempt if none
+        could be opened.
         """
         assert self.rules is not None
 
@@ -255,8 +266,9 @@ class OneUpstream(Member):
 
 
 def _retries(rules: UpstreamRules, turn: Turn) -> int:
-    """Returns how often one upstream is asked again: never for another server like this one, which asks again
-    itself, so that attempts do not multiply along a chain of such servers.
+    """Returns how many times a failed attempt of a turn is repeated at an upstream with these rules: 0 if the turn
+    comes from another codex-proxy, which repeats it itself, so that attempts do not multiply along a chain of
+    servers.
     """
     return 0 if turn.origin.hops else rules.retries
 
@@ -266,13 +278,16 @@ async def _failover_session(
     opened: Callable[[Target, bool], Awaitable[Attempt]],
     sleep: Callable[[float], Awaitable[None]],
 ) -> FailoverSession:
-    """Returns a session that begins with the first attempt of the plan that can be opened. `opened` opens the attempt
-    at a target; its second argument is whether a free slot may be waited for. Raises the `Fault` of the last attempt,
-    if none can be opened."""
+    """Returns a session that begins with the first attempt of the plan that can be opened. `opened` opens an
+    attempt at a target; its second argument is whether it waits for a free slot if too many turns are running.
+    Raises the `Fault` of the last attempt if none can be opened.
+    """
 
     async def next_one(following: NextAttempt | None, failure: Failure | None) -> Attempt | None:
-        """Opens the attempt `following` or, if that fails, the first later one that can be opened. Returns None if
-        there is none. Raises the `Fault` of the last attempt that could not be opened."""
+        """Opens the attempt `following` or, if that fails, the first later one that can be opened. `failure` is the
+        failure of the attempt before, None for the first one. Returns None if there is no further attempt. Raises
+        the `Fault` of the last attempt that could not be opened.
+        """
         while following is not None:
             if following.wait:
                 await sleep(following.wait)

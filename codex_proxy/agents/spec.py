@@ -20,17 +20,20 @@ if TYPE_CHECKING:
 
 
 class NoAgentError(Exception):
-    """There is no agent to serve turns. The text says what to do."""
+    """The chosen agent does not exist or cannot be used. The text says what to do."""
 
 
 class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options in the table of one upstream for which there is no general setting."""
+    """The options that only the table of an upstream in the settings file can have, because there is no flag or
+    variable for them.
+    """
 
     headers: Mapping[str, str] = {}
     """Headers that are sent with every request."""
     models: tuple[str, ...] = ()
     """The models to offer: names, and patterns with `*`. Empty: those that the upstream lists."""
     cannot: frozenset[Capability] = frozenset()
+    """The capabilities that the upstream does not have. Requests that need one are refused."""
     refuses: frozenset[str] = frozenset()
     """Optional request fields that the upstream answers with an error. They are not sent."""
     context_window: int | None = None
@@ -44,11 +47,11 @@ class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     health_interval: float | None = None
     """Seconds between two requests for the upstream's list of models; None for the default."""
     table: str = ""
-    """The table that the settings are in, like `[upstreams.groq]`; empty where they are those of the server."""
+    """The table that the settings are in, like `[upstreams.groq]`; empty if they are settings of the server."""
 
 
 class AgentContext(msgspec.Struct, frozen=True):
-    """Everything that an agent is made from: the settings, the server's environment and its clock."""
+    """Everything from which an agent is created: the settings, the server's environment and its clock."""
 
     settings: Settings
     environ: Mapping[str, str]
@@ -66,8 +69,9 @@ class AgentContext(msgspec.Struct, frozen=True):
         return folder / "agents" / self.name if self.name else folder
 
     def where_set(self, setting: str) -> str:
-        """Returns where the operator gives this agent the setting with this name, as an advice tells it: the key of
-        its table if the server has several agents, since a flag holds for all of them; else the flag.
+        """Returns the place where the operator sets `setting` for this agent, for an advice in a message: `KEY of
+        [agents.NAME]` if the server has several agents, since a flag applies to all of them; else the flag, like
+        `--codex-home`.
         """
         return f"{setting} of [agents.{self.name}]" if self.name else f"--{setting.replace('_', '-')}"
 
@@ -77,7 +81,9 @@ class AgentContext(msgspec.Struct, frozen=True):
         return child_limits(self.settings)
 
     def child_environment(self, *names: str) -> dict[str, str]:
-        """Returns the environment of a child: the usual variables, those in PROXY_CHILD_ENV, and `names`."""
+        """Returns the environment of a child process: the harmless variables of the server's (PATH, HOME, locale,
+        proxies and the like), those named in PROXY_CHILD_ENV, and `names`.
+        """
         return child_environment(self.environ, extra=(*self.settings.child_env_names, *names))
 
 

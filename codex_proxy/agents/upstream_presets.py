@@ -1,8 +1,9 @@
 """Presets for common model servers: their URL, the environment variable of their key, and what they cannot do. From
 each server's documentation, and from tests with it.
 
-An operator's table overrides every value. A preset lists what a server answers with an error; that is refused
-before the server is asked, or sent in another way. What a server ignores is not listed.
+The table of an upstream can set another URL, key and field for reasoning, and can name further capabilities that
+are missing. A preset lists what a server answers with an error; the proxy refuses such requests itself, or sends
+them in another way. What a server ignores is not listed.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ PresetName: TypeAlias = Literal[
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
-    """The preset of one kind of model server."""
+    """The preset of one kind of model server. An upstream uses it if its table names it."""
 
     url: str
+    """The base URL of the server's API, including `/v1`."""
     key_env: str = ""
     """The environment variable that usually has the server's key; empty if it needs none."""
     needs_key: bool = False

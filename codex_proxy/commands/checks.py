@@ -31,8 +31,8 @@ from codex_proxy.protected_paths import write_conflict
 
 
 async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """Returns the checks of every agent in the settings. If there are several, the name of each check begins with
-    the agent's.
+    """Returns the checks of every agent in the settings. If there are several agents, the name of each check begins
+    with the name of its agent.
     """
     try:
         agents = named_agents(settings)
@@ -53,7 +53,9 @@ async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[C
 
 
 async def _checks_of(named: NamedAgent, context: AgentContext) -> list[Check]:
-    """Returns the checks of one agent. If they raise an error, returns a failed check."""
+    """Returns the checks of one agent. An agent without a valid key, or a plugin whose check raises an error, gets
+    a failed check.
+    """
     spec, reference = named.spec, plugin_reference(named.settings)
     if named.name:
         try:
@@ -225,9 +227,9 @@ def keys_check(settings: Settings) -> Check:
 
 
 def home_check(settings: Settings) -> Check:
-    """Checks Codex's home and the sign-in file in it. The check is `failed` if the home cannot be read or the
-    settings name one that does not exist, a warning if others can read the sign-in, and `skipped` if no Codex is
-    used.
+    """Checks Codex's home and the sign-in file in it. The check is `failed` if the home cannot be read, or if the
+    settings name one that does not exist; a warning if other users can read the sign-in, or if the default home
+    does not exist yet; `skipped` if no agent runs Codex.
     """
     folder = settings.codex_home
     facts: dict[str, Fact] = {"path": str(folder), "exists": folder.is_dir()}

@@ -20,7 +20,7 @@ Fact: TypeAlias = str | int | bool | None
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one check."""
+    """The result of one check. The `name` says what was checked, such as `port`."""
 
     name: str
     status: Status
@@ -29,6 +29,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     advice: str = ""
     """What the user should do; empty if nothing."""
     facts: dict[str, Fact] = {}
+    """Details for `doctor --json`, by name."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +49,7 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[Check, ...]
     settings: tuple[Setting, ...] = ()
     otherwise: str = ""
-    """The next step to recommend if nothing is wrong."""
+    """The last step to recommend if no check has failed; empty for none."""
 
     @property
     def ok(self) -> bool:
@@ -57,8 +58,8 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def next_steps(self) -> list[str]:
-        """What the user should do, in order: first about failed checks, then about warnings; if there are none,
-        `otherwise`.
+        """What the user should do, in order: the advice about failed checks, then about warnings; if no check has
+        failed, `otherwise` is the last step.
         """
         steps = [
             check.advice

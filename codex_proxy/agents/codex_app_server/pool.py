@@ -1,6 +1,8 @@
-"""The pool of app-server processes: carries out what `plan` decides.
+"""The pool of `codex app-server` processes. Starts and ends processes and assigns them to turns, as the module
+`plan` decides.
 
-Turns without a process wait in order. While restarts are delayed after failures, waiting turns fail at once instead.
+Turns wait in order of arrival while every process is busy. After failed starts, the next start is delayed, and
+turns without a process fail at once instead of waiting.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ ORPHAN_SECONDS = 1.0
 
 
 class PoolEntry:
-    """A process of the pool, with the facts about it on which `plan` decides."""
+    """One process of the pool, with its state, its age and its memory, by which the module `plan` decides whether
+    it gets turns and when it ends.
+    """
 
     def __init__(self, key: int, process: AppServerProcess, started_at: float) -> None:
         self.key = key
@@ -69,8 +73,8 @@ class PoolEntry:
 
 
 class Pool:
-    """A pool of processes for turns. `new_process` makes a process, and `start_process` starts it or raises
-    `Fault`.
+    """A pool of processes for turns. `new_process` creates the object of a process without starting it;
+    `start_process` starts the process, or raises `Fault`.
     """
 
     def __init__(
@@ -104,8 +108,8 @@ class Pool:
     # --- for runs -------------------------------------------------------------------------------
 
     async def warm(self) -> None:
-        """Starts the processes that are kept ready, and waits for the first one. Raises `Fault` if it cannot be
-        started.
+        """Starts the processes that are kept ready, and returns when the first one is ready. Raises `Fault` if it
+        cannot be started.
         """
         transport = await self.acquire()
         await self.release(transport, finished=True)
@@ -138,7 +142,9 @@ class Pool:
             del future  # its exception holds this frame: no cycle stays behind
 
     async def release(self, transport: ThreadTransport, *, finished: bool) -> None:
-        """Returns a transport to the pool. `finished`: the agent has finished with the turn."""
+        """Returns a transport to the pool. `finished`: whether the agent has reported the end of the turn. If it
+        has not, the process gets no further turns.
+        """
         await transport.release(finished=finished)
         self._turn_finished()
 
@@ -148,7 +154,9 @@ class Pool:
         return [each.process for each in self._entries.values() if each.state is not State.STARTING]
 
     def readiness_failure(self) -> Failure | None:
-        """Returns the failure that a turn would end with now; None if none is known."""
+        """Returns the failure with which a new turn would end now, because the last start failed or the processes
+        keep crashing; None if turns can be served.
+        """
         if self.last_failure is not None:
             return self.last_failure
         now = self._clock.monotonic()
@@ -160,7 +168,7 @@ class Pool:
         return None
 
     def retire(self, process: AppServerProcess) -> None:
-        """Gives the process no further turns, and ends it when it is idle."""
+        """Gives the process no further turns, and ends it when its running turns have ended."""
         for each in self._entries.values():
             if each.process is process:
                 each.drain()
@@ -201,7 +209,9 @@ class Pool:
         )
 
     def _changed(self) -> None:
-        """Assigns processes to waiting turns, then maintains the pool."""
+        """Removes processes that have ended, assigns waiting turns to processes, and then starts and ends processes
+        as needed. Called after each change of a process or a turn.
+        """
         for each in list(self._entries.values()):
             if each.process.completed_turn:
                 self._backoff = self._backoff.after_success(each.started_at)
@@ -239,8 +249,8 @@ class Pool:
         self._schedule_tick(MAINTENANCE_SECONDS)
 
     def _start_another(self) -> None:
-        """Starts a process. While restarts are delayed, it fails the waiting turns with the reason and the delay
-        instead.
+        """Starts a process. While starts are delayed after failures, fails the waiting turns instead, with the
+        reason and the seconds until the next start, unless a process is left that can serve them.
         """
         now = self._clock.monotonic()
         pause = self._backoff.pause_seconds(now)
@@ -256,7 +266,7 @@ class Pool:
             self._fail_waiting(msgspec.structs.replace(reason, retry_after=pause))
 
     def _has_usable_process(self) -> bool:
-        """Returns whether a process takes turns, or is starting."""
+        """Returns whether any process accepts turns or is starting."""
         return any(each.state is not State.DRAINING for each in self._entries.values())
 
     def _crashed(self, entry: PoolEntry) -> None:

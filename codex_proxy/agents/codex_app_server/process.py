@@ -1,4 +1,5 @@
-"""One `codex app-server` process and the channels on it: passes its messages to the reader of each channel.
+"""One `codex app-server` process, which serves many threads at once. Each thread has a channel, to whose reader the
+messages about the thread are passed.
 
 The dialect interprets the messages; the pool decides which process serves a turn.
 """
@@ -22,11 +23,13 @@ RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it
 
 
 class AppServerProcess:
-    """A process that serves many turns at once. Call `start`, then `open_channel` for each thread."""
+    """A process that serves many turns at once. Call `start`, then `open_channel` for each thread; it returns the
+    transport of the thread.
+    """
 
     def __init__(self, client_name: str, client_version: str, *, parallel_calls: bool = True) -> None:
-        """`client_name` and `client_version` are sent in `initialize`. `parallel_calls`: whether the program
-        reports the end of a model's response.
+        """`client_name` and `client_version` are sent in `initialize`. `parallel_calls`: whether the model may call
+        several tools in one answer, which needs a program that reports the end of each answer of the model.
         """
         self.parallel_calls = parallel_calls
         self.connection = Connection(client_name, client_version)
@@ -97,12 +100,16 @@ class AppServerProcess:
 
     @property
     def exit_suffix(self) -> str:
-        """How the process ended, such as ` (exit code 3).` or ` (signal 9).`, for the end of a sentence."""
+        """The end of a sentence about the process: how it ended, such as ` (exit code 3).` or ` (signal 9).`; only
+        `.` if it still runs.
+        """
         return "." if self.exit is None else f"{exit_of(_exit_of(self.exit))}."
 
     @property
     def memory(self) -> int:
-        """The agent's resident memory in bytes. It reads files of the system, so do not call it for every turn."""
+        """The agent's resident memory in bytes; 0 if it does not run. It is read from /proc at each access, so do
+        not use it for every turn.
+        """
         return resident_bytes(self._agent_processes) if self.alive else 0
 
     @property
@@ -127,8 +134,8 @@ class AppServerProcess:
         return ThreadTransport(self, channel)
 
     def _note_turn_start(self) -> None:
-        """Forgets earlier stderr text if this is the only turn. The text is reported only to a turn that had the
-        process to itself.
+        """Discards the stderr text of earlier turns if no other turn is running. Only the error of a turn that had
+        the process to itself quotes stderr.
         """
         self._had_parallel_turns = self.turns_running > 0
         if not self._had_parallel_turns and self._child is not None:
@@ -136,8 +143,8 @@ class AppServerProcess:
 
     @property
     def has_orphans(self) -> bool:
-        """Whether a process still runs that was started by a turn that has ended: it is older than every turn that
-        runs.
+        """Whether a process that an ended turn has left behind is still running. Such a process has lost its
+        parent, and was started before every turn that is running now.
         """
         if self._child is None or not self.alive:
             return False
@@ -172,12 +179,14 @@ class AppServerProcess:
         self._changed()
 
     def end_idle_channels(self) -> None:
-        """Ends the idle channels, because the process takes no further turns."""
+        """Reports the process as ended to the readers of the idle channels, because it takes no further turns."""
         for channel in list(self._idle_channels):
             self._readers[channel].ended(RENEWED)
 
     def end_silent_channels(self) -> None:
-        """Ends the channels for which no message has come, because the process may never answer."""
+        """Reports the process as ended to the readers of the channels that have received no message since their
+        turn began. The process may never answer them.
+        """
         for channel in list(self._silent_channels):
             if channel in self._readers:
                 self._readers[channel].ended(RENEWED)
@@ -190,7 +199,7 @@ class AppServerProcess:
         self._write(self.connection.close_channel(channel))
 
     def ask_limits(self) -> None:
-        """Requests the account's limits; the answer goes to `on_limits`."""
+        """Requests the rate limits of the account. The answer is passed to the callback `on_limits`."""
         self._write(self.connection.limits_request())
 
     def _write(self, writes: bytes) -> None:
@@ -198,7 +207,9 @@ class AppServerProcess:
             self._child.write(writes)
 
     async def end(self) -> None:
-        """Closes stdin and waits for the process to end; after a grace time it is killed."""
+        """Closes stdin and returns when the process has ended; it is killed if it does not end within a grace
+        period.
+        """
         if self._child is not None:
             await self._child.end()
 
@@ -254,7 +265,7 @@ class AppServerProcess:
 
 
 class ThreadTransport:
-    """The `Transport` of one thread on a process that serves others, too."""
+    """The `Transport` of one thread (one channel) of a process that also serves other threads."""
 
     exclusive = False
 
@@ -276,8 +287,8 @@ class ThreadTransport:
         raise RuntimeError("stdin of a process that serves several turns stays open")
 
     def pause_reading(self) -> None:
-        """Does nothing: other sessions read from the same pipe. A reader that falls too far behind is
-        disconnected.
+        """Does nothing, because other sessions read from the same pipe. A client that reads too slowly is
+        disconnected instead.
         """
 
     def resume_reading(self) -> None:

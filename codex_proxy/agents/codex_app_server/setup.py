@@ -1,8 +1,9 @@
-"""Prepares the start of app-server processes: asks the binary, reads the user's config.toml, and fills the state
-folder.
+"""Prepares the start of app-server processes: queries the Codex binary, reads the user's config.toml, and creates
+the files that the processes need in the server's state folder.
 
-The binary is asked for its release, its protocol and its models. The state folder gets the shadow home and the
-patched catalog. Nothing is written to the user's own home.
+The binary reports its release, its protocol and its models. Plain-model turns (the client's messages and tools
+alone, without Codex's own prompt and tools) run in a home in the state folder, which has a copy of the user's
+provider settings and a model catalog without Codex's prompts. Nothing is written to the user's own home.
 """
 
 from __future__ import annotations
@@ -44,13 +45,15 @@ log = structlog.get_logger(__name__)
 
 
 class CodexSetup(msgspec.Struct, frozen=True):
-    """Everything that is needed to start app-server processes."""
+    """What is needed to start app-server processes: commands, models, and what the binary supports."""
 
     version: Version
     provider: ProviderConfig
     models: tuple[CatalogModel, ...]
     plain: Command
+    """The command of the processes for plain-model turns."""
     agent: Command
+    """The command of the processes for agent turns."""
     profiles: Profiles
     """The permission profiles of agent processes."""
     empty_folder: str
@@ -60,13 +63,15 @@ class CodexSetup(msgspec.Struct, frozen=True):
     check: BinaryCheck = BinaryCheck()
     """Which parts of the protocol and which start switches the binary supports."""
     notices: tuple[str, ...] = ()
+    """Warnings about the user's config.toml, for the log."""
 
 
 class CodexPlaces(msgspec.Struct, frozen=True):
-    """The paths that `prepare_app_server` needs: the binary, the user's Codex home, the server's state folder, and
-    the workspace.
+    """The paths that `prepare_app_server` needs: the binary (`program`), the user's Codex home (`codex_home`), the
+    server's state folder (`state`) and the folder that agent turns work in (`workdir`); and the rules for commands
+    in sandboxes.
 
-    The home may not exist yet: Codex makes the default one when it first starts.
+    The home may not exist yet: Codex creates the default one when it first starts.
     """
 
     program: str
@@ -85,12 +90,13 @@ class CodexPlaces(msgspec.Struct, frozen=True):
 async def prepare_app_server(
     places: CodexPlaces, environment: Mapping[str, str], child_env: tuple[str, ...], lite: bool | None
 ) -> CodexSetup:
-    """Returns what is needed to start app-server processes, and creates the files for it in the state folder. Asks
-    the binary for its release, its protocol and its models, and reads the user's config.toml. Raises `Fault` if
-    this Codex cannot be used.
+    """Returns what is needed to start app-server processes, and creates the files for them in the state folder.
+    Runs the binary for its release, its protocol and its models, and reads the user's config.toml. Raises `Fault`
+    if this Codex or the state folder cannot be used.
 
-    `environment` is the server's; children get the usual variables of it and those named in `child_env`. `lite`:
-    see `plain_catalog`.
+    `environment` is the server's; children get its harmless variables (PATH, HOME, locale, proxies and the like)
+    and those named in `child_env`. `lite` is the value of `use_responses_lite` for every model of plain-model
+    turns; None keeps the value of the binary's catalog.
     """
     base = child_environment(environment, extra=child_env)
     version = await find_version(places.program, base)
@@ -158,11 +164,11 @@ def _lay_out(
 
 
 async def can_confine(program: str, profiles: Profiles, environment: Mapping[str, str], state: str) -> bool:
-    """Whether Codex can keep commands from reading files on this machine. That needs bubblewrap and user
+    """Returns whether Codex can keep commands from reading files on this machine. That needs bubblewrap and user
     namespaces, or macOS.
 
-    Runs a command in the permission profile for read-only turns. `program` is the path of Codex; `state` is the
-    state folder, in which a temporary home is made.
+    Runs the command `true` with the permission profile for read-only turns. `program` is the path of Codex;
+    `environment` is the server's; `state` is the state folder, in which a temporary Codex home is created.
     """
     name = str(profiles.of("read-only"))
     switches = [part for key, value in profiles.pairs() for part in ("-c", f"{key}={value}")]

@@ -34,9 +34,9 @@ def pool_limits(settings: Settings) -> PoolLimits:
 
 
 async def make_app_server(context: AgentContext) -> Agent:
-    """Returns the agent, not yet started. Asks the program for its release, protocol and models, reads the user's
-    config.toml, and creates files in the state folder. Raises `NoAgentError` if there is no Codex, and `Fault` if
-    it cannot be used.
+    """Returns the agent, not yet started. Runs the Codex program for its release, protocol and models, reads the
+    user's config.toml, and creates files in the state folder. Raises `NoAgentError` if there is no Codex, and
+    `Fault` if it cannot be used.
     """
     import msgspec
 
@@ -70,7 +70,9 @@ async def make_app_server(context: AgentContext) -> Agent:
 
 
 def _places(context: AgentContext) -> CodexPlaces:
-    """Returns the paths that the setup needs, and makes the state folder."""
+    """Creates the state folder, and returns the paths and sandbox rules for `prepare_app_server`. Raises
+    `NoAgentError` if there is no Codex, and `Fault` if a folder or the user's config.toml cannot be used.
+    """
     from codex_proxy.agents.codex.program import misconfigured
     from codex_proxy.agents.codex.shadow_home import ConfigError
     from codex_proxy.agents.codex_app_server.setup import CodexPlaces
@@ -104,11 +106,12 @@ def _places(context: AgentContext) -> CodexPlaces:
 
 
 def lite_form(settings: Settings) -> bool | None:
-    """Returns the value for `use_responses_lite` in the catalog of plain-model processes (see `plain_catalog`): the
-    setting `codex_lite`; None keeps the value of each model's entry.
+    """Returns the value of `use_responses_lite` for the models of plain-model turns, which decides in which form
+    Codex sends its requests to the provider: the setting `codex_lite`. None keeps the value of each model in
+    Codex's own catalog.
 
-    The lite form of requests always has `parallel_tool_calls: false`. So if that setting is missing and parallel
-    calls are switched on, the value is False.
+    The lite form always has `parallel_tool_calls: false`. So if the setting is missing and parallel calls are
+    switched on, the value is False.
     """
     if settings.codex_lite is None and settings.enable_parallel_tool_calls:
         return False
@@ -116,7 +119,9 @@ def lite_form(settings: Settings) -> bool | None:
 
 
 def agent_model(model: CatalogModel, tier: str) -> AgentModel:
-    """Returns the model for the agent's list. `tier` is the service tier in the user's settings."""
+    """Converts a model of Codex's catalog to the form in which the agent lists its models. `tier` is the service
+    tier in the user's config.toml.
+    """
     from codex_proxy.core.account import AgentModel
 
     tiers = ("flex", *model.service_tiers)  # which Codex passes on for every model

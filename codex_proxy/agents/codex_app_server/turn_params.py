@@ -1,5 +1,8 @@
 """The parameters of `thread/start`, `thread/inject_items` and `turn/start`, from a `Turn`.
 
+A turn has one of two modes. In the mode `model` (a plain-model turn) Codex adds no prompt and no tools to the
+client's; in the mode `agent` it works with its own prompt and tools in a folder.
+
 The agent would drop system messages silently, refuse a whole batch for one empty message, and replace images of low
 detail by a text; the conversion avoids that. Source: experiments with releases 0.163 and 0.169.
 """
@@ -62,7 +65,7 @@ def _usable_id(type: str, id: str | None) -> str | None:
 
 
 def _digest(index: int, item: dict[str, Any]) -> str:
-    """Returns a hash of an item and its position."""
+    """Returns a hash of an item and its position, as 32 hex digits."""
     content = json.dumps([index, item], ensure_ascii=True).encode()
     return hashlib.sha256(content).hexdigest()[:32]
 
@@ -113,11 +116,12 @@ def _output(parts: Sequence[Part]) -> Any:
 def split_input(
     turn: Turn, history: Sequence[HistoryItem], *, first: int = 0
 ) -> tuple[list[Any], list[dict[str, Any]]]:
-    """Splits a history into the items to inject and the input of `turn/start`.
+    """Splits a history into the items for `thread/inject_items` and the `input` of `turn/start`, and returns both.
 
-    `history` is all of the turn's, or the part that the thread has not seen. In model mode everything is injected
-    and the input is empty, so that the model sees exactly the client's items. In agent mode the last user message
-    is the input. `first` is the position of `history` in the turn's whole history, for the ids of its items.
+    `history` is the whole history of the turn, or the part that the thread has not received yet; `first` is the
+    position of its first item in the whole history, from which ids are computed. In the mode `model` all items are
+    injected and the input is empty, so that the model sees exactly the client's items. In the mode `agent` the
+    input is the last item, if it is a message of the user with at most `MAX_TURN_INPUT` characters.
     """
     if turn.mode == "agent" and history:
         last = history[-1]
@@ -136,7 +140,9 @@ def _input(part: Part) -> dict[str, Any]:
 
 
 def thread_params(turn: Turn) -> dict[str, Any]:
-    """Returns the parameters of `thread/start`."""
+    """Returns the parameters of `thread/start` for the mode, model, tools, sandbox, verbosity and web search of a
+    turn.
+    """
     model = turn.model or None
     tools = [dynamic_tool(tool) for tool in turn.tools]
     if turn.mode == "model":
@@ -197,7 +203,9 @@ def _thread_params(cwd: str, model: str | None, sandbox: Sandbox) -> dict[str, A
 
 
 def turn_settings(turn: Turn) -> dict[str, Any]:
-    """Returns the other parameters of `turn/start` (effort and so on) for settings that the turn has."""
+    """Returns the optional parameters of `turn/start` that the turn sets: `effort`, `summary`, `serviceTier` and
+    `outputSchema`.
+    """
     optional = {
         "effort": turn.effort,
         "summary": turn.summary,

@@ -1,4 +1,4 @@
-"""The state machine of a turn over a thread of `codex app-server`."""
+"""The states of a turn on a thread of `codex app-server`, and the table of the changes between them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from codex_proxy.core.states import StateTable
 
 
 class State(Enum):
-    """The state of a turn and its thread. In all states but ACTIVE the client's turn has ended."""
+    """The state of a client's turn and of the agent's turn and thread that serve it. The client's turn runs in the
+    state ACTIVE; it has ended in all others.
+    """
 
     ACTIVE = "the agent is starting the turn, works on it, or waits for outputs of its calls"
     ABANDONED = "the client's turn has ended, while the agent may still work on it"
@@ -20,7 +22,7 @@ class State(Enum):
 
 
 class Change(Enum):
-    """An event that moves a turn from one state to another."""
+    """An event that changes the state of a turn."""
 
     ENDED_WELL = "the agent has completed its turn"
     ENDED_BADLY = "the agent's turn has ended in any other way, or its thread cannot be resumed"

@@ -1,9 +1,11 @@
-"""The messages of `codex app-server`: their lines, which are JSON-RPC without the `jsonrpc` member, and the objects
-in them (answers, errors, token counts, raw items), with their conversion to usage and failures.
+"""The messages of `codex app-server`: encodes and decodes their lines, which are JSON-RPC without the `jsonrpc`
+member, and the objects in them (answers, errors, token counts, raw items); converts token counts to `Usage` and
+errors to failures.
 
-Each line is decoded once, into the few fields that are used. The kinds of messages are distinguished by their
-members, since each side counts its ids separately: the agent's requests (method and id), its notifications
-(method), and its answers to our requests (id). Source: recordings of releases 0.163 and 0.169.
+Each line is decoded once, into the few fields that are used. A message has an id and a method if it is a request of
+the agent, only a method if it is a notification, and only an id if it is the answer to a request of the proxy. A
+raw item is an output item of the provider's Responses API, which the app-server reports unchanged. Source:
+recordings of releases 0.163 and 0.169.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ class RpcError(msgspec.Struct, frozen=True, gc=False):
 
 
 class Params(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The parameters of a notification or request of the app-server. One type with the fields of all of them that
-    are read.
+    """The parameters of any notification or request of the app-server, with the fields that the proxy reads. Fields
+    that a message does not have keep their defaults.
     """
 
     thread_id: str | None = None
@@ -75,7 +77,7 @@ class _Address(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class _AddressedMessage(msgspec.Struct, frozen=True, gc=False):
-    """A line whose parameters have unexpected types. Only its thread and turn are read."""
+    """A line of whose parameters only the thread and turn are decoded, because others have unexpected types."""
 
     id: int | str | None = None
     method: str | None = None
@@ -83,7 +85,7 @@ class _AddressedMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Envelope(msgspec.Struct, frozen=True, gc=False):
-    """A line whose parameters cannot be read at all."""
+    """A line of which only the id and method are decoded, because its parameters cannot be read at all."""
 
     id: int | str | None = None
     method: str | None = None
@@ -116,9 +118,9 @@ def decode(line: bytes) -> Message | None:
 
 
 def decode_loosely(line: bytes) -> Message | None:
-    """Decodes only the id, the method and, where they can be read, the thread and turn of a line that
-    `decode_expected` has refused. A line without a method is an answer, and becomes one with `UNREADABLE_ANSWER` as
-    its error. None if the line is no JSON object, its id or method has the wrong type, or it has neither.
+    """Decodes a line in which a field has an unexpected type: only its id and method and, if they can be read, its
+    thread and turn. A line without a method counts as an answer, and becomes one with the error
+    `UNREADABLE_ANSWER`. Returns None if the line is not a JSON object, or has no readable id or method.
     """
     for decoder in _LOOSE_DECODERS:
         try:
@@ -181,7 +183,9 @@ class TurnError(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TurnPayload(msgspec.Struct, frozen=True):
-    """A turn, as notifications have it. `error` is set if it failed, else None."""
+    """A turn as a notification describes it. `status` is `completed`, `interrupted`, `failed` or `inProgress`.
+    `error` is None unless the turn failed.
+    """
 
     id: str = ""
     status: str = ""
@@ -189,7 +193,7 @@ class TurnPayload(msgspec.Struct, frozen=True):
 
 
 class TurnHead(msgspec.Struct, frozen=True):
-    """A turn as a result contains it; only the id is read."""
+    """A turn in the answer to a request; only its id is read."""
 
     id: str
 
@@ -201,7 +205,7 @@ class TurnStartResult(msgspec.Struct, frozen=True):
 
 
 class ThreadHead(msgspec.Struct, frozen=True):
-    """A thread as a result contains it; only the id is read, because its `status` has another form than a turn's."""
+    """A thread in the answer to a request; only its id is read."""
 
     id: str
 
@@ -238,13 +242,13 @@ def decode_usage(tokens: msgspec.Raw) -> Usage | None:
 
 
 class ThreadTokenUsage(msgspec.Struct, frozen=True):
-    """The token counts of a whole thread."""
+    """The token counts of a thread; `total` is the sum of all its turns."""
 
     total: Tokens
 
 
 class TurnUsage:
-    """Counts the tokens of a client's turn; a thread may serve several turns."""
+    """Counts the tokens of one client's turn, on a thread that may serve several turns one after the other."""
 
     def __init__(self) -> None:
         self.total = Usage()
@@ -254,7 +258,7 @@ class TurnUsage:
         """The tokens of earlier turns on the thread, which the agent's totals include."""
 
     def start_turn(self) -> None:
-        """Starts the count of another turn on the same thread."""
+        """Sets the count to zero for the next turn on the same thread."""
         self._earlier_turns += self.total
         self.total = Usage()
         self.from_provider = False
@@ -265,8 +269,9 @@ class TurnUsage:
         self.from_provider = True
 
     def set_thread_total(self, total: Usage) -> bool:
-        """Handles the agent's token total of the whole thread. If it exceeds the sum of the model calls of this
-        turn, it replaces that sum, and True is returned; else False.
+        """Handles the agent's token total of the whole thread. If the part of it that belongs to this turn exceeds
+        the sum of the turn's model calls so far, that part becomes the turn's count, and True is returned; else
+        False.
         """
         turn_total = total - self._earlier_turns
         turn_total = Usage(*(max(0, tokens) for tokens in msgspec.structs.astuple(turn_total)))
@@ -277,7 +282,7 @@ class TurnUsage:
 
 
 class RawItemHead(msgspec.Struct, frozen=True):
-    """The fields that any raw item may have."""
+    """The fields that a raw item of any type may have."""
 
     type: str = ""
     id: str | None = None
@@ -291,8 +296,8 @@ class RawItemPart(msgspec.Struct, frozen=True):
 
 
 class ReadableRawItem(RawItemHead, frozen=True):
-    """All fields that are read of a raw item which is stored for later requests. An item whose fields have other
-    types is not stored.
+    """The fields of a raw item that a later request reads, if the item was stored. An item in which one of them has
+    another type is not stored.
     """
 
     call_id: str | None = None
@@ -303,14 +308,16 @@ class ReadableRawItem(RawItemHead, frozen=True):
 
 
 def check_readable(item: msgspec.Raw) -> None:
-    """Checks that a raw item, which is to be kept for later requests, can be decoded again. Raises one of
-    `UNREADABLE` if it cannot.
+    """Checks that a raw item can be decoded again when a later request contains it. Raises `msgspec.DecodeError`
+    (as `ValidationError` for a wrong type), `UnicodeDecodeError` or `RecursionError` if it cannot.
     """
     msgspec.convert(msgspec.json.decode(item), ReadableRawItem)
 
 
 class RawItemCall(msgspec.Struct, frozen=True):
-    """A call by the model, or the output of one (which has the same call id)."""
+    """A raw item that is a tool call, or the output of one. A call has `arguments` as JSON text if its tool is a
+    function, and `input` if it is a custom tool; an output has neither.
+    """
 
     call_id: str
     name: str = ""
@@ -319,9 +326,9 @@ class RawItemCall(msgspec.Struct, frozen=True):
 
 
 def error_kind(info: msgspec.Raw) -> tuple[str | None, int | None]:
-    """Decodes `codexErrorInfo`, which is a kind or an object `{KIND: {"httpStatusCode": ...}}`. Returns the kind,
-    None if it is absent or has another form, and the HTTP status, None if it has none. Raises one of `UNREADABLE`
-    for text that is no JSON.
+    """Decodes `codexErrorInfo`, which is a kind of error (a string) or an object `{KIND: {"httpStatusCode": ...}}`.
+    Returns the kind, None if it is absent or has another form, and the HTTP status, None if there is none. Raises
+    one of the exceptions `UNREADABLE` for text that is not JSON.
     """
     if not info or info == b"null":
         return None, None
@@ -336,7 +343,9 @@ def error_kind(info: msgspec.Raw) -> tuple[str | None, int | None]:
 
 
 def command_text(value: msgspec.Raw) -> str:
-    """Returns a command as one line: the agent writes it as a text or as a list of words."""
+    """Returns a command as one line with single spaces. `value` is its JSON, a string or a list of words; empty for
+    no command.
+    """
     decoded = msgspec.json.decode(value) if value else ""
     if isinstance(decoded, list):
         decoded = " ".join(str(word) for word in decoded)
@@ -353,8 +362,8 @@ OVERLOADED, INPUT_TOO_LARGE = -32001, -32602
 
 
 def failure_of_error(what: str, error: RpcError) -> Failure:
-    """Returns the failure for an error that answered one of our requests. `what` is a verb phrase for what was
-    requested.
+    """Returns the failure of a turn for which the agent has answered a request with this error. `what` is a verb
+    phrase for the request, such as `start the turn`.
     """
     failure = failure_from_text(error.message)
     if error.message.startswith(BAD_TOOL_TEXT):
@@ -379,8 +388,9 @@ def failure_of_error(what: str, error: RpcError) -> Failure:
 
 
 def failed_end(error: TurnError | None) -> TurnEnded:
-    """Returns the end of a turn that failed with this error; None if the agent reports none. Some errors only say
-    that the provider cut the answer off; for these the end is not a failure, but a stop such as `Stop.LENGTH`.
+    """Returns the event that ends a turn which failed with this error; None if the agent reports no error. Some
+    errors only report that the provider cut the answer off; for these the turn does not end as failed, but with a
+    stop reason such as `Stop.LENGTH`.
     """
     if error is None:
         return TurnEnded(Stop.FAILED)
@@ -394,7 +404,7 @@ def failed_end(error: TurnError | None) -> TurnEnded:
 
 
 def turn_end(turn: TurnPayload) -> TurnEnded:
-    """Returns the end of a turn, from the agent's notification about it."""
+    """Returns the event that ends a turn, from the agent's notification about it."""
     if turn.status == "completed":
         return TurnEnded(Stop.STOP)
     return TurnEnded(Stop.INTERRUPTED) if turn.status == "interrupted" else failed_end(turn.error)

@@ -1,7 +1,7 @@
-"""The agent `codex-exec`: a child process for each turn, and files for its images and schema.
+"""The agent `codex-exec`: starts a child process for each turn, and writes files with the turn's images and schema.
 
-`codex exec` takes images and a schema as files. Those of a turn are in a folder of its own within the state folder,
-which is removed with the turn. Folders that a killed server has left are removed at the next start.
+`codex exec` takes images and a schema as files. The files of each turn are in a temporary folder in the state
+folder; it is removed with the turn. Folders that a killed server has left behind are removed at the next start.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ class CodexExecAgent(ChildPerTurnAgent):
         profiles: Profiles,
         can_confine: Callable[[], Awaitable[bool]],
     ) -> None:
-        """`command` returns the command for a turn and its files, which are written below the state folder `state`.
-        `not_signed_in` returns the failure of every turn if nobody is signed in; None if somebody is. `profiles`
-        are used for turns whose commands must not read the server's data, if `can_confine` says that Codex can
-        enforce that on this machine.
+        """`spec` describes the agent and its children. `command` returns the command for a turn and its files,
+        which are written below the state folder `state`. `not_signed_in` returns the failure with which a turn ends
+        if nobody is signed in to Codex, else None. `profiles` are the permission profiles for turns whose commands
+        must not read the server's data; they are used if `can_confine` returns that Codex can enforce them on this
+        machine.
         """
         super().__init__(spec)
         self._profiles = profiles
@@ -116,7 +117,9 @@ class CodexExecAgent(ChildPerTurnAgent):
 
 
 def _write_files(folder: Path, images: list[ImagePart], turn: Turn) -> TurnFiles:
-    """Writes the images and the schema of a turn. The images must be data URLs."""
+    """Writes the images and the output schema of a turn into `folder`, and returns their paths. The images must be
+    data URLs.
+    """
     paths = []
     for number, image in enumerate(images, 1):
         head, _, data = image.url.partition(",")

@@ -59,7 +59,7 @@ READING_PROMPT: Final = "Reading "
 
 
 class CodexExec:
-    """One turn of a `codex exec` process. Its private methods append events to `out`."""
+    """One turn of a `codex exec` process, as a `Dialect`. Its private methods append events to `out`."""
 
     def __init__(self) -> None:
         self._model = ""
@@ -85,7 +85,7 @@ class CodexExec:
         return False
 
     def begin(self, turn: Turn) -> Step:
-        """Returns the prompt to write, after which stdin is closed."""
+        """Returns the step that writes the prompt and then closes stdin."""
         self._model = turn.model
         prompt, _ = prompt_of(turn.history)
         return Step([], prompt.encode(errors="replace"), close_stdin=True)
@@ -119,12 +119,16 @@ class CodexExec:
         return NOTHING
 
     def interrupt(self) -> Step:
-        """Records that the turn was interrupted. There is nothing to write; the child is ended instead."""
+        """Records that the turn was interrupted, which decides how it ends. There is nothing to write: the child is
+        ended by its owner.
+        """
         self._interrupted = True
         return NOTHING
 
     def eof(self, ended: Ended) -> Step:
-        """Ends the turn if it has not ended: as interrupted if that was asked for, otherwise as failed."""
+        """Ends the turn if it has not ended, because the child has: as interrupted if `interrupt` was called
+        before, otherwise as failed.
+        """
         if self._ended:
             return NOTHING
         if self._interrupted:
@@ -149,7 +153,9 @@ class CodexExec:
             out.append(TurnStarted(thread, self._model))
 
     def _item_started(self, line: Line, out: list[Event]) -> None:
-        """Starts an activity; other items are reported when they are complete."""
+        """Starts the activity of an item such as a command, or adds the plan. Other items are handled when they are
+        complete.
+        """
         item = line.item
         if item is None or item.id in self._done or item.id in self._open:
             return
@@ -176,7 +182,9 @@ class CodexExec:
         handler(self, item, out)
 
     def _error(self, line: Line, out: list[Event]) -> None:
-        """Adds a retry; or stores the first error of the turn, which is the cause of its failure."""
+        """Handles an error line. A message about a repeated model call becomes an event; any other is stored if it
+        is the first, as the reason for the failure with which the turn will end.
+        """
         text = line.message or ""
         if text.startswith(RECONNECTING):
             out.append(retrying(failure_from_text(text), status_in(text)))
@@ -246,7 +254,9 @@ class CodexExec:
         return f"{prefix}{self._count - 1}"
 
     def _end_by_error(self, text: str) -> TurnEnded:
-        """Ends the turn with an error. If the error only says that the answer was cut off, it is not a failure."""
+        """Returns the event that ends the turn with an error. If the error only reports that the answer was cut
+        off, the turn ends with that stop reason instead of a failure.
+        """
         stop = stop_from_text(text)
         if stop is not None:
             return self._end(TurnEnded(stop, "error"))

@@ -1,7 +1,8 @@
-"""Prepares the start of `codex exec` processes, in the user's home and in the home for plain-model turns.
+"""Prepares the start of `codex exec` processes, for agent turns and for plain-model turns.
 
-Reads the user's config.toml, asks the binary for its models, and creates the files for plain-model turns in the
-state folder. It writes nothing to the user's own home.
+Reads the user's config.toml, runs the binary for its list of models, and creates the files for plain-model turns in
+the state folder: a Codex home of their own, and a model catalog without Codex's prompts. A plain-model turn uses
+the model without Codex's own prompt and tools. Nothing is written to the user's own home.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class ExecSetup(msgspec.Struct, frozen=True):
-    """What is needed to start `codex exec` processes: how those of each mode are started, and the models."""
+    """What is needed to start `codex exec` processes: how those of agent turns and of plain-model turns are
+    started, and the models.
+    """
 
     provider: ProviderConfig
     agent: Launch
@@ -74,13 +77,14 @@ async def prepare_exec(
     lite: bool | None,
     unknown: Collection[str],
 ) -> ExecSetup:
-    """Returns how `codex exec` processes are started. Reads the user's config.toml, asks the binary for its models,
-    and creates the home and the model catalog of plain-model turns in the state folder. Raises `Fault` if this
-    Codex cannot be used, and `OSError` if the state folder cannot.
+    """Returns how `codex exec` processes are started. Reads the user's config.toml, runs the binary for its list of
+    models, and creates the home and the model catalog of plain-model turns in the state folder. Raises `Fault` if
+    this Codex cannot be used, and `OSError` if the state folder cannot be used.
 
-    `environment` is the server's; children get the usual variables of it and those named in `child_env`. `lite`:
-    see `plain_catalog`. `unknown`: the keys of those ``-c`` switches that the binary does not support, which are
-    left out.
+    `environment` is the server's; children get its harmless variables (PATH, HOME, locale, proxies and the like)
+    and those named in `child_env`. `lite` is the value of `use_responses_lite` for every model of plain-model
+    turns; None keeps the value of the binary's catalog. `unknown`: the keys of those ``-c`` switches that the
+    binary does not support, which are left out.
     """
     text, shadow = user_config(places.codex_home)
     env = child_environment(
@@ -133,9 +137,10 @@ def _plain(
     catalog: Path,
     env: Mapping[str, str],
 ) -> Launch:
-    """Returns how plain-model turns are started: without a prompt, tools or files other than the client's. `common`
-    are the pairs for `-c` that all turns have, `unknown` the switches that the binary does not know, `catalog` the
-    path of the patched catalog, `env` the environment.
+    """Creates the home of plain-model turns, and returns how they are started: without Codex's own prompt, tools
+    and files. `shadow` is the content of that home; `common` are the pairs for ``-c`` that all turns have;
+    `unknown` are the keys of the switches that the binary does not support; `catalog` is the path of the catalog
+    for these turns.
     """
     home = make_shadow_home(places.state, places.codex_home, shadow)
     pairs = [

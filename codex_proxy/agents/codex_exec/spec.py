@@ -31,11 +31,11 @@ SIGN_IN_VARIABLES: Final = ("CODEX_API_KEY", "CODEX_ACCESS_TOKEN")
 
 
 async def make_exec(context: AgentContext, warning: str = "") -> Agent:
-    """Returns the agent, after asking the program for its version, options and models, and reading the user's
-    config.toml.
+    """Returns the agent, not yet started. Runs the Codex program for its version, options and models, and reads the
+    user's config.toml.
 
-    `warning`: a text for the operator if another protocol was expected. Raises `NoAgentError` if there is no Codex,
-    and `Fault` if it cannot be used.
+    `warning`: a text that the server logs for the operator, such as why `codex exec` is used instead of the
+    app-server; empty for none. Raises `NoAgentError` if there is no Codex, and `Fault` if it cannot be used.
     """
     from codex_proxy.agents.child_per_turn import ChildSpec
     from codex_proxy.agents.codex.sandbox_config import Profiles
@@ -86,7 +86,9 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
 
 
 async def _prepared(context: AgentContext, program: str) -> tuple[Version, ExecSetup]:
-    """Returns the release, and how its processes are started. Raises `Fault`."""
+    """Returns the release of the program, and how its processes are started. Raises `Fault` if the release, the
+    user's config.toml or the state folder cannot be used.
+    """
     from codex_proxy.agents.codex.home_locks import private_home, remove_left_homes
     from codex_proxy.agents.codex.program import find_version, misconfigured
     from codex_proxy.agents.codex.shadow_home import ConfigError
@@ -119,11 +121,11 @@ async def _prepared(context: AgentContext, program: str) -> tuple[Version, ExecS
 
 
 def missing_sign_in(settings: Settings, provider: ProviderConfig, env: Mapping[str, str]) -> Failure | None:
-    """Returns the failure of every turn if there is no sign-in on disk; else None. (Without this check Codex would
-    try for 13 s.)
+    """Returns the failure with which every turn would end if `auth.json` in Codex's home is missing; else None.
+    (Without this check Codex would try for 13 s.) `env` is the environment of Codex.
 
-    A provider that the user has defined gets its keys from the environment, and a keyring cannot be read, so None
-    is returned for these.
+    Also returns None if a sign-in cannot be checked: the provider is one that the user has defined, whose key is in
+    the environment; the sign-in may be in a keyring; or an environment variable has it.
     """
     from codex_proxy.agents.codex.program import NOT_SIGNED_IN
     from codex_proxy.agents.codex.shadow_home import DEFAULT_PROVIDER

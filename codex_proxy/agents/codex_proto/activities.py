@@ -1,7 +1,7 @@
 """The agent's own activities: commands, patches, MCP calls, web searches, plans and images.
 
-Events about them become `Activity` items with ids of the proxy's (`a0`, `a1`, ...), each described in one line. The
-agent's call ids only connect the beginning of an activity with its end.
+Events about them become `Activity` items with new ids (`a0`, `a1`, ...), each described in one line. The agent's
+call ids only connect the beginning of an activity with its end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ VERBS = frozenset({"add", "update", "delete"})
 
 
 def command_line(msg: Msg) -> str:
-    """Returns the command as a person would type it. Of `bash -c "..."`, only the script is shown."""
+    """Returns a command as a person would type it, in one line. For `bash -c SCRIPT` that is only the script."""
     command = msg.command
     if isinstance(command, str):
         return one_line(command)
@@ -79,7 +79,7 @@ def one_line(text: str) -> str:
 
 
 class Activities:
-    """The agent's activities in one turn that have begun and not ended. Its methods append their events to `out`."""
+    """The agent's activities in one turn that have begun and not ended. The methods append their events to `out`."""
 
     __slots__ = ("_count", "_decoders", "_open", "workdir")
 
@@ -91,7 +91,7 @@ class Activities:
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
 
     def start(self, call_id: str, kind: ActivityKind, text: str, out: list[Event]) -> None:
-        """Starts an activity, unless this call has started already."""
+        """Starts an activity of this kind, described by `text`, unless the call `call_id` has started one already."""
         if call_id not in self._open:
             self._open[call_id] = self._start(kind, text, out)
 
@@ -121,11 +121,11 @@ class Activities:
             out.append(ItemEnded(item, "completed" if succeeded else "failed"))
 
     def add_finished(self, kind: ActivityKind, text: str, out: list[Event]) -> None:
-        """Starts and ends an activity that is reported only once it is over."""
+        """Starts and ends an activity that the agent reports only when it is over."""
         out.append(ItemEnded(self._start(kind, text, out)))
 
     def _start(self, kind: ActivityKind, text: str, out: list[Event]) -> str:
-        """Starts an activity item and returns its id."""
+        """Adds the event that starts an activity, and returns the new item's id."""
         item = f"a{self._count}"
         self._count += 1
         out.append(ItemStarted(Activity(item, kind, text)))
@@ -162,7 +162,9 @@ def _mcp_end(activities: Activities, msg: Msg, out: list[Event]) -> None:
 
 
 def _search_end(activities: Activities, msg: Msg, out: list[Event]) -> None:
-    """Adds a web search: only its end names the query."""
+    """Adds a web search as a finished activity. Its beginning is not used, because only the event of its end has
+    the query.
+    """
     activities.add_finished("web_search", one_line(msg.query or ""), out)
 
 

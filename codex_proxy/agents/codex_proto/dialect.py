@@ -2,8 +2,8 @@
 stdin.
 
 A table maps each event's name to its handler; unknown events are ignored, since later releases have more. Source:
-recordings of release 0.42 (`tests/golden/recordings/proto`), and the fake agent's extensions: calls of the client's
-tools, choices, finish reasons.
+recordings of release 0.42 (`tests/golden/recordings/proto`). The fake agent, a test program that imitates `codex
+proto`, has extensions: calls of the client's tools, choices, finish reasons.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ TURN_END_EVENTS = frozenset({"task_complete", "turn_aborted", "error"})
 
 
 class CodexProto:
-    """One turn of a `codex proto` process. `extended`: the child is the fake agent, which accepts more fields. Its
-    private methods append events to `out`.
+    """One turn of a `codex proto` process, as a `Dialect`. `extended`: whether the child is the fake agent, which
+    accepts more fields. The private methods append events to `out`.
     """
 
     def __init__(self, *, extended: bool = False) -> None:
@@ -106,7 +106,9 @@ class CodexProto:
         return NOTHING
 
     def begin(self, turn: Turn) -> Step:
-        """Returns the turn's lines; none yet if the turn must wait until the child reports its model's name."""
+        """Returns the step that writes the turn's lines. It writes nothing if the lines need the model's name and
+        the turn has none; then `receive` returns them when the child has reported the name.
+        """
         self._turn = turn
         self._activities.workdir = turn.workdir
         self._calls = Calls(earlier_calls=sum(isinstance(item, HistoryCall) for item in turn.history))
@@ -136,7 +138,7 @@ class CodexProto:
         return Step(out, writes) if out or writes else NOTHING
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
-        """Returns the answer to an approval request. Any other reply than an approval denies it."""
+        """Returns the step that answers the approval request `ask_id`. A reply that is not an approval denies it."""
         request = self._open_approvals.pop(ask_id, None)
         if request is None or self._ended:
             return NOTHING
@@ -145,14 +147,16 @@ class CodexProto:
         return Step([RequestClosed(ask_id)], self._op({"type": op, "id": event_id, "decision": decision}))
 
     def interrupt(self) -> Step:
-        """Asks the child to stop. It answers with `turn_aborted`."""
+        """Returns the step that asks the child to stop. The child then ends the turn by the event `turn_aborted`."""
         if self._ended or self._interrupted:
             return NOTHING
         self._interrupted = True
         return Step([], self._op({"type": "interrupt"}))
 
     def eof(self, ended: Ended) -> Step:
-        """Ends the turn if it has not ended: as interrupted if that was asked for, otherwise as failed."""
+        """Ends the turn if it has not ended, because the child has: as interrupted if `interrupt` was called
+        before, otherwise as failed.
+        """
         if self._ended:
             return NOTHING
         if self._interrupted:
@@ -164,7 +168,7 @@ class CodexProto:
     # --- one line -----------------------------------------------------------------------------
 
     def _handle_line(self, line: Line, out: list[Event]) -> None:
-        """Handles one line, if it is an event of this turn or session."""
+        """Handles one line if it is an event of this turn or of the session, and ignores it otherwise."""
         msg = line.msg
         route = ROUTES.get(msg.type)
         if route is None:
@@ -238,7 +242,7 @@ class CodexProto:
         self._each_call(self._calls.add_piece, msg, out)
 
     def _each_call(self, add: Callable[..., None], msg: Msg, out: list[Event]) -> None:
-        """Calls `add` with each call in the event."""
+        """Passes each tool call in the event to `add`, which is a method of `Calls`."""
         choice = self._choice_of_calls(msg)
         for position, call in enumerate(msg.tool_calls or ()):
             key = (choice, position if call.index is None else call.index)
@@ -247,10 +251,10 @@ class CodexProto:
             add(key, call.id, function.name, function.arguments or "", kind, out)
 
     def _choice_of_calls(self, msg: Msg) -> int | None:
-        """Returns the index of the choice that calls belong to; None for no particular choice.
+        """Returns the index of the choice that the calls in the event belong to; None if the turn has no choices.
 
-        The child writes a choice with every call. 0 means no particular choice, unless its messages had choices,
-        too.
+        The child writes the index 0 also for a turn without choices, so 0 counts only if a message of the turn has
+        had a choice.
         """
         return msg.choice_index if msg.choice_index or self._messages.by_choice else None
 
@@ -353,7 +357,7 @@ class CodexProto:
     # --- helpers ------------------------------------------------------------------------------
 
     def _end_items(self, out: list[Event]) -> None:
-        """Closes all open items."""
+        """Closes all open messages, reasoning items and calls."""
         self._reasoning.end(out)
         self._messages.end_all(out)
         self._calls.end_all(out)
@@ -364,8 +368,8 @@ class CodexProto:
         return TurnEnded(stop, trigger, failure)
 
     def _end_by_error(self, text: str) -> Event:
-        """Returns the event that ends the turn with an error of the child. If the error only says that the answer
-        was cut off, it is not a failure.
+        """Returns the event that ends the turn with an error of the child. If the error only reports that the
+        answer was cut off, the turn ends with that stop reason instead of a failure.
         """
         stop = stop_from_text(text)
         if stop is not None:
@@ -375,7 +379,9 @@ class CodexProto:
     def _request_approval(
         self, op: str, kind: Literal["command", "file_change"], text: str, out: list[Event]
     ) -> None:
-        """Adds an approval request; `op` is the operation that will answer it."""
+        """Adds the event that requests an approval from the client. `op` is the name of the operation that carries
+        the answer, `text` describes the command or change.
+        """
         self._begin_output(out)
         ask_id = f"ask{self._approval_count}"
         self._approval_count += 1
@@ -388,7 +394,7 @@ class CodexProto:
         return submissions.turn_lines(turn, SUBMISSION_ID, model, extended=self._extended)
 
     def _op(self, op: dict[str, Any]) -> bytes:
-        """Encodes an operation after the first, with an id of its own."""
+        """Encodes an operation that follows the turn's first one as a line, with the next number as its id."""
         self._op_count += 1
         return submissions.submission_line(str(self._op_count), op)
 

@@ -29,8 +29,8 @@ CallKind = Literal["function", "custom", "legacy"]
 
 
 class Messages:
-    """The messages that are open, at most one for each choice. `choice` is None where the child does not say to
-    which choice a text belongs. Its methods append events to `out`.
+    """The messages that are open, at most one for each choice. The parameter `choice` is the index of the choice
+    that a text belongs to; None if the child does not report one. The methods append events to `out`.
     """
 
     __slots__ = ("_ids", "by_choice", "count")
@@ -51,14 +51,12 @@ class Messages:
         return self._ids.get(None)
 
     def add_delta(self, choice: int | None, text: str, out: list[Event]) -> None:
-        """Adds a piece of text, to a new message if none is open. `choice` is the choice that it belongs to, None
-        for no particular one.
-        """
+        """Adds a piece of text to the open message of this choice; opens one if there is none."""
         out.append(TextDelta(self._ids.get(choice) or self._start(choice, out), text))
 
     def finish_with(self, choice: int | None, text: str, out: list[Event]) -> None:
-        """Ends the message of this choice with its full text: `out` gets the text, from which the repair drops what
-        the deltas had, and the end. Opens a message first if none is open.
+        """Ends the message of this choice with its full text: appends the full text and the end. (`core.repair`
+        later removes from the full text what the deltas had.) Opens a message first if none is open.
         """
         item = self._ids.get(choice) or self._start(choice, out)
         del self._ids[choice]
@@ -72,12 +70,14 @@ class Messages:
         out += (RefusalDelta(item, text), ItemEnded(item))
 
     def end_all(self, out: list[Event]) -> None:
-        """Closes all open messages with the text that they have."""
+        """Closes all open messages, with the text that their deltas had."""
         out.extend(map(ItemEnded, self._ids.values()))
         self._ids.clear()
 
     def drop_open(self) -> None:
-        """Forgets the open messages: after a retry their text comes again, as other messages."""
+        """Forgets the open messages without closing them: after a retry the child sends their text again, as other
+        messages.
+        """
         self._ids.clear()
 
     def _start(self, choice: int | None, out: list[Event]) -> str:
@@ -134,10 +134,11 @@ class ReasoningItems:
             out.append(ReasoningDelta(self._item, text, self._part))
 
     def add_full_text(self, text: str, kind: ReasoningKind, out: list[Event]) -> None:
-        """Appends the full text of the next part of this kind, from which the repair drops what the deltas had.
+        """Appends the full text of the next part of this kind. (`core.repair` later removes from it what the deltas
+        had.)
 
-        The text is left out if the parts that came as deltas differ from those of the full texts, so that no text
-        is repeated.
+        Appends nothing if deltas have come, but for other parts than the full texts have, so that no text is
+        repeated.
         """
         self._start(out)
         part = self._full_texts[kind]
@@ -155,7 +156,7 @@ class ReasoningItems:
         self.drop_open()
 
     def drop_open(self) -> None:
-        """Forgets the open item: after a retry it does not continue."""
+        """Forgets the open item without closing it: after a retry the child begins another one."""
         self._item = ""
         self._part = 0
         self._parts_with_deltas = set()
@@ -201,12 +202,12 @@ LEGACY = "function_call"
 
 
 class Calls:
-    """The open calls of the client's tools. The parameter `key` is the choice and the index of a call. The methods
-    append events to `out`.
+    """The open calls of the client's tools. The parameter `key` is a pair: the choice (None if there is none), and
+    the index of the call. The methods append events to `out`.
 
-    The child may give the id of a call with its first piece, later or never. A call without an id gets a number as
-    its id, counted from `earlier_calls`, the number of calls in the conversation before, so that no id occurs twice
-    in it.
+    The child may give the id of a call with its first piece, later or never. A call without an id gets an id with a
+    number that continues from `earlier_calls`, the number of calls in the conversation before, so that no id occurs
+    twice.
     """
 
     __slots__ = ("_count", "_done", "_earlier_calls", "_open", "last_kind")
@@ -221,8 +222,8 @@ class Calls:
 
     @property
     def stop(self) -> Stop:
-        """The stop reason for a turn whose end does not name one: that of the last kind of call, or STOP if there
-        was no call.
+        """The stop reason for a turn whose end does not name one: `STOP` if the turn had no call, otherwise
+        `TOOL_CALLS`, or `FUNCTION_CALL` if the last call was in the old form `function_call`.
         """
         return _STOPS[self.last_kind]
 
@@ -265,9 +266,9 @@ class Calls:
         kind: CallKind,
         out: list[Event],
     ) -> None:
-        """Ends a call with its full arguments: `out` gets them, from which the repair drops what the deltas had,
-        and the end. `call_id` and `name` are None where the child does not repeat them. Does nothing for a complete
-        call.
+        """Ends a call with its full arguments: appends the full arguments and the end. (`core.repair` later removes
+        from them what the deltas had.) `call_id` and `name` are None if the child does not repeat them. Does
+        nothing for a call that is already complete.
         """
         if self._is_done(key, call_id):
             return
@@ -284,11 +285,13 @@ class Calls:
             self._end(key, out)
 
     def drop_open(self) -> None:
-        """Forgets the open calls: after a retry they come again."""
+        """Forgets the open calls without closing them: after a retry the child sends them again."""
         self._open.clear()
 
     def _key_of(self, key: _Key, call_id: str | None) -> _Key:
-        """Returns the key of the open call with this id: pieces and full calls may have different indexes."""
+        """Returns the key under which the call with this id is open, else `key`. The pieces of a call and its full
+        form may have different indexes.
+        """
         if call_id:
             for other, call in self._open.items():
                 if other[0] == key[0] and call.call_id == call_id:

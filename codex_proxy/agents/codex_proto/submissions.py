@@ -106,7 +106,9 @@ def _inputs(parts: Iterable[Part]) -> list[dict[str, Any]]:
 
 
 def transcript(history: Sequence[HistoryItem]) -> list[dict[str, Any]]:
-    """Returns the history as one text with numbers in place of images, followed by the images in that order."""
+    """Returns the history as input parts: one text, in which a number stands for each image, followed by the images
+    in that order.
+    """
     text, images = flattened(history)
     return _inputs([TextPart(text), *images])
 

@@ -87,7 +87,9 @@ class PlanStep(msgspec.Struct, gc=False):
 
 
 class Msg(msgspec.Struct, gc=False):
-    """The `msg` of an event. It has the fields of all types of events that are read."""
+    """The `msg` of an event of any type, with the fields that the proxy reads. Fields that an event does not have
+    keep their defaults.
+    """
 
     type: str = ""
     # Text.
@@ -177,8 +179,8 @@ _UNREADABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 def spellings(names: Iterable[str]) -> dict[str, str]:
-    """Returns a table of all spellings of these event names (with a prefix, or an alias), each with the name that
-    this module uses.
+    """Returns a table with every spelling of these event names as a key: the name itself, its alias in later
+    releases, and both with the prefix of older releases. The value is the name itself.
     """
     plain = {name: name for name in names} | ALIASES
     return plain | {PREFIX + spelling: name for spelling, name in plain.items()}
@@ -246,9 +248,9 @@ class TurnUsage:
         return _difference(self._session_total, self._session_before or NO_USAGE)
 
     def add_count(self, msg: Msg, *, has_output: bool) -> Usage | None:
-        """Handles a `token_count` event. Returns the tokens that it adds, or None if it adds none.
+        """Handles a `token_count` event. Returns the tokens that it adds to the turn, or None if it adds none.
 
-        `has_output`: whether the model has sent any output since the last count.
+        `has_output`: whether the model has sent any output since the previous count.
         """
         info = msg.info
         if info is None:

@@ -1,4 +1,6 @@
-"""The agent that sends its turns to a model server: of Chat Completions, or of the Responses API."""
+"""The agent that sends its turns as HTTP requests to a model server (the upstream), which has the API Chat
+Completions or Responses.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ NO_CLIENTS_KEY: Final = Failure(
 
 
 class MakeDialect(Protocol):
-    """Makes the dialect of a turn: `OpenAIChat` or `OpenAIResponses`. See `UpstreamTurn`."""
+    """Creates the dialect for one turn: `OpenAIChat` or `OpenAIResponses`. The parameters are those of
+    `UpstreamTurn`.
+    """
 
     def __call__(
         self,
@@ -68,7 +72,9 @@ class MakeDialect(Protocol):
 
 
 class UpstreamAgent:
-    """An `Agent` that starts no processes: its turns are HTTP requests to an upstream."""
+    """An `Agent` that starts no processes: its turns are HTTP requests to an upstream. `off` and `members` are
+    parts of that interface and always empty: no capability is switched off, and the agent contains no others.
+    """
 
     version = ""
     off: Mapping[str, tuple[str, ...]] = {}
@@ -76,7 +82,7 @@ class UpstreamAgent:
     warning = ""
 
     def __init__(self, upstream: Upstream, clock: Clock, make_dialect: MakeDialect) -> None:
-        """`make_dialect` makes the dialect of the API that the upstream speaks (`upstream.wire`)."""
+        """`make_dialect` creates the dialect of each turn, for the API that the upstream has (`upstream.wire`)."""
         self.name = upstream.wire.agent
         self.limits = NewestLimits()
         self.capabilities = upstream.capabilities
@@ -105,15 +111,17 @@ class UpstreamAgent:
         return not self._models
 
     async def start(self) -> None:
-        """Requests the list of models, now and at intervals. An unreachable upstream does not prevent the start."""
+        """Requests the list of models, now and then at intervals in a task. An unreachable upstream does not
+        prevent the start.
+        """
         await self._client.start()
         await self._look()
         self._watch = asyncio.get_running_loop().create_task(self._look_again())
 
     async def open(self, turn: Turn) -> AgentSession:
         """Returns a session, which sends its first request when it begins. Raises `Fault` if the request has come
-        from this server itself or passed through too many proxies, if neither the turn nor the upstream's list
-        names a model, or if the client's key is to be sent on and it has none.
+        from this server itself or has passed through too many such servers, if neither the turn nor the upstream's
+        list names a model, or if the server has to pass the client's API key on and the client has sent none.
         """
         hops = turn.origin.hops
         if self._id in hops or len(hops) >= MAX_HOPS:
@@ -171,7 +179,7 @@ class UpstreamAgent:
         return ProcessCounts()
 
     def trouble(self) -> Failure | None:
-        """Returns the failure of the last request for the list of models; None if it succeeded."""
+        """Returns the failure of the newest request for the list of models; None if it did not fail."""
         return self._trouble
 
     async def close(self) -> None:
@@ -186,8 +194,8 @@ class UpstreamAgent:
         """Does nothing: connections end with this process."""
 
     def _served(self, listed: Sequence[AgentModel]) -> tuple[AgentModel, ...]:
-        """Returns the models to serve, of those that the upstream lists (`listed`) and those that the operator has
-        named.
+        """Returns the models that clients can use, from those that the upstream lists (`listed`) and those that the
+        operator has named. A model without a context window gets the one in the settings.
         """
         window = self._upstream.context_window
         found = models_of(self._upstream.models, listed)
@@ -203,7 +211,9 @@ class UpstreamAgent:
             await self._look()
 
     async def _look(self) -> None:
-        """Requests the list of models. A server that has no such list counts as working."""
+        """Requests the list of models, stores the models and the failure, and logs a change between working and
+        failing. A server without such a list counts as working.
+        """
         before = self._trouble
         self._trouble = await self._asked_for_models()
         if self._trouble is not None and before is None:
@@ -232,8 +242,8 @@ class UpstreamAgent:
 async def request_models_once(
     upstream: Upstream, clock: Clock
 ) -> tuple[Failure | None, tuple[AgentModel, ...]]:
-    """Requests the list of models once, for `doctor`. Returns the failure that turns would end with (None if the
-    request succeeded), and the models.
+    """Requests the list of models once, for the command `doctor`. Returns the failure with which turns would end
+    (None if the request succeeded), and the models.
     """
     agent = UpstreamAgent(upstream, clock, OpenAIChat)
     await agent._client.start()

@@ -1,7 +1,7 @@
-"""Reads one answer of an upstream, chunk by chunk: text, reasoning, refusals and parts of calls.
+"""Reads one answer of a Chat Completions server, chunk by chunk: text, reasoning, refusals and parts of calls.
 
 Input: decoded chunks (`choices[0].delta`), or a whole answer (`choices[0].message`). Output: the events of the
-answer's items. The dialect decides what the end of the answer means. No shape of a chunk raises.
+answer's items. The dialect decides what the end of the answer means. No form of a chunk raises.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Answer:
         taken_ids: Container[str] = (),
     ) -> None:
         """`new_id` returns a new id with the given prefix. `streamed_kind` takes a tool's name, and returns the
-        kind of the tool if its calls are shown as items while their arguments arrive. It returns None for other
-        tools: of their calls there are no events, and they are only put into `calls`. `taken_ids`: the ids of
-        earlier calls in the conversation.
+        kind of the tool if its calls become events while their arguments arrive, else None. Calls of a tool with
+        None cause no events; they are only stored in `calls`. `taken_ids`: the ids of earlier calls in the
+        conversation.
         """
         self.finish: str | None = None
         """The first finish reason in the answer; None before there is one."""
@@ -106,7 +106,9 @@ class Answer:
         return out
 
     def close(self) -> list[Event]:
-        """Ends the answer. Returns the events for held text and for the ends of all open items."""
+        """Ends the answer. Returns the events for text that was held back as a possible tag, for calls that are
+        complete now, and for the ends of all open items.
+        """
         out: list[Event] = []
         self._add_split(self._think.close(), out)
         for call in self.calls.named():
@@ -153,7 +155,7 @@ class Answer:
             self._add_call(self.calls.feed({"index": 0, "function": legacy}, old_form=True), out)
 
     def _add_part(self, part: Any, out: list[Event]) -> None:
-        """Adds a part of `content` that is a list, as Mistral's servers send it for reasoning."""
+        """Adds one part of a `content` that is a list of parts, as Mistral's servers send for reasoning."""
         if not isinstance(part, dict):
             return
         if isinstance(part.get("text"), str):
@@ -182,7 +184,7 @@ class Answer:
         out.append(ReasoningDelta(self._open["reasoning"], text))
 
     def _message(self, out: list[Event]) -> str:
-        """Returns the id of the open message. Opens one if there is none, and ends the reasoning before it."""
+        """Returns the id of the open message. If there is none, ends the open reasoning item and opens a message."""
         if "message" not in self._open:
             self._end("reasoning", out)
             self.message_id = self._open["message"] = self._new_id("msg_")
@@ -226,8 +228,10 @@ class Answer:
 
 
 def _flat(annotation: Any) -> dict[str, Any] | None:
-    """Returns an annotation in the form of the Responses API, which has the fields of `url_citation` (or another type)
-    beside the type; None if it is no object."""
+    """Converts an annotation of Chat Completions, like `{"type": "url_citation", "url_citation": {...}}`, to the
+    form of the Responses API, in which the inner fields are beside `type`. Returns other objects unchanged, and
+    None if it is not an object.
+    """
     if not isinstance(annotation, dict):
         return None
     kind = annotation.get("type")
@@ -236,8 +240,9 @@ def _flat(annotation: Any) -> dict[str, Any] | None:
 
 
 def _first_choice(chunk: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the choice with the index 0 or none; None if the chunk has no such choice. Requests never ask for more
-    than one."""
+    """Returns the first choice whose `index` is 0 or missing; None if the chunk has none. (Requests to the upstream
+    always ask for one choice.)
+    """
     choices = chunk.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict) and not choice.get("index"):
@@ -246,8 +251,9 @@ def _first_choice(chunk: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _reasoning_in(delta: dict[str, Any]) -> str:
-    """Returns the reasoning text of a delta, whose field differs between servers; servers with two fields repeat the
-    text."""
+    """Returns the reasoning text in a delta: that of the first of the fields `reasoning_content`, `reasoning` and
+    `reasoning_details` that has one. Servers that send two of them repeat the text.
+    """
     for name in ("reasoning_content", "reasoning"):
         said = delta.get(name)
         if isinstance(said, str) and said:
@@ -262,7 +268,7 @@ def _reasoning_in(delta: dict[str, Any]) -> str:
 
 
 def usage_in(chunk: dict[str, Any]) -> Usage | None:
-    """Returns the tokens that a chunk reports in `usage`, or in Groq's own field; None if it reports none."""
+    """Returns the tokens in a chunk's `usage`, or in Groq's `x_groq.usage`; None if there are none."""
     groq = chunk.get("x_groq")
     usage = chunk.get("usage") or (groq.get("usage") if isinstance(groq, dict) else None)
     if not isinstance(usage, dict) or _count(usage, "prompt_tokens") is None:
@@ -277,7 +283,9 @@ def usage_in(chunk: dict[str, Any]) -> Usage | None:
 
 
 def _further_tokens(chunk: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """Returns the counts of `TOKEN_DETAILS` that a chunk reports."""
+    """Returns the token counts in a chunk's `usage` that are passed on although `Usage` has no field for them (such
+    as `audio_tokens`), by the name of the object that has them, such as `prompt_tokens_details`.
+    """
     usage = chunk.get("usage")
     found: dict[str, dict[str, int]] = {}
     for field, names in TOKEN_DETAILS.items():

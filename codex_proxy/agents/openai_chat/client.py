@@ -1,8 +1,8 @@
-"""The HTTP client of one upstream (one aiohttp session with a connection pool), and the transport of a session with it:
-every write is the body of a request, whose answer is delivered to the reader.
+"""The HTTP client of one upstream (one aiohttp session with a connection pool), and the `Transport` of a turn over
+it: each write is the body of a request, and the answer is passed to the transport's reader.
 
-It follows no redirects, keeps no cookies, requests and decodes no compression, and reads no .netrc. The length of
-lines and the number of headers are limited. Errors become a `Failure` that contains no address.
+The client follows no redirects, keeps no cookies, requests and decodes no compression, and reads no .netrc. The
+length of header lines is limited. Errors become a `Failure` that contains no address.
 """
 
 from __future__ import annotations
@@ -81,14 +81,16 @@ class UpstreamClient:
             await self._session.close()
 
     def post(self, body: bytes, headers: Mapping[str, str], deliver: Deliver) -> Exchange:
-        """Sends a POST request, and returns the exchange that reads the answer and passes it to `deliver`.
+        """Starts a POST request in a task, and returns the `Exchange` that reads the answer. Calls `deliver` with
+        lists of the answer's messages (a `Head`, bytes of the body, an `End`) and the size of their bytes.
         `headers` are added to those of every request.
         """
         return Exchange(self._sent(body, headers), self._upstream.timeouts, deliver)
 
     async def list_models(self) -> tuple[int, Mapping[str, str], bytes]:
-        """Sends GET /models. Returns the status, headers and body. Raises `aiohttp.ClientError`, `OSError` or
-        `TimeoutError`."""
+        """Sends GET /models. Returns the status, headers and body. Raises `aiohttp.ClientError` or `OSError`
+        (`TimeoutError` after `LIST_SECONDS`) if there is no answer.
+        """
         assert self._session is not None
         async with (
             asyncio.timeout(LIST_SECONDS),
@@ -112,8 +114,8 @@ class UpstreamClient:
         return {"Authorization": f"Bearer {key}"} if key else {}
 
     def _sent(self, body: bytes, headers: Mapping[str, str]) -> Send:
-        """Returns a function that sends the request and returns the answer, once it has a head. The function calls
-        its argument when it is connected.
+        """Returns a function that sends the request and returns the response when its headers have arrived. The
+        function takes a callback, which is called when there is a connection.
 
         If a reused connection turns out to be closed, the request is sent once more on a new one.
         """
@@ -142,8 +144,8 @@ class UpstreamClient:
 
 
 class Exchange:
-    """One HTTP request and its answer. Its task sends the request as soon as the exchange is created, and passes
-    the answer to `deliver`.
+    """One HTTP request and its answer. A task of the exchange sends the request as soon as the exchange is created,
+    and passes the answer's messages to the function `deliver`.
     """
 
     def __init__(self, sent: Send, timeouts: Timeouts, deliver: Deliver) -> None:
@@ -165,8 +167,9 @@ class Exchange:
         self.task = self._loop.create_task(self._run())
 
     def finish(self) -> None:
-        """Stops delivering the answer. Its last bytes are read for at most `DRAIN_SECONDS`, so that the connection
-        can be reused; else it is closed."""
+        """Stops passing on the answer. The remaining bytes are read for at most `DRAIN_SECONDS`, so that the
+        connection can be reused; after that time it is closed.
+        """
         if not self._over:
             self._over = True
             self._may_read.set()
@@ -181,7 +184,9 @@ class Exchange:
         self._may_read.set()
 
     async def close(self) -> None:
-        """Returns when the connection is closed or, after `finish`, can be reused."""
+        """Ends the exchange. Returns when its connection is closed or, if `finish` was called before and the answer
+        has ended, can be reused.
+        """
         if not self._over:
             self._over = True
             self.task.cancel()
@@ -235,7 +240,9 @@ class Exchange:
                 response.close()
 
     def _await_next(self) -> None:
-        """Sets the time limit for the next read."""
+        """Sets the deadline of the next read: `first_byte` before the first bytes of the body, `silence` after
+        that.
+        """
         limits = self._timeouts
         self._set_timer(
             DRAIN_SECONDS if self._over else limits.silence if self._has_bytes else limits.first_byte
@@ -252,7 +259,9 @@ class Exchange:
         self._check = self._loop.call_at(when, self._look)
 
     def _look(self) -> None:
-        """Cancels the read if its deadline has passed; otherwise checks again at the deadline."""
+        """Handles the timer: cancels the read if its deadline has passed; otherwise sets the timer to the deadline,
+        which reads have moved.
+        """
         self._check = None
         if self._deadline <= self._loop.time():
             self._timer.reschedule(self._deadline)
@@ -282,8 +291,9 @@ async def _connected_again(session: aiohttp.ClientSession, context: SimpleNamesp
 
 
 def _certificates(upstream: Upstream) -> ssl.SSLContext:
-    """Returns a TLS context that trusts the system's certificates (or those of SSL_CERT_FILE) and those of the
-    settings."""
+    """Returns a TLS context that trusts the system's certificates (or those of SSL_CERT_FILE) and those in the
+    upstream's `ca_file`.
+    """
     context = ssl.create_default_context()
     if upstream.ca_file is not None:
         context.load_verify_locations(upstream.ca_file)
@@ -330,7 +340,9 @@ def failure_of(error: Exception) -> Failure:
 
 
 class HttpTransport:
-    """A `Transport` over HTTP connections instead of a child process. Its dialect reads `Head`, bytes and `End`."""
+    """The `Transport` of one turn over HTTP requests instead of a child process. Its reader gets the messages of
+    each answer: a `Head` (status and headers), bytes of the body, and an `End`.
+    """
 
     exclusive = True
 
@@ -351,8 +363,8 @@ class HttpTransport:
         self._exchanges.append(self._client.post(writes, self._headers, self._deliver))
 
     def close_stdin(self) -> None:
-        """Finishes the current exchange: further bytes of the answer are not delivered. (A connection has no
-        stdin.)
+        """Stops passing on the current answer, if there is one. (`Transport` has this method for child processes; a
+        connection has no stdin.)
         """
         if self._exchanges:
             self._exchanges[-1].finish()
@@ -370,7 +382,7 @@ class HttpTransport:
 
     async def release(self, *, finished: bool) -> None:
         """Closes the connection, so that the upstream notices that the client has left. A connection whose answer
-        has ended is kept for the next request.
+        has ended is kept for other requests. `finished` is not used.
         """
         self._reader = None
         await asyncio.gather(*(exchange.close() for exchange in self._exchanges))

@@ -1,8 +1,9 @@
-"""The dialect of Chat Completions servers: one turn, in one request, or in several if the server runs tools in it.
+"""The dialect of Chat Completions servers, for one turn. A turn is one request, or several if codex-proxy runs
+tools and sends their outputs in the next request.
 
-Input: `Head`, bytes and `End` of each exchange. Output: `Event`s, and the bodies of requests. An answer is complete
-only with a finish reason or `[DONE]`; if the connection ends before, it was broken off. Source: the recorded cases
-in tests/golden/upstreams.
+Input: the messages of each HTTP exchange, which are a `Head` (status and headers), bytes of the body, and an `End`.
+Output: `Event`s, and the bodies of requests. An answer is complete only with a finish reason or `[DONE]`; if the
+connection ends before, the turn fails. Source: the recorded cases in tests/golden/upstreams.
 """
 
 from __future__ import annotations
@@ -67,8 +68,10 @@ class OpenAIChat(UpstreamTurn[Answer]):
         now: Callable[[], float],
         reasoning_back: str = "",
     ) -> None:
-        """The parameters are those of `UpstreamTurn`, and `reasoning_back`: the field of a message in which the
-        model gets its reasoning back (see `Conversation`).
+        """`model`: the upstream's name for the model. `errors` converts the upstream's errors to failures.
+        `refused`: the optional request fields that this upstream refuses, shared by all turns. `new_id` returns a
+        new id with the given prefix. `now` returns the seconds since 1970. `reasoning_back`: the field of an
+        assistant message in which the model's reasoning is sent back with its calls; empty if it is not sent back.
         """
         super().__init__(model, errors=errors, refused=refused, new_id=new_id, now=now)
         self._reasoning_back = reasoning_back
@@ -99,7 +102,9 @@ class OpenAIChat(UpstreamTurn[Answer]):
         return Step([TurnStarted(model=self._model)], self._ask())
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
-        """Adds the output of a call. The last output of a step sends the next request."""
+        """Adds the output of the call `ask_id` to the conversation. When no call of the last answer lacks an output
+        any more, the returned step sends the next request.
+        """
         if ask_id not in self._asked or not isinstance(reply, ToolReply) or self._ended:
             return NOTHING
         self._asked.remove(ask_id)
@@ -150,7 +155,9 @@ class OpenAIChat(UpstreamTurn[Answer]):
     # --- the end of an answer -----------------------------------------------------------------------
 
     def _complete(self, answer: Answer, out: list[Event]) -> None:
-        """Handles an answer with a finish reason: adds its message and calls to the conversation and to `out`."""
+        """Handles an answer that is complete: adds its message and calls to the conversation and to `out`, and ends
+        the turn unless outputs of calls have to be sent in a further request.
+        """
         self._answer = None
         out += answer.close()
         if answer.finish == "error":
@@ -190,8 +197,9 @@ class OpenAIChat(UpstreamTurn[Answer]):
             )
 
     def _hold(self, answer: Answer, calls: Sequence[Call], out: list[Event]) -> None:
-        """Adds the calls of a step, which are those of `answer`: first their raw items, then the requests for
-        outputs. A call that is invalid gets an error as its output at once.
+        """Adds the calls of `answer` to the conversation, and to `out`: first their raw items, then the requests
+        for their outputs, for which the turn waits. An invalid call gets an error text as its output at once. If
+        all calls are invalid, the next request is prepared.
         """
         asks: list[Event] = []
         if self._reasoning_back and answer.reasoning:
@@ -228,7 +236,9 @@ class OpenAIChat(UpstreamTurn[Answer]):
 
 
 def _wire_output(parts: Sequence[Part]) -> Any:
-    """Returns the output of a call in the form of a Responses item."""
+    """Returns the output of a call in the form of a Responses item: a string if it is at most one text, otherwise a
+    list of content parts.
+    """
     if len(parts) <= 1 and all(isinstance(part, TextPart) for part in parts):
         return "".join(part.text for part in parts if isinstance(part, TextPart))
     return [

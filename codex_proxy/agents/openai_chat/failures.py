@@ -1,9 +1,10 @@
 """Converts an upstream's errors to failures, from the status, headers and body of its answer.
 
 The known forms are OpenAI's `{"error": {...}}`, Ollama's `{"error": "text"}`, FastAPI's `{"detail": ...}`, vLLM's
-`{"object": "error", ...}`, llama.cpp's number as code, LiteLLM's number in a string and its errors as events of a
-stream, and HTML pages. The client gets the upstream's own text, without addresses and keys; not for a refused key,
-since some servers repeat the key in that text. Nothing here raises, whatever the body is.
+`{"object": "error", ...}`, llama.cpp's with a number as `code`, LiteLLM's with a number in a string and with errors
+as events of a stream, and HTML pages. The failure quotes the upstream's own text, without addresses and keys. If
+the upstream refuses the key, the text is left out, since some servers repeat the key in it. No function here
+raises, whatever the body is.
 """
 
 from __future__ import annotations
@@ -67,8 +68,7 @@ _REDIRECTED: Final = (
 
 
 class ErrorReader:
-    """Converts the errors of one upstream to failures. `secrets`: texts that no message may contain, such as the
-    key."""
+    """Converts the errors of one upstream to failures."""
 
     def __init__(
         self,
@@ -78,8 +78,10 @@ class ErrorReader:
         path: str = CHAT.path,
         setting_names: SettingNames = SettingNames(),  # noqa: B008
     ) -> None:
-        """`secrets` are removed from error texts. `clients_key`: the upstream is sent the client's own key. `path`:
-        the path of its endpoint. `setting_names`: the settings that its operator has to check.
+        """`secrets`: texts, such as the key, that are replaced by `[hidden]` in every message. `clients_key`:
+        whether the upstream is sent the client's own key, which is then what an error 401 is about. `path`: the
+        path of the upstream's endpoint. `setting_names`: the names of the settings that a message advises the
+        operator to check.
         """
         self._secrets = tuple(secret for secret in secrets if secret)
         self._path = path
@@ -101,7 +103,9 @@ class ErrorReader:
         return failure if wait is None else msgspec.structs.replace(failure, retry_after=wait)
 
     def _no_endpoint(self, status: int, body: bytes) -> Failure:
-        """Returns the failure for an answer that says that there is no such endpoint."""
+        """Returns the failure for an answer with the status 404, 405 or 501, which means that the server does not
+        have the endpoint.
+        """
         words = self._without_secrets(cleaned(words_in(_value_of(body))))
         said = f"HTTP {status}: {words}" if words else f"HTTP {status}"
         names = self._names
@@ -112,8 +116,8 @@ class ErrorReader:
         return Failure(kind=K.AGENT_MISCONFIGURED, message=message, quoted=words)
 
     def of_event(self, value: Any) -> Failure:
-        """Returns the failure for an error inside an answer that has begun. `value`: the event's decoded JSON, in
-        any form; one that says nothing is an UPSTREAM_ERROR.
+        """Returns the failure for an error inside an answer that has begun. `value`: the decoded JSON of the event,
+        of any type. A value without a known form of error becomes an UPSTREAM_ERROR.
         """
         error = value.get("error", value) if isinstance(value, dict) else value
         return self._of(value, _status_in(error))
@@ -147,7 +151,10 @@ class ErrorReader:
 
 
 def _fault_of(found: FaultKind, status: int | None, text: str) -> FaultKind:
-    """Returns the kind of fault for an upstream. `found` is the kind that the same error has for other agents."""
+    """Returns the kind of fault for an error of an upstream. `found` is the kind that `failure_from_text` has found
+    in it, whose rules are made for Codex. `status` is the HTTP status, None if there is none; `text` is the error's
+    code, type and message.
+    """
     refused = status is None or status in (
         400,
         404,
@@ -176,8 +183,8 @@ def _fault_of(found: FaultKind, status: int | None, text: str) -> FaultKind:
 
 
 def _as_text(words: str, code: object, kind: object) -> str:
-    """Returns an error with this message (`words`), `code` and type (`kind`) as JSON text in the form that
-    `failure_from_text` reads.
+    """Returns an error with this message (`words`), `code` and type (`kind`) as JSON text, like `{"error": {...}}`,
+    which is the input of `failure_from_text`.
     """
     vague = kind == "server_error" or not isinstance(kind, str)  # the words beside it say more
     error = {
@@ -198,7 +205,9 @@ def _status_in(error: Any) -> int | None:
 
 
 def _value_of(body: bytes) -> Any:
-    """Returns the body's decoded JSON, or that of its first event, or its text if it is neither."""
+    """Returns the decoded JSON of the body; if the body is a stream, that of its first event; if it is neither, its
+    text.
+    """
     text = body[:MAX_ERROR_BYTES].decode("utf-8", "replace")
     first = text.removeprefix("data:").lstrip().partition("\n")[0] if text.startswith("data:") else text
     try:

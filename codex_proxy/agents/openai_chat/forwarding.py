@@ -1,8 +1,8 @@
 """The dialect of a Chat Completions request that is forwarded, almost unchanged, to a server with the same API.
 
-Input: `Head`, bytes and `End` of the exchange. Output: the request's body; then the answer's bytes as they are
-(`ForwardedBytes`), its usage, and how it ended. Here, too, only a finish reason or `[DONE]` is the end of an
-answer.
+Input: the messages of the HTTP exchange, which are a `Head` (status and headers), bytes of the body, and an `End`.
+Output: the body of the request; then the answer's bytes (`ForwardedBytes`, changed only where `pass_through` has
+to), its usage, and how it ended. An answer is complete only with a finish reason or `[DONE]`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ _REFUSING: Final = frozenset({400, 422, 500})
 
 
 class Forwarding:
-    """A `Dialect` of one exchange, or of two if the upstream refuses the option that requests usage."""
+    """A `Dialect` for one turn that forwards the client's request. It sends one request, or two if the upstream
+    refuses the option `stream_options`, which asks for usage.
+    """
 
     def __init__(
         self,
@@ -133,7 +135,9 @@ class Forwarding:
             self._complete(out)
 
     def _end(self, end: End, out: list[Event]) -> bytes:
-        """Handles the end of the exchange. Returns the body of another request, if one is needed."""
+        """Handles the end of the exchange: completes the turn or fails it. Returns the body of a second request if
+        one is needed, else no bytes.
+        """
         if self._error is not None:
             return self._refused_by_upstream(self._error, b"".join(self._error_body), out)
         self._pass(self._pass_through.close(), out)

@@ -49,8 +49,9 @@ class Conversation:
     """
 
     def __init__(self, history: Iterable[HistoryItem] = (), *, reasoning_back: str = "") -> None:
-        """`reasoning_back`: the field in which the model gets its reasoning back with its calls, as long as the user
-        has said nothing new; empty if it gets none."""
+        """`reasoning_back`: the field of an assistant message in which the model's reasoning is sent back with the
+        calls that followed it, until the next user message; empty if it is not sent back.
+        """
         self._reasoning_back = reasoning_back
         self._reasoning = ""
         """The reasoning before the next call."""

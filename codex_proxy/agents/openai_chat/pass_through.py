@@ -1,12 +1,12 @@
 """Passes the body of an answer on unchanged, and reads usage, finish reasons, errors and the end from it.
 
-Input: the body's bytes, cut anywhere. Output: the same bytes, in whole server-sent events. They differ only where
-necessary: usage is removed for a client that has not asked for it; the model's name is replaced by the name that
+Input: the body's bytes, cut anywhere. Output: the same bytes, in whole server-sent events. They differ only in what
+must differ: usage is removed for a client that has not asked for it; the model's name is replaced by the name that
 the client used; errors are not passed on. If the upstream sends JSON although a stream was asked for, or a stream
 instead of JSON, it is converted.
 
 For speed, events that are only a delta are not decoded: a block of such events is recognised because each begins
-and ends like the last one, or by counting a few words in it.
+and ends like the previous one, or by counting certain field names in it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ _LINE_END: Final = re.compile(rb"\r?\n")
 
 
 class PassThrough:
-    """Passes the body of one answer on to the client. Call `feed` with each chunk, and `close` at the end; both
-    return bytes for the client.
+    """Passes the body of one answer on to the client. Call `feed` with each chunk and `close` at the end of the
+    body; if the answer then is not `over` but has a finish reason, also `finish`. All three return bytes for the
+    client.
     """
 
     def __init__(
@@ -109,7 +110,9 @@ class PassThrough:
         return passed
 
     def finish(self) -> bytes:
-        """Returns the last bytes of an answer whose body has ended without `[DONE]`, but with a finish reason."""
+        """Completes an answer whose body has ended with a finish reason but without `[DONE]`. Returns its last
+        bytes: `[DONE]`, or the JSON object of the whole answer.
+        """
         self.done = True
         return b"".join(self._passed(DONE, begins=True)) if self._stream else self._folded()
 
@@ -125,7 +128,9 @@ class PassThrough:
         return True
 
     def _goes_by(self, block: bytes) -> bool:
-        """Returns whether a block is passed on without being decoded, because all its events are plain deltas."""
+        """Returns whether a block of whole events can be passed on without being decoded, because all its events
+        are plain deltas. Counts them in `deltas` if so.
+        """
         if not self._stream or self._held is not None or self._model_shown is not None:
             return False
         count = self._like_the_last(block) or self._plain_deltas(block)
@@ -133,17 +138,20 @@ class PassThrough:
         return count > 0
 
     def _like_the_last(self, block: bytes) -> int:
-        """Returns the number of events in a block if each begins and ends like the last delta's event; else 0."""
+        """Returns the number of events in a block if each of them has the same bytes before and after its text as
+        the last delta that was examined; else 0.
+        """
         if not self._head or not (block.startswith(self._head) and block.endswith(self._tail)):
             return 0
         count = block.count(b"\n") // 2
         return count if count == 1 or count == block.count(self._head) == block.count(self._tail) else 0
 
     def _plain_deltas(self, block: bytes) -> int:
-        """Returns the number of events in a block if all of them are deltas that need not be decoded; else 0.
+        """Returns the number of events in a block if each is a delta without a finish reason, usage or error, so
+        that it need not be decoded; else 0.
 
-        Quotes inside of JSON strings have a backslash, so that text of the model cannot contain the words that are
-        counted.
+        The test counts field names with their quotes. Text of the model cannot contain these, because quotes inside
+        of JSON strings have a backslash.
         """
         count = block.count(b'"choices":[{')
         if (
@@ -192,8 +200,9 @@ class PassThrough:
             start = blank.end()
 
     def _event(self, lines: bytes, blank: bytes) -> Iterator[bytes]:
-        """Yields the bytes to pass on for one event, given its lines and the blank line that ends it (empty if the
-        body ended without one)."""
+        """Decodes one event, given its lines and the blank line that ends it (empty if the body ended without one),
+        and records its contents. Yields the bytes to pass on; sets `fault` and yields nothing for an error.
+        """
         fields = [line for line in _LINE_END.split(lines) if line]
         data = [line[5:].strip() for line in fields if line.startswith(b"data:")]
         if not any(data):
@@ -229,8 +238,8 @@ class PassThrough:
             )
 
     def _passed(self, data: bytes, *, begins: bool) -> Iterator[bytes]:
-        """Yields the data that was held, then this data. `begins`: this data contains the first content of the
-        answer.
+        """Yields the events that were held back, then `data`; before the first content, holds `data` back and
+        yields nothing. `begins`: `data` contains the first content of the answer.
         """
         if self._held is None:
             yield data
@@ -241,8 +250,9 @@ class PassThrough:
             self._held = None
 
     def _changed(self, chunk: dict[str, Any]) -> dict[str, Any] | None:
-        """Reads a chunk's usage, finish reason and so on. Returns None to pass the chunk on unchanged; otherwise
-        the chunk to send instead, empty to send none.
+        """Records a chunk's usage and finish reasons. Returns the chunk to send in its place, without usage that
+        the client has not asked for and with the client's name for the model: None if there is nothing to change,
+        an empty dict if nothing is to be sent.
         """
         self._note(chunk)
         choices = chunk.get("choices")

@@ -54,10 +54,10 @@ async def _check(context: AgentContext) -> list[Check]:
 
 
 async def check_upstream(context: AgentContext, wire: Wire) -> list[Check]:
-    """Returns the checks whether the upstream answers, and which models it has. It is only asked for its models,
-    which costs nothing. `wire` is the API that it speaks. The check is `failed` if the settings are invalid or the
-    upstream refuses or does not answer, a warning if it lists no models, and `skipped` if only clients have keys
-    for it.
+    """Returns the check of the command `doctor` for an upstream with the API `wire`: whether it answers a request
+    for its list of models, and how many it has. No model is run. The check is `failed` if the settings are invalid
+    or the upstream refuses or does not answer, a warning if it lists no models, and `skipped` if requests use the
+    keys of clients, since `doctor` has none.
     """
     from codex_proxy.agents.openai_chat.agent import request_models_once
     from codex_proxy.commands.checkup import Check, Fact
@@ -95,8 +95,8 @@ async def check_upstream(context: AgentContext, wire: Wire) -> list[Check]:
 
 
 def upstream_of(context: AgentContext, wire: Wire = CHAT) -> Upstream:
-    """Returns the upstream that the settings name. `wire` is the API that it speaks. Raises `NoAgentError` with a
-    sentence that says what to change.
+    """Returns the configuration of the upstream from the settings. `wire` is the API that it has. Raises
+    `NoAgentError`, whose text says what to change, if a setting is missing or invalid.
     """
     settings, environ = context.settings, context.environ
     names = SettingNames.of_table(context.upstream.table)
@@ -141,9 +141,9 @@ def upstream_of(context: AgentContext, wire: Wire = CHAT) -> Upstream:
 
 
 def _checked_url(given: str, wire: Wire, names: SettingNames) -> str:
-    """Returns the base URL for requests, made from the setting's value `given`. `wire` is the upstream's API,
-    `names` the names of the settings for messages. `/v1` is added to a URL without a path. Raises `NoAgentError` if
-    it is invalid.
+    """Returns the base URL for requests, without a trailing slash, from the value `given` of the setting. A URL
+    without a path gets `/v1`, and the path of the endpoint of `wire` is removed from its end. `names` are the names
+    of the settings for messages. Raises `NoAgentError` if the URL is invalid.
     """
     wrong = f"{names.url} has to be an address like http://127.0.0.1:11434/v1"
     try:

@@ -1,6 +1,6 @@
-"""The answer of an upstream: the messages of one HTTP exchange from a transport to a dialect (a `Head`, then bytes of
-the body, then an `End`), and the reader of the body, which has server-sent events, or one JSON object if the server
-does not stream.
+"""The messages of one HTTP exchange with an upstream, as a transport passes them to a dialect (a `Head`, then bytes
+of the body, then an `End`); and the reader of the body, which consists of server-sent events, or of one JSON object
+if the server does not stream.
 
 Input of the reader: bytes, cut anywhere. Output: the decoded events. A line ends with a newline, with or without a
 carriage return. Lines other than `data:` (comments, ids, event names) are ignored, except `event: error`, which

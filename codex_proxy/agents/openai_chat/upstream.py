@@ -25,14 +25,16 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True):
-    """An API of upstreams: Chat Completions or Responses."""
+    """An API that an upstream can have: Chat Completions or Responses."""
 
     agent: str
     """The name of the agent that uses this API."""
     api: str
+    """The name of the API for messages."""
     path: str
     """The path of the API's endpoint, to be appended to the upstream's address."""
     capabilities: frozenset[Capability]
+    """The capabilities of an agent that uses this API."""
 
 
 CHAT: Final = Wire(agent=NAME, api="Chat Completions", path="/chat/completions", capabilities=CAPABILITIES)
@@ -98,8 +100,9 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     wire: Wire = CHAT
     key: str = ""
     clients_key: bool = False
-    """Whether the upstream is sent each client's own key."""
+    """Whether the upstream is sent each client's own API key instead of `key`."""
     proxy: str | None = None
+    """The address of the HTTP proxy for requests to the upstream; None if there is none."""
     ca_file: Path | None = None
     """A file with certificates that are trusted in addition to the system's; None for the system's alone."""
     timeouts: Timeouts

@@ -1,7 +1,9 @@
-"""The base of the dialects of upstreams. A turn makes one HTTP exchange after another, until it has an answer or fails.
+"""The base class of the dialects that send HTTP requests to a model server (the upstream). A turn makes one HTTP
+exchange after another, until it has a final answer or fails.
 
-Input: `Head`, bytes and `End` of each exchange. Output: `Event`s, and the bodies of requests. The dialect of an API
-defines the content of requests and answers by the abstract methods.
+Input: the messages of each exchange, which are a `Head` (status and headers), bytes of the body, and an `End`.
+Output: `Event`s, and the bodies of requests. A subclass for one API implements the abstract methods, which create
+requests and read answers.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ A = TypeVar("A")
 
 
 class UpstreamTurn(ABC, Generic[A]):
-    """The base of dialects that send HTTP requests. Each write of its steps is the body of one request. `A` is the
-    type in which an answer is collected.
+    """The base class of dialects that send HTTP requests. The `writes` of each step are the body of one request.
+    `A` is the type of the object that collects an answer.
     """
 
     def __init__(
@@ -112,7 +114,7 @@ class UpstreamTurn(ABC, Generic[A]):
 
     @abstractmethod
     def _new_answer(self) -> A:
-        """Returns a new object for the next answer."""
+        """Returns a new object that collects the next answer."""
 
     @abstractmethod
     def _request(self) -> bytes:
@@ -130,21 +132,23 @@ class UpstreamTurn(ABC, Generic[A]):
 
     @abstractmethod
     def _refused_field(self, status: int, body: bytes) -> str | None:
-        """Returns the optional field that the error in `body` names; None if it names none, or if the field was not
-        sent.
+        """Returns the optional request field that the error in `body` names; None if it names none, or one that was
+        not sent.
         """
 
     # --- one exchange -----------------------------------------------------------------------------
 
     def _ask(self) -> bytes:
-        """Starts the next answer. Returns the body of its request."""
+        """Prepares for the next answer, and returns the body of the request for it."""
         self._answer = self._new_answer()
         self._reader = self._error = None
         self._error_body = []
         return self._request()
 
     def _end(self, end: End, out: list[Event]) -> None:
-        """Handles the end of the exchange: the answer is complete, refused by the upstream, or broken off."""
+        """Handles the end of an exchange: completes the answer, or fails the turn if the upstream has refused the
+        request or the connection was cut.
+        """
         if self._error is not None:
             self._refused_by_upstream(self._error, b"".join(self._error_body), out)
             return
@@ -165,7 +169,9 @@ class UpstreamTurn(ABC, Generic[A]):
             out += self._failed(self._errors.of_response(head.status, head.headers, body, self._now()))
 
     def _add_usage(self, usage: Usage | None, out: list[Event]) -> None:
-        """Adds the tokens of one answer to those of the turn, and reports the sum."""
+        """Adds the tokens of one answer to those of the turn, and appends an event with the sum; does nothing for
+        None.
+        """
         if usage is not None:
             self._spent = usage if self._spent is None else self._spent + usage
             out.append(UsageReported(self._spent, "provider"))

@@ -64,8 +64,8 @@ class Answer:
         self, new_id: Callable[[str], str], *, streamed: Collection[tuple[Kind, str]] = frozenset()
     ) -> None:
         """`new_id` returns a new id with the given prefix, for items and calls that the server gave none.
-        `streamed`: the kind and name of each tool whose calls are shown as items while their text arrives. Of other
-        calls there are no events; they are only put into `calls`.
+        `streamed`: the kind and name of each tool whose calls become events while their text (arguments or input)
+        arrives. Calls of other tools cause no events; they are only stored in `calls`.
         """
         self.usage: Usage | None = None
         self.calls: list[Call] = []
@@ -94,8 +94,8 @@ class Answer:
         """The number of annotations that came in events of their own, by the message's id."""
 
     def feed(self, event: Mapping[str, Any]) -> list[Event]:
-        """Reads an event, and returns the events that it adds. A whole response that is not a stream event is read
-        as the final one. Events and fields of an unexpected form are ignored.
+        """Reads a decoded event of a stream, and returns the events that result. A whole response (`"object":
+        "response"`) is read like the last event of a stream. Events and fields of an unexpected form are ignored.
         """
         out: list[Event] = []
         kind = _type_of(event)
@@ -132,8 +132,9 @@ class Answer:
             out.append(ReasoningDelta(id, text, _index(event, "content_index"), "raw"))
 
     def _annotation_added(self, event: Mapping[str, Any], out: list[Event]) -> None:
-        """Adds an annotation of a message's first part. Those of further parts are added with the whole message:
-        only then is it known where in its text the part begins."""
+        """Adds an annotation of a message's first text part. Annotations of further parts are added with the
+        complete message, since their positions depend on the length of the parts before.
+        """
         annotation = event.get("annotation")
         if isinstance(annotation, dict) and not event.get("content_index"):
             id = self._id_of(event, {})
@@ -141,8 +142,8 @@ class Answer:
             out.append(AnnotationAdded(id, encoded(annotation)))
 
     def _call_delta(self, event: Mapping[str, Any], out: list[Event]) -> None:
-        """Adds a piece of a call's text. A piece with neither an id nor an index belongs to the call that began
-        last.
+        """Adds a piece of a call's arguments or input. A piece with neither an id nor an index belongs to the call
+        that began last.
         """
         id = self._known_id(event, {}) or next(reversed(self._begun), "")
         if id not in self._begun:
@@ -155,7 +156,9 @@ class Answer:
                 out.append(ArgumentsDelta(id, said))
 
     def _id_of(self, event: Mapping[str, Any], item: Mapping[str, Any]) -> str:
-        """Returns the id of the item that an event is about."""
+        """Returns the id of the item that an event is about: its own id, that of an earlier event with the same
+        `output_index`, its call id, or else a new id.
+        """
         id = self._known_id(event, item) or self._new_id("item_")
         place = event.get("output_index")
         if isinstance(place, int):
@@ -187,7 +190,9 @@ class Answer:
         self._report(item, id, out)
 
     def _report(self, item: Mapping[str, Any], id: str, out: list[Event]) -> None:
-        """Opens the item of a call, if its tool is in `streamed` and its name and call id are known."""
+        """Adds the event that opens a call's item, once, if calls of the tool are streamed and the call's name and
+        id are known.
+        """
         kind, name, call_id = _KINDS[_type_of(item)], item.get("name"), item.get("call_id")
         if id in self._told or not (isinstance(call_id, str) and call_id and isinstance(name, str)):
             return
@@ -199,7 +204,9 @@ class Answer:
             out.append(ItemStarted(ToolCall(id, call_id, name, kind)))
 
     def _item(self, item: dict[str, Any], id: str, out: list[Event]) -> None:
-        """Handles a complete item: adds what its deltas did not have, and its raw item for later requests."""
+        """Handles a complete output item: adds the contents that no delta had, and the raw item for later requests.
+        An item that is already complete is ignored.
+        """
         if id in self._done:
             return
         self._done.add(id)
@@ -283,7 +290,9 @@ def _type_of(value: Mapping[str, Any]) -> str:
 
 
 def _opened(item: Mapping[str, Any], id: str) -> Item | None:
-    """Returns the item that the beginning of an output item opens; None for calls and for types that are not shown."""
+    """Returns the item with which events about an output item begin: a message, reasoning, or a web search. None
+    for calls, which are opened elsewhere, and for types that clients do not get.
+    """
     kind = _type_of(item)
     if kind == "message":
         phase = item.get("phase")
@@ -298,7 +307,9 @@ def _opened(item: Mapping[str, Any], id: str) -> Item | None:
 
 
 def _shifted(annotation: dict[str, Any], offset: int) -> dict[str, Any]:
-    """Returns an annotation of a part whose text begins at `offset` in the text of the message."""
+    """Returns an annotation with its `start_index` and `end_index` moved by `offset` characters, from positions in
+    a content part to positions in the text of the whole message.
+    """
     places = {name: annotation.get(name) for name in ("start_index", "end_index")}
     return annotation | {name: place + offset for name, place in places.items() if isinstance(place, int)}
 

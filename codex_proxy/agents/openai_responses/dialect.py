@@ -1,9 +1,10 @@
-"""The dialect of servers of the Responses API: one turn, in one request, or in several if the server runs tools in
-it.
+"""The dialect of servers with the Responses API, for one turn. A turn is one request, or several if codex-proxy
+runs tools and sends their outputs in the next request.
 
-Input: `Head`, bytes and `End` of each exchange. Output: `Event`s, and the bodies of requests. An answer is complete
-only with `response.completed`, `response.incomplete` or `response.failed`; if the connection ends before, it was
-broken off. The model's items are sent back to it unchanged, encrypted reasoning included.
+Input: the messages of each HTTP exchange, which are a `Head` (status and headers), bytes of the body, and an `End`.
+Output: `Event`s, and the bodies of requests. An answer is complete only with `response.completed`,
+`response.incomplete` or `response.failed`; if the connection ends before, the turn fails. The model's items are
+sent back to it unchanged, encrypted reasoning included.
 """
 
 from __future__ import annotations
@@ -66,7 +67,10 @@ class OpenAIResponses(UpstreamTurn[Answer]):
         new_id: Callable[[str], str],
         now: Callable[[], float],
     ) -> None:
-        """The parameters are those of `UpstreamTurn`."""
+        """`model`: the upstream's name for the model. `errors` converts the upstream's errors to failures.
+        `refused`: the optional request fields that this upstream refuses, shared by all turns. `new_id` returns a
+        new id with the given prefix. `now` returns the seconds since 1970.
+        """
         super().__init__(model, errors=errors, refused=refused, new_id=new_id, now=now)
         self._said: list[Any] = []
         """The items of this turn: those of the model, and the outputs of its calls."""
@@ -88,7 +92,9 @@ class OpenAIResponses(UpstreamTurn[Answer]):
         return Step([TurnStarted(model=self._model)], self._ask())
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
-        """Adds the output of a call. The last output of a step sends the next request."""
+        """Adds the output of the call `ask_id` to the conversation. When no call of the last answer lacks an output
+        any more, the returned step sends the next request.
+        """
         if ask_id not in self._asked or not isinstance(reply, ToolReply) or self._ended:
             return NOTHING
         output = self._put_output(self._asked.pop(ask_id), reply)
@@ -132,7 +138,9 @@ class OpenAIResponses(UpstreamTurn[Answer]):
     # --- the end of an answer -----------------------------------------------------------------------
 
     def _complete(self, answer: Answer, out: list[Event]) -> None:
-        """Handles the end of the answer: complete, cut off, or failed."""
+        """Handles an answer with a final status: fails the turn, ends it, or requests the outputs of the answer's
+        calls.
+        """
         self._answer = None
         self._add_usage(answer.usage, out)
         if answer.status in ("failed", "cancelled"):
@@ -149,8 +157,8 @@ class OpenAIResponses(UpstreamTurn[Answer]):
             out.append(TurnEnded(stop, "provider"))
 
     def _hold(self, calls: Sequence[Call], out: list[Event]) -> None:
-        """Adds the calls of a step, which wait for their outputs. A call that is invalid gets an error as its
-        output at once.
+        """Requests the output of each call by an event; the turn then waits for the outputs. An invalid call gets
+        an error text as its output at once. If all calls are invalid, the next request is prepared.
         """
         for made in calls:
             call = made
@@ -173,7 +181,9 @@ class OpenAIResponses(UpstreamTurn[Answer]):
 
 
 def _is_error(event: dict[str, Any]) -> bool:
-    """Returns whether an event or a body is an error, in any of the forms that servers use."""
+    """Returns whether the decoded JSON of an event or a whole body is an error, in any of the forms that servers
+    use.
+    """
     if event.get("type") == "error" or event.get("object") == "error":
         return True
     is_answer = event.get("object") == "response" or str(event.get("type", "")).startswith("response.")

@@ -18,15 +18,19 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     path: tuple[str, ...]
     value: Any
+    """The value to set, of any JSON type; strings in it may have placeholders."""
     list_key: str = ""
     """If set, the value is an item of a list: it replaces the item that has the same value for this key."""
     only_if_missing: bool = False
     """Whether a value that is already in the file is kept."""
     only_with_key: bool = False
+    """Whether the value is left out if the server requires no key."""
 
 
 class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A client's settings file. `path` is empty if the file has no fixed place."""
+    """A client's settings file. `path` is empty if the file has no fixed place. `entries` are the values to set in
+    it.
+    """
 
     path: str
     format: Format
@@ -34,7 +38,10 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """How one client is configured for this server: by a file, by code, or by hand."""
+    """How one client is configured for this server: by a file, by code, or by hand. `name` is the argument of
+    `codex-proxy connect`, `title` the client's full name, and `about` a few words about it; `notes` are sentences
+    to print below.
+    """
 
     name: str
     title: str

@@ -71,7 +71,7 @@ class ConnectError(Exception):
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """The server for which a client is configured: its address, key and models."""
+    """The server for which a client is configured: its address, its model and the client's key."""
 
     base_url: str
     model: str
@@ -83,7 +83,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return self.base_url.rstrip("/").removesuffix("/v1")
 
     def filled(self, value: Any) -> Any:
-        """Returns `value` with the server's address, key and models in place of `{{...}}`."""
+        """Returns `value`, of any JSON type, with the server's address, model and key in place of `{{base_url}}`,
+        `{{root_url}}`, `{{model}}` and `{{key}}` in its strings.
+        """
         if isinstance(value, str):
             for name in ("base_url", "root_url", "model", "key"):
                 value = value.replace("{{" + name + "}}", getattr(self, name))
@@ -120,7 +122,7 @@ def listing() -> str:
 
 
 def entries_of(client: Client, target: Target) -> tuple[Entry, ...]:
-    """Returns the values to set in the client's settings file, with their paths."""
+    """Returns the values to set in the client's settings file, with their paths, and with placeholders replaced."""
     assert client.file is not None
     return tuple(
         msgspec.structs.replace(entry, value=target.filled(entry.value))
