@@ -260,10 +260,10 @@ class Server:
 
     def _add_metrics(self, app: web.Application) -> None:
         # Imported here, since most servers have no metrics.
-        from codex_proxy.metrics import Metrics, State, known_models
+        from codex_proxy.metrics import Metrics, ServerState, known_models
 
         store = self.settings.store_file if self.store_lifecycle and self.store_lifecycle.durable else None
-        state = State(self.manager, app[STREAM_SLOTS], self.settings.sse_max_concurrency, store)
+        state = ServerState(self.manager, app[STREAM_SLOTS], self.settings.sse_max_concurrency, store)
         key = self.settings.metrics_key
         meter = Metrics(state, known_models(app[CATALOG]))
         app.cleanup_ctx.append(meter.loop_delay.watched)

@@ -222,7 +222,9 @@ def connect(
         return
     settings = load_settings({}, config_file)
     known_key = key or (command.KEY_TO_BE_GIVEN if settings.wants_key else command.NO_KEY)
-    target = command.Target(base_url=base_url or f"{settings.server_url}/v1", model=model, key=known_key)
+    target = command.ServerAccess(
+        base_url=base_url or f"{settings.server_url}/v1", model=model, key=known_key
+    )
     try:
         found = command.client_named(client)
     except command.ConnectError as error:
@@ -342,12 +344,12 @@ def keys_add(
 
     Responses and conversations created with it belong to NAME.
     """
-    from codex_proxy.commands.keys import Limits, add
+    from codex_proxy.commands.keys import KeyLimits, add
     from codex_proxy.core.keys import KeysError
 
     settings = load_settings({}, config_file)
     try:
-        key, note = add(settings, name, Limits(sandbox=most_sandbox, **limits), replace=replace)
+        key, note = add(settings, name, KeyLimits(sandbox=most_sandbox, **limits), replace=replace)
     except KeysError as error:
         raise click.ClickException(str(error)) from error
     _say(key)
@@ -399,11 +401,11 @@ def chat(base_url: str | None, model: str, key: str | None, config_file: Path | 
     """
     from rich.console import Console
 
-    from codex_proxy.commands.chat.conversation import Conversation
+    from codex_proxy.commands.chat.conversation import ChatSession
     from codex_proxy.commands.chat.terminal import Chat, answer_once
 
     address, key = _server(base_url, key, config_file)
-    conversation = Conversation(address, model, key)
+    conversation = ChatSession(address, model, key)
     console = Console(highlight=False)
     if sys.stdin.isatty() and console.is_terminal:
         sys.exit(Chat(conversation, console).run())

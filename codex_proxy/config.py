@@ -543,7 +543,7 @@ def _check_names(file: Path) -> None:
 Source = Literal["flag", "variable", "file", "default"]
 
 
-class Origin(NamedTuple):
+class SettingSource(NamedTuple):
     """Where a setting's value comes from. `name` is the name of the environment variable or the path of the
     settings file; it is empty for flags and defaults.
     """
@@ -560,7 +560,7 @@ def variables_of(name: str) -> tuple[str, ...]:
     return (f"PROXY_{name.upper()}",)
 
 
-def origins(flags: Mapping[str, Any], config_file: Path | None) -> dict[str, Origin]:
+def origins(flags: Mapping[str, Any], config_file: Path | None) -> dict[str, SettingSource]:
     """Returns where the value of each setting comes from, by the name of the setting. `flags` and `config_file` are
     the arguments with which `load` has succeeded; an unreadable or invalid file raises `OSError` or `ValueError`
     here.
@@ -573,13 +573,13 @@ def origins(flags: Mapping[str, Any], config_file: Path | None) -> dict[str, Ori
         variables = variables_of(name)
         variable = next((given[each] for each in variables if each in given), None)
         if flags.get(name) is not None:
-            found[name] = Origin("flag")
+            found[name] = SettingSource("flag")
         elif variable is not None:
-            found[name] = Origin("variable", variable)
+            found[name] = SettingSource("variable", variable)
         elif any(key in in_file for key in (name, *variables)):
-            found[name] = Origin("file", str(file))
+            found[name] = SettingSource("file", str(file))
         else:
-            found[name] = Origin("default")
+            found[name] = SettingSource("default")
     return found
 
 

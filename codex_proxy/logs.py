@@ -21,7 +21,7 @@ from codex_proxy.core.shown_text import escaped, escaped_json, trace_of
 
 log = structlog.get_logger(__name__)
 
-Event = MutableMapping[str, Any]
+LogEvent = MutableMapping[str, Any]
 
 
 def configure(level: str, format: str, *, content: bool = False) -> None:
@@ -49,10 +49,10 @@ def configure(level: str, format: str, *, content: bool = False) -> None:
     )
 
 
-def _with_traces(*, content: bool) -> Callable[[Any, str, Event], Event]:
+def _with_traces(*, content: bool) -> Callable[[Any, str, LogEvent], LogEvent]:
     """Returns a processor that replaces an exception by its type and place; with `content`, also its text."""
 
-    def processor(_logger: Any, _method: str, event: Event) -> Event:
+    def processor(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
         given = event.pop("exc_info", None)
         error = given[1] if isinstance(given, tuple) else given
         if error is True:
@@ -66,7 +66,7 @@ def _with_traces(*, content: bool) -> Callable[[Any, str, Event], Event]:
     return processor
 
 
-def _without_words(_logger: Any, _method: str, event: Event) -> Event:
+def _without_words(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
     event.pop("said", None)
     return event
 
@@ -81,7 +81,7 @@ class _Rendered:
         return self._text
 
 
-def _escape_values(_logger: Any, _method: str, event: Event) -> Event:
+def _escape_values(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
     """Replaces values with characters that cannot be printed by their Python representation."""
     for name, value in event.items():
         if name == "event":

@@ -21,7 +21,7 @@ from codex_proxy.core.ids import Clock, IdSource
 from codex_proxy.core.items import McpOrigin, McpTools, TextPart, Tool
 from codex_proxy.core.mcp_names import ListedTool, offered_name
 from codex_proxy.mcp.config import Definition, parse_servers
-from codex_proxy.mcp.interfaces import Process, ProcessListener, StartError
+from codex_proxy.mcp.interfaces import Process, ProcessListener, ProgramStartError
 from codex_proxy.mcp.request_servers import NamedServer, RequestServers
 from codex_proxy.mcp.servers import OperatorServers
 from codex_proxy.mcp.values import McpFault, McpLimits, McpListing, McpResult, McpTool
@@ -79,7 +79,7 @@ class Programs:
         try:
             return await spawn(self.command(argv, env, cwd), listener)
         except SpawnError as error:
-            raise StartError(str(error)) from error
+            raise ProgramStartError(str(error)) from error
 
 
 log = structlog.get_logger(__name__)

@@ -53,7 +53,7 @@ SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 6
 default limit of a turn."""
 
 
-class State(Collector):
+class ServerState(Collector):
     """Collects the gauges of the server's state whenever the metrics are read: open streams, running and queued
     turns, child processes, the store's size on disk, and whether each agent is ready. `stream_limit` is the most
     streams that may be open at once, None for any number; `store` is the path of the store's file, None if the
@@ -130,7 +130,7 @@ class Metrics:
     the `model` of a request to the label for it.
     """
 
-    def __init__(self, state: State, known_models: Callable[[str], str]) -> None:
+    def __init__(self, state: ServerState, known_models: Callable[[str], str]) -> None:
         self._registry = CollectorRegistry()
         self._known_model = known_models
         self._registry.register(state)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from codex_proxy.commands.connect.client import Client
-from codex_proxy.commands.connect.command import NO_KEY, Target, snippet
+from codex_proxy.commands.connect.client import ClientSetup
+from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, snippet
 from codex_proxy.commands.connect.table import CLIENTS
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "clients.md"
@@ -31,11 +31,11 @@ API the base URL is `http://127.0.0.1:11435`, without `/v1`.
 
 def document() -> str:
     """The whole file."""
-    target = Target(base_url="http://127.0.0.1:11435/v1", model="codex-5", key=NO_KEY)
+    target = ServerAccess(base_url="http://127.0.0.1:11435/v1", model="codex-5", key=NO_KEY)
     return HEAD + "".join(section(client, target) for client in CLIENTS)
 
 
-def section(client: Client, target: Target) -> str:
+def section(client: ClientSetup, target: ServerAccess) -> str:
     """One client."""
     parts = [
         f"\n## {client.title}\n",

@@ -26,7 +26,7 @@ RETIRED = {
     "look_once": "request_models_once",
     "last_words": "last_useful_line",
     "tells_usage": "wants_usage",
-    "Upkeep": "Maintenance",
+    "Upkeep": "PoolMaintenance",
     "strays": "orphans, descendants",
     "ProtoChildren": "ChildSpec",
     "ToldLimits": "NewestLimits",

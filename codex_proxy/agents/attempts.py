@@ -42,7 +42,7 @@ BLAMED: Final = frozenset(
 limit or an invalid key does not count."""
 
 
-class Target(msgspec.Struct, frozen=True):
+class UpstreamTarget(msgspec.Struct, frozen=True):
     """One upstream that may be asked, its own name for the model, and how many times it is asked again."""
 
     name: str
@@ -55,7 +55,7 @@ class Target(msgspec.Struct, frozen=True):
 class NextAttempt(msgspec.Struct, frozen=True):
     """The upstream of the next attempt, and the seconds to wait before it."""
 
-    target: Target
+    target: UpstreamTarget
     wait: float = 0.0
 
 
@@ -64,7 +64,7 @@ class AttemptPlan:
     attempt.
     """
 
-    def __init__(self, targets: Sequence[Target], chance: Callable[[], float]) -> None:
+    def __init__(self, targets: Sequence[UpstreamTarget], chance: Callable[[], float]) -> None:
         """`targets` are asked in this order; there is at least one. `chance` returns a random number from 0 to 1,
         which varies the waits, so that clients that failed together do not retry together.
         """

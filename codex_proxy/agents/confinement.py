@@ -164,7 +164,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundConfinement(msgspec.Struct, frozen=True):
     """The result of `find_confinement`: a mechanism that works, or None and why none of those that were tried does."""
 
     confinement: Confinement | None
@@ -176,7 +176,7 @@ class Found(msgspec.Struct, frozen=True):
         return "; ".join(f"{name}: {why}" for name, why in self.reasons.items())
 
 
-async def find_confinement(wanted: Wanted, folder: Path, *, codex: str | None, path: str) -> Found:
+async def find_confinement(wanted: Wanted, folder: Path, *, codex: str | None, path: str) -> FoundConfinement:
     """Tries the mechanism `wanted`, or each one in turn (`auto`), and returns the first that works, or the reasons
     why none does. The folders for confined programs are created in `folder`. `codex` is the path of the Codex
     program, None if there is none; `path` is the value of PATH in which bubblewrap is searched. Raises `OSError` if
@@ -200,9 +200,9 @@ async def find_confinement(wanted: Wanted, folder: Path, *, codex: str | None, p
         for candidate in _forms(plain):
             why = await _trouble(candidate, folder)
             if not why:
-                return Found(candidate, reasons)
+                return FoundConfinement(candidate, reasons)
             reasons.setdefault(mechanism, why)
-    return Found(None, reasons)
+    return FoundConfinement(None, reasons)
 
 
 def _tried(wanted: Wanted) -> Sequence[Mechanism]:

@@ -38,7 +38,7 @@ HELD: Final = frozenset({TurnStarted, Notice, RawItem, AccountLimitsReported})
 """Types of events that are not part of an answer. After such events another attempt may still be made."""
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class UpstreamAttempt(msgspec.Struct, frozen=True):
     """An attempt that has not begun: the upstream, and a session with it."""
 
     member: Member
@@ -54,9 +54,9 @@ class FailoverSession(AgentSession):
 
     def __init__(
         self,
-        first: Attempt,
+        first: UpstreamAttempt,
         count: Callable[[], int],
-        next_attempt: Callable[[Failure], Awaitable[Attempt | None]],
+        next_attempt: Callable[[Failure], Awaitable[UpstreamAttempt | None]],
     ) -> None:
         """`first` is the first attempt. `count` returns the number of attempts so far, which is reported with the
         answer. `next_attempt` takes the failure of an attempt, waits as long as necessary, and opens the next
@@ -64,9 +64,9 @@ class FailoverSession(AgentSession):
         """
         super().__init__(first.session.turn, first.session._dialect, first.session.transport)
         self.origin = _marks_of(first.member)
-        self._attempt: Attempt | None = first
+        self._attempt: UpstreamAttempt | None = first
         self._count = count
-        self._next_attempt: Callable[[Failure], Awaitable[Attempt | None]] | None = next_attempt
+        self._next_attempt: Callable[[Failure], Awaitable[UpstreamAttempt | None]] | None = next_attempt
         self._held: list[Event] = []
         self._answering = False
         """Whether a part of the answer was passed on, so that no further attempt is made."""
@@ -99,7 +99,7 @@ class FailoverSession(AgentSession):
 
     # --- an attempt -----------------------------------------------------------------------------
 
-    def _begin(self, attempt: Attempt) -> None:
+    def _begin(self, attempt: UpstreamAttempt) -> None:
         session = attempt.session
         self._dialect, self.transport, self.origin = (
             session._dialect,
@@ -183,7 +183,7 @@ class FailoverSession(AgentSession):
         else:
             self._attempt.member.record("answered" if answered else "left")
 
-    def is_current(self, attempt: Attempt) -> bool:
+    def is_current(self, attempt: UpstreamAttempt) -> bool:
         """Whether this attempt is the current one, and has not failed."""
         return attempt is self._attempt and self._going_on is None
 
@@ -200,7 +200,7 @@ class _AttemptReader:
     after the attempt has failed or was replaced.
     """
 
-    def __init__(self, session: FailoverSession, attempt: Attempt) -> None:
+    def __init__(self, session: FailoverSession, attempt: UpstreamAttempt) -> None:
         self._session = session
         self._attempt = attempt
 

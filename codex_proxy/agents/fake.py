@@ -86,13 +86,13 @@ def _app_server(context: AgentContext, env: dict[str, str]) -> Agent:
 
 
 async def _acp(context: AgentContext, env: dict[str, str]) -> Agent:
-    from codex_proxy.agents.acp.agent import AcpAgent, Launch
-    from codex_proxy.agents.acp.presets import Preset
+    from codex_proxy.agents.acp.agent import AcpAgent, AcpLaunch
+    from codex_proxy.agents.acp.presets import AcpPreset
     from codex_proxy.agents.acp.spec import with_confinement
     from codex_proxy.process.child import Command
 
     settings = context.settings
-    preset = Preset(
+    preset = AcpPreset(
         name="fake",
         title="The fake agent",
         argv=(*PROGRAM, "acp"),
@@ -102,7 +102,7 @@ async def _acp(context: AgentContext, env: dict[str, str]) -> Agent:
         asks=True,
     )
     command = Command(preset.argv, env, str(settings.workdir), limits=context.child_limits)
-    launch = Launch(
+    launch = AcpLaunch(
         preset=preset,
         command=command,
         workdir=str(settings.workdir),

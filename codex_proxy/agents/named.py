@@ -17,7 +17,7 @@ from pydantic import SecretStr, ValidationError
 
 from codex_proxy.agents import registry
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError, UpstreamOptions
-from codex_proxy.agents.upstream_presets import PRESETS, Preset
+from codex_proxy.agents.upstream_presets import PRESETS, UpstreamPreset
 from codex_proxy.config import Settings
 from codex_proxy.config_tables import AgentTable, UpstreamTable
 from codex_proxy.core.faults import Failure, Fault, FaultKind
@@ -160,7 +160,7 @@ def _of_upstream_table(settings: Settings, name: str, table: UpstreamTable) -> N
     return NamedAgent(name=name, settings=own, spec=registry.chosen_spec(own), upstream=table)
 
 
-def _preset_of(table: UpstreamTable) -> Preset | None:
+def _preset_of(table: UpstreamTable) -> UpstreamPreset | None:
     return None if table.preset is None else PRESETS[table.preset]
 
 
@@ -197,13 +197,13 @@ def context_of(named: NamedAgent, environ: Mapping[str, str], context: AgentCont
     return msgspec.structs.replace(context, settings=settings, name=named.name, upstream=options)
 
 
-def _reasoning_back_of(table: UpstreamTable, preset: Preset | None) -> str:
+def _reasoning_back_of(table: UpstreamTable, preset: UpstreamPreset | None) -> str:
     given = table.reasoning_back or (preset.reasoning_back if preset is not None else "")
     return "" if given == "none" else given
 
 
 def _key_of(
-    name: str, table: UpstreamTable, preset: Preset | None, environ: Mapping[str, str]
+    name: str, table: UpstreamTable, preset: UpstreamPreset | None, environ: Mapping[str, str]
 ) -> SecretStr | None:
     """Returns the API key in the environment variable that the table or the preset names; None if the key is in a
     file, or if there is none. Raises `NoAgentError` if the table gives two keys, or the variable is needed and not

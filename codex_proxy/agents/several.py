@@ -17,9 +17,9 @@ import msgspec
 from codex_proxy import __version__
 from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.agent import SEPARATOR, Agent, ProcessCounts
-from codex_proxy.agents.attempts import AttemptPlan, NextAttempt, Target
+from codex_proxy.agents.attempts import AttemptPlan, NextAttempt, UpstreamTarget
 from codex_proxy.agents.base import Capability
-from codex_proxy.agents.failover import Attempt, FailoverSession
+from codex_proxy.agents.failover import FailoverSession, UpstreamAttempt
 from codex_proxy.agents.member import Member, RefusedHereError, UpstreamRules
 from codex_proxy.agents.origin_marks import OriginMarks
 from codex_proxy.agents.session import AgentSession
@@ -106,14 +106,14 @@ class SeveralAgents:
             able = (target for target in targets if "forwarding" in self._members[target.name].capabilities)
             targets = [targets[0], *(target for target in able if target is not targets[0])]
 
-        async def opened(target: Target, may_wait: bool) -> Attempt:
+        async def opened(target: UpstreamTarget, may_wait: bool) -> UpstreamAttempt:
             asked = self._members[target.name]
             given = _for(turn, target.name, target.model)
-            return Attempt(asked, await asked.open(given, may_wait=may_wait))
+            return UpstreamAttempt(asked, await asked.open(given, may_wait=may_wait))
 
         return await _failover_session(AttemptPlan(targets, self._chance), opened, self._sleep)
 
-    def _targets(self, name: str, model: str, turn: Turn) -> list[Target]:
+    def _targets(self, name: str, model: str, turn: Turn) -> list[UpstreamTarget]:
         """Returns the upstreams for the attempts of a turn: the upstream `name` with its `model`, then its
         fallbacks in the order of the settings, each with its own name for the model.
         """
@@ -124,7 +124,7 @@ class SeveralAgents:
             its_rules = self._members[other].rules
             assert its_rules is not None, "only upstreams stand in for one"
             targets.append(
-                Target(
+                UpstreamTarget(
                     other,
                     its_model or self._same_model(other, model),
                     _retries(its_rules, turn),
@@ -252,10 +252,10 @@ class OneUpstream(Member):
         """
         assert self.rules is not None
 
-        async def opened(target: Target, may_wait_now: bool) -> Attempt:
-            return Attempt(self, await super(OneUpstream, self).open(turn, may_wait=may_wait_now))
+        async def opened(target: UpstreamTarget, may_wait_now: bool) -> UpstreamAttempt:
+            return UpstreamAttempt(self, await super(OneUpstream, self).open(turn, may_wait=may_wait_now))
 
-        target = Target(self.name, turn.model, _retries(self.rules, turn), self.rules.retry_wait)
+        target = UpstreamTarget(self.name, turn.model, _retries(self.rules, turn), self.rules.retry_wait)
         return await _failover_session(AttemptPlan([target], self._chance), opened, self._sleep)
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
@@ -275,7 +275,7 @@ def _retries(rules: UpstreamRules, turn: Turn) -> int:
 
 async def _failover_session(
     plan: AttemptPlan,
-    opened: Callable[[Target, bool], Awaitable[Attempt]],
+    opened: Callable[[UpstreamTarget, bool], Awaitable[UpstreamAttempt]],
     sleep: Callable[[float], Awaitable[None]],
 ) -> FailoverSession:
     """Returns a session that begins with the first attempt of the plan that can be opened. `opened` opens an
@@ -283,7 +283,7 @@ async def _failover_session(
     Raises the `Fault` of the last attempt if none can be opened.
     """
 
-    async def next_one(following: NextAttempt | None, failure: Failure | None) -> Attempt | None:
+    async def next_one(following: NextAttempt | None, failure: Failure | None) -> UpstreamAttempt | None:
         """Opens the attempt `following` or, if that fails, the first later one that can be opened. `failure` is the
         failure of the attempt before, None for the first one. Returns None if there is no further attempt. Raises
         the `Fault` of the last attempt that could not be opened.
@@ -301,7 +301,7 @@ async def _failover_session(
                     raise
         return None
 
-    async def after(failure: Failure) -> Attempt | None:
+    async def after(failure: Failure) -> UpstreamAttempt | None:
         return await next_one(plan.after(failure), failure)
 
     first = await next_one(NextAttempt(plan.target), None)

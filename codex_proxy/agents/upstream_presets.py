@@ -20,7 +20,7 @@ PresetName: TypeAlias = Literal[
 ]
 
 
-class Preset(msgspec.Struct, frozen=True, kw_only=True):
+class UpstreamPreset(msgspec.Struct, frozen=True, kw_only=True):
     """The preset of one kind of model server. An upstream uses it if its table names it."""
 
     url: str
@@ -38,27 +38,29 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     """Optional request fields that the server answers with an error, by the names that `openai_chat.body` uses."""
 
 
-PRESETS: Final[Mapping[PresetName, Preset]] = {
-    "openai": Preset(
+PRESETS: Final[Mapping[PresetName, UpstreamPreset]] = {
+    "openai": UpstreamPreset(
         url="https://api.openai.com/v1",
         key_env="OPENAI_API_KEY",
         needs_key=True,
         refuses=frozenset({"max_tokens"}),  # its newer models take `max_completion_tokens` only
     ),
     # https://docs.ollama.com/api/openai-compatibility: `tool_choice` is none of the fields that it reads.
-    "ollama": Preset(url="http://127.0.0.1:11434/v1", cannot=frozenset({"tool_choice"})),
-    "vllm": Preset(url="http://127.0.0.1:8000/v1", key_env="VLLM_API_KEY"),
+    "ollama": UpstreamPreset(url="http://127.0.0.1:11434/v1", cannot=frozenset({"tool_choice"})),
+    "vllm": UpstreamPreset(url="http://127.0.0.1:8000/v1", key_env="VLLM_API_KEY"),
     # Seen: `tool_choice: required` is taken and not kept.
-    "llama.cpp": Preset(
+    "llama.cpp": UpstreamPreset(
         url="http://127.0.0.1:8080/v1", key_env="LLAMA_API_KEY", cannot=frozenset({"tool_choice"})
     ),
     # "'response_format.type' must be 'json_schema' or 'text'" (lmstudio-bug-tracker, issue 189).
-    "lmstudio": Preset(url="http://127.0.0.1:1234/v1", refuses=frozenset({"json_object"})),
-    "groq": Preset(url="https://api.groq.com/openai/v1", key_env="GROQ_API_KEY", needs_key=True),
-    "openrouter": Preset(url="https://openrouter.ai/api/v1", key_env="OPENROUTER_API_KEY", needs_key=True),
+    "lmstudio": UpstreamPreset(url="http://127.0.0.1:1234/v1", refuses=frozenset({"json_object"})),
+    "groq": UpstreamPreset(url="https://api.groq.com/openai/v1", key_env="GROQ_API_KEY", needs_key=True),
+    "openrouter": UpstreamPreset(
+        url="https://openrouter.ai/api/v1", key_env="OPENROUTER_API_KEY", needs_key=True
+    ),
     # https://api-docs.deepseek.com/api/create-chat-completion: `response_format` is `text` or `json_object`, a schema
     # is a 400; messages are text.
-    "deepseek": Preset(
+    "deepseek": UpstreamPreset(
         url="https://api.deepseek.com/v1",
         key_env="DEEPSEEK_API_KEY",
         needs_key=True,
@@ -68,7 +70,7 @@ PRESETS: Final[Mapping[PresetName, Preset]] = {
     ),
     # https://docs.mistral.ai/api: unknown fields are a 422, `stream_options.include_usage` among them; usage is told
     # without it.
-    "mistral": Preset(
+    "mistral": UpstreamPreset(
         url="https://api.mistral.ai/v1",
         key_env="MISTRAL_API_KEY",
         needs_key=True,

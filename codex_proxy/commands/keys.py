@@ -29,7 +29,7 @@ RANDOM_BYTES = 32
 """The random bytes in a key. With 256 bits a plain hash of the key is safe (see `core.keys`)."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of a new key, as the options of `codex-proxy keys add` give them. Each limits the key like the
     field of `core.keys.Key` that has the same name; `no_mcp` sets `Key.mcp` to false.
     """
@@ -44,7 +44,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     no_mcp: bool = False
 
 
-def add(settings: Settings, name: str, limits: Limits, *, replace: bool) -> tuple[str, str]:
+def add(settings: Settings, name: str, limits: KeyLimits, *, replace: bool) -> tuple[str, str]:
     """Creates a key and writes its digest into the keys file. With `replace` it may replace a key of the same name.
     Returns the key, and a note for the user (where the digest is, who needs a key now). Raises `KeysError` if the
     name is invalid or taken, a folder in `limits` does not exist, or the keys file cannot be read or written.

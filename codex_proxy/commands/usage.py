@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from codex_proxy.app import SystemClock
-from codex_proxy.commands.chat.conversation import ChatError, Conversation
+from codex_proxy.commands.chat.conversation import ChatError, ChatSession
 from codex_proxy.commands.store import existing_store
 from codex_proxy.config import Settings
 from codex_proxy.core.shown_text import escaped, escaped_json, escaped_lines
@@ -83,7 +83,7 @@ def run(base_url: str, key: str | None, *, days: int, as_json: bool) -> int:
     if the server cannot be reached or refuses the request.
     """
     try:
-        found = asyncio.run(ask(Conversation(base_url, DEFAULT_NAME, key), days))
+        found = asyncio.run(ask(ChatSession(base_url, DEFAULT_NAME, key), days))
     except ChatError as error:
         print(escaped_lines(f"codex-proxy: {error}"), file=sys.stderr)
         return 1
@@ -94,7 +94,7 @@ def run(base_url: str, key: str | None, *, days: int, as_json: bool) -> int:
     return 0
 
 
-async def ask(server: Conversation, days: int) -> dict[str, Any]:
+async def ask(server: ChatSession, days: int) -> dict[str, Any]:
     """Requests the usage of the last `days` days and the limits of the agent's account. Returns the answers of `GET
     /v1/usage` as `usage` and of `GET /v1/usage/limits` as `limits`. Raises `ChatError` if one of them fails.
     """

@@ -50,7 +50,7 @@ from codex_proxy.core.items import (
     Message,
     Reasoning,
 )
-from codex_proxy.core.retries import ARGUMENTS, REFUSAL, TEXT, SentItem, Step, TextKey
+from codex_proxy.core.retries import ARGUMENTS, REFUSAL, TEXT, SentItem, SentStep, TextKey
 
 CUT_SHORT = Failure(
     kind=FaultKind.UPSTREAM_DISCONNECTED,
@@ -77,7 +77,7 @@ class TurnRepair:
         self._order: list[SentItem] = []
         """Open items, in the order in which they were opened."""
         self._used: set[str] = set()
-        self._step = Step()
+        self._step = SentStep()
         self.retrying: Retrying | None = None
         """The last `Retrying` event; None once the model has sent something after it."""
         self.retries = 0

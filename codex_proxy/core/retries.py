@@ -73,7 +73,7 @@ class SentItem:
         return self.repetition is not None and not self.repetition.complete
 
 
-class Step:
+class SentStep:
     """The current call of the model: its items, including those that have ended, and the messages among them that
     the agent must repeat after a retry.
     """

@@ -19,12 +19,12 @@ from codex_proxy.http.replies import json_response
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.store.base import (
     ContextTooLarge,
-    Conversation,
     ItemReference,
     NewItem,
     NotStored,
     Store,
     StoreConflict,
+    StoredConversation,
     StoredItem,
 )
 from codex_proxy.store.health import required_store, store_errors_as_faults
@@ -41,7 +41,7 @@ async def create(request: web.Request) -> web.Response:
     service, store = _service_and_store(request)
     given = await parsed_from(request, await read_body(request), parse_create)
     now = service.clock.epoch()
-    made = Conversation(
+    made = StoredConversation(
         owner=request[OWNER], id=service.ids.new("conv_"), created=now, metadata=given.metadata
     )
     with store_errors_as_faults():
@@ -168,7 +168,7 @@ def _missing(request: web.Request) -> Fault:
     return objects.not_found(request.match_info["id"])
 
 
-def _object(found: Conversation) -> dict[str, Any]:
+def _object(found: StoredConversation) -> dict[str, Any]:
     return objects.conversation(found.id, int(found.created), found.metadata)
 
 

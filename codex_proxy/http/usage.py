@@ -15,7 +15,7 @@ from codex_proxy.http.middleware.request_context import CLIENT, OWNER
 from codex_proxy.http.replies import json_response
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.usage import UsageQuery
-from codex_proxy.surfaces.usage_report import Row, limits_object, page_of, report_of
+from codex_proxy.surfaces.usage_report import UsageRow, limits_object, page_of, report_of
 
 NEW_SECONDS: Final = 60.0
 """The age in seconds from which the reported limits of an account are asked for again. The agent also reports them
@@ -44,7 +44,7 @@ async def usage(request: web.Request) -> web.Response:
     for each in found:
         figures = each.figures
         rows.append(
-            Row(
+            UsageRow(
                 start=each.start,
                 model=each.model,
                 turns=figures.turns,

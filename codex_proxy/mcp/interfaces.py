@@ -13,7 +13,7 @@ from typing import Protocol
 from codex_proxy.mcp.values import McpFault
 
 
-class StartError(Exception):
+class ProgramStartError(Exception):
     """The program could not be started. The text names it and says what to do."""
 
 
@@ -65,7 +65,7 @@ class Process(Protocol):
 
 
 class Spawn(Protocol):
-    """Starts a program, and returns the running process. `StartError` is raised if it cannot be started."""
+    """Starts a program, and returns the running process. `ProgramStartError` is raised if it cannot be started."""
 
     async def __call__(
         self, argv: tuple[str, ...], env: Mapping[str, str], cwd: str | None, listener: ProcessListener
@@ -73,7 +73,7 @@ class Spawn(Protocol):
         """`env` is added to the environment of every child. `cwd` None leaves the folder to the
         implementation.
 
-        Raises `StartError`.
+        Raises `ProgramStartError`.
         """
         ...
 

@@ -18,7 +18,7 @@ from mcp_types import jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from codex_proxy.mcp.config import StdioServer, redacted
-from codex_proxy.mcp.interfaces import Process, ProcessExit, Spawn, StartError, TransportReport
+from codex_proxy.mcp.interfaces import Process, ProcessExit, ProgramStartError, Spawn, TransportReport
 from codex_proxy.mcp.values import MIB, McpError, McpFault, McpFaultKind, McpLimits
 
 READ_AHEAD = MIB
@@ -38,7 +38,7 @@ async def stdio_transport(
     lines = _StdoutLines(limits.message_bytes)
     try:
         process = await spawn((server.command, *server.args), server.env, server.cwd, lines)
-    except StartError as error:
+    except ProgramStartError as error:
         message = f"MCP server '{server.label}': {error}"
         raise McpError(_fault(McpFaultKind.UNREACHABLE, server, redacted(message, server.secrets))) from None
     lines.process = process

@@ -25,7 +25,7 @@ from codex_proxy.process.own_process import kill_orphans_of
 from codex_proxy.process.pipes import PipeReader, PipeWriter
 
 
-class State(Enum):
+class ChildState(Enum):
     """The states of a child, from its start to its end."""
 
     RUNNING = "it runs, and nobody has asked it to end"
@@ -37,7 +37,7 @@ class State(Enum):
     ENDED = "its owner was informed how it ended"
 
 
-class Change(Enum):
+class ChildChange(Enum):
     """An event that moves a child from one state to another."""
 
     END = "its owner asks it to end, or it has closed its stdout"
@@ -48,49 +48,49 @@ class Change(Enum):
 
 
 TABLE = StateTable(
-    State.RUNNING,
+    ChildState.RUNNING,
     {
-        State.RUNNING: {
-            Change.END: State.ENDING,
-            Change.KILL: State.KILLING,
-            Change.EXIT: State.EXITED,
+        ChildState.RUNNING: {
+            ChildChange.END: ChildState.ENDING,
+            ChildChange.KILL: ChildState.KILLING,
+            ChildChange.EXIT: ChildState.EXITED,
         },
-        State.ENDING: {
-            Change.END: State.ENDING,
-            Change.KILL: State.KILLING,
-            Change.EXIT: State.DRAINING,
+        ChildState.ENDING: {
+            ChildChange.END: ChildState.ENDING,
+            ChildChange.KILL: ChildState.KILLING,
+            ChildChange.EXIT: ChildState.DRAINING,
         },
-        State.KILLING: {
-            Change.END: State.KILLING,
-            Change.KILL: State.KILLING,
-            Change.EXIT: State.DRAINING,
-            Change.STUCK: State.ABANDONED,
+        ChildState.KILLING: {
+            ChildChange.END: ChildState.KILLING,
+            ChildChange.KILL: ChildState.KILLING,
+            ChildChange.EXIT: ChildState.DRAINING,
+            ChildChange.STUCK: ChildState.ABANDONED,
         },
-        State.EXITED: {
-            Change.END: State.DRAINING,
-            Change.KILL: State.DRAINING,
-            Change.DRAINED: State.ENDED,
+        ChildState.EXITED: {
+            ChildChange.END: ChildState.DRAINING,
+            ChildChange.KILL: ChildState.DRAINING,
+            ChildChange.DRAINED: ChildState.ENDED,
         },
-        State.DRAINING: {
-            Change.END: State.DRAINING,
-            Change.KILL: State.DRAINING,
-            Change.DRAINED: State.ENDED,
+        ChildState.DRAINING: {
+            ChildChange.END: ChildState.DRAINING,
+            ChildChange.KILL: ChildState.DRAINING,
+            ChildChange.DRAINED: ChildState.ENDED,
         },
-        State.ABANDONED: {
-            Change.END: State.ABANDONED,
-            Change.KILL: State.ABANDONED,
-            Change.EXIT: State.ENDED,
+        ChildState.ABANDONED: {
+            ChildChange.END: ChildState.ABANDONED,
+            ChildChange.KILL: ChildState.ABANDONED,
+            ChildChange.EXIT: ChildState.ENDED,
         },
-        State.ENDED: {
-            Change.END: State.ENDED,
-            Change.KILL: State.ENDED,
+        ChildState.ENDED: {
+            ChildChange.END: ChildState.ENDED,
+            ChildChange.KILL: ChildState.ENDED,
         },
     },
 )
 
-ALIVE = frozenset({State.RUNNING, State.ENDING, State.KILLING, State.ABANDONED})
+ALIVE = frozenset({ChildState.RUNNING, ChildState.ENDING, ChildState.KILLING, ChildState.ABANDONED})
 """The states in which the child is not known to have exited."""
-REPORTED = frozenset({State.ABANDONED, State.ENDED})
+REPORTED = frozenset({ChildState.ABANDONED, ChildState.ENDED})
 """The states in which the owner was informed how the child ended, or that it could not be killed."""
 
 
@@ -239,7 +239,7 @@ class Child:
         Does not wait for the child's end, and works without a running event loop, for example at the interpreter's
         exit: the warden continues even after the proxy has ended.
         """
-        self._change(Change.KILL)
+        self._change(ChildChange.KILL)
         if self._grace_timer is not None:
             self._grace_timer.cancel()
             self._grace_timer = None
@@ -254,7 +254,7 @@ class Child:
             self._warden_timer = self._loop.call_later(bound, self._kill_warden)
         self._finish_when_drained()
 
-    def _change(self, change: Change) -> None:
+    def _change(self, change: ChildChange) -> None:
         """Moves to the next state, which `TABLE` has for the present state and `change`."""
         self._state = TABLE[self._state, change]
 
@@ -262,9 +262,9 @@ class Child:
         """Closes stdin and has the child killed after `grace` seconds. If an earlier call has set an earlier time,
         that time stays.
         """
-        self._change(Change.END)
+        self._change(ChildChange.END)
         self.close_stdin()
-        if self._state is State.ENDING:
+        if self._state is ChildState.ENDING:
             when = self._loop.time() + grace
             if self._grace_timer is None or when < self._grace_timer.when():
                 if self._grace_timer is not None:
@@ -281,7 +281,7 @@ class Child:
 
     def _abandon(self) -> None:
         """Gives up waiting for a child whose warden was killed."""
-        self._finish(Change.STUCK if self.alive else Change.DRAINED)
+        self._finish(ChildChange.STUCK if self.alive else ChildChange.DRAINED)
 
     def _stdout_closed(self) -> None:
         """Handles the end of stdout: has a running child end within its `eof_grace`; for a child that has exited,
@@ -328,7 +328,7 @@ class Child:
         """Handles the exit of the warden. `code` is the exit code of the child, which the warden passes on; a
         negative number means that the warden itself was killed by that signal.
         """
-        self._change(Change.EXIT)
+        self._change(ChildChange.EXIT)
         self._status = code
         if code < 0:  # the warden itself was killed, and could not kill the child's descendants
             kill_orphans_of(self._loop, self.pid)
@@ -341,11 +341,11 @@ class Child:
         While the owner has paused the output, it waits without a limit, unless the owner has called `end` or
         `kill`.
         """
-        if self._state not in (State.EXITED, State.DRAINING):
+        if self._state not in (ChildState.EXITED, ChildState.DRAINING):
             return
         if self._stdout.at_end:
             self._finish()
-        elif self._paused and self._state is State.EXITED:
+        elif self._paused and self._state is ChildState.EXITED:
             if self._drain_timer is not None:
                 self._drain_timer.cancel()
                 self._drain_timer = None
@@ -358,7 +358,7 @@ class Child:
         self._stdout.read_available(PIPE_BYTES)  # a busy loop may run this timer before it reads the pipe
         self._finish()
 
-    def _finish(self, change: Change = Change.DRAINED) -> None:
+    def _finish(self, change: ChildChange = ChildChange.DRAINED) -> None:
         """Closes all descriptors, cancels the timers, and reports the end to the listener and to the callers of
         `end`. Does nothing if that was done before. `change` is `DRAINED`, or `STUCK` if the child could not be
         killed.

@@ -59,7 +59,7 @@ class Context(msgspec.Struct, frozen=True):
     """Whether the oldest turns were left out because the context was too long."""
 
 
-class ContextFields(Protocol):
+class ContextRequest(Protocol):
     """The fields of a parsed request that determine its context."""
 
     @property
@@ -71,7 +71,7 @@ class ContextFields(Protocol):
 
 
 async def read_context(
-    request: ContextFields, store: Store | None, owner: str, ids: IdSource, now: float
+    request: ContextRequest, store: Store | None, owner: str, ids: IdSource, now: float
 ) -> Context:
     """Returns the items that the request continues and its own items, with references resolved. `owner` is the name
     of the client's key: objects of other owners are not found. `now` (seconds since 1970) is the creation time of
@@ -93,7 +93,7 @@ async def read_context(
 
 
 async def measure_context(
-    request: ContextFields, store: Store | None, owner: str, ids: IdSource
+    request: ContextRequest, store: Store | None, owner: str, ids: IdSource
 ) -> tuple[InputEstimate, list[ItemDict]]:
     """Reads the items that the request continues, one at a time, to estimate their tokens. Returns the estimate for
     these items, and a list of the request's own items (with references resolved) that the caller has to count in
@@ -113,7 +113,7 @@ async def measure_context(
 
 
 async def _own_items(
-    request: ContextFields, known: Collection[str], store: Store | None, owner: str, ids: IdSource
+    request: ContextRequest, known: Collection[str], store: Store | None, owner: str, ids: IdSource
 ) -> list[tuple[ItemDict, StoredItem | None]]:
     """Returns the request's own items with references resolved; each with the stored item that it refers to, or
     None if it is no reference. References to items with one of the ids in `known`, which the context contains
@@ -149,7 +149,7 @@ def context_item(stored: StoredItem) -> ContextItem:
 
 
 async def _visit_earlier(
-    request: ContextFields, store: Store | None, owner: str, visit: Callable[[StoredItem], object]
+    request: ContextRequest, store: Store | None, owner: str, visit: Callable[[StoredItem], object]
 ) -> None:
     """Calls `visit` with each item of the request's conversation or previous responses, oldest first. The calls are
     made in a thread of the store. Raises the same `Fault`s as `read_context`.

@@ -50,7 +50,7 @@ from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLo
 from codex_proxy.runs.idle_sessions import ReusedSession
 from codex_proxy.runs.server_calls import ServerCalls
 from codex_proxy.tools.attempt import Attempt
-from codex_proxy.tools.checks import Check, Verdict
+from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.tools.policy import PolicyResult, ToolOutput
 from codex_proxy.tools.replay import clean_item, output_id
 
@@ -172,7 +172,7 @@ class RunOwner(Protocol):
         """Keeps a session that can resume for the client's next request. Returns False if it was not kept."""
         ...
 
-    def check(self, run: Run, attempt: Attempt, checks: Sequence[Check]) -> Coroutine[Any, Any, None]:
+    def check(self, run: Run, attempt: Attempt, checks: Sequence[TextCheck]) -> Coroutine[Any, Any, None]:
         """Checks texts against their schemas, and then calls `run.verdicts_received`."""
         ...
 

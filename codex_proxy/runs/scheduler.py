@@ -37,7 +37,7 @@ from codex_proxy.runs.idle_sessions import (
 from codex_proxy.runs.run import Deadlines, Run
 from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, with_outputs
 from codex_proxy.tools.attempt import Attempt, first_attempt
-from codex_proxy.tools.checks import Check
+from codex_proxy.tools.checks import TextCheck
 from codex_proxy.tools.replay import assistant_messages, entries_of, recalled_history, visible_calls
 from codex_proxy.workers.schema_checks import SchemaChecks
 from codex_proxy.workers.slots import Slot, Slots
@@ -269,7 +269,7 @@ class RunScheduler:
         opened = await self.agent.open(await self._with_memory(given, run.client))
         self._begin_session(run, opened)
 
-    async def check(self, run: Run, attempt: Attempt, checks: Sequence[Check]) -> None:
+    async def check(self, run: Run, attempt: Attempt, checks: Sequence[TextCheck]) -> None:
         async def checked() -> None:
             run.verdicts_received(attempt, await self.checks.of_texts(checks))
 

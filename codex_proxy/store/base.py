@@ -202,7 +202,7 @@ class Frame(msgspec.Struct, frozen=True):
     data: bytes
 
 
-class Conversation(msgspec.Struct, frozen=True, kw_only=True):
+class StoredConversation(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     id: str
     created: float
@@ -384,7 +384,7 @@ class Conversations(Protocol):
     """
 
     async def add_conversation(
-        self, conversation: Conversation, items: Sequence[NewItem] = ()
+        self, conversation: StoredConversation, items: Sequence[NewItem] = ()
     ) -> tuple[StoredItem, ...]:
         """Adds a conversation with its first items, and returns these with references resolved. Raises
         `StoreConflict` if an id is taken, `NotStored` for a reference to an item that does not exist, and
@@ -392,11 +392,11 @@ class Conversations(Protocol):
         """
         ...
 
-    async def conversation(self, owner: str, id: str) -> Conversation | None: ...
+    async def conversation(self, owner: str, id: str) -> StoredConversation | None: ...
 
     async def update_conversation(
         self, owner: str, id: str, changes: Mapping[str, str | None]
-    ) -> Conversation:
+    ) -> StoredConversation:
         """Merges `changes` into the metadata; None deletes a key. Returns the conversation. Raises `NotStored`, and
         `StoreConflict` for too many keys."""
         ...
@@ -434,7 +434,7 @@ class Conversations(Protocol):
         """Returns a visible item, or None. Raises `NotStored` for a conversation that does not exist."""
         ...
 
-    async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> Conversation:
+    async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> StoredConversation:
         """Removes the item from this conversation only, and returns the conversation. Raises `NotStored` if the
         conversation or the item does not exist.
         """
@@ -471,7 +471,7 @@ class Outbox(Protocol):
         ...
 
 
-class Maintenance(Protocol):
+class StoreMaintenance(Protocol):
     """The interface for the operator's commands and for the background task that applies `Retention`."""
 
     async def stats(self) -> StoreStats: ...
@@ -511,5 +511,5 @@ class Maintenance(Protocol):
         ...
 
 
-class Store(StepMemory, Responses, Conversations, UsageLedger, Outbox, Maintenance, Protocol):
+class Store(StepMemory, Responses, Conversations, UsageLedger, Outbox, StoreMaintenance, Protocol):
     """The interface of the whole store. A function should take the narrowest of its parts that it needs."""

@@ -16,12 +16,12 @@ import structlog
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.ids import Clock
 from codex_proxy.store.base import (
-    Maintenance,
     NotStored,
     Store,
     StoreConflict,
     StoreDamaged,
     StoreError,
+    StoreMaintenance,
     StoreUnavailable,
 )
 
@@ -38,7 +38,7 @@ ANSWER_SECONDS: Final = 2.0
 class WriteCheck:
     """Checks whether the store takes writes. Callers that ask at the same time share one check."""
 
-    def __init__(self, store: Maintenance, clock: Clock) -> None:
+    def __init__(self, store: StoreMaintenance, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._writable = True

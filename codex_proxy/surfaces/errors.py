@@ -19,7 +19,7 @@ OpenAISurface: TypeAlias = Literal["chat", "responses"]
 Surface: TypeAlias = OpenAISurface | Literal["messages"]
 
 
-class Row(NamedTuple):
+class FaultRow(NamedTuple):
     """The HTTP status, error type and error code (None: none) of one kind of fault. `wait` is the `Retry-After`, in
     seconds, of a failure that has none of its own; None: the header is left out.
     """
@@ -34,44 +34,44 @@ _REQUEST: Final = "invalid_request_error"
 _LIMIT: Final = "rate_limit_error"
 _SERVER: Final = "server_error"
 
-TABLE: Final[dict[FaultKind, Row]] = {
-    FaultKind.INVALID_REQUEST: Row(400, _REQUEST, None),
-    FaultKind.REJECTED_BY_PROVIDER: Row(400, _REQUEST, "rejected_by_provider"),
-    FaultKind.CONTEXT_LENGTH_EXCEEDED: Row(400, _REQUEST, "context_length_exceeded"),
-    FaultKind.INVALID_API_KEY: Row(401, "authentication_error", "invalid_api_key"),
-    FaultKind.AGENT_NOT_AUTHENTICATED: Row(401, "authentication_error", "agent_not_authenticated"),
-    FaultKind.NOT_ALLOWED: Row(403, "permission_error", "not_allowed"),
-    FaultKind.MODEL_NOT_FOUND: Row(404, _REQUEST, "model_not_found"),
-    FaultKind.NOT_FOUND: Row(404, "not_found_error", "not_found"),
-    FaultKind.METHOD_NOT_ALLOWED: Row(405, _REQUEST, "method_not_allowed"),
-    FaultKind.REQUEST_TOO_LARGE: Row(413, _REQUEST, "request_too_large"),
-    FaultKind.HEADERS_TOO_LARGE: Row(431, _REQUEST, "headers_too_large"),
-    FaultKind.UNSUPPORTED_MEDIA_TYPE: Row(415, _REQUEST, "unsupported_media_type"),
-    FaultKind.RATE_LIMITED: Row(429, _LIMIT, "rate_limit_exceeded", wait=1),
-    FaultKind.CONCURRENCY_EXCEEDED: Row(429, _LIMIT, "concurrency_exceeded", wait=1),
-    FaultKind.AGENT_RATE_LIMITED: Row(429, _LIMIT, "rate_limit_exceeded"),
-    FaultKind.USAGE_LIMIT_REACHED: Row(429, _LIMIT, "usage_limit_reached"),
-    FaultKind.INSUFFICIENT_QUOTA: Row(429, _LIMIT, "insufficient_quota"),
-    FaultKind.SPAWN_FAILED: Row(500, _SERVER, "spawn_error"),
-    FaultKind.AGENT_CRASHED: Row(500, _SERVER, "agent_crashed"),
-    FaultKind.AGENT_PROTOCOL: Row(500, _SERVER, "agent_protocol_error"),
-    FaultKind.AGENT_MISCONFIGURED: Row(500, _SERVER, "agent_misconfigured"),
-    FaultKind.INTERNAL: Row(500, _SERVER, "internal_error"),
-    FaultKind.UPSTREAM_UNAUTHORIZED: Row(502, _SERVER, "upstream_unauthorized"),
-    FaultKind.UPSTREAM_ERROR: Row(502, _SERVER, "upstream_error"),
-    FaultKind.UPSTREAM_DISCONNECTED: Row(502, _SERVER, "upstream_disconnected"),
-    FaultKind.UPSTREAM_UNREACHABLE: Row(502, _SERVER, "upstream_unreachable"),
-    FaultKind.UNAVAILABLE: Row(503, _SERVER, "service_unavailable", wait=1),
-    FaultKind.STOPPING: Row(503, _SERVER, "service_unavailable", wait=1),
-    FaultKind.UPSTREAM_TIMEOUT: Row(504, "timeout_error", "request_timeout"),
-    FaultKind.TIMED_OUT: Row(504, "timeout_error", "request_timeout"),
+TABLE: Final[dict[FaultKind, FaultRow]] = {
+    FaultKind.INVALID_REQUEST: FaultRow(400, _REQUEST, None),
+    FaultKind.REJECTED_BY_PROVIDER: FaultRow(400, _REQUEST, "rejected_by_provider"),
+    FaultKind.CONTEXT_LENGTH_EXCEEDED: FaultRow(400, _REQUEST, "context_length_exceeded"),
+    FaultKind.INVALID_API_KEY: FaultRow(401, "authentication_error", "invalid_api_key"),
+    FaultKind.AGENT_NOT_AUTHENTICATED: FaultRow(401, "authentication_error", "agent_not_authenticated"),
+    FaultKind.NOT_ALLOWED: FaultRow(403, "permission_error", "not_allowed"),
+    FaultKind.MODEL_NOT_FOUND: FaultRow(404, _REQUEST, "model_not_found"),
+    FaultKind.NOT_FOUND: FaultRow(404, "not_found_error", "not_found"),
+    FaultKind.METHOD_NOT_ALLOWED: FaultRow(405, _REQUEST, "method_not_allowed"),
+    FaultKind.REQUEST_TOO_LARGE: FaultRow(413, _REQUEST, "request_too_large"),
+    FaultKind.HEADERS_TOO_LARGE: FaultRow(431, _REQUEST, "headers_too_large"),
+    FaultKind.UNSUPPORTED_MEDIA_TYPE: FaultRow(415, _REQUEST, "unsupported_media_type"),
+    FaultKind.RATE_LIMITED: FaultRow(429, _LIMIT, "rate_limit_exceeded", wait=1),
+    FaultKind.CONCURRENCY_EXCEEDED: FaultRow(429, _LIMIT, "concurrency_exceeded", wait=1),
+    FaultKind.AGENT_RATE_LIMITED: FaultRow(429, _LIMIT, "rate_limit_exceeded"),
+    FaultKind.USAGE_LIMIT_REACHED: FaultRow(429, _LIMIT, "usage_limit_reached"),
+    FaultKind.INSUFFICIENT_QUOTA: FaultRow(429, _LIMIT, "insufficient_quota"),
+    FaultKind.SPAWN_FAILED: FaultRow(500, _SERVER, "spawn_error"),
+    FaultKind.AGENT_CRASHED: FaultRow(500, _SERVER, "agent_crashed"),
+    FaultKind.AGENT_PROTOCOL: FaultRow(500, _SERVER, "agent_protocol_error"),
+    FaultKind.AGENT_MISCONFIGURED: FaultRow(500, _SERVER, "agent_misconfigured"),
+    FaultKind.INTERNAL: FaultRow(500, _SERVER, "internal_error"),
+    FaultKind.UPSTREAM_UNAUTHORIZED: FaultRow(502, _SERVER, "upstream_unauthorized"),
+    FaultKind.UPSTREAM_ERROR: FaultRow(502, _SERVER, "upstream_error"),
+    FaultKind.UPSTREAM_DISCONNECTED: FaultRow(502, _SERVER, "upstream_disconnected"),
+    FaultKind.UPSTREAM_UNREACHABLE: FaultRow(502, _SERVER, "upstream_unreachable"),
+    FaultKind.UNAVAILABLE: FaultRow(503, _SERVER, "service_unavailable", wait=1),
+    FaultKind.STOPPING: FaultRow(503, _SERVER, "service_unavailable", wait=1),
+    FaultKind.UPSTREAM_TIMEOUT: FaultRow(504, "timeout_error", "request_timeout"),
+    FaultKind.TIMED_OUT: FaultRow(504, "timeout_error", "request_timeout"),
 }
 
 RESPONSES_TYPES: Final = {500: "internal_error", 503: "service_unavailable"}
 """The error types of the Responses API that differ from those of Chat Completions, by status."""
 
 
-def row_of(failure: Failure, surface: OpenAISurface) -> Row:
+def row_of(failure: Failure, surface: OpenAISurface) -> FaultRow:
     """Returns the row of the table for this failure. If the failure has a code of its own, the row has that code."""
     row = TABLE[failure.kind]
     if surface == "responses":

@@ -1,6 +1,6 @@
 """`GET /v1/usage` and `/v1/usage/limits`: the tokens of turns, and what the agent's account may still use.
 
-Input: the query's parameters in order, the time, and the sums of each bucket. Output: `Report`, and the page as a
+Input: the query's parameters in order, the time, and the sums of each bucket. Output: `UsageReport`, and the page as a
 dict. Raises `Fault` INVALID_REQUEST with `param`, also for an unknown parameter, because an answer without its
 filter would be wrong. The shape of the usage is OpenAI's (`GET /v1/organization/usage/completions`); OpenAI's API
 has no limits, so their shape is our own.
@@ -39,7 +39,7 @@ LATEST: Final = 253_402_300_799
 _PAGE: Final = "page_"
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
     """A parsed query: the buckets of one page, and how the tokens in them are grouped."""
 
     first: int
@@ -58,7 +58,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return self.first + self.buckets * self.width
 
 
-class Row(NamedTuple):
+class UsageRow(NamedTuple):
     """The sum of one bucket for one model. `model` is empty if all models are summed."""
 
     start: int
@@ -72,7 +72,7 @@ class Row(NamedTuple):
     reasoning: int
 
 
-def report_of(query: Iterable[tuple[str, str]], *, now: float) -> Report:
+def report_of(query: Iterable[tuple[str, str]], *, now: float) -> UsageReport:
     """Parses a query. Without times it asks for the newest buckets up to `now`. Raises `Fault` INVALID_REQUEST for
     an unknown or repeated parameter, and for an invalid value.
     """
@@ -91,7 +91,7 @@ def report_of(query: Iterable[tuple[str, str]], *, now: float) -> Report:
         first = _page(given["page"][0], first, end, width)
     groups = _groups(given)
     left = -(-(end - first) // width.seconds)
-    return Report(
+    return UsageReport(
         first=first,
         buckets=min(limit, left),
         width=width.seconds,
@@ -101,12 +101,14 @@ def report_of(query: Iterable[tuple[str, str]], *, now: float) -> Report:
     )
 
 
-def page_of(report: Report, rows: Sequence[Row], *, key: str, durable: bool, since: int) -> dict[str, Any]:
+def page_of(
+    report: UsageReport, rows: Sequence[UsageRow], *, key: str, durable: bool, since: int
+) -> dict[str, Any]:
     """Returns the JSON object of one page of the report. `rows` are its sums, and `key` is the name of the key whose
     usage they are. `durable`: the usage is stored. If it is not, `since` is when counting began, in seconds since
     1970.
     """
-    by_start: dict[int, list[Row]] = {}
+    by_start: dict[int, list[UsageRow]] = {}
     for row in rows:
         by_start.setdefault(row.start, []).append(row)
     starts = range(report.first, report.after, report.width)
@@ -129,7 +131,7 @@ def page_of(report: Report, rows: Sequence[Row], *, key: str, durable: bool, sin
     }
 
 
-def _result(report: Report, row: Row, key: str) -> dict[str, Any]:
+def _result(report: UsageReport, row: UsageRow, key: str) -> dict[str, Any]:
     return {
         "object": "usage.result",
         "input_tokens": row.input,

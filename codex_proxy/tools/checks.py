@@ -8,7 +8,7 @@ import msgspec
 from codex_proxy.core.faults import Failure, FaultKind
 
 
-class Check(msgspec.Struct, frozen=True):
+class TextCheck(msgspec.Struct, frozen=True):
     """A text, and the JSON schema under which it must be valid."""
 
     schema: bytes

@@ -30,7 +30,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import SERVER_ITEMS, HistoryMessage, Message, TextPart
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
-from codex_proxy.tools.checks import Check, Verdict, not_checked
+from codex_proxy.tools.checks import TextCheck, Verdict, not_checked
 from codex_proxy.tools.policy import NEVER_HELD
 from codex_proxy.tools.replay import assistant_text
 
@@ -88,7 +88,7 @@ class OutputCheck:
         """The texts of an answer that has ended, in the order of `checks`."""
         self._rewritten: dict[str, str] = {}
         """The text that the client gets, by the text that the model wrote."""
-        self.checks: list[Check] = []
+        self.checks: list[TextCheck] = []
         """Checks to run. Nothing of the answer passes until `with_verdicts` has their results."""
         self.wrong: str | None = None
         """What was wrong with the text, if the model must be asked for another one; else None."""
@@ -150,7 +150,7 @@ class OutputCheck:
         )
 
         self._texts = self._texts_of(event) if event.stop == Stop.STOP else []
-        checks = [Check(self._schema, each.text, self._fitted) for each in self._texts]
+        checks = [TextCheck(self._schema, each.text, self._fitted) for each in self._texts]
         if not all(is_quick(check.schema, check.text) for check in checks):
             self._end = event
             self.checks = checks

@@ -50,7 +50,7 @@ from codex_proxy.core.items import (
     ToolCall,
 )
 from codex_proxy.core.turn import NamedTools, Turn
-from codex_proxy.tools.checks import Check, Verdict, not_checked
+from codex_proxy.tools.checks import TextCheck, Verdict, not_checked
 
 
 class ServerCall(msgspec.Struct, frozen=True):
@@ -196,7 +196,7 @@ class PolicyResult(msgspec.Struct):
     answers: list[HiddenOutput]
     calls: list[ServerCall] = msgspec.field(default_factory=list)
     """Calls to run. `tool_finished` takes each output."""
-    checks: list[Check] = msgspec.field(default_factory=list)
+    checks: list[TextCheck] = msgspec.field(default_factory=list)
     """Checks to run. Until `with_verdicts` has their results, the policy keeps all later events."""
     again: bool = False
     """Whether the turn needs a second attempt with a reminder. Nothing of this attempt's answer was passed on."""
@@ -449,7 +449,7 @@ class ToolPolicy:
 
         return violation(check.schema, check.text)
 
-    def _slow_check(self, ask: ToolCallRequested) -> Check | None:
+    def _slow_check(self, ask: ToolCallRequested) -> TextCheck | None:
         """Returns the check of a call's arguments where it may take long; else None."""
         check = self._check_of(ask)
         if check is None:
@@ -458,12 +458,12 @@ class ToolPolicy:
 
         return None if is_quick(check.schema, check.text) else check
 
-    def _check_of(self, ask: ToolCallRequested) -> Check | None:
+    def _check_of(self, ask: ToolCallRequested) -> TextCheck | None:
         tool = self._strict.get(ask.name)
         if tool is None or tool.parameters is None or ask.kind == "custom":
             return None
         # A call without arguments is one with none: agents and clients take the empty text so.
-        return Check(bytes(tool.parameters), ask.arguments if ask.arguments.strip() else "{}")
+        return TextCheck(bytes(tool.parameters), ask.arguments if ask.arguments.strip() else "{}")
 
     def _ended(self, event: TurnEnded, done: PolicyResult) -> None:
         self._over = True

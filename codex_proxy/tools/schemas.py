@@ -19,7 +19,7 @@ import jsonschema_rs
 import msgspec
 from jsonschema_rs import Draft202012Validator, ValidationErrorKind, Validator
 
-from codex_proxy.tools.checks import Check, Verdict
+from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.tools.strict_answers import undo_strict_form
 
 HEAVY_CLASS = 160
@@ -243,7 +243,7 @@ def is_quick(schema: bytes, text: str = "") -> bool:
 _known_work = lru_cache(maxsize=256)(schema_work)
 
 
-def verdict_on(check: Check) -> Verdict:
+def verdict_on(check: TextCheck) -> Verdict:
     """Runs a check in this process and returns its result; what is wrong with the text is in the result's `wrong`."""
     text = check.text
     if check.fitted and len(text) <= MAX_TEXT:

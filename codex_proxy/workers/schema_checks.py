@@ -15,7 +15,7 @@ from typing import Final
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.turn import Turn
-from codex_proxy.tools.checks import Check, StrictForm, Verdict
+from codex_proxy.tools.checks import StrictForm, TextCheck, Verdict
 from codex_proxy.workers.pool import NoAnswer, WorkerPool
 from codex_proxy.workers.schema_worker import Question, answer
 
@@ -90,7 +90,7 @@ class SchemaChecks:
             verdicts[schema] = found
         return [found for schema in schemas if (found := verdicts[schema]) is not None]
 
-    async def of_texts(self, checks: Sequence[Check]) -> list[Verdict]:
+    async def of_texts(self, checks: Sequence[TextCheck]) -> list[Verdict]:
         """Returns a verdict for each text: whether it is valid under its schema."""
         from codex_proxy.tools.schemas import is_quick
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from codex_proxy.tools.checks import Check, Verdict
+from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.workers.worker_process import run
 
 CPU_SECONDS: Final = 1.0
@@ -23,7 +23,7 @@ class Question(msgspec.Struct, frozen=True):
     schema: bytes
     text: str | None = None
     fitted: bool = False
-    """Whether the text follows the strict form of the schema (see `Check.fitted`)."""
+    """Whether the text follows the strict form of the schema (see `TextCheck.fitted`)."""
     wants_form: bool = False
 
 
@@ -37,7 +37,7 @@ def answer(question: Question) -> Verdict:
     from codex_proxy.tools.strict_schemas import strict_form
 
     if question.text is not None:
-        return verdict_on(Check(question.schema, question.text, question.fitted))
+        return verdict_on(TextCheck(question.schema, question.text, question.fitted))
     if question.wants_form:
         return Verdict(form=strict_form(question.schema))
     try:

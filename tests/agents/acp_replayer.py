@@ -26,7 +26,7 @@ from codex_proxy.agents.acp.messages import (
     request_id,
     split_writes,
 )
-from codex_proxy.agents.acp.presets import PRESETS, Preset
+from codex_proxy.agents.acp.presets import PRESETS, AcpPreset
 from codex_proxy.agents.acp.program import Declared, Program, declared_in
 from codex_proxy.agents.base import Decision, Step
 from codex_proxy.core.events import (
@@ -43,7 +43,7 @@ from codex_proxy.core.turn import Turn
 
 FOLDER = Path(__file__).parent.parent / "golden" / "recordings" / "acp"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.jsonl"))
-OTHER = Preset(name="acp", title="The agent", argv=("agent",), usage="session", errors_as_text=True)
+OTHER = AcpPreset(name="acp", title="The agent", argv=("agent",), usage="session", errors_as_text=True)
 """For recordings of programs without a preset."""
 TOOLS = (Tool("get_weather", "Weather of a city"), Tool("add", "Adds"))
 
@@ -65,7 +65,7 @@ def recording(name: str) -> tuple[dict[str, Any], ...]:
     return tuple(json.loads(line) for line in (FOLDER / f"{name}.jsonl").read_text("utf-8").splitlines())
 
 
-def preset_of(name: str) -> Preset:
+def preset_of(name: str) -> AcpPreset:
     """The preset of the agent that was recorded."""
     return next((PRESETS[each] for each in PRESETS if name.startswith(f"{each}-")), OTHER)
 

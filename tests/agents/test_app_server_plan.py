@@ -8,11 +8,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec.structs import replace
 
 from codex_proxy.agents.codex_app_server.plan import (
-    Maintenance,
     PoolLimits,
+    PoolMaintenance,
     ProcessInfo,
+    ProcessState,
     Refuse,
-    State,
     Use,
     Wait,
     assign,
@@ -29,19 +29,19 @@ LIMITS = PoolLimits(
     max_age=100.0,
     max_waiting=3,
 )
-NOTHING = Maintenance(start=False, drain=(), retire=())
+NOTHING = PoolMaintenance(start=False, drain=(), retire=())
 
 
 def ready(key: int, running: int = 0, *, served: int = 0, age: float = 0.0) -> ProcessInfo:
-    return ProcessInfo(key, State.READY, running, served, age)
+    return ProcessInfo(key, ProcessState.READY, running, served, age)
 
 
 def starting(key: int) -> ProcessInfo:
-    return ProcessInfo(key, State.STARTING, 0, 0, 0.0)
+    return ProcessInfo(key, ProcessState.STARTING, 0, 0, 0.0)
 
 
 def draining(key: int, running: int = 0) -> ProcessInfo:
-    return ProcessInfo(key, State.DRAINING, running, 0, 0.0)
+    return ProcessInfo(key, ProcessState.DRAINING, running, 0, 0.0)
 
 
 def test_a_turn_goes_to_the_least_busy_process() -> None:
@@ -75,7 +75,7 @@ def test_a_turn_waits_for_room_and_is_refused_when_too_many_wait() -> None:
 
 
 def test_an_empty_pool_is_warmed_to_its_minimum_and_no_further() -> None:
-    assert maintain((), LIMITS, 0) == Maintenance(start=True, drain=(), retire=())
+    assert maintain((), LIMITS, 0) == PoolMaintenance(start=True, drain=(), retire=())
     assert maintain((starting(1),), LIMITS, 0) == NOTHING
     assert maintain((ready(1),), LIMITS, 0) == NOTHING
     assert maintain((ready(1),), replace(LIMITS, min_processes=2), 0).start
@@ -104,26 +104,26 @@ def test_more_turns_wait_than_a_starting_process_takes_easily_so_a_second_is_sta
 
 def test_a_draining_process_is_retired_when_idle_and_counts_until_it_is_gone() -> None:
     seats = (draining(1), draining(2, 1), draining(3))
-    assert maintain(seats, LIMITS, 1) == Maintenance(start=False, drain=(), retire=(1, 3))
+    assert maintain(seats, LIMITS, 1) == PoolMaintenance(start=False, drain=(), retire=(1, 3))
 
 
 def test_worn_processes_leave_as_soon_as_a_fresh_one_serves() -> None:
     seats = (ready(1, age=100), ready(2, 1, served=10), ready(3))
-    assert maintain(seats, LIMITS, 0) == Maintenance(start=False, drain=(2,), retire=(1,))
+    assert maintain(seats, LIMITS, 0) == PoolMaintenance(start=False, drain=(2,), retire=(1,))
 
 
 def test_a_worn_process_serves_until_its_successor_is_ready() -> None:
-    assert maintain((ready(1, 1, age=100),), LIMITS, 0) == Maintenance(start=True, drain=(), retire=())
-    assert maintain((ready(1, age=100),), LIMITS, 0) == Maintenance(start=True, drain=(), retire=())
+    assert maintain((ready(1, 1, age=100),), LIMITS, 0) == PoolMaintenance(start=True, drain=(), retire=())
+    assert maintain((ready(1, age=100),), LIMITS, 0) == PoolMaintenance(start=True, drain=(), retire=())
     assert maintain((ready(1, 1, age=100), starting(2)), LIMITS, 0) == NOTHING
     assert maintain((ready(1, age=100), starting(2)), LIMITS, 0) == NOTHING
-    assert maintain((ready(1, 1, age=100), ready(2)), LIMITS, 0) == Maintenance(
+    assert maintain((ready(1, 1, age=100), ready(2)), LIMITS, 0) == PoolMaintenance(
         start=False, drain=(1,), retire=()
     )
 
 
 def test_a_worn_process_serves_on_while_the_fresh_ones_are_full() -> None:
-    assert maintain((ready(1, 1, age=100), ready(2, 4)), LIMITS, 0) == Maintenance(
+    assert maintain((ready(1, 1, age=100), ready(2, 4)), LIMITS, 0) == PoolMaintenance(
         start=True, drain=(), retire=()
     )
     assert maintain((ready(1, 1, age=100), ready(2, 1, age=100), ready(3, 4)), LIMITS, 0) == NOTHING
@@ -131,25 +131,25 @@ def test_a_worn_process_serves_on_while_the_fresh_ones_are_full() -> None:
 
 def test_without_room_for_a_successor_one_worn_process_at_a_time_is_given_up() -> None:
     worn = (ready(1, 2, age=100), ready(2, 1, age=100), ready(3, 1, age=200))
-    assert maintain(worn, LIMITS, 0) == Maintenance(start=False, drain=(3,), retire=())
+    assert maintain(worn, LIMITS, 0) == PoolMaintenance(start=False, drain=(3,), retire=())
 
 
 def test_a_pool_of_one_is_renewed_when_it_is_idle() -> None:
     alone = replace(LIMITS, max_processes=1)
     assert maintain((ready(1, 1, age=100),), alone, 0) == NOTHING
-    assert maintain((ready(1, 0, age=100),), alone, 0) == Maintenance(start=False, drain=(), retire=(1,))
+    assert maintain((ready(1, 0, age=100),), alone, 0) == PoolMaintenance(start=False, drain=(), retire=(1,))
 
 
 def test_an_idle_worn_process_that_is_not_needed_goes_without_a_successor() -> None:
     lazy = replace(LIMITS, min_processes=0)
-    assert maintain((ready(1, age=100),), lazy, 0) == Maintenance(start=False, drain=(), retire=(1,))
+    assert maintain((ready(1, age=100),), lazy, 0) == PoolMaintenance(start=False, drain=(), retire=(1,))
 
 
 def test_no_pool_of_up_to_three_processes_is_ever_told_to_break_a_limit() -> None:
     kinds = [
         (state, running, age)
-        for state, running, age in product(State, (0, 1, 2, 4), (0.0, 100.0))
-        if not (state is State.STARTING and (running or age))
+        for state, running, age in product(ProcessState, (0, 1, 2, 4), (0.0, 100.0))
+        if not (state is ProcessState.STARTING and (running or age))
     ]
     pools = [
         tuple(ProcessInfo(key, state, running, 0, age) for key, (state, running, age) in enumerate(some))
@@ -164,7 +164,7 @@ def test_no_pool_of_up_to_three_processes_is_ever_told_to_break_a_limit() -> Non
         by_key = {seat.key: seat for seat in seats}
         where = assign(seats, limits, waiting)
         if isinstance(where, Use):
-            assert by_key[where.key].state is State.READY
+            assert by_key[where.key].state is ProcessState.READY
             assert by_key[where.key].turns_running < limits.max_turns_running
         else:
             assert isinstance(where, Refuse) == (waiting >= limits.max_waiting)
@@ -172,17 +172,19 @@ def test_no_pool_of_up_to_three_processes_is_ever_told_to_break_a_limit() -> Non
         upkeep = maintain(seats, limits, waiting)
         assert not (upkeep.start and len(seats) >= most)
         assert all(
-            by_key[key].state is State.READY and by_key[key].turns_running and is_worn(by_key[key], limits)
+            by_key[key].state is ProcessState.READY
+            and by_key[key].turns_running
+            and is_worn(by_key[key], limits)
             for key in upkeep.drain
         )
         assert all(
             not by_key[key].turns_running
-            and (by_key[key].state is State.DRAINING or is_worn(by_key[key], limits))
+            and (by_key[key].state is ProcessState.DRAINING or is_worn(by_key[key], limits))
             for key in upkeep.retire
         )
         leaves = {*upkeep.drain, *upkeep.retire}
-        serves = [s for s in seats if s.state is not State.DRAINING and s.key not in leaves]
-        if any(s.turns_running and s.state is State.READY for s in seats):
+        serves = [s for s in seats if s.state is not ProcessState.DRAINING and s.key not in leaves]
+        if any(s.turns_running and s.state is ProcessState.READY for s in seats):
             assert serves, "a pool in use is never left without a process to serve"
 
 
@@ -212,9 +214,9 @@ class PoolPlay(RuleBasedStateMachine):
         for _ in range(20):
             upkeep = maintain(tuple(self.seats.values()), self.limits, self.waiting)
             for key in upkeep.drain:
-                self.change(key, state=State.DRAINING)
+                self.change(key, state=ProcessState.DRAINING)
             for key in upkeep.retire:
-                self.change(key, state=State.DRAINING)
+                self.change(key, state=ProcessState.DRAINING)
                 self.ending.add(key)
             if not upkeep.start:
                 return
@@ -224,7 +226,7 @@ class PoolPlay(RuleBasedStateMachine):
 
     def take(self, key: int) -> None:
         seat = self.seats[key]
-        assert seat.state is State.READY
+        assert seat.state is ProcessState.READY
         self.change(key, turns_running=seat.turns_running + 1, turns_served=seat.turns_served + 1)
 
     @rule()
@@ -244,11 +246,11 @@ class PoolPlay(RuleBasedStateMachine):
         self.change(key, turns_running=self.seats[key].turns_running - 1)
         self.settle()
 
-    @precondition(lambda self: any(seat.state is State.STARTING for seat in self.seats.values()))
+    @precondition(lambda self: any(seat.state is ProcessState.STARTING for seat in self.seats.values()))
     @rule(data=st.data())
     def a_process_is_ready(self, data: st.DataObject) -> None:
-        some = [k for k, seat in self.seats.items() if seat.state is State.STARTING]
-        self.change(data.draw(st.sampled_from(some)), state=State.READY)
+        some = [k for k, seat in self.seats.items() if seat.state is ProcessState.STARTING]
+        self.change(data.draw(st.sampled_from(some)), state=ProcessState.READY)
         self.settle()
 
     @precondition(lambda self: self.seats)
@@ -262,7 +264,7 @@ class PoolPlay(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1.0, 60.0]))
     def time_passes(self, seconds: float) -> None:
         for key, seat in self.seats.items():
-            if seat.state is not State.STARTING:
+            if seat.state is not ProcessState.STARTING:
                 self.change(key, age=seat.age + seconds)
         self.settle()
 
@@ -280,7 +282,7 @@ class PoolPlay(RuleBasedStateMachine):
     @invariant()
     def the_pool_stays_warm(self) -> None:
         full = len(self.seats) == self.limits.max_processes
-        assert full or any(seat.state is not State.DRAINING for seat in self.seats.values())
+        assert full or any(seat.state is not ProcessState.DRAINING for seat in self.seats.values())
 
 
 PoolPlay.TestCase.settings = settings(stateful_step_count=40, deadline=None)

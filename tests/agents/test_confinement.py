@@ -18,7 +18,13 @@ from codex_proxy.agents import confinement
 from codex_proxy.agents.acp.agent import AcpAgent
 from codex_proxy.agents.acp.spec import ACP_SPEC
 from codex_proxy.agents.codex.program import find_codex
-from codex_proxy.agents.confinement import MECHANISMS, Confinement, Found, Mechanism, find_confinement
+from codex_proxy.agents.confinement import (
+    MECHANISMS,
+    Confinement,
+    FoundConfinement,
+    Mechanism,
+    find_confinement,
+)
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.app import SystemClock, make_server
 from codex_proxy.commands.checkup import Check
@@ -44,7 +50,7 @@ for path in sys.argv[1:]:
 """
 
 
-async def found_here(wanted: Any, folder: Path, path: str = PATH, codex: str | None = "") -> Found:
+async def found_here(wanted: Any, folder: Path, path: str = PATH, codex: str | None = "") -> FoundConfinement:
     """What is found on this machine; `codex`: another program than the one that is found."""
     return await find_confinement(
         wanted, folder / "state", codex=find_codex(None, path) if codex == "" else codex, path=path

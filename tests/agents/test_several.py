@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.agents.agent import Agent, each_of, serving
-from codex_proxy.agents.attempts import FIRST_WAIT, MAX_WAIT, AttemptPlan, Target
+from codex_proxy.agents.attempts import FIRST_WAIT, MAX_WAIT, AttemptPlan, UpstreamTarget
 from codex_proxy.agents.base import NOTHING, Step
 from codex_proxy.agents.breaker import Breaker
 from codex_proxy.agents.member import AGAIN_SECONDS, Member, RefusedHereError, UpstreamRules
@@ -288,7 +288,7 @@ async def test_a_failing_upstream_is_left_alone_and_tried_again_by_the_clock() -
 # --- attempts ---------------------------------------------------------------------------------------
 
 
-def plan_of(*targets: Target, chance: float = 1.0) -> AttemptPlan:
+def plan_of(*targets: UpstreamTarget, chance: float = 1.0) -> AttemptPlan:
     return AttemptPlan(targets, lambda: chance)
 
 
@@ -299,16 +299,16 @@ def waits(plan: AttemptPlan, *failures: Failure) -> list[Any]:
 
 
 def test_an_upstream_is_asked_again_after_ever_longer_waits_of_which_chance_takes_a_half() -> None:
-    plan = plan_of(Target("a", "x", retries=7))
+    plan = plan_of(UpstreamTarget("a", "x", retries=7))
     expected = [("a", min(FIRST_WAIT * 2**index, MAX_WAIT)) for index in range(7)]
     assert waits(plan, *[DOWN] * 8) == [*expected, None]
-    assert waits(plan_of(Target("a", "x", retries=1), chance=0.0), DOWN) == [("a", FIRST_WAIT / 2)]
+    assert waits(plan_of(UpstreamTarget("a", "x", retries=1), chance=0.0), DOWN) == [("a", FIRST_WAIT / 2)]
 
 
 def test_a_limit_is_waited_for_as_long_as_it_asks_within_a_bound() -> None:
     longer = msgspec.structs.replace(LIMITED, retry_after=31.0)
-    assert waits(plan_of(Target("a", "x", retries=1)), LIMITED) == [("a", 2.0)]
-    assert waits(plan_of(Target("a", "x", retries=1, max_retry_after=30.0)), longer) == [None]
+    assert waits(plan_of(UpstreamTarget("a", "x", retries=1)), LIMITED) == [("a", 2.0)]
+    assert waits(plan_of(UpstreamTarget("a", "x", retries=1, max_retry_after=30.0)), longer) == [None]
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_a_limit_is_waited_for_as_long_as_it_asks_within_a_bound() -> None:
     ],
 )
 def test_the_kind_of_a_failure_says_who_is_asked_next(failure: Failure, expected: Sequence[Any]) -> None:
-    plan = plan_of(Target("a", "x", retries=1), Target("b", "x"))
+    plan = plan_of(UpstreamTarget("a", "x", retries=1), UpstreamTarget("b", "x"))
     assert waits(plan, *[failure] * len(expected)) == expected
 
 

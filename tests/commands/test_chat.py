@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from codex_proxy.commands.chat.conversation import ChatError, Conversation, Piece
+from codex_proxy.commands.chat.conversation import ChatError, ChatSession, Piece
 from codex_proxy.commands.chat.terminal import Screen
 from tests.commands.codexes import Done, command, environment
 from tests.http.serving import Proxy, fake_proxy, until
@@ -95,20 +95,20 @@ async def test_the_key_of_the_settings_goes_to_the_server_of_the_settings_only(t
 
 async def test_a_conversation_remembers_what_was_said_until_it_is_forgotten(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
-        conversation = Conversation(f"{proxy.url}/v1", "codex-5", None)
+        conversation = ChatSession(f"{proxy.url}/v1", "codex-5", None)
         await said(conversation, '[[fake:text say="first answer"]]')
         assert "first answer" in await said(conversation, "[[fake:echo]]")
         conversation.forget()
         assert "first answer" not in await said(conversation, "[[fake:echo]]")
 
 
-async def said(conversation: Conversation, text: str) -> str:
+async def said(conversation: ChatSession, text: str) -> str:
     return "".join([piece.text async for piece in conversation.ask(text) if piece.kind == "text"])
 
 
 async def test_a_question_that_failed_is_not_part_of_the_next(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
-        conversation = Conversation(f"{proxy.url}/v1", "codex-5", None)
+        conversation = ChatSession(f"{proxy.url}/v1", "codex-5", None)
         with pytest.raises(ChatError):
             await said(conversation, "[[fake:auth_401]] the failed question")
         assert "the failed question" not in await said(conversation, "[[fake:echo]]")
@@ -145,7 +145,7 @@ async def other_server(body: bytes, status: int = 200) -> AsyncIterator[str]:
 async def test_what_is_no_answer_is_a_fault_in_words(body: bytes, status: int, says: str) -> None:
     async with other_server(body, status) as url:
         with pytest.raises(ChatError, match=says):
-            await said(Conversation(url, "codex-5", None), "hi")
+            await said(ChatSession(url, "codex-5", None), "hi")
 
 
 # --- at a terminal --------------------------------------------------------------------------------

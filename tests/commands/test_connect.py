@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from codex_proxy.commands.connect.anthropic_clients import ANTHROPIC_CLIENTS
-from codex_proxy.commands.connect.client import Client, Entry
-from codex_proxy.commands.connect.command import NO_KEY, Target, entries_of, instructions
+from codex_proxy.commands.connect.client import ClientSetup, Entry
+from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, entries_of, instructions
 from codex_proxy.commands.connect.documents import DocumentError, changed
 from codex_proxy.commands.connect.table import BY_NAME, CLIENTS
 from scripts import gen_clients
@@ -28,7 +28,7 @@ from tests.http.serving import fake_proxy
 from tests.real.release import codex_path
 from tests.waiting import PATIENCE
 
-HERE = Target(base_url="http://127.0.0.1:11435/v1", model="codex-5", key=NO_KEY)
+HERE = ServerAccess(base_url="http://127.0.0.1:11435/v1", model="codex-5", key=NO_KEY)
 WITH_FILES = [client for client in CLIENTS if client.file is not None]
 NAMES = {
     *("continue", "cline", "zed", "aider", "open-webui", "librechat", "obsidian-copilot", "langchain"),
@@ -39,7 +39,7 @@ SAYS = "Hello from the deterministic fake agent."
 
 
 def name_of(client: Any) -> str:
-    return client.name if isinstance(client, Client) else str(client)
+    return client.name if isinstance(client, ClientSetup) else str(client)
 
 
 async def test_alone_it_lists_every_client(tmp_path: Path) -> None:
@@ -50,8 +50,8 @@ async def test_alone_it_lists_every_client(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=name_of)
-def test_what_is_printed_has_the_users_own_values_and_no_others(client: Client) -> None:
-    target = Target(base_url="http://10.0.0.9:1234/v1", model="my-model", key="my-key")
+def test_what_is_printed_has_the_users_own_values_and_no_others(client: ClientSetup) -> None:
+    target = ServerAccess(base_url="http://10.0.0.9:1234/v1", model="my-model", key="my-key")
     told = instructions(client, target)
     assert "http://10.0.0.9:1234" in told
     assert ("http://10.0.0.9:1234/v1" in told) == (client not in ANTHROPIC_CLIENTS)
@@ -97,7 +97,7 @@ def test_the_document_is_current() -> None:
 # --- writing --------------------------------------------------------------------------------------
 
 
-def read(client: Client, text: str) -> Any:
+def read(client: ClientSetup, text: str) -> Any:
     assert client.file is not None
     if client.file.format == "toml":
         return tomllib.loads(text)
@@ -105,7 +105,7 @@ def read(client: Client, text: str) -> Any:
 
 
 @pytest.mark.parametrize("client", WITH_FILES, ids=name_of)
-async def test_a_missing_file_is_made_for_the_user_alone(client: Client, tmp_path: Path) -> None:
+async def test_a_missing_file_is_made_for_the_user_alone(client: ClientSetup, tmp_path: Path) -> None:
     assert client.file is not None
     named = () if client.file.path else ("--file", "librechat.yaml")
     done = await command(tmp_path, "connect", client.name, "--write", *named)
@@ -273,7 +273,9 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(NAMES_OF_KEYS, VALUES, max_size=5), st.sampled_from(WITH_FILES))
-def test_whatever_else_is_in_a_file_is_still_there_afterwards(data: dict[str, Any], client: Client) -> None:
+def test_whatever_else_is_in_a_file_is_still_there_afterwards(
+    data: dict[str, Any], client: ClientSetup
+) -> None:
     assert client.file is not None
     mine = {entry.path[0] for entry in client.file.entries}
     data = {f"x{key}": value for key, value in data.items()}
@@ -297,7 +299,7 @@ def test_whatever_else_is_in_a_file_is_still_there_afterwards(data: dict[str, An
 @pytest.mark.parametrize("name", ["langchain", "openai-python", "anthropic-python"])
 async def test_the_python_that_is_printed_gets_an_answer(name: str, tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy:
-        target = Target(base_url=f"{proxy.url}/v1", model="codex-5", key=NO_KEY)
+        target = ServerAccess(base_url=f"{proxy.url}/v1", model="codex-5", key=NO_KEY)
         code = target.filled(BY_NAME[name].text)
         out = await asyncio.to_thread(run, [sys.executable, "-c", code], tmp_path)
         assert out == f"{SAYS}\n"

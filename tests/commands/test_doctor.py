@@ -15,7 +15,7 @@ from codex_proxy.agents.codex import checks as codex_checks
 from codex_proxy.agents.codex.program import NEWEST_TESTED, Version
 from codex_proxy.commands import doctor as doctor_module
 from codex_proxy.commands.doctor import examine
-from codex_proxy.config import Origin, Settings, load, origins, variables_of
+from codex_proxy.config import Settings, SettingSource, load, origins, variables_of
 from tests.codex_schemas import NEWEST, ONE_CALL_AT_A_TIME, TOO_OLD
 from tests.commands.codexes import Done, codex, command, environment
 from tests.http.serving import fake_proxy
@@ -360,7 +360,7 @@ def test_a_variable_that_is_told_is_the_one_that_counts(
         for each in variables_of(field):
             monkeypatch.delenv(each, raising=False)
     default = getattr(load({}, None), name)
-    assert origins({}, None)[name] == Origin("default")
+    assert origins({}, None)[name] == SettingSource("default")
     for text in TRIED:
         monkeypatch.setenv(variable, text)
         try:
@@ -371,7 +371,7 @@ def test_a_variable_that_is_told_is_the_one_that_counts(
             break
     else:
         pytest.fail(f"{variable} changes nothing")
-    assert origins({}, None)[name] == Origin("variable", variable)
+    assert origins({}, None)[name] == SettingSource("variable", variable)
 
 
 @pytest.mark.real

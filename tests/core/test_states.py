@@ -14,8 +14,8 @@ from codex_proxy.process import child
 TABLES = pytest.mark.parametrize(
     ("table", "end"),
     [
-        pytest.param(turn_states.TABLE, turn_states.State.DONE, id="turn"),
-        pytest.param(child.TABLE, child.State.ENDED, id="child"),
+        pytest.param(turn_states.TABLE, turn_states.TurnState.DONE, id="turn"),
+        pytest.param(child.TABLE, child.ChildState.ENDED, id="child"),
     ],
 )
 

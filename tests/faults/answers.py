@@ -6,7 +6,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response
 
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.surfaces.errors import Row, row_of
+from codex_proxy.surfaces.errors import FaultRow, row_of
 from tests.faults.scene import Mode
 from tests.http.serving import Answer
 from tests.http_responses.asking import events_of
@@ -97,5 +97,5 @@ def is_broken_stream(answer: Answer, mode: Mode, kind: FaultKind, text: str) -> 
     assert sum(OPENS.get(event["type"], 0) for event in told) == 0, "an item is left open"
 
 
-def _row(mode: Mode, kind: FaultKind) -> Row:
+def _row(mode: Mode, kind: FaultKind) -> FaultRow:
     return row_of(Failure(kind=kind, message=""), mode.surface)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.commands.connect.command import NO_KEY, Target
+from codex_proxy.commands.connect.command import NO_KEY, ServerAccess
 from codex_proxy.commands.connect.table import BY_NAME
 from tests.http.serving import fake_proxy
 from tests.npm import installed
@@ -77,6 +77,6 @@ async def test_both_sdks_read_every_answer_streamed_as_whole(tmp_path: Path, dia
 
 async def test_the_javascript_that_connect_prints_gets_an_answer(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy:
-        target = Target(base_url=f"{proxy.url}/v1", model="codex-5", key=NO_KEY)
+        target = ServerAccess(base_url=f"{proxy.url}/v1", model="codex-5", key=NO_KEY)
         out = await run(target.filled(BY_NAME["anthropic-node"].text), tmp_path)
     assert out == f"{TEXT}\n"

@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 
 from codex_proxy.core.items import TextPart
 from codex_proxy.mcp.config import StdioServer
-from codex_proxy.mcp.interfaces import Process, ProcessListener, StartError
+from codex_proxy.mcp.interfaces import Process, ProcessListener, ProgramStartError
 from codex_proxy.mcp.values import McpResult
 from codex_proxy.process.child import Command, SpawnError, spawn
 from tests.waiting import PATIENCE
@@ -50,7 +50,7 @@ async def start_child(
     try:
         return await spawn(command, listener)
     except SpawnError as error:
-        raise StartError(str(error)) from error
+        raise ProgramStartError(str(error)) from error
 
 
 def stdio(label: str, *options: str, env: dict[str, str] | None = None) -> StdioServer:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from codex_proxy.agents.claude_code.launch import NEWEST_TESTED, version_text
-from codex_proxy.commands.connect.command import NO_KEY, Target, entries_of
+from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, entries_of
 from codex_proxy.commands.connect.documents import changed
 from codex_proxy.commands.connect.table import BY_NAME
 from tests.npm import installed
@@ -125,7 +125,7 @@ async def claude_code(
     user, workdir = folder / "user", folder / "work"
     for each in (user / ".claude", workdir):
         each.mkdir(parents=True, exist_ok=True)
-    target = Target(base_url=f"{url}/v1", model=model, key=NO_KEY)
+    target = ServerAccess(base_url=f"{url}/v1", model=model, key=NO_KEY)
     (user / ".claude" / "settings.json").write_text(
         changed("", "json", entries_of(BY_NAME["claude-code"], target))
     )

@@ -41,7 +41,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.runs.idle_sessions import IdleLimits
 from codex_proxy.runs.run import Deadlines, Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
-from codex_proxy.tools.checks import Check, StrictForm, Verdict
+from codex_proxy.tools.checks import StrictForm, TextCheck, Verdict
 from codex_proxy.workers.schema_checks import STOPPING, SchemaChecks
 from tests.runs.actors import WordAgent, WordDialect, WordTransport, end_of, read, text_of
 from tests.runs.virtual import settled, virtual
@@ -379,7 +379,7 @@ class HeldChecks(SchemaChecks):
         super().__init__()
         self.asked: list[asyncio.Future[Verdict]] = []
 
-    async def of_texts(self, checks: Sequence[Check]) -> list[Verdict]:
+    async def of_texts(self, checks: Sequence[TextCheck]) -> list[Verdict]:
         new = [asyncio.get_running_loop().create_future() for _ in checks]
         self.asked += new
         return list(await asyncio.gather(*new))

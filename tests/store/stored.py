@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from codex_proxy.store.base import Append, Conversation, PageRequest, Store, StoredItem, StoredResponse
+from codex_proxy.store.base import Append, PageRequest, Store, StoredConversation, StoredItem, StoredResponse
 
 OWNER = "key-1"
 OTHER = "key-2"
@@ -58,8 +58,8 @@ def response(
     )
 
 
-def conversation(id: str, *, owner: str = OWNER, **metadata: str) -> Conversation:
-    return Conversation(owner=owner, id=id, created=1_700_000_000.0, metadata=metadata)
+def conversation(id: str, *, owner: str = OWNER, **metadata: str) -> StoredConversation:
+    return StoredConversation(owner=owner, id=id, created=1_700_000_000.0, metadata=metadata)
 
 
 async def turn(

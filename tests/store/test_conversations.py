@@ -7,12 +7,12 @@ import pytest
 from codex_proxy.store.base import (
     MAX_METADATA_KEYS,
     Append,
-    Conversation,
     ItemReference,
     NotStored,
     PageRequest,
     Store,
     StoreConflict,
+    StoredConversation,
 )
 from tests.store.stored import (
     OTHER,
@@ -184,7 +184,7 @@ async def test_a_deleted_item_stays_where_another_conversation_refers_to_it(stor
     await store.add_conversation(conversation("conv_1"), items("a", "b"))
     await store.add_conversation(conversation("conv_2"), [ItemReference("a")])
     after = await store.delete_item(OWNER, "conv_1", "a")
-    assert after == Conversation(owner=OWNER, id="conv_1", created=after.created, version=2)
+    assert after == StoredConversation(owner=OWNER, id="conv_1", created=after.created, version=2)
     assert await conversation_ids(store, "conv_1") == ["b"]
     assert await conversation_ids(store, "conv_2") == ["a"]
     await store.delete_item(OWNER, "conv_2", "a")

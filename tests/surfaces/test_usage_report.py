@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from codex_proxy.core.faults import Fault
-from codex_proxy.surfaces.usage_report import DAY, HOUR, Report, Row, page_of, report_of
+from codex_proxy.surfaces.usage_report import DAY, HOUR, UsageReport, UsageRow, page_of, report_of
 
 MIDNIGHT = 19_675 * DAY
 NOW = MIDNIGHT + 10 * HOUR + 17.5
 
 
-def asked(**query: Any) -> Report:
+def asked(**query: Any) -> UsageReport:
     return report_of([(name, str(value)) for name, value in query.items()], now=NOW)
 
 
@@ -23,11 +23,11 @@ def refusal(*query: tuple[str, str]) -> tuple[str | None, str]:
     return raised.value.failure.param, raised.value.failure.message
 
 
-def row(start: int, model: str = "") -> Row:
-    return Row(start, model, 3, 1, 1, 100, 40, 50, 20)
+def row(start: int, model: str = "") -> UsageRow:
+    return UsageRow(start, model, 3, 1, 1, 100, 40, 50, 20)
 
 
-def page(report: Report, *rows: Row, **more: Any) -> dict[str, Any]:
+def page(report: UsageReport, *rows: UsageRow, **more: Any) -> dict[str, Any]:
     given: dict[str, Any] = {"key": "me", "durable": True, "since": 5}
     return page_of(report, rows, **given | more)
 

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from codex_proxy.tools.checks import Check, Verdict
+from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.workers import schema_checks
 from codex_proxy.workers.schema_checks import STOPPING, TOO_LONG, SchemaChecks
 from codex_proxy.workers.schema_worker import MEMORY_BYTES
@@ -45,7 +45,7 @@ async def checks() -> AsyncIterator[SchemaChecks]:
 
 
 async def of_text(checks: SchemaChecks, schema: Any, text: str) -> Verdict:
-    (verdict,) = await checks.of_texts([Check(raw(schema), text)])
+    (verdict,) = await checks.of_texts([TextCheck(raw(schema), text)])
     return verdict
 
 
@@ -98,7 +98,7 @@ async def test_strict_forms_are_kept_within_bounds(
 
 
 async def test_nulls_are_taken_out_of_a_text_that_is_checked_in_a_process(checks: SchemaChecks) -> None:
-    (verdict,) = await checks.of_texts([Check(raw(LONG), '{"a":null}', fitted=True)])
+    (verdict,) = await checks.of_texts([TextCheck(raw(LONG), '{"a":null}', fitted=True)])
     assert verdict == Verdict(rewritten="{}")
     assert len(checks.workers) == 1
 

@@ -15,7 +15,7 @@ import structlog
 from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.acp.dialect import AcpTurn
 from codex_proxy.agents.acp.failures import failure_of_error
-from codex_proxy.agents.acp.presets import CAPABILITIES, Preset
+from codex_proxy.agents.acp.presets import CAPABILITIES, AcpPreset
 from codex_proxy.agents.acp.process import AcpProcess, AcpTransport, spawn_fault
 from codex_proxy.agents.acp.program import Declared, Program
 from codex_proxy.agents.acp.prompt import first_prompt
@@ -74,10 +74,10 @@ class ProcessScope(msgspec.Struct, frozen=True):
     sandbox: Sandbox = "danger-full-access"
 
 
-class Launch(msgspec.Struct, frozen=True, kw_only=True):
+class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
     """How the program is started: the command, the folder of the probe session, and how the process is confined."""
 
-    preset: Preset
+    preset: AcpPreset
     command: Command
     workdir: str
     unconfined: bool = False
@@ -148,7 +148,7 @@ class AcpAgent:
     off: Mapping[str, tuple[str, ...]] = {}
     any_model = False
 
-    def __init__(self, launch: Launch, clock: Clock) -> None:
+    def __init__(self, launch: AcpLaunch, clock: Clock) -> None:
         self.name = launch.preset.name
         self.warning = launch.warning
         self.version = ""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from codex_proxy.agents.acp.agent import PROBE_SECONDS, START_SECONDS, Launch
+from codex_proxy.agents.acp.agent import PROBE_SECONDS, START_SECONDS, AcpLaunch
 from codex_proxy.agents.acp.failures import failure_of_error
-from codex_proxy.agents.acp.presets import Preset
+from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.acp.process import AcpProcess
 from codex_proxy.agents.acp.program import Declared, Program
 from codex_proxy.agents.acp.session_setup import offer_of
@@ -17,7 +17,7 @@ from codex_proxy.process.child import SpawnError
 
 
 async def check_program(
-    preset: Preset, launch_of: Callable[[], Awaitable[Launch]], command_setting: str
+    preset: AcpPreset, launch_of: Callable[[], Awaitable[AcpLaunch]], command_setting: str
 ) -> list[Check]:
     """Starts the program, opens a session, and ends the program, without running a turn. Returns the checks.
     `launch_of` returns how it is started, or raises `NoAgentError`. `command_setting`: where the operator names the
@@ -43,14 +43,14 @@ async def check_program(
     return [_of_release(preset, declared), session, *_of_confinement(launch)]
 
 
-def _not_started(preset: Preset, message: str, command_setting: str) -> Check:
+def _not_started(preset: AcpPreset, message: str, command_setting: str) -> Check:
     advice = (
         f"Install it: npm install -g {preset.package}" if preset.package else f"Look at {command_setting}."
     )
     return Check(name="agent", status="failed", message=message, advice=advice)
 
 
-def _of_confinement(launch: Launch) -> list[Check]:
+def _of_confinement(launch: AcpLaunch) -> list[Check]:
     """Returns the check of what confines the program; none where the settings ask for nothing."""
     if not launch.warning:
         return []
@@ -62,7 +62,7 @@ def _of_confinement(launch: Launch) -> list[Check]:
     return [Check(name="confinement", status="warning", message=launch.warning, advice=advice, facts=facts)]
 
 
-def _of_release(preset: Preset, declared: Declared) -> Check:
+def _of_release(preset: AcpPreset, declared: Declared) -> Check:
     facts: dict[str, Fact] = {"version": declared.version, "tested": preset.tested or None}
     title = declared.name or preset.title
     message = f"{title} {declared.version or 'of an unknown release'} speaks ACP."

@@ -44,7 +44,7 @@ from codex_proxy.agents.acp.messages import (
 from codex_proxy.agents.acp.program import Program
 from codex_proxy.agents.acp.prompt import first_prompt, later_prompt
 from codex_proxy.agents.acp.session_setup import UNNAMED_MODEL, Request, offer_of
-from codex_proxy.agents.acp.turn_states import CLIENT_WAITS, TABLE, Change, State
+from codex_proxy.agents.acp.turn_states import CLIENT_WAITS, TABLE, TurnChange, TurnState
 from codex_proxy.agents.acp.updates import INFO, UpdateReader, session_failure
 from codex_proxy.agents.acp.usage import UsageCounter
 from codex_proxy.agents.base import NOTHING, Decision, Ended, Reply, Step, ToolReply
@@ -156,7 +156,7 @@ class AcpTurn:
 
     @property
     def finished(self) -> bool:
-        return self._state is State.DONE
+        return self._state is TurnState.DONE
 
     def begin(self, turn: Turn) -> Step:
         self._turn = without_content(turn)
@@ -172,7 +172,7 @@ class AcpTurn:
 
     @property
     def thread(self) -> str:
-        return self.session if self._state is State.REUSABLE and self._program.reopening else ""
+        return self.session if self._state is TurnState.REUSABLE and self._program.reopening else ""
 
     def reopen(self, turn: Turn, thread: str, new_items: Sequence[HistoryItem]) -> Step:
         self._turn = without_content(turn)
@@ -202,9 +202,9 @@ class AcpTurn:
 
     @property
     def can_resume(self) -> bool:
-        if self._state is State.REUSABLE:
+        if self._state is TurnState.REUSABLE:
             return True
-        return self._state is State.PROMPTING and bool(self._waiting) and not self._broken
+        return self._state is TurnState.PROMPTING and bool(self._waiting) and not self._broken
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
         if not self.can_resume:
@@ -212,7 +212,7 @@ class AcpTurn:
             return self._take_step()
         self._turn = without_content(turn)
         self._events.append(TurnStarted(self.session, self._model or turn.model))
-        if self._state is State.REUSABLE:
+        if self._state is TurnState.REUSABLE:
             self._reader.start_turn(self._tools)
             self._usage.start_turn()
             self._rejected = False
@@ -227,7 +227,7 @@ class AcpTurn:
         return self._take_step()
 
     def receive(self, lines: Sequence[Input]) -> Step:
-        active = self._state is State.PROMPTING
+        active = self._state is TurnState.PROMPTING
         for message in lines:
             if isinstance(message, Message):
                 update = message.params.update
@@ -241,7 +241,7 @@ class AcpTurn:
                     self._reader.retry(message.text)
             else:
                 self._handle_tool_server(message)
-            active = self._state is State.PROMPTING
+            active = self._state is TurnState.PROMPTING
         return self._take_step()
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
@@ -257,15 +257,15 @@ class AcpTurn:
         if self._state in CLIENT_WAITS:
             self._close_items()
             self._events.append(TurnEnded(Stop.INTERRUPTED))
-        if self._state is State.PROMPTING:
+        if self._state is TurnState.PROMPTING:
             self._writes += [answer(id, CANCELLED) for id, _ in self._permissions.values()]
             self._permissions.clear()
             self._writes.append(notification("session/cancel", {"sessionId": self.session}))
             self._waiting.clear()
             self._new_calls.clear()
-        if self._state is not State.CANCELLING:
-            self._change(Change.UNWANTED)
-            if self._state is State.DONE:
+        if self._state is not TurnState.CANCELLING:
+            self._change(TurnChange.UNWANTED)
+            if self._state is TurnState.DONE:
                 self._close_session(self.session)
             else:
                 self._stop_if_answered()
@@ -275,7 +275,7 @@ class AcpTurn:
         if self._state in CLIENT_WAITS:
             self._close_items()
             self._events.append(TurnEnded(Stop.FAILED, "provider", failure_from_exit(ended)))
-        self._change(Change.PROCESS_ENDED)
+        self._change(TurnChange.PROCESS_ENDED)
         self._handlers.clear()
         events = self._events[:]
         self._events.clear()
@@ -310,7 +310,7 @@ class AcpTurn:
             self._fail(UNREADABLE_ANSWER)
             return
         self.session = session
-        if self._state is not State.OPENING:
+        if self._state is not TurnState.OPENING:
             return
         failure = self._plan_setup(message.result)
         if failure is not None:
@@ -369,7 +369,7 @@ class AcpTurn:
             self._send_prompt(blocks)
 
     def _set_up(self, message: Message, on_refusal: Callable[[RpcError], Failure]) -> None:
-        if self._state is not State.OPENING:
+        if self._state is not TurnState.OPENING:
             return
         if message.error is not None:
             self._fail(on_refusal(message.error))
@@ -377,7 +377,7 @@ class AcpTurn:
             self._go_on_opening()
 
     def _send_prompt(self, blocks: list[dict[str, Any]]) -> None:
-        self._change(Change.PROMPTED)
+        self._change(TurnChange.PROMPTED)
         params = {"sessionId": self.session, "prompt": blocks}
         self._request("session/prompt", params, self._prompt_answered)
 
@@ -407,7 +407,7 @@ class AcpTurn:
             self._writes.append(refusal(id))
             return
         call, options = message.params.tool_call, message.params.options
-        if self._state is not State.PROMPTING or call is None:
+        if self._state is not TurnState.PROMPTING or call is None:
             self._writes.append(answer(id, CANCELLED))
             return
         turn = self._turn
@@ -422,7 +422,7 @@ class AcpTurn:
         self._events.append(ApprovalRequested(name, kind, ""))
 
     def _prompt_answered(self, message: Message) -> None:
-        if self._state is not State.PROMPTING:
+        if self._state is not TurnState.PROMPTING:
             return
         if message.error is not None:
             self._reader.drop_held()
@@ -468,7 +468,7 @@ class AcpTurn:
         match message:
             case ToolsListed():
                 self._listed(message)
-            case ToolCalled() if self._state is State.PROMPTING:
+            case ToolCalled() if self._state is TurnState.PROMPTING:
                 self._usage.add_model_call()
                 self._new_calls.append(message)
                 self._settled = False
@@ -487,7 +487,7 @@ class AcpTurn:
         self._tools_listed = True
         if not message.in_time:
             self._events.append(Notice("tools_not_listed"))
-        if self._state is State.OPENING and self.session and not self._handlers:
+        if self._state is TurnState.OPENING and self.session and not self._handlers:
             self._go_on_opening()
 
     def _are_all_called(self) -> bool:
@@ -501,7 +501,7 @@ class AcpTurn:
         """Asks the client for the outputs of all new calls, which ends the step."""
         calls, self._new_calls = self._new_calls, []
         self._settled = False
-        if not calls or self._state is not State.PROMPTING:
+        if not calls or self._state is not TurnState.PROMPTING:
             return
         self._reader.end_texts()
         for call in calls:
@@ -536,9 +536,9 @@ class AcpTurn:
     # --- the end --------------------------------------------------------------------------------
 
     def _fail(self, failure: Failure) -> None:
-        if self._reopening and self._state is State.OPENING:
+        if self._reopening and self._state is TurnState.OPENING:
             self.lost, self.session, failure = True, "", SESSION_LOST
-        if self._state in CLIENT_WAITS or self._state is State.REUSABLE:
+        if self._state in CLIENT_WAITS or self._state is TurnState.REUSABLE:
             self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
     def _end(self, ended: TurnEnded, *, well: bool = False) -> None:
@@ -550,17 +550,17 @@ class AcpTurn:
         self._waiting.clear()
         self._new_calls.clear()
         self._permissions.clear()
-        if self._state in CLIENT_WAITS or self._state is State.REUSABLE:
-            self._change(Change.ENDED_WELL if well else Change.ENDED_BADLY)
+        if self._state in CLIENT_WAITS or self._state is TurnState.REUSABLE:
+            self._change(TurnChange.ENDED_WELL if well else TurnChange.ENDED_BADLY)
 
     def _close_items(self) -> None:
-        if self._state is State.PROMPTING:
+        if self._state is TurnState.PROMPTING:
             self._reader.end_texts()
 
     def _stop_if_answered(self) -> None:
         """Closes the session of a cancelled turn once the agent has answered every request of this server."""
-        if self._state is State.CANCELLING and not self._handlers:
-            self._change(Change.STOPPED)
+        if self._state is TurnState.CANCELLING and not self._handlers:
+            self._change(TurnChange.STOPPED)
             self._close_session(self.session)
 
     def _close_session(self, session: str) -> None:
@@ -570,7 +570,7 @@ class AcpTurn:
             id = request_id(self._channel, self._requests)
             self._writes.append(request(id, "session/close", {"sessionId": session}))
 
-    def _change(self, change: Change) -> None:
+    def _change(self, change: TurnChange) -> None:
         self._state = TABLE[self._state, change]
 
     def _take_step(self) -> Step:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.acp.messages import AUTH_REQUIRED, INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
-from codex_proxy.agents.acp.presets import Preset
+from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.failures import MESSAGES, cleaned, failure_from_text
 from codex_proxy.core.events import Retrying
 from codex_proxy.core.faults import Failure, FaultKind
@@ -66,7 +66,7 @@ CATEGORIES: Final = {
 """The kind of fault for each value of `sessionFailure.category` in the `_meta` of a result."""
 
 
-def failure_of_error(error: RpcError, preset: Preset) -> Failure:
+def failure_of_error(error: RpcError, preset: AcpPreset) -> Failure:
     """Returns the failure of a turn whose request was answered with a JSON-RPC error."""
     text = _text_of(error)
     kind = None
@@ -83,7 +83,7 @@ def failure_of_error(error: RpcError, preset: Preset) -> Failure:
     return failure_of_text(text, preset, kind=kind, status=status)
 
 
-def failure_of_session(failure: dict[str, Any], preset: Preset) -> Failure:
+def failure_of_session(failure: dict[str, Any], preset: AcpPreset) -> Failure:
     """Returns the failure of a turn whose result has a `sessionFailure` in its `_meta`; `failure` is that object.
     Its fields may have any type: those that cannot be read are ignored.
     """
@@ -93,7 +93,7 @@ def failure_of_session(failure: dict[str, Any], preset: Preset) -> Failure:
 
 
 def failure_of_text(
-    text: str, preset: Preset, *, kind: FaultKind | None = None, status: int | None = None
+    text: str, preset: AcpPreset, *, kind: FaultKind | None = None, status: int | None = None
 ) -> Failure:
     """Returns the failure that an agent's error text describes. `kind` is the agent's own category, `status` the
     HTTP status that it reports; each is None if it reports none. The text takes precedence over both.
@@ -108,7 +108,7 @@ def failure_of_text(
     return found if told is found.kind else msgspec.structs.replace(found, kind=told, message=message)
 
 
-def retry_event(text: str, preset: Preset) -> Retrying:
+def retry_event(text: str, preset: AcpPreset) -> Retrying:
     """Returns the event for a model call that the agent repeats. `text`: the agent's message about that. The event
     has the failure of the call if the text shows its kind.
     """
@@ -136,7 +136,7 @@ def _kind_in(text: str) -> FaultKind | None:
     return K.UPSTREAM_ERROR if SERVER_ERROR.search(text) else None
 
 
-def not_signed_in(preset: Preset, text: str = "") -> Failure:
+def not_signed_in(preset: AcpPreset, text: str = "") -> Failure:
     """Returns the failure of an agent that is not signed in, with the preset's advice. `text`: the agent's own
     words."""
     said = cleaned(text)
@@ -146,7 +146,7 @@ def not_signed_in(preset: Preset, text: str = "") -> Failure:
     return Failure(kind=K.AGENT_NOT_AUTHENTICATED, message=message)
 
 
-def unknown_model(model: str, preset: Preset) -> Failure:
+def unknown_model(model: str, preset: AcpPreset) -> Failure:
     """Returns the failure of a turn for a model that the agent does not offer."""
     message = (
         f"{preset.title} does not offer the model '{model[:100]}'. GET /v1/models lists those that it does."

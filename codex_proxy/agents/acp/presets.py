@@ -21,7 +21,7 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
 runs."""
 
 
-class Preset(msgspec.Struct, frozen=True, kw_only=True):
+class AcpPreset(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one agent that speaks ACP."""
 
     name: str
@@ -80,7 +80,7 @@ _CLAUDE_KEYS: Final = (
     *("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "IS_SANDBOX", "CLAUDE_CODE_MAX_RETRIES"),
 )
 
-GEMINI: Final = Preset(
+GEMINI: Final = AcpPreset(
     name="gemini",
     title="Gemini CLI",
     # An untrusted folder gets no MCP servers, and so no tools of the client.
@@ -101,7 +101,7 @@ GEMINI: Final = Preset(
     silence_hint="Gemini CLI says nothing while its model server is too busy or fails: it asks again up to 10 times. "
     'With `"general": {"maxAttempts": 1}` in its settings.json it tells the error at once.',
 )
-QWEN: Final = Preset(
+QWEN: Final = AcpPreset(
     name="qwen",
     title="Qwen Code",
     argv=("qwen", "--acp"),
@@ -119,7 +119,7 @@ QWEN: Final = Preset(
     silence_hint="Qwen Code says nothing while its model server is too busy or fails: it asks again for more than a "
     "minute.",
 )
-OPENCODE: Final = Preset(
+OPENCODE: Final = AcpPreset(
     name="opencode",
     title="opencode",
     argv=("opencode", "acp", "--print-logs", "--log-level", "ERROR"),
@@ -142,7 +142,7 @@ OPENCODE: Final = Preset(
     r'(?P<error>(?:[^"\\]|\\.)*)',
     silence_hint="opencode may be waiting for a model server that it cannot reach, or that takes long to answer.",
 )
-COPILOT: Final = Preset(
+COPILOT: Final = AcpPreset(
     name="copilot",
     title="Copilot CLI",
     argv=("copilot", "--acp"),
@@ -164,7 +164,7 @@ COPILOT: Final = Preset(
     errors_as_text=True,
     lists_late=True,
 )
-CLAUDE_ACP: Final = Preset(
+CLAUDE_ACP: Final = AcpPreset(
     name="claude-acp",
     title="Claude Code by its ACP adapter",
     argv=("claude-agent-acp",),
@@ -185,7 +185,7 @@ CLAUDE_ACP: Final = Preset(
     state_folders=(".claude",),
     sign_in="Run `claude` once and sign in, or set ANTHROPIC_API_KEY.",
 )
-CODEX_ACP: Final = Preset(
+CODEX_ACP: Final = AcpPreset(
     name="codex-acp",
     title="Codex by its ACP adapter",
     argv=("codex-acp",),
@@ -202,7 +202,7 @@ CODEX_ACP: Final = Preset(
     null_usage_fails=True,
 )
 
-PRESETS: Final[Mapping[str, Preset]] = {
+PRESETS: Final[Mapping[str, AcpPreset]] = {
     preset.name: preset for preset in (GEMINI, QWEN, OPENCODE, COPILOT, CLAUDE_ACP, CODEX_ACP)
 }
 

@@ -38,7 +38,7 @@ class AcpProcess:
     """A process that serves many sessions at once. Call `start`, then `open_channel` for each session."""
 
     def __init__(self, error_log: str = "") -> None:
-        """`error_log`: the regular expression of the same name in `Preset`."""
+        """`error_log`: the regular expression of the same name in `AcpPreset`."""
         self.connection = Connection(CLIENT_NAME, __version__)
         self.exit: Exit | None = None
         """How the process ended; None before that."""

@@ -10,7 +10,7 @@ import msgspec
 
 from codex_proxy.agents.acp.failures import CLIENT_META
 from codex_proxy.agents.acp.messages import PROTOCOL_VERSION
-from codex_proxy.agents.acp.presets import CAPABILITIES, READ_ONLY_MODES, Preset
+from codex_proxy.agents.acp.presets import CAPABILITIES, READ_ONLY_MODES, AcpPreset
 from codex_proxy.agents.base import Capability
 from codex_proxy.core.turn import Sandbox
 
@@ -73,7 +73,7 @@ def declared_in(result: object) -> Declared:
 class Program(msgspec.Struct, frozen=True):
     """The facts about an agent program that its dialect needs."""
 
-    preset: Preset
+    preset: AcpPreset
     declared: Declared = Declared()
     unconfined: bool = False
     """Whether the operator allows the agent to run commands and write without asking, in the widest sandbox."""

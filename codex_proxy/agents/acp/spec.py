@@ -19,20 +19,20 @@ from codex_proxy.agents.acp.presets import (
     GEMINI,
     OPENCODE,
     QWEN,
-    Preset,
+    AcpPreset,
 )
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 
 if TYPE_CHECKING:
-    from codex_proxy.agents.acp.agent import Launch
+    from codex_proxy.agents.acp.agent import AcpLaunch
     from codex_proxy.agents.agent import Agent
     from codex_proxy.commands.checkup import Check
 
 
-def launch_of(preset: Preset, context: AgentContext) -> Launch:
+def launch_of(preset: AcpPreset, context: AgentContext) -> AcpLaunch:
     """Returns how the agent is started with these settings. Raises `NoAgentError` with a sentence that says what to
     do."""
-    from codex_proxy.agents.acp.agent import Launch
+    from codex_proxy.agents.acp.agent import AcpLaunch
     from codex_proxy.process.child import Command
 
     settings = context.settings
@@ -51,7 +51,7 @@ def launch_of(preset: Preset, context: AgentContext) -> Launch:
         preset = msgspec.structs.replace(preset, usage=settings.agent_usage)
     workdir = str(settings.workdir)
     command = Command(argv, _environment(preset, context), workdir, limits=context.child_limits)
-    return Launch(
+    return AcpLaunch(
         preset=preset,
         command=command,
         workdir=workdir,
@@ -60,7 +60,7 @@ def launch_of(preset: Preset, context: AgentContext) -> Launch:
     )
 
 
-async def with_confinement(launch: Launch, context: AgentContext) -> Launch:
+async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
     """Returns the launch with the mechanism that confines its processes, and makes the folders that it needs. The
     launch gets none if it needs none (the program has a sandbox of its own, or asks before it acts), or if the
     settings say so.
@@ -100,7 +100,7 @@ async def with_confinement(launch: Launch, context: AgentContext) -> Launch:
     )
 
 
-def _state_folders(launch: Launch, context: AgentContext) -> tuple[str, ...]:
+def _state_folders(launch: AcpLaunch, context: AgentContext) -> tuple[str, ...]:
     """Returns the folders that the program keeps its state in, and makes those that its preset names. Raises
     `NoAgentError` if one holds something of the server's, `OSError` if one cannot be made."""
     from codex_proxy.core.safety import endangered
@@ -124,7 +124,7 @@ def _state_folders(launch: Launch, context: AgentContext) -> tuple[str, ...]:
     return folders
 
 
-def _environment(preset: Preset, context: AgentContext) -> dict[str, str]:
+def _environment(preset: AcpPreset, context: AgentContext) -> dict[str, str]:
     """Returns the program's environment: the usual variables, its own, those of the preset, and those of
     `--agent-env`."""
     from codex_proxy.config import split_list
@@ -140,7 +140,7 @@ def _environment(preset: Preset, context: AgentContext) -> dict[str, str]:
     return {**env, **preset_variables(preset, context.environ), **given}
 
 
-def preset_variables(preset: Preset, environ: Mapping[str, str]) -> dict[str, str]:
+def preset_variables(preset: AcpPreset, environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment variables of the preset, as the program gets them. If the user has set one whose
     value is JSON, the preset's members are added to the user's.
     """
@@ -157,7 +157,7 @@ def preset_variables(preset: Preset, environ: Mapping[str, str]) -> dict[str, st
     return out
 
 
-def with_program(launch: Launch, context: AgentContext) -> Launch:
+def with_program(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
     """Returns the launch unchanged if its program is on `PATH`. Raises `NoAgentError` otherwise, which says how to
     install it, or where to name another one.
     """
@@ -171,7 +171,7 @@ def with_program(launch: Launch, context: AgentContext) -> Launch:
     )
 
 
-def _spec(preset: Preset, summary: str) -> AgentSpec:
+def _spec(preset: AcpPreset, summary: str) -> AgentSpec:
     async def make(context: AgentContext) -> Agent:
         from codex_proxy.agents.acp.agent import AcpAgent
 
@@ -181,7 +181,7 @@ def _spec(preset: Preset, summary: str) -> AgentSpec:
     async def check(context: AgentContext) -> list[Check]:
         from codex_proxy.agents.acp.checks import check_program
 
-        async def launch() -> Launch:
+        async def launch() -> AcpLaunch:
             return await with_confinement(with_program(launch_of(preset, context), context), context)
 
         return await check_program(preset, launch, context.where_set("agent_command"))
@@ -211,6 +211,6 @@ COPILOT_SPEC: Final = _spec(COPILOT, "GitHub Copilot CLI, by `copilot --acp`")
 CLAUDE_ACP_SPEC: Final = _spec(CLAUDE_ACP, "Claude Code, by its ACP adapter `claude-agent-acp`")
 CODEX_ACP_SPEC: Final = _spec(CODEX_ACP, "Codex, by its ACP adapter `codex-acp`")
 ACP_SPEC: Final = _spec(
-    Preset(name="acp", title="The agent", argv=()),
+    AcpPreset(name="acp", title="The agent", argv=()),
     "any program that speaks the Agent Client Protocol, as `--agent-command` names it",
 )

@@ -7,7 +7,7 @@ from enum import Enum
 from codex_proxy.core.states import StateTable
 
 
-class State(Enum):
+class TurnState(Enum):
     """The states of a turn and its session."""
 
     OPENING = "the session is being opened and set up, and nothing was asked yet"
@@ -18,7 +18,7 @@ class State(Enum):
     DONE = "nothing is left to read or write"
 
 
-class Change(Enum):
+class TurnChange(Enum):
     """An event that moves a turn from one state to another."""
 
     PROMPTED = "the prompt was sent"
@@ -30,40 +30,40 @@ class Change(Enum):
 
 
 TABLE = StateTable(
-    State.OPENING,
+    TurnState.OPENING,
     {
-        State.OPENING: {
-            Change.PROMPTED: State.PROMPTING,
-            Change.ENDED_BADLY: State.UNUSABLE,
-            Change.UNWANTED: State.CANCELLING,
-            Change.PROCESS_ENDED: State.DONE,
+        TurnState.OPENING: {
+            TurnChange.PROMPTED: TurnState.PROMPTING,
+            TurnChange.ENDED_BADLY: TurnState.UNUSABLE,
+            TurnChange.UNWANTED: TurnState.CANCELLING,
+            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
-        State.PROMPTING: {
-            Change.ENDED_WELL: State.REUSABLE,
-            Change.ENDED_BADLY: State.UNUSABLE,
-            Change.UNWANTED: State.CANCELLING,
-            Change.PROCESS_ENDED: State.DONE,
+        TurnState.PROMPTING: {
+            TurnChange.ENDED_WELL: TurnState.REUSABLE,
+            TurnChange.ENDED_BADLY: TurnState.UNUSABLE,
+            TurnChange.UNWANTED: TurnState.CANCELLING,
+            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
-        State.REUSABLE: {
-            Change.PROMPTED: State.PROMPTING,
-            Change.ENDED_BADLY: State.UNUSABLE,
-            Change.UNWANTED: State.DONE,
-            Change.PROCESS_ENDED: State.DONE,
+        TurnState.REUSABLE: {
+            TurnChange.PROMPTED: TurnState.PROMPTING,
+            TurnChange.ENDED_BADLY: TurnState.UNUSABLE,
+            TurnChange.UNWANTED: TurnState.DONE,
+            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
-        State.UNUSABLE: {
-            Change.UNWANTED: State.DONE,
-            Change.PROCESS_ENDED: State.DONE,
+        TurnState.UNUSABLE: {
+            TurnChange.UNWANTED: TurnState.DONE,
+            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
-        State.CANCELLING: {
-            Change.STOPPED: State.DONE,
-            Change.PROCESS_ENDED: State.DONE,
+        TurnState.CANCELLING: {
+            TurnChange.STOPPED: TurnState.DONE,
+            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
-        State.DONE: {
-            Change.UNWANTED: State.DONE,
-            Change.PROCESS_ENDED: State.DONE,
+        TurnState.DONE: {
+            TurnChange.UNWANTED: TurnState.DONE,
+            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
     },
 )
 
-CLIENT_WAITS = frozenset({State.OPENING, State.PROMPTING})
+CLIENT_WAITS = frozenset({TurnState.OPENING, TurnState.PROMPTING})
 """The states in which the client's turn has not ended."""

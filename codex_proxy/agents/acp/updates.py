@@ -14,7 +14,7 @@ import msgspec
 from codex_proxy.agents.acp.client_tools import ClientTools
 from codex_proxy.agents.acp.failures import retry_event
 from codex_proxy.agents.acp.messages import Update
-from codex_proxy.agents.acp.presets import Preset
+from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.failures import cleaned
 from codex_proxy.core.events import (
     Event,
@@ -66,7 +66,7 @@ class OpenCall(msgspec.Struct):
 class UpdateReader:
     """Converts the `session/update` messages of a session to events, which are appended to `events`."""
 
-    def __init__(self, new_id: Callable[[str], str], preset: Preset) -> None:
+    def __init__(self, new_id: Callable[[str], str], preset: AcpPreset) -> None:
         """`new_id` returns a new id with the given prefix. `preset`: the agent's."""
         self.events: list[Event] = []
         self.held = ""

@@ -1,5 +1,5 @@
 """Converts the token counts that an agent reports into `Usage`. What a count covers differs between agents
-(`Preset.usage`). Nothing is reported if the count does not cover the turn.
+(`AcpPreset.usage`). Nothing is reported if the count does not cover the turn.
 
 `totalTokens` shows whether cached tokens are included in `inputTokens`, and thought tokens in `outputTokens`.
 Source: one model call of 1200 input tokens (1000 cached) and 34 output tokens (7 thought), as reported by seven

@@ -39,7 +39,7 @@ from codex_proxy.agents.claude_code.messages import (
 from codex_proxy.agents.claude_code.pending_calls import PendingCalls
 from codex_proxy.agents.claude_code.step_reader import StepReader, raw_call, raw_output
 from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools
-from codex_proxy.agents.claude_code.turn_states import TABLE, Change, State
+from codex_proxy.agents.claude_code.turn_states import TABLE, TurnChange, TurnState
 from codex_proxy.agents.claude_code.usage import TurnUsage
 from codex_proxy.agents.failures import cleaned, failure_from_exit
 from codex_proxy.core.events import (
@@ -115,7 +115,7 @@ class ClaudeCodeTurn:
 
     @property
     def finished(self) -> bool:
-        return self._state in (State.REUSABLE, State.ENDED)
+        return self._state in (TurnState.REUSABLE, TurnState.ENDED)
 
     def begin(self, turn: Turn) -> Step:
         self._tools = OfferedTools(turn.tools)
@@ -146,7 +146,9 @@ class ClaudeCodeTurn:
 
     @property
     def can_resume(self) -> bool:
-        return self._state is State.REUSABLE or (self._state is State.ACTIVE and self._pending.can_resume)
+        return self._state is TurnState.REUSABLE or (
+            self._state is TurnState.ACTIVE and self._pending.can_resume
+        )
 
     @property
     def waits_for(self) -> frozenset[str]:
@@ -160,8 +162,8 @@ class ClaudeCodeTurn:
         self._turn = without_content(turn)
         self._told = Usage()
         self._events.append(TurnStarted(self._session_id, turn.model))
-        if self._state is State.REUSABLE:
-            self._change(Change.RESUMED)
+        if self._state is TurnState.REUSABLE:
+            self._change(TurnChange.RESUMED)
             self._feed = PendingLines(lines_of(new_items), self._feed.number)
             self._give_next()
         else:
@@ -190,18 +192,18 @@ class ClaudeCodeTurn:
         return self._take_step()
 
     def interrupt(self) -> Step:
-        if self._state in (State.REUSABLE, State.ENDED):
-            self._change(Change.ENDED_BADLY)
+        if self._state in (TurnState.REUSABLE, TurnState.ENDED):
+            self._change(TurnChange.ENDED_BADLY)
             return NOTHING
         self._writes.append(control_request(INTERRUPT, "interrupt"))
         self._end(TurnEnded(Stop.INTERRUPTED))
         return self._take_step()
 
     def eof(self, ended: Ended) -> Step:
-        if self._state is not State.ENDED:
-            if self._state is not State.REUSABLE:
+        if self._state is not TurnState.ENDED:
+            if self._state is not TurnState.REUSABLE:
                 self._events.append(TurnEnded(Stop.FAILED, "provider", failure_from_exit(ended)))
-            self._change(Change.ENDED_BADLY)
+            self._change(TurnChange.ENDED_BADLY)
         self._writes.clear()
         return self._take_step()
 
@@ -210,7 +212,7 @@ class ClaudeCodeTurn:
     def _handle(self, message: Message, line: bytes) -> None:
         if message.type == "control_request":
             self._control_request(message)
-        elif self._state is State.ENDED:
+        elif self._state is TurnState.ENDED:
             pass
         elif message.type == "stream_event":
             if message.event is not None and message.parent_tool_use_id is None:
@@ -230,9 +232,9 @@ class ClaudeCodeTurn:
 
     def _unreadable(self, line: bytes) -> None:
         """Handles a line that cannot be decoded: a `result` line fails the turn, any other adds a notice."""
-        if self._state is State.ENDED:
+        if self._state is TurnState.ENDED:
             return
-        if b'"type":"result"' in line and self._state in (State.FEEDING, State.ACTIVE):
+        if b'"type":"result"' in line and self._state in (TurnState.FEEDING, TurnState.ACTIVE):
             self._end(TurnEnded(Stop.FAILED, "provider", BAD_ANSWER))
         else:
             self._events.append(Notice("unreadable_message"))
@@ -243,7 +245,7 @@ class ClaudeCodeTurn:
             if not self._started:
                 self._started = True
                 self._events.append(TurnStarted(self._session_id, self._turn.model or message.model or ""))
-        elif message.subtype == "api_retry" and self._state is State.ACTIVE:
+        elif message.subtype == "api_retry" and self._state is TurnState.ACTIVE:
             self._step_open = False
             self._events.append(retry_event(msgspec.json.decode(line, type=Retry)))
 
@@ -251,7 +253,7 @@ class ClaudeCodeTurn:
 
     def _control_response(self, response: ControlResponse) -> None:
         id = response.request_id
-        if self._state is not State.STARTING or id not in self._unready:
+        if self._state is not TurnState.STARTING or id not in self._unready:
             return
         if response.subtype != "success":
             said = cleaned(response.error or "")
@@ -267,8 +269,8 @@ class ClaudeCodeTurn:
     def _ready(self, what: str) -> None:
         """Marks the step `what` as done. When all steps are done, writes the first lines of the history."""
         self._unready.discard(what)
-        if self._state is State.STARTING and not self._unready:
-            self._change(Change.READY)
+        if self._state is TurnState.STARTING and not self._unready:
+            self._change(TurnChange.READY)
             self._give_next()
 
     def _give_next(self) -> None:
@@ -276,7 +278,7 @@ class ClaudeCodeTurn:
         writes, last = self._feed.next()
         self._writes.append(writes)
         if last:
-            self._change(Change.ASKED)
+            self._change(TurnChange.ASKED)
             self._usage.begin_turn()
             self._reader.begin_turn()
             self._error_code = None
@@ -285,7 +287,7 @@ class ClaudeCodeTurn:
     # --- the model ------------------------------------------------------------------------------
 
     def _stream(self, event: StreamEvent) -> None:
-        if self._state is not State.ACTIVE:
+        if self._state is not TurnState.ACTIVE:
             return
         if event.type == "message_delta":
             if event.delta is not None and event.delta.stop_reason is not None:
@@ -327,7 +329,7 @@ class ClaudeCodeTurn:
         whole = msgspec.json.decode(message.message, type=WholeMessage)
         if whole.model == SYNTHETIC:
             self._error_code = _string(message.error)
-        elif self._state is not State.ACTIVE:
+        elif self._state is not TurnState.ACTIVE:
             pass
         elif message.parent_tool_use_id is not None:
             for block in whole.blocks:
@@ -395,7 +397,7 @@ class ClaudeCodeTurn:
         params = rpc.params or {}
         meta = params.get("_meta")
         id = meta.get("claudecode/toolUseId") if isinstance(meta, dict) else None
-        if self._state is not State.ACTIVE or not isinstance(id, str):
+        if self._state is not TurnState.ACTIVE or not isinstance(id, str):
             return rpc_refusal(request_id, rpc.id)
         if not (self._reader.has_call(id) or self._pending.has_call(id)):
             name, arguments = params.get("name"), msgspec.json.encode(params.get("arguments") or {})
@@ -412,7 +414,7 @@ class ClaudeCodeTurn:
         self._questions[request_id] = request.input or msgspec.Raw(b"{}")
         if self._tools.find(request.tool_name) is not None or activities.is_allowed(self._turn.sandbox):
             self._decide(request_id, Decision(approve=True))
-        elif self._state is State.ACTIVE:
+        elif self._state is TurnState.ACTIVE:
             text = activities.activity("", request.tool_name, request.input).text
             kind = activities.permission_of(request.tool_name)
             self._events.append(ApprovalRequested(request_id, kind, text))
@@ -432,12 +434,12 @@ class ClaudeCodeTurn:
     # --- the end --------------------------------------------------------------------------------
 
     def _result(self, result: Result) -> None:
-        if self._state is State.FEEDING:
+        if self._state is TurnState.FEEDING:
             if result.is_error:
                 self._fail(result)
             else:
                 self._give_next()
-        elif self._state is State.ACTIVE:
+        elif self._state is TurnState.ACTIVE:
             self._usage.turn_ended(result.usage)
             self._tell_usage()
             if result.stop_reason == "refusal":
@@ -455,7 +457,7 @@ class ClaudeCodeTurn:
         self._pending.clear()
         stop = STOPS.get(result.stop_reason or "", Stop.STOP)
         self._events.append(TurnEnded(stop, "provider"))
-        self._change(Change.ENDED_WELL if stop is Stop.STOP else Change.ENDED_BADLY)
+        self._change(TurnChange.ENDED_WELL if stop is Stop.STOP else TurnChange.ENDED_BADLY)
 
     def _fail(self, result: Result) -> None:
         failure = failure_of(
@@ -468,14 +470,14 @@ class ClaudeCodeTurn:
 
     def _end(self, ended: TurnEnded) -> None:
         """Ends the client's turn. The process is not used again."""
-        if self._state is not State.REUSABLE:
+        if self._state is not TurnState.REUSABLE:
             self._events.append(ended)
         for ask_id in list(self._questions):
             self._decide(ask_id, Decision())
         self._pending.clear()
-        self._change(Change.ENDED_BADLY)
+        self._change(TurnChange.ENDED_BADLY)
 
-    def _change(self, change: Change) -> None:
+    def _change(self, change: TurnChange) -> None:
         self._state = TABLE[self._state, change]
 
     def _take_step(self) -> Step:

@@ -7,7 +7,7 @@ from enum import Enum
 from codex_proxy.core.states import StateTable
 
 
-class State(Enum):
+class TurnState(Enum):
     """The states of a turn in a Claude Code process."""
 
     STARTING = "the program is given the prompt, the tools and the settings"
@@ -17,7 +17,7 @@ class State(Enum):
     ENDED = "nothing more is read"
 
 
-class Change(Enum):
+class TurnChange(Enum):
     """An event that moves a turn from one state to another."""
 
     READY = "the program has taken the settings and listed the tools"
@@ -28,12 +28,15 @@ class Change(Enum):
 
 
 TABLE = StateTable(
-    State.STARTING,
+    TurnState.STARTING,
     {
-        State.STARTING: {Change.READY: State.FEEDING, Change.ENDED_BADLY: State.ENDED},
-        State.FEEDING: {Change.ASKED: State.ACTIVE, Change.ENDED_BADLY: State.ENDED},
-        State.ACTIVE: {Change.ENDED_WELL: State.REUSABLE, Change.ENDED_BADLY: State.ENDED},
-        State.REUSABLE: {Change.RESUMED: State.FEEDING, Change.ENDED_BADLY: State.ENDED},
-        State.ENDED: {Change.ENDED_BADLY: State.ENDED},
+        TurnState.STARTING: {TurnChange.READY: TurnState.FEEDING, TurnChange.ENDED_BADLY: TurnState.ENDED},
+        TurnState.FEEDING: {TurnChange.ASKED: TurnState.ACTIVE, TurnChange.ENDED_BADLY: TurnState.ENDED},
+        TurnState.ACTIVE: {
+            TurnChange.ENDED_WELL: TurnState.REUSABLE,
+            TurnChange.ENDED_BADLY: TurnState.ENDED,
+        },
+        TurnState.REUSABLE: {TurnChange.RESUMED: TurnState.FEEDING, TurnChange.ENDED_BADLY: TurnState.ENDED},
+        TurnState.ENDED: {TurnChange.ENDED_BADLY: TurnState.ENDED},
     },
 )

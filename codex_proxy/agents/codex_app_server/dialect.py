@@ -24,8 +24,8 @@ from codex_proxy.agents.codex_app_server.turn_states import (
     AGENT_MAY_WORK,
     TABLE,
     UNWANTED,
-    Change,
-    State,
+    TurnChange,
+    TurnState,
 )
 from codex_proxy.agents.codex_app_server.wire import (
     UNREADABLE,
@@ -108,7 +108,7 @@ class AppServerTurn:
 
     @property
     def finished(self) -> bool:
-        return self._state is State.DONE
+        return self._state is TurnState.DONE
 
     def begin(self, turn: Turn) -> Step:
         self._turn = turn
@@ -120,7 +120,7 @@ class AppServerTurn:
     def can_resume(self) -> bool:
         if self._response_handlers or not self._thread_id:
             return False
-        return self._state is State.REUSABLE or (self._state is ACTIVE and self._tool_calls.can_resume)
+        return self._state is TurnState.REUSABLE or (self._state is ACTIVE and self._tool_calls.can_resume)
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
         if not self.can_resume:
@@ -131,8 +131,8 @@ class AppServerTurn:
         self._turn = without_content(turn)
         self._usage.start_turn()
         self._events.append(TurnStarted(self._thread_id, self._model_name))
-        if self._state is State.REUSABLE:
-            self._change(Change.RESUMED)
+        if self._state is TurnState.REUSABLE:
+            self._change(TurnChange.RESUMED)
             self._previous_turn_id, self._turn_id = self._turn_id, None
             self._reader.start_turn()
             self._start_turn(turn, new_items)
@@ -180,14 +180,14 @@ class AppServerTurn:
         if self._state is ACTIVE:
             self._end(TurnEnded(Stop.INTERRUPTED))
         if self._state not in UNWANTED:
-            self._change(Change.UNWANTED)
+            self._change(TurnChange.UNWANTED)
             self._continue_closing()
         return self._take_step()
 
     def eof(self, ended: Ended) -> Step:
         if self._state is ACTIVE:
             self._events.append(TurnEnded(Stop.FAILED, "provider", failure_from_exit(ended)))
-        self._change(Change.PROCESS_ENDED)
+        self._change(TurnChange.PROCESS_ENDED)
         self._response_handlers.clear()  # no answer will come, and what waits for one holds this object
         return Step(self._take_events(), b"")
 
@@ -249,11 +249,11 @@ class AppServerTurn:
         self._questions.clear()
         self._tool_calls.clear()
         if running:
-            self._change(Change.GIVEN_UP)
+            self._change(TurnChange.GIVEN_UP)
         else:
-            self._change(Change.ENDED_WELL if ended.stop == Stop.STOP else Change.ENDED_BADLY)
+            self._change(TurnChange.ENDED_WELL if ended.stop == Stop.STOP else TurnChange.ENDED_BADLY)
 
-    def _change(self, change: Change) -> None:
+    def _change(self, change: TurnChange) -> None:
         self._state = TABLE[self._state, change]
 
     def _continue_closing(self) -> None:
@@ -261,14 +261,14 @@ class AppServerTurn:
         if self._response_handlers:
             return
         if not self._thread_id:
-            self._change(Change.UNSUBSCRIBED)
-        elif self._turn_id is not None and self._state is State.CLOSING:
+            self._change(TurnChange.UNSUBSCRIBED)
+        elif self._turn_id is not None and self._state is TurnState.CLOSING:
             self._interrupt_turn()
         else:
             self._unsubscribe()
 
     def _interrupt_turn(self) -> None:
-        self._change(Change.INTERRUPTED)
+        self._change(TurnChange.INTERRUPTED)
         params = {"threadId": self._thread_id, "turnId": self._turn_id}
         self._request("turn/interrupt", params, self._turn_interrupted)
 

@@ -28,7 +28,7 @@ MAX_OUTPUT_PIECES = 256
 """The most pieces of a command's output that are kept until it ends; Codex sends up to 8 KiB in each."""
 
 
-class Change(msgspec.Struct, frozen=True, gc=False):
+class FileChange(msgspec.Struct, frozen=True, gc=False):
     """One file of a `fileChange` item."""
 
     path: str = ""
@@ -44,7 +44,7 @@ class ThreadItem(msgspec.Struct, frozen=True, gc=False):
     summary: list[str] | None = None
     content: msgspec.Raw = msgspec.Raw()
     command: str | None = None
-    changes: list[Change] | None = None
+    changes: list[FileChange] | None = None
     server: str | None = None
     tool: str | None = None
     query: str | None = None

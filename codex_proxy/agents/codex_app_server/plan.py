@@ -15,7 +15,7 @@ from enum import Enum
 import msgspec
 
 
-class State(Enum):
+class ProcessState(Enum):
     """How a process of the pool can be used."""
 
     STARTING = "starting"
@@ -30,7 +30,7 @@ class ProcessInfo(msgspec.Struct, frozen=True):
     """The facts about a process on which decisions depend. Ages are in seconds since its start, memory is in bytes."""
 
     key: int
-    state: State
+    state: ProcessState
     turns_running: int
     turns_served: int
     age: float
@@ -76,7 +76,7 @@ class Refuse(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Maintenance(msgspec.Struct, frozen=True):
+class PoolMaintenance(msgspec.Struct, frozen=True):
     """The answer of `maintain`: whether to start a process, and the keys of the processes to `drain` (busy) and to
     `retire` (idle).
     """
@@ -86,7 +86,7 @@ class Maintenance(msgspec.Struct, frozen=True):
     retire: tuple[int, ...]
 
 
-NOTHING_TO_DO = Maintenance(start=False, drain=(), retire=())
+NOTHING_TO_DO = PoolMaintenance(start=False, drain=(), retire=())
 
 
 def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int) -> Use | Wait | Refuse:
@@ -95,7 +95,9 @@ def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int)
     `waiting` is the number of other turns that wait. The least busy process with room is used, a worn one only if
     there is no other. The pool must count the turn before it calls this for the next one.
     """
-    free = [s for s in processes if s.state is State.READY and s.turns_running < limits.max_turns_running]
+    free = [
+        s for s in processes if s.state is ProcessState.READY and s.turns_running < limits.max_turns_running
+    ]
     if free:
         return Use(min(free, key=lambda s: (is_worn(s, limits), s.turns_running, s.turns_served, s.key)).key)
     if waiting >= limits.max_waiting:
@@ -103,12 +105,12 @@ def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int)
     return Wait()
 
 
-def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int) -> Maintenance:
+def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int) -> PoolMaintenance:
     """Decides which processes to start (one at most), to drain and to retire, while `waiting` turns have no process."""
     if not waiting and _is_steady(processes, limits):
         return NOTHING_TO_DO
-    starting = [s for s in processes if s.state is State.STARTING]
-    ready = [s for s in processes if s.state is State.READY]
+    starting = [s for s in processes if s.state is ProcessState.STARTING]
+    ready = [s for s in processes if s.state is ProcessState.READY]
     fresh = [s for s in ready if not is_worn(s, limits)]
     worn = sorted((s for s in ready if is_worn(s, limits)), key=lambda s: (s.turns_running, -s.age, s.key))
 
@@ -119,8 +121,8 @@ def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: in
         leave = []  # the worn ones serve until their successor is ready, or the load is less
     else:
         leave = worn[:1] if len(worn) > 1 or not any(s.turns_running for s in worn) else []
-    done = [s for s in processes if s.state is State.DRAINING]
-    return Maintenance(
+    done = [s for s in processes if s.state is ProcessState.DRAINING]
+    return PoolMaintenance(
         start=start,
         drain=tuple(s.key for s in leave if s.turns_running),
         retire=tuple(s.key for s in [*done, *leave] if not s.turns_running),
@@ -135,7 +137,7 @@ def _is_steady(processes: tuple[ProcessInfo, ...], limits: PoolLimits) -> bool:
         return False
     busy = 0
     for process in processes:
-        if process.state is not State.READY or is_worn(process, limits):
+        if process.state is not ProcessState.READY or is_worn(process, limits):
             return False
         busy += process.turns_running >= limits.busy_from
     return busy < len(processes) or len(processes) >= limits.max_processes

@@ -19,9 +19,9 @@ import structlog
 from codex_proxy.agents.codex_app_server.plan import (
     PoolLimits,
     ProcessInfo,
+    ProcessState,
     Refuse,
     RestartBackoff,
-    State,
     Use,
     assign,
     is_stable,
@@ -62,13 +62,13 @@ class PoolEntry:
         """When the process became ready, in seconds of the monotonic clock; infinity before that."""
         self.memory = 0
         """The resident memory of the process in bytes, when it was last measured."""
-        self.state = State.STARTING
+        self.state = ProcessState.STARTING
         self.is_ending = False
         """Whether a task is already ending the process."""
 
     def drain(self) -> None:
         """Marks the process as draining, so that it gets no further turns, and ends the idle sessions on it."""
-        self.state = State.DRAINING
+        self.state = ProcessState.DRAINING
         self.process.end_idle_channels()
 
 
@@ -151,7 +151,7 @@ class Pool:
     @property
     def processes(self) -> list[AppServerProcess]:
         """The processes that have started."""
-        return [each.process for each in self._entries.values() if each.state is not State.STARTING]
+        return [each.process for each in self._entries.values() if each.state is not ProcessState.STARTING]
 
     def readiness_failure(self) -> Failure | None:
         """Returns the failure with which a new turn would end now, because the last start failed or the processes
@@ -215,12 +215,12 @@ class Pool:
         for each in list(self._entries.values()):
             if each.process.completed_turn:
                 self._backoff = self._backoff.after_success(each.started_at)
-            if each.state is not State.STARTING and not each.process.alive:
+            if each.state is not ProcessState.STARTING and not each.process.alive:
                 del self._entries[each.key]
-                if each.state is State.READY and not self._closed:
+                if each.state is ProcessState.READY and not self._closed:
                     self.restarts += 1
                     self._crashed(each)
-            elif each.state is State.READY and each.process.unhealthy:
+            elif each.state is ProcessState.READY and each.process.unhealthy:
                 each.drain()
                 each.process.end_silent_channels()
         while self._waiting:
@@ -267,7 +267,7 @@ class Pool:
 
     def _has_usable_process(self) -> bool:
         """Returns whether any process accepts turns or is starting."""
-        return any(each.state is not State.DRAINING for each in self._entries.values())
+        return any(each.state is not ProcessState.DRAINING for each in self._entries.values())
 
     def _crashed(self, entry: PoolEntry) -> None:
         now = self._clock.monotonic()
@@ -297,7 +297,7 @@ class Pool:
         self._timer = None
         self._measure_memory()
         for each in self._entries.values():
-            if each.state is State.READY and each.process.has_orphans:
+            if each.state is ProcessState.READY and each.process.has_orphans:
                 each.drain()  # its warden ends whatever a turn has left
         self._changed()
         since = asyncio.get_running_loop().time() - self._last_turn_end
@@ -326,7 +326,7 @@ class Pool:
             raise
         else:
             self.last_failure = None
-            starting.state = State.READY
+            starting.state = ProcessState.READY
             starting.ready_at = self._clock.monotonic()
             starting.process.on_change = self._turn_finished
             self._changed()

@@ -7,7 +7,7 @@ from enum import Enum
 from codex_proxy.core.states import StateTable
 
 
-class State(Enum):
+class TurnState(Enum):
     """The state of a client's turn and of the agent's turn and thread that serve it. The client's turn runs in the
     state ACTIVE; it has ended in all others.
     """
@@ -21,7 +21,7 @@ class State(Enum):
     DONE = "nothing is left to read or write"
 
 
-class Change(Enum):
+class TurnChange(Enum):
     """An event that changes the state of a turn."""
 
     ENDED_WELL = "the agent has completed its turn"
@@ -35,52 +35,52 @@ class Change(Enum):
 
 
 TABLE = StateTable(
-    State.ACTIVE,
+    TurnState.ACTIVE,
     {
-        State.ACTIVE: {
-            Change.ENDED_WELL: State.REUSABLE,
-            Change.ENDED_BADLY: State.UNUSABLE,
-            Change.GIVEN_UP: State.ABANDONED,
-            Change.PROCESS_ENDED: State.DONE,
+        TurnState.ACTIVE: {
+            TurnChange.ENDED_WELL: TurnState.REUSABLE,
+            TurnChange.ENDED_BADLY: TurnState.UNUSABLE,
+            TurnChange.GIVEN_UP: TurnState.ABANDONED,
+            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
-        State.ABANDONED: {
-            Change.GIVEN_UP: State.ABANDONED,
-            Change.UNWANTED: State.CLOSING,
-            Change.PROCESS_ENDED: State.DONE,
+        TurnState.ABANDONED: {
+            TurnChange.GIVEN_UP: TurnState.ABANDONED,
+            TurnChange.UNWANTED: TurnState.CLOSING,
+            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
-        State.REUSABLE: {
-            Change.RESUMED: State.ACTIVE,
-            Change.ENDED_BADLY: State.UNUSABLE,
-            Change.UNWANTED: State.UNSUBSCRIBING,
-            Change.PROCESS_ENDED: State.DONE,
+        TurnState.REUSABLE: {
+            TurnChange.RESUMED: TurnState.ACTIVE,
+            TurnChange.ENDED_BADLY: TurnState.UNUSABLE,
+            TurnChange.UNWANTED: TurnState.UNSUBSCRIBING,
+            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
-        State.UNUSABLE: {
-            Change.ENDED_BADLY: State.UNUSABLE,
-            Change.UNWANTED: State.UNSUBSCRIBING,
-            Change.PROCESS_ENDED: State.DONE,
+        TurnState.UNUSABLE: {
+            TurnChange.ENDED_BADLY: TurnState.UNUSABLE,
+            TurnChange.UNWANTED: TurnState.UNSUBSCRIBING,
+            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
-        State.CLOSING: {
-            Change.GIVEN_UP: State.CLOSING,
-            Change.INTERRUPTED: State.UNSUBSCRIBING,
-            Change.UNSUBSCRIBED: State.DONE,
-            Change.PROCESS_ENDED: State.DONE,
+        TurnState.CLOSING: {
+            TurnChange.GIVEN_UP: TurnState.CLOSING,
+            TurnChange.INTERRUPTED: TurnState.UNSUBSCRIBING,
+            TurnChange.UNSUBSCRIBED: TurnState.DONE,
+            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
-        State.UNSUBSCRIBING: {
-            Change.ENDED_BADLY: State.UNSUBSCRIBING,
-            Change.UNSUBSCRIBED: State.DONE,
-            Change.PROCESS_ENDED: State.DONE,
+        TurnState.UNSUBSCRIBING: {
+            TurnChange.ENDED_BADLY: TurnState.UNSUBSCRIBING,
+            TurnChange.UNSUBSCRIBED: TurnState.DONE,
+            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
-        State.DONE: {
-            Change.ENDED_BADLY: State.DONE,
-            Change.PROCESS_ENDED: State.DONE,
+        TurnState.DONE: {
+            TurnChange.ENDED_BADLY: TurnState.DONE,
+            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
     },
 )
 """The transitions of a turn. ENDED_BADLY is possible in most states, because a turn that is begun on a thread that
 cannot be resumed fails in whatever state the thread is."""
 
-ACTIVE = State.ACTIVE
-AGENT_MAY_WORK = frozenset({State.ACTIVE, State.ABANDONED, State.CLOSING})
+ACTIVE = TurnState.ACTIVE
+AGENT_MAY_WORK = frozenset({TurnState.ACTIVE, TurnState.ABANDONED, TurnState.CLOSING})
 """The states in which the agent may still work on its turn."""
-UNWANTED = frozenset({State.CLOSING, State.UNSUBSCRIBING, State.DONE})
+UNWANTED = frozenset({TurnState.CLOSING, TurnState.UNSUBSCRIBING, TurnState.DONE})
 """The states in which the thread is no longer needed."""

@@ -35,7 +35,7 @@ NO_BASE_PROMPT = ("instructions", '""')
 """The ``-c`` switch that removes Codex's own prompt. (With an app-server a field of `thread/start` does so.)"""
 
 
-class Launch(msgspec.Struct, frozen=True):
+class ExecLaunch(msgspec.Struct, frozen=True):
     """How the processes for one mode (plain model or agent) are started: `pairs` are keys and TOML values for
     ``-c``, `env` is the environment, and `folder` the working folder (None: the turn's).
     """
@@ -51,8 +51,8 @@ class ExecSetup(msgspec.Struct, frozen=True):
     """
 
     provider: ProviderConfig
-    agent: Launch
-    plain: Launch | None
+    agent: ExecLaunch
+    plain: ExecLaunch | None
     """How plain-model turns are started. None if there are none, because the binary's model catalog cannot be
     patched."""
     models: tuple[CatalogModel, ...] = ()
@@ -92,7 +92,7 @@ async def prepare_exec(
     )
     switches = [(switch.key, switch.value) for switch in COMMON_SWITCHES if switch.key not in unknown]
     common = [*switches, *provider_pairs(shadow.provider)]
-    agent = Launch(
+    agent = ExecLaunch(
         (
             *common,
             *shell_pairs(shadow.provider, credential_names(env, extra=child_env), places.version),
@@ -136,7 +136,7 @@ def _plain(
     unknown: Collection[str],
     catalog: Path,
     env: Mapping[str, str],
-) -> Launch:
+) -> ExecLaunch:
     """Creates the home of plain-model turns, and returns how they are started: without Codex's own prompt, tools
     and files. `shadow` is the content of that home; `common` are the pairs for ``-c`` that all turns have;
     `unknown` are the keys of the switches that the binary does not support; `catalog` is the path of the catalog
@@ -149,4 +149,4 @@ def _plain(
         ("model_catalog_json", toml_string(str(catalog))),
         NO_BASE_PROMPT,
     ]
-    return Launch(tuple(pairs), {**env, "CODEX_HOME": str(home)}, str(make_empty_folder(places.state)))
+    return ExecLaunch(tuple(pairs), {**env, "CODEX_HOME": str(home)}, str(make_empty_folder(places.state)))

@@ -47,7 +47,7 @@ class _Frame(msgspec.Struct, frozen=True):
     error: _Error | None = None
 
 
-class Conversation:
+class ChatSession:
     """A conversation with a server: its messages so far, and the model for the next one. `key` is the API key that
     is sent, None for none. Its methods raise `ChatError` if the server cannot be reached, refuses the request, or
     breaks the connection.

@@ -16,7 +16,7 @@ from typing import IO, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from codex_proxy.commands.chat.conversation import ChatError, Conversation, Piece
+from codex_proxy.commands.chat.conversation import ChatError, ChatSession, Piece
 from codex_proxy.core.shown_text import escaped_lines, without_controls
 
 HELP = """\
@@ -62,7 +62,7 @@ class Screen:
             self._at_line_start = line.endswith("\n")
 
 
-async def show_answer(conversation: Conversation, text: str, screen: Screen) -> None:
+async def show_answer(conversation: ChatSession, text: str, screen: Screen) -> None:
     """Asks the server, and shows the answer on `screen` as it arrives. Raises `ChatError`."""
     try:
         async with contextlib.aclosing(conversation.ask(text)) as pieces:
@@ -75,7 +75,7 @@ async def show_answer(conversation: Conversation, text: str, screen: Screen) -> 
 class Chat:
     """A chat with a person at a terminal."""
 
-    def __init__(self, conversation: Conversation, console: Console) -> None:
+    def __init__(self, conversation: ChatSession, console: Console) -> None:
         self._conversation = conversation
         self._console = console
         self._screen = Screen(console)
@@ -127,7 +127,7 @@ class Chat:
         self._console.print(Text(escaped_lines(text), style="dim"))
 
 
-def answer_once(conversation: Conversation, stdin: TextIO, console: Console, errors: Console) -> int:
+def answer_once(conversation: ChatSession, stdin: TextIO, console: Console, errors: Console) -> int:
     """Answers one question from a pipe: stdin is the question, `console` gets the text of the answer, and `errors`
     the messages. Returns the exit status.
     """
@@ -152,7 +152,7 @@ def answer_once(conversation: Conversation, stdin: TextIO, console: Console, err
     return 0
 
 
-async def _print_text(conversation: Conversation, question: str, out: IO[str]) -> None:
+async def _print_text(conversation: ChatSession, question: str, out: IO[str]) -> None:
     """Prints the text of the answer unchanged, followed by a newline."""
     last = "\n"
     async with contextlib.aclosing(conversation.ask(question)) as pieces:

@@ -6,7 +6,7 @@ Sources: the documentation of each, and Claude Code 2.1.330 as it behaved with t
 
 from __future__ import annotations
 
-from codex_proxy.commands.connect.client import CONTEXT_TOKENS, Client, ConfigFile, Entry
+from codex_proxy.commands.connect.client import CONTEXT_TOKENS, ClientSetup, ConfigFile, Entry
 
 SLOTS = ("OPUS", "SONNET", "HAIKU", "FABLE")
 """The kinds of models that Claude Code asks for by itself. An environment variable sets the model's name for each."""
@@ -27,8 +27,8 @@ PLAIN_MODEL = (
     "without tools."
 )
 
-ANTHROPIC_CLIENTS: tuple[Client, ...] = (
-    Client(
+ANTHROPIC_CLIENTS: tuple[ClientSetup, ...] = (
+    ClientSetup(
         name="claude-code",
         title="Claude Code",
         about="Anthropic's agent in the terminal, with this server's models",
@@ -48,7 +48,7 @@ ANTHROPIC_CLIENTS: tuple[Client, ...] = (
             "`.claude/settings.json` (`--file`). If you are signed in with Anthropic, the token here comes first.",
         ),
     ),
-    Client(
+    ClientSetup(
         name="agent-sdk",
         title="Claude Agent SDK",
         about="Python (`pip install claude-agent-sdk`); the TypeScript SDK has the same `env`",
@@ -76,7 +76,7 @@ async def main() -> None:
 asyncio.run(main())
 """,
     ),
-    Client(
+    ClientSetup(
         name="anthropic-python",
         title="anthropic-sdk-python",
         about="the official SDK (`pip install anthropic`)",
@@ -95,7 +95,7 @@ print("".join(block.text for block in answer.content if block.type == "text"))
             "For code that names Claude's models, start the server with `PROXY_MODEL_ALIASES='claude-*=codex-5'`.",
         ),
     ),
-    Client(
+    ClientSetup(
         name="anthropic-node",
         title="anthropic-sdk-typescript",
         about="the official SDK (`npm install @anthropic-ai/sdk`)",
@@ -113,7 +113,7 @@ console.log(answer.content.map((block) => (block.type === "text" ? block.text : 
 """,
         notes=("`createAnthropic` of `@ai-sdk/anthropic` wants `/v1` at the end of its `baseURL`.",),
     ),
-    Client(
+    ClientSetup(
         name="cline-anthropic",
         title="Cline, with Anthropic's API",
         about="VS Code; Roo Code and Kilo Code have the same fields",
@@ -129,7 +129,7 @@ In the settings of Cline (the gear):
             "which takes each of them for Codex's.",
         ),
     ),
-    Client(
+    ClientSetup(
         name="zed-anthropic",
         title="Zed, with Anthropic's API",
         about="the editor's agent panel",

@@ -37,7 +37,7 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     entries: tuple[Entry, ...]
 
 
-class Client(msgspec.Struct, frozen=True, kw_only=True):
+class ClientSetup(msgspec.Struct, frozen=True, kw_only=True):
     """How one client is configured for this server: by a file, by code, or by hand. `name` is the argument of
     `codex-proxy connect`, `title` the client's full name, and `about` a few words about it; `notes` are sentences
     to print below.

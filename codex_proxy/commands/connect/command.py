@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.commands.connect.client import Client, Entry
+from codex_proxy.commands.connect.client import ClientSetup, Entry
 from codex_proxy.commands.connect.documents import DocumentError, changed
 from codex_proxy.commands.connect.table import BY_NAME, CLIENTS
 from codex_proxy.files.private import FILE_MODE, create, make_folder, replacing
@@ -70,7 +70,7 @@ class ConnectError(Exception):
     """The command was refused, and nothing was changed. The text says why, and what to do."""
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class ServerAccess(msgspec.Struct, frozen=True, kw_only=True):
     """The server for which a client is configured: its address, its model and the client's key."""
 
     base_url: str
@@ -97,7 +97,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return value
 
 
-def client_named(name: str) -> Client:
+def client_named(name: str) -> ClientSetup:
     """Returns the client of this name. Raises `ConnectError` if there is none."""
     client = BY_NAME.get(name.lower())
     if client is None:
@@ -121,7 +121,7 @@ def listing() -> str:
     )
 
 
-def entries_of(client: Client, target: Target) -> tuple[Entry, ...]:
+def entries_of(client: ClientSetup, target: ServerAccess) -> tuple[Entry, ...]:
     """Returns the values to set in the client's settings file, with their paths, and with placeholders replaced."""
     assert client.file is not None
     return tuple(
@@ -131,14 +131,14 @@ def entries_of(client: Client, target: Target) -> tuple[Entry, ...]:
     )
 
 
-def snippet(client: Client, target: Target) -> str:
+def snippet(client: ClientSetup, target: ServerAccess) -> str:
     """Returns the content of the client's settings file, as if it did not exist yet; empty if the client has no
     file.
     """
     return changed("", client.file.format, entries_of(client, target)) if client.file is not None else ""
 
 
-def instructions(client: Client, target: Target, file: str = "") -> str:
+def instructions(client: ClientSetup, target: ServerAccess, file: str = "") -> str:
     """Returns the text that explains how to connect a client."""
     parts = []
     if client.file is not None:
@@ -150,7 +150,7 @@ def instructions(client: Client, target: Target, file: str = "") -> str:
     return "\n".join(parts).rstrip("\n")
 
 
-def write_into(client: Client, target: Target, file: str) -> str:
+def write_into(client: ClientSetup, target: ServerAccess, file: str) -> str:
     """Changes the client's file. Returns a text with the diff and the backup's path, or that nothing had to be
     changed. Raises `ConnectError` if the client has no such file, the server's key or the file's path is not known,
     or the file cannot be changed; the file is then as it was.

@@ -1,4 +1,4 @@
-"""The clients (editors, SDKs, chat programs) that `codex-proxy connect` can configure: one `Client`
+"""The clients (editors, SDKs, chat programs) that `codex-proxy connect` can configure: one `ClientSetup`
 record for each. Clients of Anthropic's API are in `anthropic_clients`.
 
 Everything that is printed, written or documented about a client is made from its record. Sources: the
@@ -8,15 +8,15 @@ documentation of each client, and its behaviour with this server.
 from __future__ import annotations
 
 from codex_proxy.commands.connect.anthropic_clients import ANTHROPIC_CLIENTS
-from codex_proxy.commands.connect.client import CONTEXT_TOKENS, Client, ConfigFile, Entry
+from codex_proxy.commands.connect.client import CONTEXT_TOKENS, ClientSetup, ConfigFile, Entry
 
 IN_A_CONTAINER = (
     "From a container, loopback is the container itself. Start the server with `--host 0.0.0.0 --api-key KEY` and "
     "`PROXY_ALLOWED_HOSTS=host.docker.internal`, and name `http://host.docker.internal:11435/v1` with that key."
 )
 
-CLIENTS: tuple[Client, ...] = (
-    Client(
+CLIENTS: tuple[ClientSetup, ...] = (
+    ClientSetup(
         name="continue",
         title="Continue",
         about="VS Code and JetBrains",
@@ -46,7 +46,7 @@ CLIENTS: tuple[Client, ...] = (
             "Autocompletion wants answers within a few hundred milliseconds: leave it to a smaller model.",
         ),
     ),
-    Client(
+    ClientSetup(
         name="cline",
         title="Cline",
         about="VS Code; Roo Code and Kilo Code have the same fields",
@@ -64,7 +64,7 @@ In the settings of Cline (the gear):
             "editor's own secret storage, which no other program should write.",
         ),
     ),
-    Client(
+    ClientSetup(
         name="zed",
         title="Zed",
         about="the editor's agent panel",
@@ -102,7 +102,7 @@ export CODEX_PROXY_API_KEY='{{key}}'
             "Zed writes comments into a new settings file; where there are any, nothing is written by us.",
         ),
     ),
-    Client(
+    ClientSetup(
         name="aider",
         title="Aider",
         about="pair programming in the terminal",
@@ -118,7 +118,7 @@ export CODEX_PROXY_API_KEY='{{key}}'
         ),
         notes=("`openai/` in front of the model's name is Aider's mark for an OpenAI-compatible server.",),
     ),
-    Client(
+    ClientSetup(
         name="open-webui",
         title="Open WebUI",
         about="chat in the browser",
@@ -135,7 +135,7 @@ open-webui serve
             IN_A_CONTAINER,
         ),
     ),
-    Client(
+    ClientSetup(
         name="librechat",
         title="LibreChat",
         about="chat in the browser; `--file` names its librechat.yaml",
@@ -161,7 +161,7 @@ open-webui serve
         ),
         notes=(IN_A_CONTAINER,),
     ),
-    Client(
+    ClientSetup(
         name="obsidian-copilot",
         title="Obsidian Copilot",
         about="chat over your notes",
@@ -178,7 +178,7 @@ In Obsidian: Settings, Copilot, Model, Add Custom Model:
             "origin of one.",
         ),
     ),
-    Client(
+    ClientSetup(
         name="langchain",
         title="LangChain",
         about="Python (`pip install langchain-openai`)",
@@ -192,7 +192,7 @@ for chunk in model.stream("Say hello."):
 print()
 """,
     ),
-    Client(
+    ClientSetup(
         name="openai-python",
         title="openai-python",
         about="the official SDK (`pip install openai`)",
@@ -208,7 +208,7 @@ print(answer.choices[0].message.content)
 """,
         notes=("`client.responses.create(...)` works as well.",),
     ),
-    Client(
+    ClientSetup(
         name="openai-node",
         title="openai-node",
         about="the official SDK (`npm install openai`)",
@@ -224,7 +224,7 @@ const answer = await client.chat.completions.create({
 console.log(answer.choices[0].message.content);
 """,
     ),
-    Client(
+    ClientSetup(
         name="ai-sdk",
         title="Vercel AI SDK",
         about="TypeScript (`npm install ai @ai-sdk/openai-compatible`)",
@@ -244,7 +244,7 @@ for await (const text of textStream) process.stdout.write(text);
 """,
         notes=("`createOpenAI` of `@ai-sdk/openai` works as well; it speaks Responses.",),
     ),
-    Client(
+    ClientSetup(
         name="codex",
         title="Codex",
         about="another Codex, 0.134 or newer, with this server as its model",

@@ -16,7 +16,6 @@ from codex_proxy.store.base import (
     MAX_METADATA_KEYS,
     Append,
     ContextLimits,
-    Conversation,
     ConversationContext,
     ItemReference,
     NewItem,
@@ -24,6 +23,7 @@ from codex_proxy.store.base import (
     Page,
     PageRequest,
     StoreConflict,
+    StoredConversation,
     StoredItem,
 )
 from codex_proxy.store.sqlite.checksums import checked, checksum
@@ -34,7 +34,7 @@ _metadata = msgspec.json.Decoder(dict[str, str])
 
 def add(
     connection: sqlite3.Connection,
-    conversation: Conversation,
+    conversation: StoredConversation,
     items: Sequence[NewItem],
     limits: ContextLimits,
     now: float,
@@ -54,7 +54,7 @@ def add(
     return append(connection, conversation.owner, conversation.id, items, None, limits, now)
 
 
-def get(connection: sqlite3.Connection, owner: str, id: str) -> Conversation | None:
+def get(connection: sqlite3.Connection, owner: str, id: str) -> StoredConversation | None:
     row = connection.execute(
         "SELECT owner, id, created, version, metadata, metadata_sum FROM conversations"
         " WHERE owner = ? AND id = ? AND deleted = 0",
@@ -63,7 +63,7 @@ def get(connection: sqlite3.Connection, owner: str, id: str) -> Conversation | N
     return None if row is None else _conversation(row)
 
 
-def existing(connection: sqlite3.Connection, owner: str, id: str) -> Conversation:
+def existing(connection: sqlite3.Connection, owner: str, id: str) -> StoredConversation:
     """Returns the conversation with this id. Raises `NotStored` if the owner has none."""
     found = get(connection, owner, id)
     if found is None:
@@ -73,7 +73,7 @@ def existing(connection: sqlite3.Connection, owner: str, id: str) -> Conversatio
 
 def update(
     connection: sqlite3.Connection, owner: str, id: str, changes: Mapping[str, str | None], now: float
-) -> Conversation:
+) -> StoredConversation:
     merged = {**existing(connection, owner, id).metadata, **changes}
     metadata = {key: value for key, value in merged.items() if value is not None}
     encoded = _encoded(metadata)
@@ -148,7 +148,7 @@ def item(connection: sqlite3.Connection, owner: str, id: str, item_id: str) -> S
 
 def delete_item(
     connection: sqlite3.Connection, owner: str, id: str, item_id: str, now: float
-) -> Conversation:
+) -> StoredConversation:
     row = row_of(connection, "conversation", owner, id)
     found = connection.execute(
         "SELECT item, length(json) + length(raw) FROM conversation_items JOIN items ON items.seq = item"
@@ -199,10 +199,10 @@ def context(connection: sqlite3.Connection, owner: str, id: str) -> Conversation
     return ConversationContext(conversation.version, tuple(item_of(row) for row in rows))
 
 
-def _conversation(row: Iterable[Any]) -> Conversation:
+def _conversation(row: Iterable[Any]) -> StoredConversation:
     owner, id, created, version, metadata, stored = row
     checked(metadata, stored, f"the metadata of the conversation {id}")
-    return Conversation(
+    return StoredConversation(
         owner=owner, id=id, created=created, version=version, metadata=_metadata.decode(metadata)
     )
 

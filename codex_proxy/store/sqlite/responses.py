@@ -40,7 +40,7 @@ _RESPONSE: Final = (
 )
 
 
-class Change(NamedTuple):
+class ResponseUpdate(NamedTuple):
     """The new values of a stored response's columns; None leaves a column as it is."""
 
     status: str
@@ -95,7 +95,7 @@ def update(
     connection: sqlite3.Connection,
     owner: str,
     id: str,
-    change: Change,
+    change: ResponseUpdate,
     output: Sequence[StoredItem] | None,
     append: Append | None,
     only_from: Collection[str] | None,

@@ -19,7 +19,6 @@ from codex_proxy.store.base import (
     ChainTurn,
     Checked,
     ContextLimits,
-    Conversation,
     ConversationContext,
     Frame,
     NewItem,
@@ -28,6 +27,7 @@ from codex_proxy.store.base import (
     PendingWebhook,
     Pruned,
     Retention,
+    StoredConversation,
     StoredItem,
     StoredResponse,
     StoreStats,
@@ -235,7 +235,7 @@ class SqliteStore:
         only_from: Collection[str] | None = None,
         webhooks: Sequence[PendingWebhook] = (),
     ) -> bool:
-        change = responses.Change(status, json, recovery, webhooks)
+        change = responses.ResponseUpdate(status, json, recovery, webhooks)
         self._continue(owner, id)  # it was made when it began, and somebody waits for its end
         return await self._trimmed(responses.update, owner, id, change, output, append, only_from, self._now)
 
@@ -278,16 +278,16 @@ class SqliteStore:
     # --- conversations --------------------------------------------------------------------------
 
     async def add_conversation(
-        self, conversation: Conversation, items: Sequence[NewItem] = ()
+        self, conversation: StoredConversation, items: Sequence[NewItem] = ()
     ) -> tuple[StoredItem, ...]:
         return await self._write(conversations.add, conversation, items, self._limits, self._now)
 
-    async def conversation(self, owner: str, id: str) -> Conversation | None:
+    async def conversation(self, owner: str, id: str) -> StoredConversation | None:
         return await self._read(conversations.get, owner, id)
 
     async def update_conversation(
         self, owner: str, id: str, changes: Mapping[str, str | None]
-    ) -> Conversation:
+    ) -> StoredConversation:
         return await self._write(conversations.update, owner, id, changes, self._now)
 
     async def delete_conversation(self, owner: str, id: str) -> bool:
@@ -313,7 +313,7 @@ class SqliteStore:
     async def item(self, owner: str, conversation_id: str, item_id: str) -> StoredItem | None:
         return await self._read(conversations.item, owner, conversation_id, item_id)
 
-    async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> Conversation:
+    async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> StoredConversation:
         return await self._write(conversations.delete_item, owner, conversation_id, item_id, self._now)
 
     async def scan_conversation(self, owner: str, id: str, visit: Callable[[StoredItem], object]) -> None:

@@ -15,7 +15,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.surfaces.base import json_bytes, raw_text
 
 
-class Row(NamedTuple):
+class FaultRow(NamedTuple):
     """The HTTP status and error type of a kind of fault. `lasting`: a retry of the same request would always fail."""
 
     status: int
@@ -27,37 +27,37 @@ _REQUEST: Final = "invalid_request_error"
 _LIMIT: Final = "rate_limit_error"
 _SERVER: Final = "api_error"
 
-TABLE: Final[dict[FaultKind, Row]] = {
-    FaultKind.INVALID_REQUEST: Row(400, _REQUEST),
-    FaultKind.REJECTED_BY_PROVIDER: Row(400, _REQUEST),
-    FaultKind.CONTEXT_LENGTH_EXCEEDED: Row(400, _REQUEST),
-    FaultKind.UNSUPPORTED_MEDIA_TYPE: Row(400, _REQUEST),
-    FaultKind.HEADERS_TOO_LARGE: Row(431, _REQUEST),
-    FaultKind.INVALID_API_KEY: Row(401, "authentication_error", lasting=True),
-    FaultKind.AGENT_NOT_AUTHENTICATED: Row(401, "authentication_error", lasting=True),
-    FaultKind.INSUFFICIENT_QUOTA: Row(402, "billing_error", lasting=True),
-    FaultKind.NOT_ALLOWED: Row(403, "permission_error"),
-    FaultKind.MODEL_NOT_FOUND: Row(404, "not_found_error"),
-    FaultKind.NOT_FOUND: Row(404, "not_found_error"),
-    FaultKind.METHOD_NOT_ALLOWED: Row(405, _REQUEST),
-    FaultKind.REQUEST_TOO_LARGE: Row(413, "request_too_large"),
-    FaultKind.RATE_LIMITED: Row(429, _LIMIT),
-    FaultKind.CONCURRENCY_EXCEEDED: Row(429, _LIMIT),
-    FaultKind.AGENT_RATE_LIMITED: Row(429, _LIMIT),
-    FaultKind.USAGE_LIMIT_REACHED: Row(429, _LIMIT),
-    FaultKind.SPAWN_FAILED: Row(500, _SERVER),
-    FaultKind.AGENT_CRASHED: Row(500, _SERVER),
-    FaultKind.AGENT_PROTOCOL: Row(500, _SERVER),
-    FaultKind.AGENT_MISCONFIGURED: Row(500, _SERVER, lasting=True),
-    FaultKind.INTERNAL: Row(500, _SERVER),
-    FaultKind.UPSTREAM_UNAUTHORIZED: Row(500, _SERVER, lasting=True),
-    FaultKind.UPSTREAM_ERROR: Row(500, _SERVER),
-    FaultKind.UPSTREAM_DISCONNECTED: Row(500, _SERVER),
-    FaultKind.UPSTREAM_UNREACHABLE: Row(500, _SERVER),
-    FaultKind.UPSTREAM_TIMEOUT: Row(504, "timeout_error"),
-    FaultKind.TIMED_OUT: Row(504, "timeout_error"),
-    FaultKind.UNAVAILABLE: Row(529, "overloaded_error"),
-    FaultKind.STOPPING: Row(529, "overloaded_error"),
+TABLE: Final[dict[FaultKind, FaultRow]] = {
+    FaultKind.INVALID_REQUEST: FaultRow(400, _REQUEST),
+    FaultKind.REJECTED_BY_PROVIDER: FaultRow(400, _REQUEST),
+    FaultKind.CONTEXT_LENGTH_EXCEEDED: FaultRow(400, _REQUEST),
+    FaultKind.UNSUPPORTED_MEDIA_TYPE: FaultRow(400, _REQUEST),
+    FaultKind.HEADERS_TOO_LARGE: FaultRow(431, _REQUEST),
+    FaultKind.INVALID_API_KEY: FaultRow(401, "authentication_error", lasting=True),
+    FaultKind.AGENT_NOT_AUTHENTICATED: FaultRow(401, "authentication_error", lasting=True),
+    FaultKind.INSUFFICIENT_QUOTA: FaultRow(402, "billing_error", lasting=True),
+    FaultKind.NOT_ALLOWED: FaultRow(403, "permission_error"),
+    FaultKind.MODEL_NOT_FOUND: FaultRow(404, "not_found_error"),
+    FaultKind.NOT_FOUND: FaultRow(404, "not_found_error"),
+    FaultKind.METHOD_NOT_ALLOWED: FaultRow(405, _REQUEST),
+    FaultKind.REQUEST_TOO_LARGE: FaultRow(413, "request_too_large"),
+    FaultKind.RATE_LIMITED: FaultRow(429, _LIMIT),
+    FaultKind.CONCURRENCY_EXCEEDED: FaultRow(429, _LIMIT),
+    FaultKind.AGENT_RATE_LIMITED: FaultRow(429, _LIMIT),
+    FaultKind.USAGE_LIMIT_REACHED: FaultRow(429, _LIMIT),
+    FaultKind.SPAWN_FAILED: FaultRow(500, _SERVER),
+    FaultKind.AGENT_CRASHED: FaultRow(500, _SERVER),
+    FaultKind.AGENT_PROTOCOL: FaultRow(500, _SERVER),
+    FaultKind.AGENT_MISCONFIGURED: FaultRow(500, _SERVER, lasting=True),
+    FaultKind.INTERNAL: FaultRow(500, _SERVER),
+    FaultKind.UPSTREAM_UNAUTHORIZED: FaultRow(500, _SERVER, lasting=True),
+    FaultKind.UPSTREAM_ERROR: FaultRow(500, _SERVER),
+    FaultKind.UPSTREAM_DISCONNECTED: FaultRow(500, _SERVER),
+    FaultKind.UPSTREAM_UNREACHABLE: FaultRow(500, _SERVER),
+    FaultKind.UPSTREAM_TIMEOUT: FaultRow(504, "timeout_error"),
+    FaultKind.TIMED_OUT: FaultRow(504, "timeout_error"),
+    FaultKind.UNAVAILABLE: FaultRow(529, "overloaded_error"),
+    FaultKind.STOPPING: FaultRow(529, "overloaded_error"),
 }
 
 MAX_WAIT: Final = 60

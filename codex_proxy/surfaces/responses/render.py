@@ -66,7 +66,7 @@ from codex_proxy.surfaces.responses.output import (
 )
 from codex_proxy.surfaces.responses.output_order import OutputOrder
 from codex_proxy.surfaces.responses.response_object import (
-    Head,
+    ResponseHead,
     error_object,
     incomplete_details,
     status_of,
@@ -112,7 +112,7 @@ class ResponsesRenderer:
         response begins as `queued`. `activity`: see `output_item`. `encrypted_reasoning`: reasoning items contain
         it. `prompt_tokens` estimates the input; `max_tokens` is the limit that the request sets, None for none.
         """
-        self._head = Head(id, created_at, echo)
+        self._head = ResponseHead(id, created_at, echo)
         self._ids = ids
         self._clock = clock
         self._stream = stream

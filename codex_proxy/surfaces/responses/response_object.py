@@ -1,7 +1,7 @@
 """Builds the response object. It always has every key, with the effective default if the request gave no value.
 Sources: docs/contract.md#the-response-object, docs/wire-rules.md#the-responses-object.
 
-Input: a validated request, the fields that do not change (`Head`), and the state of the turn. Output: dicts for
+Input: a validated request, the fields that do not change (`ResponseHead`), and the state of the turn. Output: dicts for
 `json_bytes`.
 """
 
@@ -161,7 +161,7 @@ def usage_object(usage: Usage, *, estimated: bool = False) -> dict[str, Any]:
     return figures | ({"estimated": True} if estimated else {})
 
 
-class Head:
+class ResponseHead:
     """The fields of a response object that do not change while the response is made."""
 
     def __init__(self, id: str, created_at: int, echo: dict[str, Any]) -> None:

@@ -95,7 +95,9 @@ def offered_by(
         isinstance(tool, wire.ToolSearchTool) and tool.execution != "client" for tool in given
     )
     mcp = tuple(
-        _mcp(tool, f"tools[{index}]") for index, tool in enumerate(given) if isinstance(tool, wire.McpServer)
+        _mcp(tool, f"tools[{index}]")
+        for index, tool in enumerate(given)
+        if isinstance(tool, wire.McpServerTool)
     )
     _refuse_same_labels(mcp)
     searching = any(isinstance(tool, wire.WebSearchTool) for tool in given)
@@ -133,7 +135,7 @@ def _hosted(kind: str, param: str) -> Fault:
     return bad_request(message, param, UNSUPPORTED)
 
 
-def _mcp(server: wire.McpServer, param: str) -> McpOffer:
+def _mcp(server: wire.McpServerTool, param: str) -> McpOffer:
     if server.server_url is None:
         if server.connector_id is not None:
             raise bad_request(
@@ -259,7 +261,7 @@ def _shown(tool: wire.AnyTool) -> dict[str, Any]:
             "parameters": tool.parameters,
             "strict": bool(tool.strict),
         }
-    if isinstance(tool, wire.McpServer):
+    if isinstance(tool, wire.McpServerTool):
         # Headers and authorization are secrets: they are not shown, and so not stored either.
         shown = _dumped(tool, {"headers", "authorization"})
         return {"require_approval": "never"} | shown

@@ -118,7 +118,7 @@ class McpApprovalFilter(Wire):
     never: McpToolFilter | None = None
 
 
-class McpServer(Wire):
+class McpServerTool(Wire):
     """An MCP server whose tools this server is to call itself."""
 
     type: Literal["mcp"]
@@ -160,7 +160,7 @@ class HostedTool(Wire):
 AnyTool: TypeAlias = Annotated[
     Annotated[FunctionTool, Tag("~function")]
     | Annotated[CustomTool, Tag("~custom")]
-    | Annotated[McpServer, Tag("~mcp")]
+    | Annotated[McpServerTool, Tag("~mcp")]
     | Annotated[WebSearchTool, Tag("~web_search")]
     | Annotated[NamespaceTool, Tag("~namespace")]
     | Annotated[ToolSearchTool, Tag("~tool_search")]
