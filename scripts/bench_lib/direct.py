@@ -26,6 +26,7 @@ class AppServer:
         self._waiting: dict[Any, asyncio.Future[dict[str, Any]]] = {}
         self._last = 0
         self._listeners: dict[str, Callable[[bytes], None]] = {}
+        self._texts: dict[str, list[str]] = {}
 
     async def read(self) -> None:
         assert self._process.stdout is not None
@@ -40,6 +41,8 @@ class AppServer:
         listener = self._listeners.get(line.get("params", {}).get("threadId"))
         if listener is not None:
             listener(raw)
+        if method == "item/agentMessage/delta" and line["params"]["threadId"] in self._texts:
+            self._texts[line["params"]["threadId"]].append(line["params"]["delta"])
         key = line["id"] if method is None else (method, line.get("params", {}).get("threadId"))
         future = self._waiting.pop(key, None)
         if future is not None:
@@ -79,13 +82,27 @@ class AppServer:
             thread = started["thread"]["id"]
             delta = self._wait_for(("item/agentMessage/delta", thread))
             ended = self._wait_for(("turn/completed", thread))
-            given = [{"type": "text", "text": prompt, "text_elements": []}]
-            await self.request("turn/start", {"threadId": thread, "input": given})
+            await self.request("turn/start", _turn(thread, prompt))
             await delta
             took = clock() - begun
             await ended
             await self.request("thread/unsubscribe", {"threadId": thread})
         return took
+
+    async def deltas(self, thread: str, prompt: str) -> list[str]:
+        """The texts of all deltas of a turn on this thread, which is left afterwards."""
+        async with asyncio.timeout(PATIENCE):
+            texts = self._texts[thread] = []
+            ended = self._wait_for(("turn/completed", thread))
+            await self.request("turn/start", _turn(thread, prompt))
+            await ended
+            del self._texts[thread]
+            await self.request("thread/unsubscribe", {"threadId": thread})
+        return texts
+
+
+def _turn(thread: str, prompt: str) -> dict[str, Any]:
+    return {"threadId": thread, "input": [{"type": "text", "text": prompt, "text_elements": []}]}
 
 
 @asynccontextmanager

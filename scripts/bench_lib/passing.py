@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -14,18 +11,17 @@ from statistics import median
 from scripts.bench_lib.figures import Figure, quantile
 from scripts.bench_lib.servers import (
     DELTA,
-    PATIENCE,
-    ROOT,
     BenchError,
     Proxy,
-    clean_environment,
     drain,
     first_delta,
     messages_request,
     proxy,
+    side_server,
 )
 
 AGAINST = "a plain aiohttp reverse proxy"
+SIDES = "scripts.bench_lib.passing_sides"
 STREAMS = 8
 TICK = 0.01
 """Seconds: how finely the system tells another process's CPU time."""
@@ -35,10 +31,10 @@ EVERY = 10
 
 def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
     paced, flood, rounds, firsts = (20, 2_000, 1, 5) if quick else (400, 200_000, 5, 200)
-    with _side("upstream") as (_, port):
+    with side_server(SIDES, "upstream") as (_, port):
         url = f"http://127.0.0.1:{port}"
         flags = ("--agent", "openai-chat", "--upstream-url", url)
-        with proxy(folder, *flags) as ours, _side("reverse", url) as (process, reverse_port):
+        with proxy(folder, *flags) as ours, side_server(SIDES, "reverse", url) as (process, reverse_port):
             sides = _Sides(ours, Proxy(process, reverse_port))
             yield sides.cpu("at a model's pace", paced, EVERY, STREAMS, rounds, goal="<= 1.3")
             yield sides.cpu("as fast as they come", flood, 0, 1, rounds, goal="")
@@ -97,23 +93,3 @@ async def _drained(port: int, request: bytes, streams: int, deltas: int) -> None
     seen = await asyncio.gather(*(drain(port, request, count=count) for _ in range(streams)))
     if set(seen) != {deltas}:
         raise BenchError(f"{seen} deltas came through of {deltas}")
-
-
-@contextmanager
-def _side(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A process of `passing_sides`, and its port."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "scripts.bench_lib.passing_sides", *arguments],
-        cwd=ROOT, env=clean_environment({}), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    ) as process:  # fmt: skip
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            yield process, int(process.stdout.readline())
-        finally:
-            process.stdin.close()
-            try:
-                process.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise

@@ -121,6 +121,26 @@ def provider(*arguments: str) -> Iterator[str]:
                 raise
 
 
+@contextmanager
+def side_server(module: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A server that the proxy is compared with: a module that prints its port and serves until its stdin ends."""
+    with subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT, env=clean_environment({}), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield process, int(process.stdout.readline())
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+
+
 def port_in(banner: IO[bytes]) -> int | None:
     """The port that a banner tells; None where it ends before that."""
     for line in banner:

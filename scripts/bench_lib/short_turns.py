@@ -1,4 +1,5 @@
-"""Row 4: requests per second of short turns on warm children, against the children driven directly."""
+"""Row 4: requests per second of short turns on warm children, against the children driven directly, and behind the
+smallest server that aiohttp makes."""
 
 from __future__ import annotations
 
@@ -12,12 +13,21 @@ from statistics import median
 from scripts.bench_lib import direct
 from scripts.bench_lib.children import make_paced_child
 from scripts.bench_lib.figures import Figure
-from scripts.bench_lib.servers import chat_request, clean_environment, first_delta, proxy, whole
+from scripts.bench_lib.servers import (
+    chat_request,
+    clean_environment,
+    first_delta,
+    proxy,
+    side_server,
+    whole,
+)
 
 DELTAS = 20
 TASKS = 16
 PROCESSES = 2
 AGAINST = f"{TASKS} tasks on the children themselves"
+AGAINST_SERVER = "the smallest aiohttp server on such children"
+SERVER = "scripts.bench_lib.short_turns_server"
 
 Request = Callable[[int], Awaitable[float]]
 
@@ -27,17 +37,29 @@ def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
     program = make_paced_child(folder / "child", deltas=DELTAS, every=0)
     flags = ("--agent", "codex-app-server", "--codex-bin", str(program))
     # A limit of turns per process would renew the children in the middle of a round.
-    with proxy(folder, *flags, PROXY_APP_SERVER_MAX_TURNS="1000000") as server:
+    with (
+        proxy(folder, *flags, PROXY_APP_SERVER_MAX_TURNS="1000000") as ours,
+        side_server(SERVER, str(program), str(folder), str(PROCESSES)) as (_, port),
+    ):
         streamed, given = chat_request("Go."), chat_request("Go.", stream=False)
         sides: dict[str, Request] = {
-            "streamed": lambda _: first_delta(server.port, streamed),
-            "whole": lambda _: whole(server.port, given),
+            "streamed": lambda _: first_delta(ours.port, streamed),
+            "whole": lambda _: whole(ours.port, given),
         }
-        yield from asyncio.run(_compared(folder, program, sides, requests, rounds))
+        smallest: dict[str, Request] = {
+            "streamed": lambda _: first_delta(port, streamed),
+            "whole": lambda _: whole(port, given),
+        }
+        yield from asyncio.run(_compared(folder, program, sides, smallest, requests, rounds))
 
 
 async def _compared(
-    folder: Path, program: Path, sides: dict[str, Request], requests: int, rounds: int
+    folder: Path,
+    program: Path,
+    sides: dict[str, Request],
+    smallest: dict[str, Request],
+    requests: int,
+    rounds: int,
 ) -> list[Figure]:
     async with AsyncExitStack() as stack:
         children = [
@@ -46,29 +68,32 @@ async def _compared(
             )
             for _ in range(PROCESSES)
         ]
-        directly = "directly"
-        all_sides: dict[str, Request] = sides | {
-            directly: lambda number: children[number % PROCESSES].first_delta("Go.", str(folder))
+
+        def directly(number: int) -> Awaitable[float]:
+            return children[number % PROCESSES].first_delta("Go.", str(folder))
+
+        took: dict[Request, list[float]] = {
+            side: [] for side in (*sides.values(), *smallest.values(), directly)
         }
-        took: dict[str, list[float]] = {name: [] for name in all_sides}
-        for side in all_sides.values():
+        for side in took:
             await _seconds(side, TASKS)
         for _ in range(rounds):
-            for name, side in all_sides.items():
-                took[name].append(await _seconds(side, requests))
-    floor = median(took[directly])
+            for side, seconds in took.items():
+                seconds.append(await _seconds(side, requests))
+    middle = {side: median(seconds) for side, seconds in took.items()}
     what = f"requests per second, {TASKS} at once, {DELTAS} deltas each"
     return [
         Figure(
             row="4",
             what=f"{what}, {name}",
-            against=AGAINST,
-            ratio=floor / median(took[name]),
+            against=against,
+            ratio=middle[other] / middle[side],
             goal="",
             samples=rounds,
-            value=f"{requests / median(took[name]):,.0f}/s",
+            value=f"{requests / middle[side]:,.0f}/s",
         )
-        for name in sides
+        for name, side in sides.items()
+        for against, other in ((AGAINST, directly), (AGAINST_SERVER, smallest[name]))
     ]
 
 
