@@ -1,8 +1,8 @@
-"""Opens the store that the settings describe, keeps it within its limits while it is open, and chooses the step
-memory.
+"""Opens the store that the settings describe, removes objects that they no longer permit while it is open, and
+chooses the step memory (which keeps the model's own items of tool calls for the client's next request).
 
-Input: settings and a clock. Output: a `StoreLifecycle`. Raises `StoreOpenError`, which says what to do. Close it
-after the last turn has ended, since the end of a turn writes.
+`open_store_lifecycle` takes settings and a clock and returns a `StoreLifecycle`, or raises `StoreOpenError`. Close
+it after the last turn has ended, because the end of a turn writes to the store.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class StoreOpenError(Exception):
 
 
 class StoreLifecycle:
-    """An open store, and the task that removes old objects from it."""
+    """An open store, and a task that removes old objects from it."""
 
     def __init__(self, store: Store, lock: StoreLock | None, prune_seconds: float) -> None:
         """`lock` is the lock on the store's file; None if the store is in RAM. `prune_seconds` is the time between
-        two removals of what the settings no longer keep.
+        two removals of objects that the settings no longer permit.
         """
         self.store = store
         self.durable = lock is not None
@@ -68,7 +68,7 @@ class StoreLifecycle:
                 log.debug("store_pruned", responses=pruned.responses, steps=pruned.steps, freed=freed)
 
     async def close(self) -> None:
-        """Ends the task, and closes the store when its writes are on disk."""
+        """Ends the task, closes the store when its writes are on disk, and releases the lock. A failure is logged."""
         self._pruning.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._pruning
@@ -82,7 +82,9 @@ class StoreLifecycle:
 
 
 def retention_of(settings: Settings) -> Retention:
-    """Returns the limits of what is kept. A setting of 0 means no limit, except in RAM."""
+    """Returns the limits of the stored data. A setting of 0 becomes None, which is no limit; but a store in RAM
+    always has at most `MAX_BYTES_IN_RAM`.
+    """
     max_bytes = settings.store_max_bytes or None
     if settings.store == "memory":
         max_bytes = min(max_bytes or MAX_BYTES_IN_RAM, MAX_BYTES_IN_RAM)
@@ -97,7 +99,9 @@ def retention_of(settings: Settings) -> Retention:
 
 
 def _conversations_of(settings: Settings) -> int | None:
-    """Returns how many conversations are kept. A file keeps all, unless the operator has set the number."""
+    """Returns the most conversations (chains of responses) that the store may have; None for no limit, which is the
+    case of a store in a file unless the operator has set `max_conversation_history`.
+    """
     is_set = "max_conversation_history" in settings.model_fields_set
     return settings.max_conversation_history if settings.store == "memory" or is_set else None
 
@@ -107,8 +111,8 @@ def _step_memory_settings(settings: Settings) -> StepMemorySettings:
 
 
 def step_memory_of(settings: Settings, clock: Clock, lifecycle: StoreLifecycle | None) -> StepMemory:
-    """Returns the step memory: the store, or RAM if there is none (`lifecycle` is None). PROXY_TOOL_MEMORY applies
-    to both.
+    """Returns the step memory: the store of `lifecycle`, or one in RAM if `lifecycle` is None. The setting
+    PROXY_TOOL_MEMORY applies to both.
     """
     if lifecycle is not None:
         return lifecycle.store
@@ -116,8 +120,8 @@ def step_memory_of(settings: Settings, clock: Clock, lifecycle: StoreLifecycle |
 
 
 async def open_store(settings: Settings, clock: Clock) -> Store:
-    """Opens the store of these settings without locking it for one server. A store in RAM is new. Raises
-    `StoreOpenError` if the file is no store, damaged, of a newer version, or locked.
+    """Opens the store of these settings without a lock against other servers. A store in RAM is empty. Raises
+    `StoreOpenError` if the file is not a store, is damaged, was written by a newer version, or is locked.
     """
     # Imported here, since a command line that only shows its help needs no database.
     from codex_proxy.store.sqlite.store import SqliteStore
@@ -137,8 +141,8 @@ async def open_store(settings: Settings, clock: Clock) -> Store:
 
 
 async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecycle | None:
-    """Opens the store and locks it for this server; None if the settings have no store. Raises `StoreOpenError` if
-    another server uses it, or it cannot be opened (see `open_store`).
+    """Opens the store and locks it for this server. Returns None if the settings are for no store. Raises
+    `StoreOpenError` if another server uses the store, or if it cannot be opened (see `open_store`).
     """
     if settings.store == "off":
         return None

@@ -1,1 +1,3 @@
-"""Runs turns: drives sessions with the agent and appends their events to a log, which several readers follow."""
+"""Runs turns: starts sessions with the agent, and appends the agent's events to a log, which several readers
+follow.
+"""

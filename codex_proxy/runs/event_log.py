@@ -1,7 +1,8 @@
 """The log of a turn: batches of events, appended once, read by any number of cursors.
 
-Its memory is bounded: what every reader has seen is dropped, and a reader that falls too far behind is cut.
-It knows neither agents nor HTTP.
+Its memory is bounded: batches that every reader has taken are dropped. If the slowest reader falls too far behind,
+the agent is paused, or the turn fails if the agent's process cannot be paused (see `Run._backlog`). The log is
+independent of agents and HTTP.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ it would have to wait."""
 
 
 class Wakeup:
-    """Lets one reader wait until there is more to read.
+    """Lets one reader of a log or buffer wait until there is more to read.
 
-    A waiting reader may pass a `Push`. It is called directly by the code that adds events, so that a delta does not
-    need a step of the reader's task. If the push returns False or raises, or at the end of the log, the reader's
-    task is resumed. Pushes happen only while the task waits, so the two never write at the same time.
+    A reader that waits may pass a `Push`: a function that the code that adds events calls directly, so that a delta
+    reaches the client without a step of the reader's task. If the push returns False or raises, or at the end of
+    the log, the reader's task is resumed instead. Pushes happen only while the task waits, so the two never write
+    at the same time.
     """
 
     def __init__(self) -> None:
@@ -47,8 +49,8 @@ class Wakeup:
         Python 3.12)."""
 
     async def wait(self, push: Push | None = None) -> None:
-        """Returns when there is something to read that `push` has not passed on. Raises what `push` has raised. May
-        be cancelled and called again.
+        """Returns after a `wake` whose events `push` has not delivered (None: after any `wake`). Raises what `push`
+        has raised. May be cancelled and called again.
         """
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
@@ -62,8 +64,9 @@ class Wakeup:
             raise broke
 
     def wake(self, *, last: bool = False) -> None:
-        """Tells the reader that there is more to read. `last`: nothing will follow. Never raises: an error of the
-        reader must not affect its caller.
+        """Calls the waiting reader's push, or resumes the reader; does nothing if no reader waits. `last` is True
+        at the end of the log: the reader is always resumed. Never raises: an exception of the push is raised by
+        `wait`.
         """
         waiter = self._waiter
         if waiter is None or waiter.done():
@@ -81,15 +84,16 @@ class Wakeup:
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """The events that one read from the agent's pipe has caused, and the number of bytes that were read."""
+    """The events that were made from one read of the agent's pipe, and the number of bytes of that read."""
 
     events: list[Event]
     size: int
 
 
 class EventLog:
-    """An append-only log of events. `on_backlog` is called with how many bytes the slowest reader is behind, when
-    that changes and is not below `LOW_WATER`."""
+    """An append-only log of events. `on_backlog` is called with the number of bytes that the slowest reader has not
+    seen, after each change while this number is, or was at the last call, at least `LOW_WATER`.
+    """
 
     def __init__(self, on_backlog: Callable[[int], None] | None = None) -> None:
         self.ended = False
@@ -104,8 +108,8 @@ class EventLog:
         """The backlog in bytes that was last reported to `on_backlog`."""
 
     def append(self, events: list[Event], size: int, *, ended: bool = False) -> None:
-        """Adds a batch and wakes the readers. `size` is the bytes that the batch came from. `ended`: it is the last
-        batch.
+        """Adds a batch and wakes the readers. `size` is the number of bytes of agent output that the events were
+        made from. `ended` is True for the last batch.
         """
         self._batches.append(Batch(events, size))
         self.appended += size
@@ -130,7 +134,9 @@ class EventLog:
         return max((self.appended - cursor.seen for cursor in self._cursors), default=0)
 
     def after(self, position: int) -> list[Batch]:
-        """Returns the batches from `position` on (a count of batches since the start). Used by cursors."""
+        """Returns the batches from `position` on, which counts the batches since the start of the log. Used by
+        cursors.
+        """
         start = position - self._dropped
         batches = self._batches
         if start <= 0:
@@ -143,7 +149,7 @@ class EventLog:
         return self._dropped + len(self._batches)
 
     def trim(self) -> None:
-        """Removes the batches that every reader has taken."""
+        """Removes the batches that every reader has taken. Called by a cursor that has taken events."""
         if not self._cursors:
             return
         oldest = self._cursors[0].position
@@ -160,8 +166,8 @@ class EventLog:
             self.report()
 
     def report(self) -> None:
-        """Calls `on_backlog` with the backlog of the slowest reader, unless it is, and was before, below
-        `LOW_WATER`. Called by a cursor when it has read.
+        """Calls `on_backlog` with the slowest reader's backlog in bytes, if it is at least `LOW_WATER`, or was so
+        at the last call. Called when the backlog may have changed.
         """
         size = self.backlog
         if self._on_backlog is not None and (size >= LOW_WATER or self._told >= LOW_WATER):
@@ -170,7 +176,9 @@ class EventLog:
 
 
 class Cursor:
-    """A reader of a log, and its position in it."""
+    """A reader of a log. `position` is the number of batches that it has taken or skipped; `seen` is the number of
+    bytes whose events were delivered.
+    """
 
     def __init__(self, log: EventLog, position: int, seen: int) -> None:
         self.position = position
@@ -181,8 +189,8 @@ class Cursor:
         self._log = log
 
     def take(self, *, passed_on: bool = True) -> list[Event]:
-        """Returns the events since the last call, without waiting. With `passed_on=False` they still count as the
-        reader's backlog until `pass_on` is called.
+        """Returns the events that were added since the last call, without waiting. With `passed_on=False` they
+        count as the reader's backlog until `pass_on` is called.
         """
         batches = self._log.after(self.position)
         if not batches:
@@ -197,14 +205,14 @@ class Cursor:
         return [event for batch in batches for event in batch.events]
 
     def pass_on(self) -> None:
-        """Reports that the events taken so far were passed on to the client, so they no longer count as backlog."""
+        """Reports that the client was given all events taken so far, so that they no longer count as backlog."""
         if self.seen != self._taken:
             self.seen = self._taken
             self._log.report()
 
     async def wait(self, push: Push | None = None) -> None:
-        """Returns when there are events to take that `push` has not passed on, or when the log has ended. Raises
-        what `push` raises.
+        """Returns when there are events to take that `push` has not delivered, or when the log has ended. `push` is
+        called for each batch while this waits (see `Wakeup`). Raises what `push` raises.
         """
         if self.position == self._log.end and not self._log.ended:
             await self.wakeup.wait(push)

@@ -1,12 +1,13 @@
-"""Keeps a session with the agent between two requests of one client: idle after an answer, or waiting for the
-outputs of calls.
+"""Keeps the session of a client's turn with the agent for the client's next request. The session (with its thread,
+the agent's state of the conversation) is idle after an answer, or waits for the outputs of the client's tool calls.
 
-This only saves time: without a kept session the whole history is sent to a new one. A session is used again only by
-the same owner with the same model, tools and settings, and only if the new history begins with exactly what the
-session's thread has seen. Number and time are bounded; a session that is not used again is closed.
+This only saves time: without a kept session, the whole history is sent to a new one. A session is used again only
+by the same owner (the name of the client's key) with the same model, tools and settings, and only if the new
+history begins with exactly the items that the session's thread has seen. The number of sessions and the time are
+limited; then a session is closed.
 
-Some agents store their sessions, and can open one again after it was closed. The ids of those are remembered for
-longer, under the same conditions.
+Some agents store their sessions, and can open one again after it was closed. The ids of closed sessions are kept
+for longer, and used under the same conditions.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ Digests = tuple[bytes, ...]
 
 
 def item_digests(history: Sequence[HistoryItem]) -> tuple[Digests, tuple[int, ...]]:
-    """Returns a digest for each item of a history that is compared, and for each digest the index after its item.
-    Adjacent assistant messages have one digest. Raw items, and calls that this server ran, have none.
+    """Returns a digest for each item of a history that is compared, and for each digest the index in the history
+    after its item. Adjacent assistant messages have one digest together. Raw items (JSON that the model put out)
+    and the calls that this server ran itself have none, because clients do not always send them back.
     """
     digests: list[bytes] = []
     ends: list[int] = []
@@ -78,7 +80,7 @@ def _is_assistant(item: HistoryItem) -> bool:
 
 
 def _own(item: HistoryItem) -> bool:
-    """Whether the item is a call that this server ran, or its output. Not every API shows them to clients."""
+    """Whether the item is a call that this server ran itself, or the output of one."""
     return isinstance(item, HistoryCall | HistoryOutput) and item.own
 
 
@@ -113,10 +115,12 @@ def _digest(*parts: str) -> bytes:
 def unseen_items(
     seen: Digests, history: Sequence[HistoryItem], computed: tuple[Digests, tuple[int, ...]]
 ) -> tuple[HistoryItem, ...] | None:
-    """Returns the part of `history` that is new to a thread with the digests `seen`; None if the history does not
-    begin with these digests or has nothing more. Raw items and the server's own calls have no digest: those that
-    directly follow the last item seen belong to the turn that the thread itself ran, so they are not new.
-    `computed` is `item_digests(history)`, computed once for all threads.
+    """Returns the items of `history` that are new to a thread that has seen the items with the digests `seen`; None
+    if the history does not begin with these digests, or has no further ones.
+
+    Raw items and this server's own calls have no digest; those that directly follow the last item seen are not new,
+    because the thread itself put them out. `computed` is `item_digests(history)`, passed in so that it is computed
+    once for all threads.
     """
     digests, ends = computed
     if not seen or len(digests) <= len(seen) or digests[: len(seen)] != seen:
@@ -132,10 +136,11 @@ later."""
 
 
 class IdleLimits(msgspec.Struct, frozen=True):
-    """How many idle sessions are kept for the next request of their client (1.4 MiB each), and for how many
+    """How many idle sessions are kept for their clients' next requests (each takes about 1.4 MiB), and for how many
     seconds.
 
-    The time is about that for which the provider caches a prompt; a longer one would save nothing.
+    The time is about as long as the provider caches a prompt, because a later request gains little from a kept
+    session.
     """
 
     count: int = 32
@@ -147,8 +152,9 @@ INSTRUCTION_WORDS = "<system-reminder>\n{}\n</system-reminder>"
 
 
 class PendingOutputs(msgspec.Struct, frozen=True):
-    """The outputs that the thread of an idle session waits for. `visible`: the ids of the client's calls; the
-    others are outputs that this server gives together with the client's.
+    """The outputs that the thread of an idle session waits for: `visible` are the ids of the calls that the client
+    answers; `hidden` are outputs of calls that the client does not see, which this server gives to the agent
+    together with the client's.
     """
 
     visible: frozenset[str] = frozenset()
@@ -156,6 +162,10 @@ class PendingOutputs(msgspec.Struct, frozen=True):
 
 
 class _IdleSession:
+    """An idle session, with its `thread_key`, the digests of the items that its thread has seen, the outputs it
+    waits for, and the timer that closes it.
+    """
+
     __slots__ = ("digests", "key", "pending", "session", "thread", "timer")
 
     def __init__(
@@ -172,14 +182,17 @@ class _IdleSession:
 
 
 class ClosedSession(msgspec.Struct, frozen=True):
-    """A session that was closed, by the id under which the agent can open it again, and the items that it has not
-    seen."""
+    """A closed session of the agent: `thread` is the id by which the agent can open it again, `new_items` are the
+    items of the turn's history that it has not seen.
+    """
 
     thread: str
     new_items: tuple[HistoryItem, ...]
 
 
 class _Closed(msgspec.Struct, frozen=True):
+    """What is kept of a closed session: its `thread_key`, and the digests of the items that it has seen."""
+
     key: bytes
     digests: Digests
     until: float
@@ -187,7 +200,9 @@ class _Closed(msgspec.Struct, frozen=True):
 
 
 class ReusedSession(msgspec.Struct, frozen=True):
-    """An idle session to be continued for the client's next request, and the items that its thread has not seen."""
+    """An idle session that the next turn continues: `new_items` are the items of the turn's history that its thread
+    has not seen, and `hidden` are the outputs that this server itself gives to the agent (see `PendingOutputs`).
+    """
 
     session: AgentSession
     new_items: tuple[HistoryItem, ...]
@@ -195,11 +210,12 @@ class ReusedSession(msgspec.Struct, frozen=True):
 
 
 def thread_key(owner: str, turn: Turn) -> bytes:
-    """Returns a digest of all settings of a turn that must be equal for its session to serve another turn.
+    """Returns a digest of the owner and of those settings of a turn that must be equal if another turn is to
+    continue its session.
 
-    These are the settings that cannot be changed after the thread's start, those that the agent keeps for later
-    turns that do not set them (effort, summary, tier), and the output schema, which cannot be changed while the
-    thread waits for outputs.
+    These are the settings that cannot be changed after the thread's start; those that the agent would keep from the
+    earlier turn if the later one does not set them (reasoning effort and summary, service tier); and the output
+    schema, which cannot be changed while the thread waits for outputs.
     """
     fixed = (
         owner,
@@ -220,8 +236,9 @@ def thread_key(owner: str, turn: Turn) -> bytes:
 
 
 class IdleSessions:
-    """Keeps sessions for the next request of their client. It listens to them, so that a session that ends is no
-    longer kept.
+    """Keeps sessions for the next request of their client, and remembers closed ones. It is the listener of the
+    sessions that it keeps: one that fails or can no longer be resumed is dropped, and approvals or input that it
+    asks for are declined.
     """
 
     def __init__(self, limits: IdleLimits, scheduler: Callable[[], Scheduler]) -> None:
@@ -240,8 +257,9 @@ class IdleSessions:
         return bool(self._kept or self._closed)
 
     def put(self, key: bytes, session: AgentSession, digests: Digests, pending: PendingOutputs) -> None:
-        """Keeps a session under `key` (see `thread_key`), or closes it if it cannot resume. When there are too
-        many, the session that was kept longest is closed.
+        """Keeps a session under `key` (see `thread_key`), or closes it if it cannot be resumed or none are to be
+        kept. `digests` are those of the items that its thread has seen, `pending` are the outputs that it waits
+        for. If there are too many sessions, the one that has been idle longest is closed.
         """
         if not session.can_resume or self._limits.count == 0:
             session.close()
@@ -256,9 +274,9 @@ class IdleSessions:
             self._drop(next(iter(self._kept.values())).session)
 
     def take(self, key: bytes, turn: Turn) -> ReusedSession | None:
-        """Removes and returns a session whose thread has seen the beginning of the turn's history; None if there is
-        none. `key` is the `thread_key` of the turn: only a session with the same settings and owner may go on with
-        it.
+        """Removes and returns a kept session that the turn can continue: one whose thread has seen the beginning of
+        the turn's history, and accepts the rest. None if there is none. `key` is the turn's `thread_key`; only
+        sessions with the same key are considered.
         """
         history = turn.history
         computed: tuple[Digests, tuple[int, ...]] | None = None
@@ -278,8 +296,9 @@ class IdleSessions:
         return None
 
     def take_closed(self, key: bytes, turn: Turn) -> ClosedSession | None:
-        """Removes and returns a closed session with this key that has seen the beginning of the turn's history; None
-        if there is none. The longest such beginning wins."""
+        """Removes and returns a closed session that the turn can continue, as `take` does for kept ones. If there
+        are several, it is the one that has seen most of the history. None if there is none.
+        """
         now = self._scheduler().time()
         computed: tuple[Digests, tuple[int, ...]] | None = None
         found: tuple[int, ClosedSession] | None = None
@@ -342,9 +361,10 @@ class IdleSessions:
 def _accepted_items(
     pending: PendingOutputs, fresh: Sequence[HistoryItem], turn: Turn
 ) -> tuple[HistoryItem, ...] | None:
-    """Returns the new items (`fresh`) in the form in which the thread accepts them; None if it does not accept
-    them. An idle thread accepts any items but outputs. A thread that waits for outputs (`pending`) accepts exactly
-    those, followed by instructions if the turn allows that.
+    """Returns the new items `fresh` in the form in which the thread accepts them; None if it does not accept them.
+    A thread that waits for no outputs accepts any items except outputs. A thread that waits for outputs
+    (`pending.visible`) accepts exactly these, followed by developer messages if the turn allows them; their text is
+    appended to the last output.
     """
     outputs = [item for item in fresh if isinstance(item, HistoryOutput)]
     if not pending.visible:
@@ -369,8 +389,8 @@ def _is_instruction(item: HistoryItem) -> bool:
 
 
 def _with_instructions(output: HistoryOutput, instructions: Sequence[HistoryItem]) -> HistoryOutput:
-    """Returns the output with the instructions added at its end, because a thread that waits for outputs accepts
-    nothing else.
+    """Returns the output with the texts of the developer messages `instructions` appended, because a thread that
+    waits for outputs accepts no other items.
     """
     words = [
         INSTRUCTION_WORDS.format("".join(part.text for part in item.parts if isinstance(part, TextPart)))

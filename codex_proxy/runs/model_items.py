@@ -1,8 +1,8 @@
-"""Returns the items that the model put out in a turn, to be stored with the answer and used as history later.
+"""The items that the model put out in a turn, as they are stored with a response and used as history later.
 
-A client sees less than the model did: no reasoning, and not the calls that this server answered. They are kept in
-order with the answer, so that the model later sees the same input again, with only new items after it.
-`tools/replay.py` does the same for turns that are not stored.
+A client gets fewer items than the model put out: for example no encrypted reasoning, and not the calls that this
+server answered. All are stored in order, so that the model later gets the same input again, followed by new items
+only. `tools/replay.py` does the same for turns that are not stored.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _KINDS: dict[str, Kind] = {
 
 
 class ModelItem(msgspec.Struct, frozen=True):
-    """An item that belongs to a turn for the model: one that the model put out, or an output that this server gave
-    it.
+    """An item of a turn in the model's own form (the JSON of a Responses item): one that the model put out, or the
+    output that this server gave it for a call.
     """
 
     model: str
@@ -46,7 +46,7 @@ class _TextPart(msgspec.Struct, frozen=True):
 
 
 class ItemHead(msgspec.Struct, frozen=True):
-    """The fields of an item that identify it: type, id, call id, and the text of a message."""
+    """The fields of an item that identify it: its type and id, the id of its call, and the content of a message."""
 
     type: str
     id: str | None = None
@@ -63,8 +63,8 @@ class ItemHead(msgspec.Struct, frozen=True):
 
 
 def model_items(run: Run, identity: str) -> list[ModelItem]:
-    """Returns all items of this turn that the model must see again, in order. At the end are the outputs that the
-    client never saw. `identity` names the model and provider.
+    """Returns all items of the run that the model must see again, in order; at the end are the outputs of calls
+    that the client does not see. `identity` names the agent and model.
     """
     remembered = remembered_turn(run.raw, run.attempt.policy, identity)
     answers = [
@@ -77,8 +77,8 @@ def model_items(run: Run, identity: str) -> list[ModelItem]:
 
 
 def as_history(item: ModelItem, identity: str) -> RawHistoryItem | None:
-    """Returns the item for the history of the model `identity`; None for reasoning of another model, which it
-    cannot read.
+    """Returns the item as an entry of the history for the model named `identity`; None if it is reasoning of
+    another model, which this one cannot read.
     """
     if item.model != identity and item.head.kind == "reasoning":
         return None
@@ -86,8 +86,8 @@ def as_history(item: ModelItem, identity: str) -> RawHistoryItem | None:
 
 
 def with_whole_calls(history: list[HistoryItem]) -> tuple[HistoryItem, ...]:
-    """Returns the history with each group of outputs in the order of its calls. Raw calls without an output and raw
-    outputs without a call are left out: the other item was deleted, or the turn was cut off.
+    """Returns the history with each group of outputs in the order of its calls. A raw call without an output is
+    left out, and so is a raw output without a call: its counterpart was deleted, or the turn ended before it.
     """
     heads = {id(item): _half_of(item) for item in history}
     called = [call_id for kind, call_id in heads.values() if kind == "call"]
@@ -117,7 +117,9 @@ def _in_order(
 
 
 def _half_of(item: HistoryItem) -> tuple[str, str]:
-    """Returns `call`, `output`, or another word for an item that is neither; and the id of the call."""
+    """Returns the kind and the call id of an item: the kind is `call`, `output`, or another word if the item is
+    neither.
+    """
     if isinstance(item, RawHistoryItem):
         head = msgspec.json.decode(item.json, type=ItemHead)
         return (head.kind, head.call_id or "")

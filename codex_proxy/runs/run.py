@@ -1,18 +1,20 @@
-"""A run owns one turn of a client: it drives sessions with the agent, and appends their events to the log.
+"""A run is one turn of a client: it controls sessions with the agent, and appends their events to the log.
 
-On their way from a session to the log events pass these stages, each `feed(events) -> events`:
+On their way from a session to the log, events pass these stages, each `feed(events) -> events`:
 
 1. the attempt: the tool policy, which decides who answers a call, then the check of the answer against its schema;
-2. the repair, which makes any sequence well-formed;
-3. the run itself, which keeps raw items, adds up usage, and answers requests that nothing else answers;
+2. the repair, which makes any sequence of events well-formed;
+3. the run itself, which keeps raw items (the model's output as JSON), adds up usage, and declines the agent's requests;
 4. the limits: size, stop sequences, length.
 
-A run has no task: a batch of events passes all stages and is logged within one call. An HTTP request reads the log,
-and may `interrupt`; it never owns a child. A turn takes one or more steps of the agent and at most two attempts; a
-session whose process was already gone when it was taken does not count.
+A run has no task: a batch of events passes all stages and is logged within one call. An HTTP request reads the log
+and may call `interrupt`; it never owns the agent's process. A turn takes one or more steps of the agent, and at
+most two attempts (a second one if the first answer is invalid). A session whose process had already ended when the
+turn began does not count as an attempt.
 
-Its time is limited until its first visible event, between two signs of life, and in all. One timer serves all three
-limits, and is moved lazily: a sign of life costs one comparison, not a timer.
+The time until the turn's first visible event, between two events of the agent, and of the whole turn is limited.
+One timer is set for the earliest of the three limits, and is not moved when an event arrives: when it fires too
+early, it is set again.
 """
 
 from __future__ import annotations
@@ -56,8 +58,9 @@ from codex_proxy.tools.replay import clean_item, output_id
 
 
 class Deadlines(msgspec.Struct, frozen=True):
-    """Time limits in seconds. `first`: until something visible; `idle`: between two events of the agent; `total`: of
-    the turn."""
+    """Time limits in seconds. `first`: from the start until the first event that the client sees; `idle`: between
+    two events of the agent; `total`: of the whole turn.
+    """
 
     first: float = 60.0
     idle: float = 300.0
@@ -65,8 +68,8 @@ class Deadlines(msgspec.Struct, frozen=True):
 
 
 class DeadlineWatch:
-    """Watches the time limits of one turn, and calls `expired` once, with the failure, when one of them is
-    exceeded.
+    """Watches the time limits of one turn. When one of them is exceeded, calls `expired` once, with a failure of
+    the kind TIMED_OUT.
     """
 
     def __init__(
@@ -83,12 +86,16 @@ class DeadlineWatch:
         self._arm()
 
     def alive(self, *, visible: bool) -> None:
-        """Restarts the idle deadline, because the agent did something; `visible`: something that the client sees."""
+        """Restarts the idle deadline, because there was an event. `visible`: the client sees the event, so the
+        deadline `first` is met.
+        """
         self._last = self._scheduler.time()
         self._visible = self._visible or visible
 
     def hold(self) -> None:
-        """Stops the idle deadline while the agent waits for this server. The other deadlines still apply."""
+        """Stops the idle deadline until `resume`, while the agent waits for something from this server. The other
+        deadlines still apply.
+        """
         self.held = True
 
     def resume(self) -> None:
@@ -100,7 +107,7 @@ class DeadlineWatch:
             self._arm()
 
     def stop(self) -> None:
-        """Stops all deadlines, and drops the reference to `expired`."""
+        """Stops all deadlines. `expired` is not called any more."""
         self._expired = None
         if self._timer is not None:
             self._timer.cancel()
@@ -130,11 +137,12 @@ class DeadlineWatch:
 
 
 def deadline_failure(late: Failure, retrying: Retrying | None, retries: int, hint: str) -> Failure:
-    """Returns the failure of a turn that a deadline ends, with the reason as far as it is known.
+    """Returns the failure of a turn that a deadline ends, with the reason if it is known.
 
-    `late`: the failure that says that the turn took too long. `retrying`: the last report of a repeated model call,
-    if the model has sent nothing since; the turn gets the failure of that call if its kind is known. `retries`
-    counts such reports. `hint`: the session's `silence_hint`, used if there was no such report.
+    `late` is the failure that says which deadline was exceeded. `retrying` is the agent's last report that it
+    repeats a model call, None if there was none or the model has answered since; if it names a failure of the
+    model, the result is that failure. `retries` is the number of such reports. `hint` is a sentence about what the
+    agent may be doing, added without such a report.
     """
     if retrying is None:
         return msgspec.structs.replace(late, message=f"{late.message} {hint}") if hint else late
@@ -161,45 +169,51 @@ TOO_SLOW = Failure(
 
 
 class RunOwner(Protocol):
-    """What a run asks of its scheduler: all that awaits something, which a run itself never does, and what belongs to
-    more than one run (kept sessions, the account's limits)."""
+    """The interface of the scheduler that a run uses: for everything that awaits, because a run itself never does,
+    and for what several runs share (kept sessions, the account's limits).
+    """
 
     def reopen(self, run: Run, attempt: Attempt) -> None:
-        """Opens another session for `attempt`, and passes it to `run.begin_session`."""
+        """Opens a new session for `attempt` in a task, and passes it to `run.begin_session`. If that fails, fails
+        the run.
+        """
         ...
 
     def keep(self, run: Run, session: AgentSession) -> bool:
-        """Keeps a session that can resume for the client's next request. Returns False if it was not kept."""
+        """Keeps the session for the client's next request. Returns False if it was not kept; the caller then closes
+        it.
+        """
         ...
 
     def check(self, run: Run, attempt: Attempt, checks: Sequence[TextCheck]) -> Coroutine[Any, Any, None]:
-        """Checks texts against their schemas, and then calls `run.verdicts_received`."""
+        """Returns a coroutine that validates texts against their schemas, and then calls `run.verdicts_received`."""
         ...
 
     def remember(self, run: Run) -> asyncio.Future[None] | None:
-        """Writes the client's calls that the turn has ended with to the step memory, for the request that brings
-        their outputs. Returns a future of that write; None if the turn has no such calls.
+        """Saves the calls that the client has to answer to the step memory, from which the items that the client
+        does not see are put back when its next request brings the outputs. Returns a future that is done when they
+        are saved; None if the turn has no such calls or is not to be remembered.
         """
         ...
 
     def limits_reported(self, run: Run, json: bytes) -> None:
-        """Takes the limits of the account that the agent reported, as JSON in the agent's format."""
+        """Handles the agent's report of the account's limits, which is JSON in the agent's own format."""
         ...
 
     def with_details(self, run: Run, failure: Failure) -> Failure:
-        """Returns a copy of the failure with what the agent did not report: the size of the model's context window
-        if the context was too long, the time of the next reset if a limit of the account was reached.
+        """Returns the failure with facts added that the agent did not report: the size of the model's context
+        window if the context was too long, the time of the next reset if a limit of the account was reached.
         """
         ...
 
     def run_ended(self, run: Run) -> None:
-        """Called once, when the log of the run has ended."""
+        """Handles the end of the run. Called once, after the last event was logged."""
         ...
 
 
 class Run:
-    """One turn of a client while it runs. `max_chars`: the most characters that it may put out. `keeps_max_tokens`:
-    the agent itself ends its answer at the turn's `max_tokens`, so the run need not.
+    """One turn of a client while it runs. `max_chars` is the most characters that the turn may put out.
+    `keeps_max_tokens`: the agent itself ends its answer at the turn's `max_tokens`, so the run does not.
     """
 
     def __init__(
@@ -258,32 +272,36 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        """Whether the turn is over. The last events may not be in the log yet."""
+        """Whether the turn is over. The log may still get the last events."""
         return self._repair.ended
 
     def add_first_events(self, events: Sequence[Event]) -> None:
-        """Adds events that the client sees before those of the agent. They do not count as the first visible event
-        of the agent, so its deadline still applies.
+        """Adds events that the client sees before those of the agent, such as the lists of MCP tools. The deadline
+        for the agent's first visible event still applies.
         """
         self._append(self._repair.feed(events), 0)
 
     def add_events(self, events: Sequence[Event]) -> None:
-        """Adds events of this server to the log, such as those of tool calls that it runs."""
+        """Adds events of this server to the log, such as those of tool calls that it runs. Does nothing if the turn
+        is over.
+        """
         if not self._repair.ended:
             self._log_events(list(events), 0)
             if self._repair.ended:  # it was all that the turn may say
                 self._leave()
 
     def begin_after(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs `work`, which has to begin the turn's session when it is done. The idle deadline is stopped
-        meanwhile.
+        """Starts the coroutine `work` as a task, which has to call `begin_session` or `resume_session` at its end.
+        Until then the idle deadline is stopped.
         """
         self._acted = True
         self._watch.hold()
         self._calls.begin_work(work)
 
     def begin_session(self, session: AgentSession) -> None:
-        """Begins the turn on a new session, or on a closed one that the agent opens again."""
+        """Begins the turn on a session that was just opened; it may be one that continues a closed session of the
+        agent.
+        """
         if self._repair.ended:
             session.close()
             return
@@ -316,11 +334,11 @@ class Run:
             self._watch.resume()
 
     def interrupt(self) -> None:
-        """Stops the agent and ends the log as interrupted. Called when the client has left or cancelled."""
+        """Ends the turn as interrupted and stops the agent. Called when the client has left or cancelled."""
         self._end(TurnEnded(Stop.INTERRUPTED))
 
     def fail(self, failure: Failure) -> None:
-        """Ends the turn with a failure that is not the agent's."""
+        """Ends the turn with a failure that this server has found, not the agent, and stops the agent."""
         self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
     def _deadline_passed(self, failure: Failure) -> None:
@@ -349,14 +367,18 @@ class Run:
                 self._leave()
 
     def tool_finished(self, ask_id: str, output: ToolOutput) -> None:
-        """Takes the output of a call that this server has run."""
+        """Passes on the output of a call that this server has run. `ask_id` is the id of the agent's request for
+        the call.
+        """
         self._calls_running -= 1
         self._wait_for_agent()
         if self._session is not None and not self._repair.ended:
             self._take(self.attempt.tool_finished(ask_id, output), self._session, 0)
 
     def verdicts_received(self, attempt: Attempt, verdicts: Sequence[Verdict]) -> None:
-        """Takes the results of the checks of an attempt. Does nothing if the attempt is over."""
+        """Continues the turn with the results of the schema checks of an attempt. Does nothing if the attempt is
+        over.
+        """
         session = self._session
         if attempt is not self.attempt or self._repair.ended or session is None:
             return
@@ -365,8 +387,9 @@ class Run:
         self._take(attempt.with_verdicts(verdicts), session, 0)
 
     def _take(self, result: PolicyResult, session: AgentSession, size: int) -> None:
-        """Logs the events that the attempt let through; gives the agent its outputs, and starts the calls and
-        checks. `size` is the length in bytes of the agent's output.
+        """Does what a result of the attempt's tool policy says: logs its events, gives its answers to the agent,
+        runs its calls and checks, or begins a second attempt. `size` is the number of bytes of agent output that
+        caused the result.
         """
         self._decisive = self.attempt.decisive
         self._log_events(result.events, size)
@@ -413,8 +436,8 @@ class Run:
         self._append(events, size)
 
     def _handle_own_events(self, events: list[Event]) -> None:
-        """Handles the events of `HANDLED_EVENTS`: keeps raw items, adds up usage, declines requests of the agent,
-        and reports account limits.
+        """Handles the kinds of events in `HANDLED_EVENTS`, some of them in place: keeps raw items, adds up usage,
+        declines requests of the agent, and passes on the account's limits.
         """
         for index, event in enumerate(events):
             kind = type(event)
@@ -428,8 +451,8 @@ class Run:
                 self._owner.limits_reported(self, event.json)  # type: ignore[union-attr]
 
     def _append(self, events: list[Event], size: int) -> None:
-        """Logs the events that the limits let through. If a limit is reached, ends the turn. `size` is the length
-        in bytes of what the agent wrote.
+        """Logs the events that the limits permit. If a limit is reached, logs the end of the turn. `size` is the
+        number of bytes of agent output that caused the events.
         """
         events, stop = self._limits.feed(events)
         if stop is not None:
@@ -450,7 +473,9 @@ class Run:
             self.log.append(events, size)
 
     def _log_end(self, events: list[Event], size: int) -> None:
-        """Logs the last events, once the step memory has been written: the client's next request reads it."""
+        """Logs the last events. If the turn's calls are written to the step memory, the end is logged after that,
+        because the client's next request reads them.
+        """
         remembering = self._owner.remember(self)
         if remembering is None:
             self._close_log(events, size)
@@ -465,27 +490,27 @@ class Run:
         self._owner.run_ended(self)
 
     def _summed(self, seen: UsageReported) -> UsageReported:
-        """Returns the usage that the agent reported (`seen`) with that of a discarded first attempt added, because
-        the request has cost both.
+        """Returns the usage that the agent reported (`seen`), plus the usage of a discarded first attempt: the
+        client pays for both.
         """
         self._spent = seen
         partial = self._uncounted or seen.partial
         return UsageReported(self._spent_before + seen.usage, seen.trigger, partial=partial)
 
     def _decline(self, ask: ApprovalRequested | InputRequested) -> None:
-        """Declines an approval or a question at once; the agent continues its turn."""
+        """Declines an approval or a question of the agent at once; the agent then continues its turn."""
         if self._session is not None:
             self._session.answer(ask.ask_id, NO)
 
     def _replay(self) -> None:
-        """Starts the turn again on another session, once, after its own is lost. The client has received nothing of
-        it.
+        """Starts the turn again on another session, because its own session was lost. This happens at most once,
+        and only if the client has received no part of the answer.
         """
         self._replayed = True
         self._begin_again(self.attempt.anew(self.turn))
 
     def _begin_again(self, attempt: Attempt) -> None:
-        """Discards what the agent has put out, except its usage, and begins `attempt` on a new session."""
+        """Discards the events of the present attempt, except its usage, and begins `attempt` on a new session."""
         spent, self._spent = self._spent, None
         if spent is not None:
             self._spent_before += spent.usage
@@ -502,8 +527,8 @@ class Run:
         self._owner.reopen(self, attempt)
 
     def _so_far(self) -> Turn:
-        """Returns the turn for a second attempt. The calls that this server ran are in its history, so that the
-        model does not repeat them.
+        """Returns the turn for a second attempt. Its history also has the calls that this server has run, with
+        their outputs, so that the model does not repeat them.
         """
         ran = self.attempt.policy.ran_calls
         last = max((index for index, raw in enumerate(self.raw) if output_id(raw) in ran), default=-1)
@@ -513,14 +538,18 @@ class Run:
     # --- the end --------------------------------------------------------------------------------
 
     def _end(self, ended: TurnEnded) -> None:
-        """Ends the turn for a reason other than the agent's end: closes the log first, then the session."""
+        """Ends the turn for a reason other than the end of the agent's turn: logs the end first, then keeps or
+        closes the session.
+        """
         if self._repair.ended:
             return
         self._append(self._repair.feed([ended]), 0)
         self._leave()
 
     def _leave(self) -> None:
-        """Keeps the session for the next request if it can resume; else closes it, which stops the agent's turn."""
+        """Stops the deadlines and the calls. Keeps the session for the client's next request if it can be resumed;
+        else closes it, which stops the agent's turn.
+        """
         self._watch.stop()
         self._calls.cancel()
         session, self._session = self._session, None
@@ -552,6 +581,6 @@ class Run:
         session.resume_reading()
 
     def _wait_for_agent(self) -> None:
-        """Starts the idle deadline again, unless the agent waits for this server."""
+        """Starts the idle deadline again, unless the agent still waits for this server."""
         if not (self._calls_running or self._checking or self._paused):
             self._watch.resume()

@@ -1,7 +1,6 @@
-"""Starts turns and controls them until their end, each in a slot.
+"""Starts turns, limits how many run at once, and controls them until their end.
 
-A slot is taken before any process is started, and is given back once, when the turn is over and its session is
-released.
+A turn takes a slot before any process is started for it, and gives it back once, when its last event is logged.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ ends all the same. (The store gives up on a locked database earlier.)"""
 
 
 class RunLimits(msgspec.Struct, frozen=True):
-    """How many turns run at once, how many turns of each owner may wait and for how many seconds, and the most
-    characters that each turn may put out.
+    """The limits of turns: `running` turns at once, `waiting` turns in the queue of each owner (client key) for at
+    most `wait` seconds, and `size`, the most characters that a turn may put out.
     """
 
     running: int = 16
@@ -62,7 +61,7 @@ class RunLimits(msgspec.Struct, frozen=True):
 
 
 class _Started(msgspec.Struct, frozen=True):
-    """What the scheduler knows of a run that it has started."""
+    """The data that the scheduler keeps of a run until its end: its slot, and arguments of `start`."""
 
     slot: Slot
     durable: bool
@@ -74,7 +73,9 @@ class _Started(msgspec.Struct, frozen=True):
 
 
 class _StartPlan(msgspec.Struct, frozen=True):
-    """How a turn is started: on a kept session, or on a new one."""
+    """The session on which a turn starts: `reused` is a kept one, else `opened` is a new one. Neither is set while
+    calls that the client has approved have to run first.
+    """
 
     attempt: Attempt
     reused: ReusedSession | None = None
@@ -96,10 +97,11 @@ class RunScheduler:
         epoch: Callable[[], float] = time.time,
         deadlines_of: Callable[[Turn], Deadlines] | None = None,
     ) -> None:
-        """`limits` bound the number of runs and their size, `deadlines` the time of each; `deadlines_of` returns
-        those of a turn, where agents differ. `memory` remembers calls between the requests of a conversation
-        (default: in RAM). `kept` limits the idle sessions that are kept. `owners` returns how many owners of turns
-        there may be; if several, none of them gets all slots. `epoch` returns the seconds since 1970.
+        """`limits` bound the number of runs and their size, `deadlines` the time of each run; `deadlines_of`
+        returns the deadlines of a turn if they depend on its agent (None: `deadlines` hold for all). `memory` is
+        the step memory, which keeps the calls of one request for the next one (None: in RAM). `kept` limits the
+        idle sessions that are kept. `owners` returns the number of owners (client keys) there may be; if there are
+        several, none of them can take all slots. `epoch` returns the seconds since 1970.
         """
         self.agent = agent
         self._epoch = epoch
@@ -118,7 +120,7 @@ class RunScheduler:
 
     @property
     def running(self) -> int:
-        """The number of slots that are taken."""
+        """The number of turns that run (of slots that are taken)."""
         return self._slots.running
 
     @property
@@ -148,11 +150,11 @@ class RunScheduler:
         """Starts a run and returns it. Raises `Fault` if the server is stopping, if all slots are taken and the
         queue is full or no slot becomes free in time, or if the agent cannot take the turn.
 
-        `owner` is the owner of the turn: only the owner's later turns can use what is stored of this one.
-        `remembers`: the calls of the turn are written to `memory` (a `StepMemory`); `durable`: they may be written
-        to disk there. `replay` is the turn's history with the model's own items in it, for a session that has not
-        seen them; None if no such items are stored. `runner` runs this server's tools; `first` are events that the
-        client sees before those of the agent.
+        `owner` is the name of the client's key: only later turns of the same owner can use what is stored of this
+        one. If `remembers` is True, the turn's calls are written to the step memory; if `durable` is True, they may
+        be written to disk there. `replay` is the turn's history with items in the form in which the model put them
+        out, for a session that has not seen them; None if no such items are stored. `runner` runs this server's
+        tools; None if the turn has none. `first` are events that the client sees before those of the agent.
         """
         slot = await self._slot(owner)
         to_run = bool(approved_calls(turn))
@@ -193,7 +195,7 @@ class RunScheduler:
             self._begin_session(run, plan.opened)
 
     async def _begun_with_approved(self, run: Run, calls: ServerCalls) -> None:
-        """Runs the calls that the client has approved, then begins the turn with their outputs."""
+        """Runs the MCP calls that the client has approved, then begins the turn with their outputs in its history."""
         run.turn = await calls.approved(run, run.turn)
         if run.ended:
             return
@@ -206,7 +208,7 @@ class RunScheduler:
         self._begin(run, plan)
 
     async def _or_failed(self, run: Run, work: Callable[[], Awaitable[None]]) -> None:
-        """Awaits `work` for a run. If it raises, ends the run with that failure."""
+        """Calls and awaits `work` for a run. If it raises, ends the run with that failure and does not raise."""
         try:
             await work()
         except Fault as fault:
@@ -216,9 +218,10 @@ class RunScheduler:
             run.fail(UNFORESEEN)
 
     async def _plan_start(self, turn: Turn, owner: str, replay: tuple[HistoryItem, ...] | None) -> _StartPlan:
-        """Returns a plan with a kept session that fits the turn; otherwise with a closed one that the agent can open
-        again; otherwise with a new session. The turn of an opened session has its history completed from `replay` and
-        the step memory.
+        """Returns the turn's first attempt with a kept session that it can continue, else with a newly opened one;
+        the latter opens a closed session of the agent again if the turn can continue one. The history for a newly
+        opened session has the model's own items from `replay` and the step memory. Raises `Fault` if the agent
+        cannot open a session.
         """
         attempt = await self._first_attempt(turn)
         closed: ClosedSession | None = None
@@ -243,13 +246,15 @@ class RunScheduler:
         return first_attempt(turn, form, keeps_choice="tool_choice" in able)
 
     async def _with_memory(self, turn: Turn, owner: str) -> Turn:
-        """Returns the turn with the items of earlier steps put back into its history from the step memory."""
+        """Returns the turn with the items that its client does not see and send back (such as reasoning before a
+        call) put into its history from the step memory.
+        """
         history = await recalled_history(turn, owner, self.memory, self.identity(turn))
         return turn if history is turn.history else msgspec.structs.replace(turn, history=history)
 
     def identity(self, turn: Turn) -> str:
-        """Returns a name for the agent and model of the turn. Encrypted reasoning can only be read by the same
-        agent and model.
+        """Returns `AGENT/MODEL` of the turn, the name under which its raw items are stored, because encrypted
+        reasoning can only be read by the same agent and model.
         """
         return f"{self.agent_of(turn).name}/{turn.model}"
 
@@ -361,10 +366,11 @@ class RunScheduler:
         return task
 
     async def drain(self, within: float) -> None:
-        """Takes no new turns, lets those that have a slot finish for `within` seconds, then fails the rest.
+        """Accepts no new turns and waits for the running ones, at most `within` seconds; then fails the remaining
+        ones.
 
-        They fail, and are not interrupted: their clients are still there and must see that the answer is
-        incomplete.
+        These fail instead of being interrupted, because their clients are still connected and must see that the
+        answer is incomplete.
         """
         self.begin_drain()
         await self.checks.close()  # the end waits for turns, and for no check
@@ -374,7 +380,7 @@ class RunScheduler:
         self._end_runs()
 
     def begin_drain(self) -> None:
-        """Takes no new turns from now on. Turns that wait for a slot fail."""
+        """Accepts no new turns from now on. Turns that wait for a slot fail."""
         self._drain_begun.set()
         self._slots.stop(Fault(STOPPING))
 
@@ -385,7 +391,7 @@ class RunScheduler:
             run.fail(STOPPING)
 
     async def close(self) -> None:
-        """Ends the agent's processes and waits until all sessions are released."""
+        """Ends all runs and the agent's processes, and waits until all sessions are released."""
         self._end_runs()
         self.kept.close()
         await self.checks.close()
@@ -395,8 +401,8 @@ class RunScheduler:
 
 
 def _replayed(turn: Turn, asked: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:
-    """Returns the turn with `replay` as its history. Items that `turn` has in addition to those of `asked` are kept
-    at the end.
+    """Returns `turn` with `replay` in place of its client's history (None: `turn` as it is). `asked` is the turn as
+    the client sent it; items that follow its history in that of `turn` are kept at the end.
     """
     if replay is None:
         return turn

@@ -1,4 +1,5 @@
-"""Executes the calls of a run that this server answers: one task for each, cancelled when the run ends.
+"""Runs the tool calls of a turn that this server answers (MCP tools): one task for each call, cancelled when the
+turn ends.
 
 The tools are run by a `ToolRunner`. A call that fails gets an output that says so.
 """
@@ -32,14 +33,16 @@ class ToolRunner(Protocol):
     """The interface for running the tools of one request."""
 
     async def run(self, tool: Tool, arguments: str) -> ToolOutput:
-        """Runs the tool and returns its output, within a time limit. `arguments` is the model's text. May be
-        cancelled.
+        """Runs the tool and returns its output, within a time limit. `arguments` is the model's text, which may be
+        invalid JSON. May be cancelled.
         """
         ...
 
 
 class Caller(Protocol):
-    """A run as `ServerCalls` sees it: it gets the events of each call, and then the output."""
+    """The interface of a run that `ServerCalls` uses: `add_events` gets the events of calls that the client has
+    approved, `tool_finished` the output of any other call.
+    """
 
     def tool_finished(self, ask_id: str, output: ToolOutput) -> None: ...
     def add_events(self, events: Sequence[Event]) -> None: ...
@@ -49,8 +52,8 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class ServerCalls:
-    """The calls of one run that this server executes. `runner` runs a tool; None if the turn has no tools of this
-    server. `spawn` starts a task that is awaited when the server stops.
+    """Runs those calls of one turn that this server answers. `runner` runs a tool; None if the turn has no tools of
+    this server. `spawn` starts a task that is awaited when the server stops.
     """
 
     def __init__(self, runner: ToolRunner | None, spawn: Spawn) -> None:
@@ -59,23 +62,23 @@ class ServerCalls:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, caller: Caller, calls: Iterable[ServerCall]) -> None:
-        """Runs calls concurrently; each output goes to `caller.tool_finished`."""
+        """Starts a task for each call. The task passes the output to `caller.tool_finished`."""
         for call in calls:
             self._keep(self._spawn(self._one(caller, call)))
 
     def begin_work(self, work: Coroutine[Any, Any, None]) -> None:
-        """Starts work that is cancelled when the run ends, as calls are."""
+        """Starts `work` as a task that, like the tasks of calls, is cancelled when the turn ends."""
         self._keep(self._spawn(work))
 
     def cancel(self) -> None:
-        """Cancels all calls and work that are running."""
+        """Cancels all tasks that are running, except the calling one."""
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
 
     async def approved(self, caller: Caller, turn: Turn) -> Turn:
-        """Runs the calls that the client has approved. Returns the turn with their outputs in its history. `caller`
-        gets the events of each call.
+        """Runs the calls in the turn's history that the client has approved, concurrently, and adds their events to
+        `caller`. Returns the turn with their outputs in its history.
         """
         outputs = await asyncio.gather(
             *(self._approved_one(caller, call, request, turn) for call, request in approved_calls(turn))
@@ -112,8 +115,9 @@ class ServerCalls:
 
 
 def approved_calls(turn: Turn) -> list[tuple[HistoryCall, str]]:
-    """Returns the calls that the client has approved and that must run before the turn begins, each with the id of
-    its approval request."""
+    """Returns the calls in the turn's history that the client has approved and that were not run yet, each with the
+    id of its approval request.
+    """
     waiting = {
         item.call_id: item.approved_by
         for item in turn.history
@@ -126,8 +130,8 @@ def approved_calls(turn: Turn) -> list[tuple[HistoryCall, str]]:
 
 
 def with_outputs(history: Sequence[HistoryItem], outputs: Iterable[HistoryOutput]) -> tuple[HistoryItem, ...]:
-    """Returns the history with its placeholders replaced by `outputs`, by call id. A placeholder is the
-    `HistoryOutput` (with `approved_by`) of a call that the client has approved and that is still to be run.
+    """Returns the history with placeholders replaced by the `outputs` with the same call ids. A placeholder is a
+    `HistoryOutput` with `approved_by`, for a call that the client has approved and that was not run yet.
     """
     by_id = {output.call_id: output for output in outputs}
     return tuple(

@@ -1,15 +1,16 @@
-"""The interface of a store, its promises, and its values. Independent of any database, and cheap to import.
+"""The interface of a store, its guarantees, and its values. Independent of any database, and cheap to import.
 
-Promises that each implementation keeps:
+What each implementation guarantees:
 
-- A write that returned is on disk, and every later read sees it. A write whose caller was cancelled, or that raised
-  `StoreUnavailable`, is either there as a whole or not at all.
-- Every object has an owner. An object of another owner does not exist: reads return None or nothing, writes raise
-  `NotStored`.
-- Order is the order of writing. Times and ids come from the caller or the injected clock.
+- A write that has returned is on disk, and every later read sees it. A write whose caller was cancelled, or that raised
+  `StoreUnavailable`, is stored completely or not at all.
+- Every object has an owner (the name of a client's key). For other owners the object does not exist: reads return None
+  or an empty result, or raise `NotStored`; writes raise `NotStored`.
+- Lists are in the order of writing. Times and ids come from the caller or the injected clock.
 
-Errors: `StoreUnavailable` (not possible now; no acknowledged write is lost), `NotStored`, `StoreConflict`, and when a
-store is opened `StoreRefused`. Anything else that a method raises is a bug.
+Any method may raise `StoreUnavailable` (not possible now; no completed write is lost); reads may raise its subclass
+`StoreDamaged`. `NotStored` and `StoreConflict` are named at the methods that raise them, and `StoreRefused` is
+raised when a store is opened. Any other exception is a bug.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ MAX_METADATA_KEYS: Final = 16
 
 
 class StoreError(Exception):
-    """A call of the store failed. The message is for a person."""
+    """A call of the store failed. The message is for the operator."""
 
 
 class StoreUnavailable(StoreError):  # noqa: N818 - says what it is
-    """The store cannot do this now, but may be able to later: locked by another process, disk full, closed, or
-    overloaded.
+    """The store cannot do this now, but may be able to later: the file is locked by another process, the disk is
+    full, or the store is closed or overloaded.
     """
 
 
@@ -53,7 +54,7 @@ class StoreRefused(StoreError):  # noqa: N818
 
 
 class NotStored(StoreError):  # noqa: N818
-    """The object does not exist, or belongs to another owner. `kind` says which of the objects in the call it is."""
+    """The object does not exist, or belongs to another owner. `kind` and `id` say which object of the call it is."""
 
     def __init__(self, kind: Literal["response", "conversation", "item"], id: str) -> None:
         super().__init__(f"there is no {kind} {id!r}")
@@ -62,8 +63,8 @@ class NotStored(StoreError):  # noqa: N818
 
 
 class StoreConflict(StoreError):  # noqa: N818
-    """The write contradicts what is stored: an id is taken, the conversation has another version, or metadata has
-    too many keys.
+    """The write contradicts stored data. `reason` is `id_taken`, `version` (the conversation has changed), or
+    `too_many_keys` (in the metadata).
     """
 
     def __init__(self, reason: Literal["id_taken", "version", "too_many_keys"], message: str) -> None:
@@ -72,8 +73,8 @@ class StoreConflict(StoreError):  # noqa: N818
 
 
 class ContextTooLarge(StoreError):  # noqa: N818
-    """A conversation, or a chain of responses, has more content than one turn may read, or would have with this
-    write.
+    """A conversation or a chain of responses has more items or bytes than `ContextLimits` permits, or would have
+    after this write.
     """
 
     def __init__(self, items: int, size: int, limits: ContextLimits) -> None:
@@ -87,9 +88,11 @@ class ContextTooLarge(StoreError):  # noqa: N818
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of what is kept; None is no limit. The least recently used object is removed first.
+    """Limits of the stored data; None is no limit. If there is too much, the oldest responses and the least
+    recently used conversations are removed first.
 
-    A response is removed only when no other response continues it, so a chain that is in use keeps its beginning.
+    A response that another one continues (by `previous_response_id`) is not removed, so a chain of responses is
+    removed from its end.
     """
 
     age: float | None = 30 * 86400.0
@@ -116,7 +119,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The most content that a conversation, or a chain of responses, may have to be continued; None is no limit."""
+    """The largest conversation or chain of responses that can be continued; None is no limit."""
 
     max_items: int | None = 20_000
     """The most items of a context: twice what one request may have."""
@@ -125,7 +128,7 @@ class ContextLimits(msgspec.Struct, frozen=True, kw_only=True):
     memory."""
 
     def check(self, items: int, size: int) -> None:
-        """Raises `ContextTooLarge` for more items or bytes (`size`) than the limits."""
+        """Raises `ContextTooLarge` if there are more `items`, or more bytes (`size`), than the limits."""
         too_many = self.max_items is not None and items > self.max_items
         if too_many or (self.max_bytes is not None and size > self.max_bytes):
             raise ContextTooLarge(items, size, self)
@@ -135,7 +138,9 @@ class ContextLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredItem(msgspec.Struct, frozen=True):
-    """One item of a response or conversation. The id is unique within each of them."""
+    """One item of a response or conversation. Its id is unique within the response or conversation. `created` is in
+    seconds since 1970.
+    """
 
     id: str
     json: bytes
@@ -160,8 +165,9 @@ class ItemReference(msgspec.Struct, frozen=True):
 
 
 class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A response without its items. `json` is the whole object as the client gets it. `previous_id` and
-    `conversation_id` are None if it continues no response, or no conversation.
+    """A response without its items. `json` is the response object as the client gets it. `created` is in seconds
+    since 1970. `previous_id` and `conversation_id` are None if the response continues no other response, or no
+    conversation.
     """
 
     owner: str
@@ -177,7 +183,7 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingWebhook(msgspec.Struct, frozen=True):
-    """A webhook event that has yet to be delivered to one URL."""
+    """A webhook event that still has to be delivered to one URL. `body` is the bytes to post."""
 
     event_id: str
     url: str
@@ -187,7 +193,7 @@ class PendingWebhook(msgspec.Struct, frozen=True):
 
 
 class ChainTurn(msgspec.Struct, frozen=True):
-    """One turn of a chain of responses: its input items and its output items."""
+    """One response of a chain (responses that continue each other): its input items and its output items."""
 
     response_id: str
     input: tuple[StoredItem, ...]
@@ -203,6 +209,8 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class StoredConversation(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation without its items. `created` is in seconds since 1970."""
+
     owner: str
     id: str
     created: float
@@ -213,9 +221,7 @@ class StoredConversation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Append(msgspec.Struct, frozen=True):
-    """Names the conversation to which the input and the output of a response are appended when the response is
-    saved.
-    """
+    """The conversation to which the input and output items of a response are appended when the response is saved."""
 
     conversation_id: str
     version: int | None = None
@@ -231,8 +237,8 @@ class ConversationContext(msgspec.Struct, frozen=True):
 
 
 class PageRequest(msgspec.Struct, frozen=True):
-    """Asks for a part of a list: at most `limit` items, beginning after the item with the id `after` in the given
-    order; with the first one if it is None.
+    """A part of a list of items: at most `limit` items in this order, beginning after the item with the id `after`;
+    None: from the beginning.
     """
 
     limit: int = 20
@@ -241,11 +247,17 @@ class PageRequest(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
+    """A part of a list of items. `has_more`: further items follow."""
+
     items: tuple[StoredItem, ...]
     has_more: bool
 
 
 class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The size of a store: its file, and the number of objects of each kind. `unfinished` counts background
+    responses that have not ended, `steps` the entries of the step memory, `frames` the stored stream events.
+    """
+
     location: str
     schema_version: int
     bytes_used: int
@@ -262,7 +274,9 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """How many stored rows were compared with their checksums, and which of them are damaged."""
+    """The result of a check of the store: the number of rows that were compared with their checksums, and the names
+    of the damaged ones.
+    """
 
     rows: int
     damaged: tuple[str, ...]
@@ -285,9 +299,7 @@ NewItem: TypeAlias = StoredItem | ItemReference
 
 
 class Responses(Protocol):
-    """The interface of the stored responses, with their items, and the event frames of those that run in the
-    background.
-    """
+    """The interface of the stored responses with their items, and of the stream events of background responses."""
 
     async def add_response(
         self,
@@ -297,11 +309,11 @@ class Responses(Protocol):
         output: Sequence[StoredItem] = (),
         append: Append | None = None,
     ) -> None:
-        """Saves a response with its items and appends the input and output to the conversation in `append`; None:
-        to none.
+        """Saves a response with its items. `append` names a conversation to which the input and output items are
+        appended; None: none. Items whose ids the conversation has already are not appended again.
 
-        Items whose id is already in the conversation are not appended again. Raises `NotStored` where `previous_id`
-        or the conversation does not exist, `StoreConflict` where an id is taken.
+        Raises `NotStored` if the previous response or the conversation does not exist, and `StoreConflict` if an id
+        is taken or the conversation has another version than `append` names.
         """
         ...
 
@@ -318,76 +330,78 @@ class Responses(Protocol):
         only_from: Collection[str] | None = None,
         webhooks: Sequence[PendingWebhook] = (),
     ) -> bool:
-        """Replaces the status and the object, and also the output items and the `recovery` data where these are not
-        None. `append`: the stored input and the output are appended to a conversation; None: to none. `webhooks`
-        are put into the outbox. All of this happens, or nothing. Returns False, and changes nothing, if the
-        response was deleted or its status is not in `only_from` (None permits any). So a response that was
-        cancelled is not completed afterwards.
+        """Replaces the status and the object of a response, and also its output items and its `recovery` data
+        unless these are None. `append` names a conversation to which the stored input and output items are
+        appended; None: none. `webhooks` are added to the outbox. All of this is written together.
+
+        Returns False, and changes nothing, if the response was deleted or its status is not in `only_from` (None:
+        any status). `only_from` prevents that a response that was cancelled is completed later. Raises `NotStored`
+        or `StoreConflict` as `add_response` does.
         """
         ...
 
     async def response(self, owner: str, id: str) -> StoredResponse | None: ...
 
     async def delete_response(self, owner: str, id: str) -> bool:
-        """Deletes a response. Returns False if it does not exist. Responses that continue it keep it in their
-        context; no other call returns it.
+        """Deletes a response. Returns False if it does not exist. Responses that continue it can still be
+        continued: `context` and `scan_context` return its items for them. No other method returns it.
         """
         ...
 
     async def input_items(self, owner: str, response_id: str, page: PageRequest) -> Page:
-        """Returns a page of the visible input items. Raises `NotStored` if the response, or the item `after` in
-        `page`, does not exist.
+        """Returns a page of the response's input items that clients see. Raises `NotStored` if the response, or the
+        item `after` of the page request, does not exist.
         """
         ...
 
     async def context(self, owner: str, response_id: str) -> list[ChainTurn]:
-        """Returns the chain of responses that ends with this one, oldest first. Raises `NotStored` if there is no
-        such response.
+        """Returns the chain of responses that ends with this one, the oldest first. Raises `NotStored` if there is
+        no such response.
         """
         ...
 
     async def scan_context(self, owner: str, response_id: str, visit: Callable[[StoredItem], object]) -> None:
-        """Calls `visit` with each item of the chain of responses that ends with this one, hidden ones too, oldest
-        first, in a thread of the store while rows are read. Raises `NotStored` and, before the first call,
-        `ContextTooLarge`.
+        """Calls `visit` with each item of the chain of responses that ends with this one, oldest first, including
+        items that clients do not see. The calls are made in a thread of the store while rows are read. Raises
+        `NotStored` if there is no such response, and `ContextTooLarge` before the first call.
         """
         ...
 
     async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
-        """Returns visible items by id, from any response or conversation of the owner; the newest where there are
-        several."""
+        """Returns the items with these ids that clients see, by id, from any response or conversation of the owner.
+        If several items have an id, the newest is returned; ids that are not found are left out.
+        """
         ...
 
     async def unfinished_responses(self) -> list[StoredResponse]:
-        """Returns the background responses of all owners whose status is in `UNFINISHED`, oldest first. Responses
-        whose row is damaged are left out; reading one by its id raises `StoreDamaged`.
+        """Returns the background responses of all owners that have not ended (status in `UNFINISHED`), oldest
+        first. Responses whose row is damaged are left out; reading one by its id raises `StoreDamaged`.
         """
         ...
 
     async def append_frames(self, owner: str, response_id: str, frames: Sequence[Frame]) -> None:
-        """Adds events to the stored stream of the response. Raises `NotStored`, and `StoreConflict` for a number that
-        is stored already."""
+        """Adds events to the stored stream of a response. Raises `NotStored` if there is no such response, and
+        `StoreConflict` if an event with the same number is stored already.
+        """
         ...
 
     async def frames(
         self, owner: str, response_id: str, *, after: int = -1, limit: int = 1000
     ) -> list[Frame]:
-        """Returns at most `limit` events with a number above `after`, in order; an empty list if none is stored.
-        Raises `NotStored` if there is no such response.
+        """Returns at most `limit` events of the response's stream with a number above `after`, in order; an empty
+        list if there are none. Raises `NotStored` if there is no such response.
         """
         ...
 
 
 class Conversations(Protocol):
-    """The interface of the stored conversations and their items. An item that is in several conversations and
-    responses is stored once.
-    """
+    """The interface of the stored conversations and their items."""
 
     async def add_conversation(
         self, conversation: StoredConversation, items: Sequence[NewItem] = ()
     ) -> tuple[StoredItem, ...]:
-        """Adds a conversation with its first items, and returns these with references resolved. Raises
-        `StoreConflict` if an id is taken, `NotStored` for a reference to an item that does not exist, and
+        """Adds a conversation with its first items, and returns the items, with the referenced items in place of
+        references. Raises `StoreConflict` if an id is taken, `NotStored` if a referenced item does not exist, and
         `ContextTooLarge`.
         """
         ...
@@ -397,13 +411,15 @@ class Conversations(Protocol):
     async def update_conversation(
         self, owner: str, id: str, changes: Mapping[str, str | None]
     ) -> StoredConversation:
-        """Merges `changes` into the metadata; None deletes a key. Returns the conversation. Raises `NotStored`, and
-        `StoreConflict` for too many keys."""
+        """Merges `changes` into the metadata of a conversation; the value None deletes a key. Returns the changed
+        conversation. Raises `NotStored` if it does not exist, and `StoreConflict` for more than `MAX_METADATA_KEYS`
+        keys.
+        """
         ...
 
     async def delete_conversation(self, owner: str, id: str) -> bool:
-        """Deletes a conversation. Returns False if it does not exist. Items that are also in other conversations or
-        responses stay there.
+        """Deletes a conversation. Returns False if it does not exist. Items that other conversations or responses
+        have too are kept there.
         """
         ...
 
@@ -416,22 +432,25 @@ class Conversations(Protocol):
         version: int | None = None,
         limited: bool = True,
     ) -> tuple[StoredItem, ...]:
-        """Appends all items or none, and returns them with references resolved.
+        """Appends all items or none. Returns them, with the referenced items in place of references.
 
-        Raises `NotStored` (the conversation, or a referenced item), `StoreConflict` (an id that the conversation
-        already has, or another version than `version`; None permits any) and, where `limited`, `ContextTooLarge`.
-        The items of a finished turn are appended without limit; the next turn is refused instead.
+        Raises `NotStored` if the conversation or a referenced item does not exist; `StoreConflict` if the
+        conversation has an item with the same id, or another version than `version` (None: any version); and
+        `ContextTooLarge` if `limited` is True. The items of a finished turn are appended with `limited=False`, so
+        that no answer is lost; the next turn is refused instead.
         """
         ...
 
     async def items(self, owner: str, conversation_id: str, page: PageRequest) -> Page:
-        """Returns a page of the visible items. Raises `NotStored` if the conversation, or the item `after` in
-        `page`, does not exist.
+        """Returns a page of the conversation's items that clients see. Raises `NotStored` if the conversation, or
+        the item `after` of the page request, does not exist.
         """
         ...
 
     async def item(self, owner: str, conversation_id: str, item_id: str) -> StoredItem | None:
-        """Returns a visible item, or None. Raises `NotStored` for a conversation that does not exist."""
+        """Returns an item that clients see; None if the conversation has none with this id. Raises `NotStored` if
+        the conversation does not exist.
+        """
         ...
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> StoredConversation:
@@ -441,29 +460,30 @@ class Conversations(Protocol):
         ...
 
     async def scan_conversation(self, owner: str, id: str, visit: Callable[[StoredItem], object]) -> None:
-        """Calls `visit` with each item, hidden ones too, oldest first. It is called in a thread of the store while
-        rows are read, so that only one item at a time is in memory. Raises `NotStored` and, before the first call,
-        `ContextTooLarge`."""
+        """Calls `visit` with each item of the conversation, oldest first, including items that clients do not see.
+        The calls are made in a thread of the store while rows are read, so that only one item at a time is in
+        memory. Raises `NotStored` if there is no such conversation, and `ContextTooLarge` before the first call.
+        """
         ...
 
     async def conversation_context(self, owner: str, id: str) -> ConversationContext:
-        """Returns every item of the conversation, and its version. Raises `NotStored` if there is no such
+        """Returns all items of the conversation and its version. Raises `NotStored` if there is no such
         conversation.
         """
         ...
 
 
 class Outbox(Protocol):
-    """The interface of the stored webhook events that were not delivered yet. `Responses.update_response` adds them
-    when a response ends.
+    """The interface of the outbox: the stored webhook events that were not delivered yet.
+    `Responses.update_response` adds them when a response ends.
     """
 
     async def count_webhook_try(self, pending: PendingWebhook) -> None:
-        """Saves the number of delivery attempts of a pending webhook."""
+        """Saves `tries` of a pending webhook, the number of delivery attempts."""
         ...
 
     async def drop_webhook(self, event_id: str, url: str) -> None:
-        """Removes a webhook that was delivered or given up; does nothing where there is none."""
+        """Removes a webhook that was delivered or given up. Does nothing if there is no such webhook."""
         ...
 
     async def webhooks(self, limit: int) -> list[PendingWebhook]:
@@ -477,39 +497,45 @@ class StoreMaintenance(Protocol):
     async def stats(self) -> StoreStats: ...
 
     async def check_writable(self) -> None:
-        """Writes a row and removes it again. Raises `StoreUnavailable` where that fails."""
+        """Checks that the store can be written, by writing a row and removing it. Raises `StoreUnavailable` if that
+        fails.
+        """
         ...
 
     async def prune(self, now: float | None = None) -> Pruned:
-        """Removes what `Retention` and the step memory's age no longer permit at `now` (seconds since 1970; None: the
-        present), in small writes. Returns how much was removed."""
+        """Removes the objects that `Retention` does not permit at the time `now` (seconds since 1970; None: the
+        present), and entries of the step memory that are too old, in small writes. Returns how many were removed.
+        """
         ...
 
     async def sweep(self) -> None:
-        """Removes the rows of deleted objects, in small writes. Every deletion starts this; a call is needed only
-        for objects that an earlier process deleted.
+        """Removes the rows of deleted objects, in small writes. Every deletion starts this by itself; a call is
+        needed only for objects that an earlier process has deleted.
         """
         ...
 
     async def export(self, write: Callable[[bytes], object]) -> int:
-        """Calls `write` with one line of JSON (with its line feed) per response and conversation. Returns their
-        number."""
+        """Calls `write` for each response and conversation, with its JSON in one line that ends with a line feed.
+        Returns the number of lines.
+        """
         ...
 
     async def check(self) -> Checked:
-        """Compares every stored row with its checksum, in small reads. Damaged rows are named in the result;
-        nothing is changed.
+        """Compares every stored row with its checksum, in small reads, and returns which rows are damaged. Changes
+        nothing.
         """
         ...
 
     async def vacuum(self) -> int:
-        """Gives unused pages back to the file system, in small steps. Returns the number of bytes."""
+        """Returns the file's unused pages to the file system, in small steps. Returns the number of bytes."""
         ...
 
     async def close(self) -> None:
-        """Finishes the operations that were begun, then closes the file. A second call does nothing."""
+        """Waits for the operations that have begun, then closes the file. A second call does nothing."""
         ...
 
 
 class Store(StepMemory, Responses, Conversations, UsageLedger, Outbox, StoreMaintenance, Protocol):
-    """The interface of the whole store. A function should take the narrowest of its parts that it needs."""
+    """The interface of the whole store. A function that needs only a part of it takes that part (`Responses`,
+    `Outbox`).
+    """

@@ -1,7 +1,7 @@
-"""Whether the store works: checks whether it takes writes, and turns its errors into faults for clients.
+"""Checks whether the store can be written, and converts its errors to faults for clients.
 
-The check is made for callers that ask often, such as a supervisor that polls the server's health. The text of an
-error is only logged, since it names files of the server.
+Callers may check often, such as a supervisor that polls the server's health: a result is reused for some seconds.
+The text of a store's error is only logged, because it contains paths of the server.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ANSWER_SECONDS: Final = 2.0
 
 
 class WriteCheck:
-    """Checks whether the store takes writes. Callers that ask at the same time share one check."""
+    """Checks whether the store can be written. Callers at the same time share one check."""
 
     def __init__(self, store: StoreMaintenance, clock: Clock) -> None:
         self._store = store
@@ -46,7 +46,9 @@ class WriteCheck:
         self._check: asyncio.Task[None] | None = None
 
     async def is_writable(self) -> bool:
-        """Whether the store takes writes now, or did within the last seconds."""
+        """Whether the store can be written. A result is reused for `FRESH_SECONDS` if it was True, else for
+        `FRESH_TROUBLE_SECONDS`. A check that takes more than `ANSWER_SECONDS` counts as False.
+        """
         if self._clock.monotonic() >= self._good_until:
             if self._check is None or self._check.done():
                 self._check = asyncio.get_running_loop().create_task(self._look())
@@ -93,8 +95,8 @@ OFF = Failure(
 
 @contextmanager
 def store_errors_as_faults() -> Iterator[None]:
-    """In the body of the `with`, raises a `Fault` in place of a `StoreError` for an unavailable or damaged store,
-    and logs the reason. Other errors pass.
+    """A context manager that converts `StoreUnavailable` and `StoreDamaged`, raised in its body, to a `Fault`, and
+    logs the reason. Other errors are not converted.
     """
     try:
         yield
@@ -107,14 +109,16 @@ def store_errors_as_faults() -> Iterator[None]:
 
 
 def required_store(store: Store | None) -> Store:
-    """Returns the store. Raises `Fault` if it is None, because the server has none."""
+    """Returns the store. Raises `Fault` INVALID_REQUEST if it is None, because the server runs without a store."""
     if store is None:
         raise Fault(OFF)
     return store
 
 
 def failure_of(error: StoreError) -> Failure:
-    """Logs an error that saving a response has raised. Returns the failure that the response ends with."""
+    """Logs an error with which the saving of a response has failed. Returns the failure with which the response
+    ends.
+    """
     log.error("not_saved", reason=str(error))
     if isinstance(error, NotStored):
         message = f"The {error.kind} that this response continues was deleted while it was made."

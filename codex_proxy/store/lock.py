@@ -1,9 +1,9 @@
-"""A lock by which only one server at a time uses a store: a second server would take the first one's running
-responses for interrupted ones.
+"""A lock that lets only one server at a time use a store. A second server would take the responses that the first
+one runs for interrupted ones.
 
-It is a lock of the operating system on a file beside the store. It ends with the process, however that ends, so there
-is nothing to clean up; commands that only read the store do not take it. It is not on the store's own file: closing
-any descriptor of that file would drop the locks of SQLite.
+It is a lock of the operating system (`flock`) on a file beside the store. It ends with the process, even if that is
+killed, so nothing has to be cleaned up. Commands that only read the store do not take it. The lock is not on the
+store's own file, because closing any descriptor of that file would release SQLite's locks.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ even if it was just starting children: they hold it until they run their program
 
 
 class StoreLock:
-    """A lock on the file of a store, so that only one server at a time uses it."""
+    """The lock on a store's file, held by one server."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     @classmethod
     async def take(cls, store: Path, *, within: float = WAIT_SECONDS) -> StoreLock:
-        """Takes the lock. Raises `StoreRefused` where another server still has it after `within` seconds; the text
-        names the file, the server and what to do."""
+        """Takes the lock of the store in the file `store`. Raises `StoreRefused` if another server still holds it
+        after `within` seconds, or if it cannot be made; the text names the file, the other server and what to do.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
         while True:
@@ -43,8 +44,7 @@ class StoreLock:
             await asyncio.sleep(AGAIN_SECONDS)
 
     def release(self) -> None:
-        """Releases the lock. The lock file stays, because other processes may be waiting for a lock on this very
-        file."""
+        """Releases the lock. The lock file is not removed, because another process may be waiting for a lock on it."""
         os.close(self._descriptor)
 
 

@@ -1,7 +1,8 @@
-"""What turns have cost, by owner, model and hour: the values, and the interface of a ledger for them.
+"""The tokens that turns have used, by owner (client key), model and hour: the values, and the interface of a ledger
+that keeps them.
 
-An entry is a sum, so that a busy hour takes one row per owner and model. Nothing finer than an hour is kept; single
-turns are in the log. `RamUsage` is the ledger of a server without a store.
+An entry is a sum, so that a busy hour takes one row for each owner and model. Nothing finer than an hour is kept;
+single turns are in the server's log. `RamUsage` is the ledger of a server without a store.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ integers."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """The sums over some turns: their number, and their tokens. `cached` is a part of `input`, `reasoning` is a
-    part of `output`.
+    """Sums over some turns: the number of turns, and their tokens. `cached` tokens are a part of `input`,
+    `reasoning` tokens a part of `output`.
     """
 
     turns: int = 0
@@ -45,7 +46,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageEntry(msgspec.Struct, frozen=True):
-    """What one owner's turns with one model cost within the hour that begins at `hour` (seconds since 1970)."""
+    """The sums for one owner's turns with one model that ended within the hour that begins at `hour` (seconds since
+    1970).
+    """
 
     owner: str
     model: str
@@ -54,7 +57,9 @@ class UsageEntry(msgspec.Struct, frozen=True):
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks for the sums of the hours from `start` up to, not including, `end`, in buckets of `width` seconds."""
+    """A query for the sums of the hours from `start` up to, not including, `end` (both in seconds since 1970), in
+    buckets of `width` seconds. `by_model`: with separate sums for each model.
+    """
 
     owner: str | None
     """The owner; None for all owners, with separate sums."""
@@ -66,8 +71,8 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageSum(msgspec.Struct, frozen=True):
-    """One row of the answer to a `UsageQuery`. `model` is empty if the models are added up, `owner` if the query
-    names one.
+    """One row of the result of a `UsageQuery`: the sums of the bucket that begins at `start` (seconds since 1970).
+    `model` is empty if the sums of all models were added, `owner` is empty if the query names one.
     """
 
     start: int
@@ -77,14 +82,18 @@ class UsageSum(msgspec.Struct, frozen=True):
 
 
 class UsageLedger(Protocol):
-    """The interface of the sums of tokens and requests by hour, owner and model, which are kept for about a year."""
+    """The interface of a ledger: the sums of turns and tokens by hour, owner and model. They are kept for about a
+    year.
+    """
 
     async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
-        """Adds these entries to the sums: all of them or none."""
+        """Adds the entries to the sums: all of them, or none if it raises."""
         ...
 
     async def usage(self, query: UsageQuery) -> list[UsageSum]:
-        """Returns the sums, ordered by time, owner and model; empty buckets are left out."""
+        """Returns the sums that the query asks for, ordered by time, owner and model. Buckets without turns are
+        left out.
+        """
         ...
 
 

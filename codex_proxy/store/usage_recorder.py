@@ -1,7 +1,8 @@
-"""Records what turns cost: adds it up in RAM, and writes it to the ledger about once a second.
+"""Records the tokens that turns have used: adds them up in RAM, and writes the sums to the ledger about once a
+second.
 
-So the end of a turn neither waits for the disk nor causes a write of its own. A process that is killed loses the last
-second. If the ledger cannot write, the sums are kept and written later.
+Therefore the end of a turn does not wait for the disk and causes no write of its own. If the process is killed, the
+sums of the last second are lost. If the ledger cannot be written, the sums are kept and written later.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ NOTHING: Final = Figures()
 
 
 class Spender(Protocol):
-    """An object that can say at any time how many tokens its turn has used so far."""
+    """An object that knows the tokens that a turn has used so far, and whether the turn has failed."""
 
     def spending(self) -> Spending: ...
 
 
 class UsageRecorder:
-    """Records the cost of all turns of a server in `ledger`. `durable`: whether `ledger` outlives the server. Call
-    `close` when the server stops.
+    """Records the tokens of all turns of a server in `ledger`. `durable` says whether the ledger's sums are still
+    there after a restart. Call `close` when the server stops.
     """
 
     def __init__(self, ledger: UsageLedger, clock: Clock, *, durable: bool) -> None:
@@ -52,8 +53,8 @@ class UsageRecorder:
 
     @contextlib.contextmanager
     def turn(self, owner: str, model: str, spender: Spender) -> Iterator[None]:
-        """Records what a turn has cost when the body of the `with` ends, also by an exception. The turn counts as
-        failed if a `Fault` is raised or `spender` reports a failure.
+        """A context manager around a turn: at its exit, even by an exception, records the tokens that `spender`
+        reports. The turn counts as failed if a `Fault` is raised or `spender` reports a failure.
         """
         failed = False
         try:
@@ -86,7 +87,7 @@ class UsageRecorder:
         return bool(self._waiting) or self._writing.locked()
 
     async def flush(self) -> None:
-        """Writes all sums to the ledger. Raises `StoreError`, and keeps the sums then."""
+        """Writes all sums to the ledger. Raises `StoreError` if that fails, and keeps the sums."""
         async with self._writing:
             waiting, self._waiting = self._waiting, {}
             if not waiting:
@@ -99,7 +100,7 @@ class UsageRecorder:
                 raise
 
     async def close(self) -> None:
-        """Writes the remaining sums. Does not close the ledger."""
+        """Writes the remaining sums; a failure is logged. Does not close the ledger."""
         if self._flushing is not None:
             self._flushing.cancel()
             await asyncio.gather(self._flushing, return_exceptions=True)
@@ -123,5 +124,5 @@ def _figures(spending: Spending, *, failed: bool) -> Figures:
 
 
 def _bounded(count: int) -> int:
-    """Returns the number within limits, because an agent may report any number."""
+    """Returns the number, limited to 0 to `MAX_FIGURE`, because an agent may report any number."""
     return max(0, min(count, MAX_FIGURE))

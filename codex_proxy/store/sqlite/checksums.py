@@ -1,7 +1,7 @@
 """A checksum for each stored row, so that damage on the disk is noticed and damaged data is never returned.
 
 Items have a digest, which is also used to find equal items; all other rows have a CRC-32. Both detect accidental
-damage, and are no protection from somebody who can write the file.
+damage; neither protects against somebody who can write to the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ def checksum(data: object) -> int:
 
 
 def item_digest(json: object, raw: object) -> bytes:
-    """Returns the digest of an item, over its JSON and its raw form."""
+    """Returns the digest of an item, over its JSON and its raw form (the model's); empty bytes if one of them is
+    not bytes, which only damage can cause.
+    """
     if not (isinstance(json, bytes) and isinstance(raw, bytes)):
         return b""
     length = len(json).to_bytes(8, "big")
@@ -52,8 +54,9 @@ def damaged(what: str) -> StoreDamaged:
 
 
 class _Table(NamedTuple):
-    """How the rows of a table are checked. The query returns the key columns, then the id of the row for messages,
-    then the arguments of `sound`.
+    """How the rows of a table are checked. `query` takes a key and a limit, and selects the rows after this key:
+    first the key columns, then the row's id for messages, then the arguments of `sound`, which returns whether the
+    row is undamaged. `what` is a name for such rows in messages.
     """
 
     query: str
@@ -109,8 +112,8 @@ TABLES: Final = (
 def damaged_after(
     connection: sqlite3.Connection, table: _Table, key: tuple[int, ...]
 ) -> tuple[int, list[str], tuple[int, ...]]:
-    """Checks up to `ROWS_AT_ONCE` rows of `table` after this key. Returns how many it checked, the names of the
-    damaged rows, and the key of the last row; 0 rows and the same key if there are no more.
+    """Checks at most `ROWS_AT_ONCE` rows of `table` after `key`. Returns the number of rows checked, the names of
+    the damaged ones, and the key of the last row. If there are no more rows: 0, no names, and the same key.
     """
     rows, found = 0, []
     for row in connection.execute(table.query, (*key, ROWS_AT_ONCE)):

@@ -1,10 +1,11 @@
-"""The threads that use the database: one writes, and combines waiting writes into one commit; some read.
+"""The threads that use the database: one thread writes, and combines waiting writes into one commit; some threads
+read.
 
-A job is a function that gets the connection, runs its statements and returns a value. The caller gets that value;
-that of a write only after the commit that contains the job is on disk. Jobs that arrive during a commit go into the
-next one, so that fifty callers cost little more than one. A job that raises undoes only itself. A write may run twice
-(see `_one_by_one`), so it must change nothing but the database. A read sees one state of the database, with every
-write that was acknowledged before the read began.
+A job is a function that gets the connection, runs its statements and returns a value, which the caller gets. For a
+write, the caller gets it after the commit that contains the job is on disk. Jobs that arrive during a commit go
+into the next one, so that fifty callers cost little more than one. A job that raises undoes only its own changes. A
+write may run twice (see `_one_by_one`), so it must change nothing but the database. A read sees one state of the
+database, which contains every write that was completed before the read began.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ CLOSE_WAIT: Final = 10.0
 
 
 class _Write:
-    """A queued job, the future of its caller, and later the job's result or error."""
+    """A queued job, the future of its caller, and after the job its value or error."""
 
     __slots__ = ("error", "future", "job", "loop", "value")
 
@@ -49,7 +50,9 @@ class _Write:
         self.error: Exception | None = None
 
     def settle(self) -> None:
-        """Gives the result to the caller, on the event loop. The write was made even if the caller was cancelled."""
+        """Passes the value or error to the caller's future, on the event loop. Does nothing if the caller was
+        cancelled; the write was made nevertheless.
+        """
         if self.future.done():
             return
         if self.error is None:
@@ -59,7 +62,9 @@ class _Write:
 
 
 class Writer:
-    """The thread that writes to the database. It owns the connection that it is given."""
+    """The thread that writes to the database. It closes the `connection` at the end. `location` names the store in
+    messages; `answer_wait` is the most seconds that a caller waits for a commit.
+    """
 
     def __init__(
         self, connection: sqlite3.Connection, location: str, *, answer_wait: float = ANSWER_WAIT
@@ -75,8 +80,9 @@ class Writer:
         self._thread.start()
 
     async def run(self, job: Job[T]) -> T:
-        """Runs a job in the writing thread. Returns its value once that is on disk; raises what the job raises, or
-        `StoreUnavailable`."""
+        """Runs a job in the writing thread. Returns its value when the commit is on disk. Raises what the job
+        raises, or `StoreUnavailable` if the store is closed, overloaded or too slow.
+        """
         write = _Write(job, asyncio.get_running_loop())
         with self._changed:
             if self._closing:
@@ -95,8 +101,8 @@ class Writer:
         return value
 
     def close(self) -> None:
-        """Refuses further writes, commits what is queued, then closes the connection. Raises `StoreUnavailable` if
-        that takes more than `CLOSE_WAIT` seconds. Blocks, so it must be called off the event loop.
+        """Refuses further writes, commits the queued ones, then closes the connection. Raises `StoreUnavailable` if
+        that takes more than `CLOSE_WAIT` seconds. Blocks, so it must not be called on the event loop.
         """
         with self._changed:
             self._closing = True
@@ -131,8 +137,8 @@ class Writer:
                 write.error = as_store_error(error, self._location) or error
 
     def _one_by_one(self, batch: list[_Write]) -> None:
-        """After a batch has failed, runs each of its jobs in a transaction of its own, so that only the job at
-        fault fails.
+        """Runs each job of a batch again in a transaction of its own, after their common transaction has failed
+        because the disk is full, so that small writes still succeed.
         """
         for write in batch:
             self._commit([write])
@@ -171,7 +177,7 @@ than this at once."""
 
 
 class Readers:
-    """The threads that read the database. A thread opens its connection when it is first needed."""
+    """The threads that read the database. `opener` opens a connection for a thread when one is first needed."""
 
     def __init__(self, opener: Callable[[], sqlite3.Connection], location: str) -> None:
         self._open = opener
@@ -184,7 +190,9 @@ class Readers:
         self._closed = False
 
     async def run(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """Runs a job in a reading thread and returns its value. Raises what the job raises, or `StoreUnavailable`."""
+        """Runs a job in a reading thread and returns its value. Raises what the job raises, or `StoreUnavailable`
+        if the store is closed, overloaded or too slow.
+        """
         if self._closed:
             raise StoreUnavailable(f"the store {self._location} is closed")
         if self._waiting >= MAX_WAITING:
@@ -201,8 +209,8 @@ class Readers:
             self._waiting -= 1
 
     def close(self) -> None:
-        """Refuses further reads, waits until those that wait or run are done, and closes the connections. Blocks,
-        without a limit of time, so it must be called off the event loop.
+        """Refuses further reads, waits for the reads that have begun or are queued, and closes the connections.
+        Blocks without a time limit, so it must not be called on the event loop.
         """
         self._closed = True
         self._threads.shutdown(wait=True)

@@ -1,7 +1,7 @@
-"""Conversations and their lists of items, as statements on a connection.
+"""Conversations and their lists of items: functions that run SQL statements on a connection.
 
-A conversation counts its changes (`version`). Each item in its list gets a position that is never used again, so
-that paging through the list stays correct when items are added or removed meanwhile.
+A conversation counts its changes (`version`). Each item in its list has a position that is never used again, so
+that a client that reads the list page by page gets every item once, even if items are added or removed meanwhile.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def get(connection: sqlite3.Connection, owner: str, id: str) -> StoredConversati
 
 
 def existing(connection: sqlite3.Connection, owner: str, id: str) -> StoredConversation:
-    """Returns the conversation with this id. Raises `NotStored` if the owner has none."""
+    """Returns the owner's conversation with this id. Raises `NotStored` if there is none."""
     found = get(connection, owner, id)
     if found is None:
         raise NotStored("conversation", id)
@@ -86,8 +86,8 @@ def update(
 
 
 def mark_deleted(connection: sqlite3.Connection, owner: str, id: str) -> bool:
-    """Marks a conversation as deleted. No read finds it from then on, and its id can be used again; `removal`
-    removes its rows. Returns False if it does not exist.
+    """Marks a conversation as deleted. From then on it is not found by any read, and its id can be used again. Its
+    rows are removed later, by `removal.sweep`. Returns False if the conversation does not exist.
     """
     row = connection.execute(
         "UPDATE conversations SET deleted = 1, id = id || '#' || seq"
@@ -106,9 +106,10 @@ def append(
     limits: ContextLimits | None,
     now: float,
 ) -> tuple[StoredItem, ...]:
-    """Appends the items and returns them with references resolved. `version` is the one that the conversation must
-    have, None for any; `limits` are those that it may then not exceed, None for none. Raises `NotStored`,
-    `StoreConflict` and `ContextTooLarge`; the caller's savepoint undoes what was written before that.
+    """Appends the items and returns them, with the referenced items in place of references. `version` is the
+    version that the conversation must have (None: any), and `limits` bound its size afterwards (None: no limits).
+    `now` is in seconds since 1970. Raises `NotStored`, `StoreConflict` and `ContextTooLarge`; the caller then has
+    to roll back.
     """
     row, position = _at_version(connection, owner, id, version)
     pairs = [_resolved(connection, owner, item) for item in items]
@@ -121,8 +122,9 @@ def append(
 def end_turn(
     connection: sqlite3.Connection, owner: str, target: Append, held: Iterable[ListEntry], now: float
 ) -> None:
-    """Appends the input and the output of a turn (`held`) to the conversation that `target` names. Items that are
-    already in the conversation are skipped: they were in the turn's context.
+    """Appends the input and output items of a turn (`held`) to the conversation that `target` names. Skips items
+    that the conversation has already, because they were in the turn's context. Raises `NotStored` if the
+    conversation does not exist, and `StoreConflict` if it has another version than `target` names.
     """
     row, position = _at_version(connection, owner, target.conversation_id, target.version)
     new: dict[str, ListEntry] = {}
@@ -176,8 +178,8 @@ def scan(
     limits: ContextLimits,
     visit: Callable[[StoredItem], object],
 ) -> None:
-    """Calls `visit` with each item, row by row, without keeping it. Raises `NotStored` if there is no such
-    conversation, and `ContextTooLarge` if it has more than `limits` permit.
+    """Calls `visit` with each item of the conversation, oldest first, without keeping items in memory. Raises
+    `NotStored` if there is no such conversation, and `ContextTooLarge` if it exceeds `limits`.
     """
     row = row_of(connection, "conversation", owner, id)
     limits.check(*_size(connection, row))
@@ -214,8 +216,8 @@ def _encoded(metadata: Mapping[str, str]) -> bytes:
 
 
 def _at_version(connection: sqlite3.Connection, owner: str, id: str, version: int | None) -> tuple[int, int]:
-    """Returns the conversation's row number and its next free position. Raises `StoreConflict` unless it has the
-    given version.
+    """Returns the conversation's row number and the next free position in its list. Raises `NotStored` if it does
+    not exist, and `StoreConflict` if it has another version than `version` (None: any).
     """
     row = connection.execute(
         "SELECT seq, version, next_position FROM conversations WHERE owner = ? AND id = ? AND deleted = 0",
@@ -229,7 +231,7 @@ def _at_version(connection: sqlite3.Connection, owner: str, id: str, version: in
 
 
 def _size(connection: sqlite3.Connection, row: int) -> tuple[int, int]:
-    """Returns how many items the conversation in this row has, and how many bytes they have."""
+    """Returns the number of items of the conversation in `row`, and of their bytes."""
     items, size = connection.execute(
         "SELECT items, bytes FROM conversations WHERE seq = ?", (row,)
     ).fetchone()
@@ -255,8 +257,8 @@ def _is_listed(connection: sqlite3.Connection, row: int, item_id: str) -> bool:
 def _list(
     connection: sqlite3.Connection, row: int, position: int, held: Sequence[ListEntry], now: float
 ) -> None:
-    """Appends the items `held` to the list of the conversation in `row`, from `position` on. Raises `StoreConflict`
-    for an id that is in the list.
+    """Appends the stored items `held` to the list of the conversation in `row`, from `position` on. Raises
+    `StoreConflict` if the list has an item with the same id.
     """
     try:
         connection.executemany(

@@ -1,7 +1,7 @@
-"""Exports all stored responses and conversations as lines of JSON, and counts what is stored.
+"""Exports all stored responses and conversations as lines of JSON, and counts the stored objects.
 
-Everything is read in parts, each of which is consistent in itself: one read for the whole time would keep the
-write-ahead log from being emptied.
+Everything is read in parts, because SQLite's write-ahead log cannot be emptied during a read. Each part is
+consistent; objects may change between two parts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The rows of items. Each content is stored once, even if several responses and conversations have it.
+"""The rows of items. An item that several responses and conversations have is stored once.
 
 The row of an item is found by owner, id and a digest of the content, because a client may send an item back with
-the same id and other content. A function that deletes references to items calls `forget`, which removes those that
-no list refers to any more.
+the same id and other content. A function that deletes references to items calls `forget`, which removes the items
+to which no list refers any more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BEYOND: Final = 1 << 62
 
 class ListEntry(NamedTuple):
     """An entry in the list of items of a response or conversation: the number of the item's row, the item's id,
-    whether clients see the item, and its size.
+    whether clients see the item, and the bytes of its content.
     """
 
     row: int
@@ -34,7 +34,7 @@ class ListEntry(NamedTuple):
 def row_of(
     connection: sqlite3.Connection, kind: Literal["response", "conversation"], owner: str, id: str
 ) -> int:
-    """Returns the row of a response or conversation. Raises `NotStored` if the owner has none with this id."""
+    """Returns the row number of a response or conversation. Raises `NotStored` if the owner has none with this id."""
     row = connection.execute(
         f"SELECT seq FROM {kind}s WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
     ).fetchone()
@@ -44,7 +44,9 @@ def row_of(
 
 
 def item_of(row: Sequence[Any]) -> StoredItem:
-    """Returns the item in a row of `COLUMNS`. Raises `StoreDamaged` if its content does not match its checksum."""
+    """Returns the item in a row that was selected with `COLUMNS`. Raises `StoreDamaged` if its content does not
+    match its digest.
+    """
     id, json, raw, created, digest = row
     if item_digest(json, raw) != digest:
         raise damaged(f"the item {id}")
@@ -52,8 +54,8 @@ def item_of(row: Sequence[Any]) -> StoredItem:
 
 
 def keep(connection: sqlite3.Connection, owner: str, item: StoredItem) -> ListEntry:
-    """Stores an item, unless the same content is stored already. Returns the list entry for it. An existing row
-    keeps its `created`.
+    """Stores an item, and returns the list entry for it. If the owner has an item with the same id and content, it
+    is used as it is, with its earlier `created`.
     """
     digest = item_digest(item.json, item.raw)
     cursor = connection.execute(
@@ -71,8 +73,8 @@ def keep(connection: sqlite3.Connection, owner: str, item: StoredItem) -> ListEn
 
 
 def find(connection: sqlite3.Connection, owner: str, id: str) -> tuple[ListEntry, StoredItem] | None:
-    """Returns the newest visible item with this id that is in a response or conversation of the owner; None if
-    there is none.
+    """Returns the newest item with this id that clients see and that is in a response or conversation of the owner;
+    None if there is none.
     """
     row = connection.execute(
         f"SELECT items.seq, {COLUMNS} FROM items WHERE owner = ? AND id = ? AND length(json) > 0 AND ("
@@ -90,13 +92,15 @@ def find(connection: sqlite3.Connection, owner: str, id: str) -> tuple[ListEntry
 
 
 def found_among(connection: sqlite3.Connection, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
-    """Returns the stored items with these ids, by id; ids that are not stored are left out."""
+    """Returns the items with these ids that `find` finds, by id; others are left out."""
     found = ((id, find(connection, owner, id)) for id in dict.fromkeys(ids))
     return {id: held[1] for id, held in found if held is not None}
 
 
 def forget(connection: sqlite3.Connection, rows: Iterable[int]) -> None:
-    """Removes those items, by their row numbers, that no list of a response or conversation refers to any more."""
+    """Removes the items in these rows (row numbers), except those that are still in the list of a response or
+    conversation.
+    """
     connection.executemany(
         "DELETE FROM items WHERE seq = ?"
         " AND NOT EXISTS (SELECT 1 FROM conversation_items WHERE item = items.seq)"
@@ -108,10 +112,11 @@ def forget(connection: sqlite3.Connection, rows: Iterable[int]) -> None:
 def page_of(
     connection: sqlite3.Connection, table: str, where: str, values: tuple[int, ...], page: PageRequest
 ) -> Page:
-    """Returns a page of the visible items in `table` that match `where`. Raises `NotStored` if the item `after`
-    does not exist.
+    """Returns a page of the items that clients see in one list. The list consists of those rows of `table` that
+    match the SQL condition `where` with the parameters `values`. Raises `NotStored` if the item `after` of the page
+    request is not in the list.
 
-    Reads one row more than it returns, to find out whether there are more.
+    One row more than the page has is read, to find out whether there are more.
     """
     start = _position(connection, table, where, values, page)
     direction, comparison = _DIRECTIONS[page.order]

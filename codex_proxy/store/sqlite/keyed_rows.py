@@ -1,5 +1,5 @@
-"""Step memory, sums of usage, and webhooks: rows that are found by a key and that no other row refers to, as
-statements on a connection.
+"""The step memory, the sums of usage, and the pending webhooks: functions that run SQL statements on a connection.
+These rows are found by a key, and no other row refers to them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def remember(connection: sqlite3.Connection, owner: str, entries: Mapping[bytes,
 def recall(
     connection: sqlite3.Connection, owner: str, keys: Sequence[bytes], since: float
 ) -> dict[bytes, bytes]:
-    """Returns the entries for these keys that were remembered after `since` (seconds since 1970)."""
+    """Returns the step memory's values for these keys that were saved after `since` (seconds since 1970), by key.
+    Raises `StoreDamaged` if one does not match its checksum.
+    """
     found: dict[bytes, bytes] = {}
     for key in dict.fromkeys(keys):
         row = connection.execute(
@@ -40,8 +42,8 @@ def recall(
 
 
 def write_and_remove(connection: sqlite3.Connection, size: int) -> None:
-    """Writes an entry of `size` bytes and removes it in the same transaction, to find out whether the disk has
-    room. Raises SQLite's error if it is full.
+    """Writes a row of `size` bytes and removes it in the same transaction, to check that the disk has room. Raises
+    `sqlite3.Error` if it has not.
     """
     connection.execute(
         "INSERT INTO steps (owner, key, created, value) VALUES ('', x'', 0, zeroblob(?))", (size,)
@@ -85,8 +87,8 @@ def usage_sums(connection: sqlite3.Connection, query: UsageQuery) -> list[UsageS
 
 
 def prune_usage(connection: sqlite3.Connection, before: float, most: int) -> int:
-    """Removes at most `most` hourly sums that are older than `before` (seconds since 1970). Returns how many were
-    removed.
+    """Removes at most `most` hourly sums of hours that began before `before` (seconds since 1970). Returns how many
+    were removed.
     """
     deleted = connection.execute(
         "DELETE FROM usage WHERE (owner, hour, model) IN"

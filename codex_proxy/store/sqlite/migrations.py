@@ -1,4 +1,5 @@
-"""The tables, as the sequence of steps that made them. A published step never changes; changes are new steps.
+"""The tables, as the sequence of steps that create them. A published step never changes; later changes are new
+steps.
 
 A file's `user_version` is the number of steps that were applied to it. All missing steps run in one transaction, so
 that a process that dies between them leaves the file unchanged.

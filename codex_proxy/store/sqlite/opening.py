@@ -1,9 +1,9 @@
-"""Opens the database: makes the file with its permissions, refuses files that are no store or are damaged, and
-decides which SQLite errors are reported to a person; all others are bugs.
+"""Opens the database: creates the file with its permissions, refuses files that are damaged or not a store, and
+decides which SQLite errors are reported to the operator; all others are bugs.
 
-Takes a path; returns connections in autocommit mode, whose transactions are the caller's. Raises `StoreRefused` with
-the path and what to do, and `StoreUnavailable` where another process holds the file too long. A file that is refused
-is not written to.
+Takes a path; returns connections in autocommit mode, in which the caller begins and ends transactions. Raises
+`StoreRefused` with the path and what to do, and `StoreUnavailable` if another process locks the file for too long.
+A file that is refused is not written to.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _EXPLANATIONS = {
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """Returns SQLite's primary error code; 0 if the error comes from the Python module itself."""
+    """Returns SQLite's primary error code (`SQLITE_BUSY`); 0 for an error that Python's module has raised itself."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
@@ -47,8 +47,9 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def as_store_error(error: sqlite3.Error, location: str) -> StoreUnavailable | None:
-    """Returns the error that the caller should raise for an SQLite error, or None if the error is a bug. `location`
-    names the file."""
+    """Returns the error to raise for an SQLite error, with a text that says what to do; None if the SQLite error is
+    a bug of this program. `location` names the store.
+    """
     text = _EXPLANATIONS.get(primary_code(error))
     if text is None:
         return None
@@ -72,8 +73,8 @@ for locks in that statement, so waiting for a lock comes between two tries."""
 
 
 def connect(name: str, lock_wait: float) -> sqlite3.Connection:
-    """Opens a connection. One thread at a time uses it, but not always the same thread, so SQLite's check of the
-    thread is off. `lock_wait`: the seconds to wait for another process's lock.
+    """Opens a connection to the database file `name`. Different threads may use it, one at a time, so SQLite's
+    check of the thread is off. `lock_wait` is how many seconds to wait for another process's lock.
     """
     return sqlite3.connect(name, timeout=lock_wait, isolation_level=None, check_same_thread=False)
 
@@ -132,11 +133,12 @@ def open_in_memory(opener: Connect = connect) -> sqlite3.Connection:
 
 
 def _prepare(path: Path) -> None:
-    """Makes the file if it does not exist, and refuses one that cannot be a store. A file with a second name (hard
-    link) is refused: SQLite names the write-ahead log by the file's name, and two logs destroy the file.
+    """Creates the file if it does not exist. Raises `StoreRefused` for a file that cannot be used, such as one with
+    a hard link: SQLite names the write-ahead log after the file, so two names would have two logs, which destroys
+    the file.
 
-    An existing file is never opened here: closing it would drop the locks of every SQLite connection that this
-    process has on it.
+    An existing file is not opened here, because closing it would release the locks of every SQLite connection that
+    this process has to it.
     """
     try:
         make_folder(path.parent)
@@ -151,8 +153,8 @@ def _prepare(path: Path) -> None:
 
 
 def _close_to_others(path: Path) -> None:
-    """Takes all rights on the file from other users. Called when the file is known to be a store. A new write-ahead
-    log gets the same mode.
+    """Removes all permissions of other users on the file and its write-ahead log. Called when the file is known to
+    be a store. SQLite gives a new log the permissions of the file.
     """
     for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
         try:

@@ -1,9 +1,10 @@
-"""Removes the rows of deleted objects, in pieces, so that no other write waits long for the only writer.
+"""Removes the rows of deleted objects in small pieces, so that no other write waits long for the only writer.
 
-A response or conversation that is deleted is marked in one small write, and no read finds it from then on. Its rows
-are removed by `sweep`: in the same write where they are few, else by further writes of at most `PIECE` each. The
-marks alone record what is left to remove, so that nothing is missed if a process dies between two pieces. A deleted
-response that others continue keeps its items until the last of those is removed.
+An object (a response or conversation) is deleted by a small write that marks its row; no read finds it from then
+on. `sweep` removes its rows: a few in the same write, which is enough for most objects, and the others in further
+writes of at most `PIECE` rows each. The marks alone record what is still to be removed, so nothing is missed if the
+process ends between two pieces. A deleted response that others continue keeps its items until the last of those is
+removed.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ Mark = Callable[[sqlite3.Connection, str, str], bool]
 
 
 class Budget:
-    """How many more rows and bytes one write may remove."""
+    """How many more rows one write may remove; a body counts as one more row for each 4 KiB."""
 
     def __init__(self, left: int) -> None:
         self.left = left
 
     def spend(self, size: int = 0) -> None:
-        """Subtracts one removed row, whose body has `size` bytes."""
+        """Subtracts one removed row with a body of `size` bytes."""
         self.left -= 1 + size // PAGE_BYTES
 
 
 def delete(connection: sqlite3.Connection, mark: Mark, owner: str, id: str) -> tuple[bool, bool]:
-    """Marks an object as deleted and removes the first rows of it, which are all rows of most objects. Returns
-    whether the object existed, and whether rows are left to remove. Few rows are removed, since many deletions may
-    be combined into one commit.
+    """Marks the owner's object with this id as deleted, by calling `mark` (`mark_deleted` of its table), and
+    removes its first rows. Returns whether the object existed, and whether there are more rows to remove. Only a
+    few rows are removed at once, because many deletions may be combined into one commit.
     """
     if not mark(connection, owner, id):
         return False, False
@@ -50,8 +51,8 @@ def delete(connection: sqlite3.Connection, mark: Mark, owner: str, id: str) -> t
 
 
 def sweep(connection: sqlite3.Connection, budget: Budget) -> bool:
-    """Removes rows of objects that are marked as deleted, until the budget is spent. Returns False if no rows are
-    left.
+    """Removes rows of objects that are marked as deleted, until the budget is spent. Returns whether there may be
+    more rows to remove.
     """
     while budget.left > 0:
         if not _next(connection, budget):
@@ -60,12 +61,16 @@ def sweep(connection: sqlite3.Connection, budget: Budget) -> bool:
 
 
 def piece(connection: sqlite3.Connection) -> bool:
-    """Removes up to `PIECE` rows of objects that are marked as deleted. Returns False if no rows were left."""
+    """Removes up to `PIECE` rows of objects that are marked as deleted. Returns whether there may be more rows to
+    remove.
+    """
     return sweep(connection, Budget(PIECE))
 
 
 def _next(connection: sqlite3.Connection, budget: Budget) -> bool:
-    """Removes rows of one marked object, as many as `budget` allows. Returns False where no object is marked."""
+    """Removes rows of one object that is marked as deleted, as many as `budget` allows. Returns False if there is
+    no such object.
+    """
     for query, remove in _MARKED:
         row = connection.execute(query).fetchone()
         if row is not None:
@@ -110,11 +115,10 @@ def _frames(connection: sqlite3.Connection, row: int, budget: Budget) -> None:
 def _items(
     connection: sqlite3.Connection, table: str, key: tuple[str, ...], row: int, budget: Budget
 ) -> bool:
-    """Removes rows of `table` that belong to the response or conversation `row`, and the items that nothing else
-    uses, until the budget is spent.
-
-    `key`: the table's key columns, that of `row` first. Returns True if no row is left, False if the budget was
-    spent.
+    """Removes the rows of `table` for the items of one response or conversation, until the budget is spent, and the
+    items that are in no other list. `table` and `key` are its list table and the key columns, of which the first
+    one is the number `row` of the response or conversation. Returns False if the budget was spent before all rows
+    were removed.
     """
     columns, same = ", ".join(key), " AND ".join(f"{name} = ?" for name in key)
     found = connection.execute(

@@ -1,8 +1,8 @@
-"""Responses, their items, and the chains that they form, as statements on a connection.
+"""Responses, their items, and the chains that they form: functions that run SQL statements on a connection.
 
-A response has the row number of the response that it continues, and a count of those that continue it. If it is
-deleted while others continue it, its body is removed and no read finds it, but its items stay as the context of the
-others until the last of these is deleted.
+A response row refers to the response that it continues, and counts the responses that continue it. If a response is
+deleted while others continue it, its body is removed and no read finds it, but its items are kept as the context of
+the others until the last of these is deleted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _RESPONSE: Final = (
 
 
 class ResponseUpdate(NamedTuple):
-    """The new values of a stored response's columns; None leaves a column as it is."""
+    """The new values of a stored response. `recovery` None leaves that column as it is."""
 
     status: str
     json: bytes
@@ -195,7 +195,9 @@ def scan(
 
 
 def context(connection: sqlite3.Connection, owner: str, id: str) -> list[ChainTurn]:
-    """Reads a chain of responses in one statement, its root first. Raises `NotStored` if there is no such response."""
+    """Returns the chain of responses that ends with this one, the oldest first. Raises `NotStored` if `owner` has
+    no such response.
+    """
     sides: dict[str, tuple[list[StoredItem], list[StoredItem]]] = {}
     rows = connection.execute(
         f"{_CHAIN} SELECT chain.id, side, {COLUMNS} FROM chain"
@@ -212,8 +214,9 @@ def context(connection: sqlite3.Connection, owner: str, id: str) -> list[ChainTu
 
 
 def mark_deleted(connection: sqlite3.Connection, owner: str, id: str) -> bool:
-    """Marks a response as deleted. No read finds it from then on; `removal` removes its rows, except its items
-    while other responses continue it. Returns False if it does not exist.
+    """Marks a response as deleted. From then on it is not found by any read. Its rows are removed later, by
+    `removal.sweep`; its items only when no other response continues it. Returns False if the response does not
+    exist.
     """
     found = connection.execute(
         "SELECT seq FROM responses WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
@@ -291,8 +294,10 @@ def append_frames(
 def frames(
     connection: sqlite3.Connection, owner: str, response_id: str, after: int, limit: int
 ) -> list[Frame]:
-    """Returns at most `limit` events with a number above `after`. `after` comes from a client, so it may be beyond
-    the 64 bits of the database."""
+    """Returns at most `limit` events of the response's stream with a number above `after`, in order. `after` may be
+    any integer, even beyond the 64 bits of the database, because a client sends it. Raises `NotStored` if there is
+    no such response.
+    """
     rows = connection.execute(
         "SELECT number, data, data_sum FROM frames WHERE response = ? AND number > ? ORDER BY number LIMIT ?",
         (row_of(connection, "response", owner, response_id), max(-1, min(after, BEYOND)), limit),

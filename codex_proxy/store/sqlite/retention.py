@@ -1,10 +1,11 @@
-"""Removes what is too old or too much from a store, in writes so small that turns do not wait for them.
+"""Removes objects that are too old or too many from a store, in writes so small that turns do not wait for them.
 
-First removes everything that is too old, then what exceeds a number, then what exceeds the total size: remembered
-steps, frames, and the least recently used response or conversation. A response is removed only when no other
-continues it, so a chain is removed from its end. Objects that were used less than `Retention.spared` ago are not
-removed for number or size.
-Only the number of conversations is kept at once, by the writes that may add one (`trim`).
+First everything that is too old is removed, then responses above the permitted number; then, while the store is too
+large, entries of the step memory, stream events, and the oldest responses and least recently used conversations. A
+response that another one continues is not removed, so a chain of responses is removed from its end. Objects younger
+than `Retention.spared` are not removed for number or size.
+
+The number of conversations (chains of responses) is limited at once, by the writes that may add one (`trim`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _LAST_OF_CHAIN: Final = "children = 0 AND unfinished = 0 AND deleted = 0 AND con
 
 
 def used_bytes(connection: sqlite3.Connection) -> int:
-    """Returns how many bytes the content takes; free pages of the file do not count."""
+    """Returns how many bytes of the file are in use; free pages do not count."""
     pages, free, size = (
         connection.execute(f"PRAGMA {name}").fetchone()[0]
         for name in ("page_count", "freelist_count", "page_size")
@@ -46,9 +47,9 @@ async def prune(
     step_age: float,
     now: float,
 ) -> Pruned:
-    """Removes everything that has to be removed at the time `now`, beginning with what was deleted before. `run`
-    makes one write of each job; `sweep` removes the rows of objects that a job has marked. `retention` says what is
-    kept; `step_age` is the age in seconds at which remembered tool steps are removed.
+    """Removes all objects that `retention` does not permit at the time `now` (seconds since 1970), and entries of
+    the step memory that are older than `step_age` seconds. Returns how many were removed. `run` executes a job in
+    one write; `sweep` removes the rows of objects that a job has marked as deleted, and of earlier deleted ones.
     """
     total = NOTHING
     await sweep()
@@ -87,9 +88,10 @@ def _sum(one: Pruned, other: Pruned) -> Pruned:
 
 
 def trim(connection: sqlite3.Connection, most: int, in_use: Collection[tuple[str, str]]) -> None:
-    """Removes the conversations that were continued the longest time ago, down to `most`, as far as one write may. A
-    conversation is a chain of responses, and is known by the last of them. `in_use`: owner and id of responses that a
-    turn is continuing; these are not removed."""
+    """Removes the conversations that were continued the longest time ago until there are at most `most`, as far as
+    one write may (see `removal.PIECE`). A conversation here is a chain of responses, represented by its last
+    response. `in_use` has the owner and id of each response that a turn is continuing; these are not removed.
+    """
     budget = removal.Budget(removal.PIECE)
     for _ in range(OBJECTS_AT_ONCE):
         count = connection.execute(f"SELECT count(*) FROM responses WHERE {_LAST_OF_CHAIN}").fetchone()[0]
@@ -123,8 +125,8 @@ def _usage(connection: sqlite3.Connection, before: float) -> Pruned:
 
 
 def _frames(connection: sqlite3.Connection, before: float) -> Pruned:
-    """Removes the stored events of the oldest finished response that has some and was created before the time
-    `before`.
+    """Removes stored stream events of one response: the oldest response that has ended, was created before `before`
+    (seconds since 1970) and still has stored events.
     """
     row = connection.execute(
         "SELECT seq FROM responses WHERE background = 1 AND unfinished = 0 AND created <= ?"
@@ -175,8 +177,9 @@ def _too_much(connection: sqlite3.Connection, job: Job, most: int) -> Pruned:
 
 
 def _oldest_objects(connection: sqlite3.Connection, before: float) -> Pruned:
-    """Removes the least recently used response or conversation, if it was last used before the time `before`. Only
-    one, because sizes differ much and the caller has to compare the total again.
+    """Marks one object as deleted: the oldest response or the least recently used conversation, if its time is
+    before `before` (seconds since 1970). Only one, because sizes differ much and the caller has to compare the
+    total size again.
     """
     response = _oldest_response(connection, before)
     conversation = _oldest_conversation(connection, before)
@@ -190,8 +193,8 @@ def _oldest_objects(connection: sqlite3.Connection, before: float) -> Pruned:
 
 
 def _oldest_response(connection: sqlite3.Connection, before: float) -> tuple[tuple[str, str], float] | None:
-    """Returns owner and id of the oldest response that no other continues and that was created before the time
-    `before`, and when it was created; None if there is none.
+    """Returns owner and id of the oldest response that was created before `before` (seconds since 1970) and that no
+    other response continues, and its creation time; None if there is none.
     """
     found = connection.execute(
         "SELECT owner, id, created FROM responses"
@@ -205,8 +208,8 @@ def _oldest_response(connection: sqlite3.Connection, before: float) -> tuple[tup
 def _oldest_conversation(
     connection: sqlite3.Connection, before: float
 ) -> tuple[tuple[str, str], float] | None:
-    """Returns owner and id of the least recently used conversation (not used since the time `before`), and when it
-    was last used; None if there is none.
+    """Returns owner and id of the least recently used conversation, and the time of its last use, if that is before
+    `before` (seconds since 1970); None if there is none.
     """
     found = connection.execute(
         "SELECT owner, id, touched FROM conversations WHERE touched <= ? AND deleted = 0"

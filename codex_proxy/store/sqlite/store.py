@@ -1,5 +1,6 @@
-"""The SQLite store: each method is a job for the writer or for a reader. The other modules of the package define the
-jobs."""
+"""The SQLite store: each method runs a job in the writing thread or in a reading one. The other modules of the
+package define the jobs.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ PAGES_AT_ONCE: Final = 1000
 
 
 class SqliteStore:
-    """`store.base.Store` in one file, or in RAM without a file. Made by `open` and `in_memory`."""
+    """Implements `store.base.Store` with one file, or in RAM without a file. Created by `open` and `in_memory`."""
 
     def __init__(
         self,
@@ -73,7 +74,9 @@ class SqliteStore:
         memory: StepMemorySettings,
         limits: ContextLimits,
     ) -> None:
-        """`readers` None: the writer's connection also does the reads. `location` names the store in messages."""
+        """`readers` is None for a store in RAM: the writer's connection then also does the reads. `location` names
+        the store in messages. `memory` are the settings of the step memory.
+        """
         self._writer = writer
         self._readers = readers
         self._location = location
@@ -102,9 +105,10 @@ class SqliteStore:
         lock_wait: float = LOCK_WAIT,
         opener: Connect = connect,
     ) -> SqliteStore:
-        """Opens the file, or makes it. Raises `StoreRefused` and `StoreUnavailable`, whose text says what to do.
-        `retention`, `memory` and `limits` have defaults; `lock_wait` is how many seconds to wait for another
-        process's lock. `opener` is called to open connections, instead of `connect` in tests.
+        """Opens the file, or creates it. `retention`, `memory` (the settings of the step memory) and `limits` have
+        defaults; `lock_wait` is how many seconds to wait for another process's lock. `opener` replaces `connect` in
+        tests. Raises `StoreRefused` if the file cannot be used, and `StoreUnavailable` if it cannot be used now;
+        the text says what to do.
         """
         connection = await asyncio.to_thread(open_writer, path, lock_wait, opener)
         location = str(path)
@@ -128,9 +132,7 @@ class SqliteStore:
         limits: ContextLimits | None = None,
         opener: Connect = connect,
     ) -> SqliteStore:
-        """Returns a store that leaves nothing on disk and ends with the process. The parameters are those of
-        `open`.
-        """
+        """Returns a new store in RAM, which is lost at the end of the process. The parameters are those of `open`."""
         location = "in memory"
         return cls(
             Writer(open_in_memory(opener), location),
@@ -150,7 +152,9 @@ class SqliteStore:
     async def _trimmed(
         self, job: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **named: P.kwargs
     ) -> T:
-        """Makes a write after which there may be a conversation too many, and removes that in the same write."""
+        """Runs a write that may add a conversation. If there is then one more than `max_conversations`, removes the
+        oldest in the same write.
+        """
         most = self._retention.max_conversations
         if most is None:
             return await self._write(job, *args, **named)
@@ -173,8 +177,9 @@ class SqliteStore:
         return await run(lambda connection: job(connection, *args, **named))
 
     async def _delete(self, mark: removal.Mark, owner: str, id: str) -> bool:
-        """Marks the object as deleted and returns whether it was there. Rows that do not fit into this write are
-        removed in the background."""
+        """Deletes an object and returns whether it existed. `mark` marks it as deleted. Rows that do not fit into
+        this write are removed by a task.
+        """
         found, more = await self._write(removal.delete, mark, owner, id)
         if more and (self._sweeping is None or self._sweeping.done()):
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep_quietly())
@@ -391,7 +396,9 @@ class SqliteStore:
         return freed
 
     async def close(self) -> None:
-        """Finishes the queued jobs and closes the file. Raises `StoreUnavailable` if the disk is too slow for that."""
+        """Finishes the queued jobs and closes the file. Raises `StoreUnavailable` if the writes take more than
+        `CLOSE_WAIT` seconds.
+        """
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.wait([self._sweeping])
