@@ -1,4 +1,4 @@
-"""`python -m codex_proxy` is `codex-proxy`."""
+"""Runs the command `codex-proxy` when Python is started with `python -m codex_proxy`."""
 
 from codex_proxy.cli import main
 

@@ -1,8 +1,12 @@
-"""Admits turns: one list of checks and steps for every API.
+"""Checks every turn before it runs, and prepares it for the agent: the same steps for every API.
 
-Input: the turn as an API's parser made it, the client that asks, and that API's names for its fields. Output: the
-turn as the agent gets it. Raises `Fault`: INVALID_REQUEST that names the field, NOT_ALLOWED for what the client's
-key may not do, UNAVAILABLE for what cannot be checked now.
+Input: the turn that an API's parser made from a request, the client that sent the request, and the names that the
+API has for the request's fields. Output: the turn that the agent runs. Raises `Fault`: INVALID_REQUEST for a value
+that cannot be used (its `param` names the field), NOT_ALLOWED for what the client's key does not permit,
+UNAVAILABLE if a check cannot be made now.
+
+A turn has one of two modes. In a plain-model turn (`model`) the model answers without the agent's own tools and
+instructions; in an agent turn (`agent`) the agent works with its own tools in a folder.
 """
 
 from __future__ import annotations
@@ -41,22 +45,27 @@ GONE_TOOL = (
 
 
 class FieldNames(msgspec.Struct, frozen=True, kw_only=True):
-    """An API's names of the fields for which a turn may be refused. `{}` is replaced by an index."""
+    """The names of an API's request fields, for the `param` of an error. `{}` in a name stands for the index of a
+    message or tool, from 0.
+    """
 
     input: str
     """The field that holds the conversation, such as `messages`."""
     input_item: str
     """The field with the content of one entry of the conversation, such as `messages[{}].content`."""
     tool_schema: str
+    """The field with the JSON schema of a tool's arguments, such as `tools[{}].function.parameters`."""
     output_schema: str
+    """The field with the JSON schema of the answer, such as `response_format.json_schema.schema`."""
 
 
 class Admission:
-    """Admits turns to one agent.
+    """Checks and prepares the turns for `agent`, which may combine several agents.
 
-    `checks` validates JSON schemas; `images` fetches images by address (None: clients send them as data URLs); `tools`
-    are the MCP servers whose tools this server runs (None: there are none); `agent_able_to` gives the name of an
-    agent that has a capability, for advice.
+    `checks` validates JSON schemas. `images` fetches the images that requests give by URL; None if clients must
+    send data URLs. `tools` are the MCP servers whose tools this server runs; None if there are none.
+    `agent_able_to` returns the name of an agent that has a capability (None if no agent has it), which error
+    messages recommend.
     """
 
     def __init__(
@@ -76,17 +85,19 @@ class Admission:
 
     @property
     def has_server_tools(self) -> bool:
-        """Whether turns may get tools that this server runs."""
+        """Whether turns may get tools of MCP servers, whose calls this server runs."""
         return self._tools is not None
 
     @property
     def offers_tools(self) -> bool:
-        """Whether turns also get tools of this server if their request names no MCP server."""
+        """Whether a turn may get tools of MCP servers although its request names none: those of the operator's
+        servers.
+        """
         return self._tools is not None and self._tools.has_operators
 
     @property
     def fetches_images(self) -> bool:
-        """Whether this server fetches images by address."""
+        """Whether this server fetches the images that requests give by URL."""
         return self._images is not None
 
     async def admit(
@@ -102,12 +113,18 @@ class Admission:
         mcp: Sequence[McpOffer] = (),
         runs: int = 1,
     ) -> Turn:
-        """Returns the turn with its folder resolved and its images inlined. Called before anything is stored or
-        started. `model` is the name in the request. `any_effort`: the request does not choose the reasoning effort.
-        `workdir_field` is the field that names the folder, None where the request names none. `image_fields` gives
-        the field of each image address. `mcp` are the MCP servers that the request names. `runs` is how many runs
-        the turn becomes. Raises `Fault` if the client may not use the model, if the agent cannot do what the turn
-        asks for, and for an MCP server, a schema, a folder or an image that is invalid or not allowed.
+        """Returns the turn that the agent runs: with the absolute path of its working folder, and with data URLs in
+        place of web addresses of images (unless the agent takes these, and this server fetches no images). Called
+        before anything is stored or started.
+
+        `model` is the model's name in the request, for error messages. `any_effort`: the client needs the right to
+        use the model with at least one reasoning effort, because the request chooses none. `workdir_field` is the
+        request's field that names the working folder; None if the request names none. `image_fields` has the name
+        of the request's field for each image URL. `mcp` are the MCP servers that the request names. `runs` is how
+        many times the turn runs: once for each choice (`n`).
+
+        Raises `Fault` if the client may not use the model, if the agent lacks a capability that the turn needs, or
+        if an MCP server, a JSON schema, the folder or an image is invalid or not allowed.
         """
         if not (client.allows_some_effort(turn.model) if any_effort else client.allows(turn)):
             raise model_not_allowed(model)
@@ -126,10 +143,12 @@ class Admission:
     async def add_server_tools(
         self, turn: Turn, client: Client, fields: FieldNames, request: McpRequest | None = None
     ) -> tuple[Turn, ServerTools]:
-        """Returns the admitted turn with the tools of MCP servers: the operator's, and those that the request names.
+        """Returns the turn (which `admit` returned) with the tools of MCP servers added, and these tools: those of
+        the operator's servers, and those of the servers that the request names.
 
-        Called right before the run starts, because it asks the servers, and their tools may have changed while the
-        turn waited. Raises `Fault` for a `tool_choice` or an approved call of a tool that no server has.
+        Called right before the run starts, because it asks the MCP servers for their tools, which may have changed
+        while the turn waited in the queue. Raises `Fault` if `tool_choice`, or a call that the client has approved,
+        names a tool that no server offers.
         """
         if self._tools is None:
             return turn, ServerTools()
@@ -162,8 +181,9 @@ class Admission:
             raise mcp_not_allowed(offers[0].param)
 
     def _as_served(self, turn: Turn, client: Client) -> Turn:
-        """Returns the turn in a form that the agent can serve. If the agent has no plain model, a turn with the
-        client's tools becomes a read-only agent turn, unless the client may not have agent turns.
+        """Returns the turn in a mode that the agent has. A plain-model turn with tools becomes a read-only agent
+        turn if the agent can call a client's tools only in agent turns. It stays as it is if the client may have no
+        agent turns.
         """
         able = serving(self._agent, turn.model).capabilities
         if turn.mode == "agent" or not turn.tools or "plain_model" in able or "client_tools" not in able:
@@ -200,7 +220,9 @@ class Admission:
 
 
 def _check_sampling(turn: Turn) -> None:
-    """Raises `Fault` for a turn with several choices whose agent may write: the runs would share one folder."""
+    """Raises `Fault` for an agent turn that may write files. Called for turns that run several times (`n` choices),
+    because these runs would change the same folder.
+    """
     if turn.mode == "agent" and turn.sandbox != "read-only":
         raise bad_request(
             "Several choices cannot be sampled while the agent may write: ask for one choice, or for the plain "

@@ -1,7 +1,8 @@
-"""The clients of the server, and what each may do: the operator's settings, narrowed by the limits of a key.
+"""The clients of the server, and what each may do: what the operator's settings allow, reduced by the limits of the
+client's key.
 
-Input: the valid keys, and the digest of a request's key. Output: a `Client`. Raises `Fault` INVALID_API_KEY for a
-key that is not valid. `http.middleware.access` reads the headers.
+Input: the valid keys, and the digest of the key in a request. Output: a `Client`. Raises `Fault` INVALID_API_KEY
+for a key that is not valid. The module `http.middleware.access` reads the key from the request's headers.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ class Keys(Protocol):
     """Why the newest version of the keys could not be read; None if it could."""
 
     def current(self) -> KeySet:
-        """Returns the valid keys: the same object as long as they do not change."""
+        """Returns the valid keys. The object is the same as long as the keys do not change."""
         ...
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """A client of the server, and what it may do."""
+    """A client of the server: its name, its settings for each API, and its limits."""
 
     name: str
     """The owner of what the client stores: the name of its key, or `local` where no keys are required."""
@@ -42,9 +43,9 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     messages: MessagesSettings
     workspace: Workspace
     rpm: int
-    """Requests per minute; 0 for no limit."""
+    """The most requests per minute; 0 for no limit."""
     concurrency: int
-    """Requests at the same time; 0 for no limit."""
+    """The most requests at the same time; 0 for no limit."""
     models: frozenset[tuple[str, str | None]] | None = None
     """The models that the client may use, by the agent's names, each with the only effort that is allowed (None:
     any effort). None: every model."""
@@ -55,26 +56,29 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the client's turns get the tools of MCP servers."""
 
     def allows(self, turn: Turn) -> bool:
-        """Whether the client may use the turn's model with the turn's effort."""
+        """Whether the client may use the turn's model with the turn's reasoning effort."""
         return self._allows(turn.model, turn.effort)
 
     def may_use(self, name: str) -> bool:
-        """Whether the client may use the model of this name. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST for a
-        name that several agents have."""
+        """Whether the client may use the model that requests call `name`. Raises `Fault`: MODEL_NOT_FOUND if there
+        is none, INVALID_REQUEST if several agents have a model of this name.
+        """
         resolved = resolve(name, self.catalog)
         return self._allows(resolved.agent_model, resolved.effort)
 
     def allows_some_effort(self, model: str) -> bool:
-        """Whether the client may use the agent's model of this name with at least one effort."""
+        """Whether the client may use a model with at least one reasoning effort. `model` is the agent's name for
+        the model.
+        """
         in_any = self.models is None or any(model == allowed for allowed, _ in self.models)
-        return in_any and self._may_ask(model)
+        return in_any and self._may_use_agent(model)
 
     def _allows(self, model: str, effort: str | None) -> bool:
         allowed = self.models is None or (model, None) in self.models or (model, effort) in self.models
-        return allowed and self._may_ask(model)
+        return allowed and self._may_use_agent(model)
 
-    def _may_ask(self, model: str) -> bool:
-        """Whether the client may use the agent that has this model."""
+    def _may_use_agent(self, model: str) -> bool:
+        """Whether the client may use the agent that serves this model."""
         return self.catalog.only is None or model.partition(SEPARATOR)[0] in self.catalog.members
 
 
@@ -91,7 +95,9 @@ def model_not_allowed(asked: str) -> Fault:
 
 
 class Clients:
-    """All clients of the server, by their keys. `everybody` has the rights of a client whose key has no limits."""
+    """All clients of the server, each found by its key or its name. `everybody` is the client of requests without a
+    key; it has the rights of a key without limits.
+    """
 
     def __init__(self, keys: Keys, everybody: Client) -> None:
         self._source = keys
@@ -107,13 +113,13 @@ class Clients:
 
     @property
     def count(self) -> int:
-        """The number of keys; 1 if there are none, for the client without a key."""
+        """The number of clients: one for each key, or 1 if there are no keys."""
         return max(1, len(self._source.current().keys))
 
     @property
     def trouble(self) -> str | None:
-        """Why the newest version of the keys file could not be read, so that the keys of the version before it stay
-        valid; None if it could be read.
+        """Why the newest version of the keys file could not be read; None if it could. As long as it cannot be
+        read, the keys of the version before it are valid.
         """
         return self._source.trouble
 
@@ -122,8 +128,9 @@ class Clients:
         return self._source.current().of(digest) is not None
 
     def holding(self, digest: str | None) -> Client:
-        """Returns the client whose key has this digest (None: a request without a key). Raises `Fault`
-        INVALID_API_KEY if there is no such key, or a key is required and none was sent.
+        """Returns the client whose key has this digest; None stands for a request without a key. If no keys are
+        required, returns `everybody` for any digest. Raises `Fault` INVALID_API_KEY if no key has the digest, or a
+        key is required and there is none in the request.
         """
         keys = self._source.current()
         if not keys.required:
@@ -138,7 +145,9 @@ class Clients:
         return self._of(keys, key)
 
     def named(self, name: str) -> Client:
-        """Returns the client with this name. Raises `Fault` INVALID_API_KEY if its key has been removed."""
+        """Returns the client with this name. Raises `Fault` INVALID_API_KEY if there is none, for example because
+        its key has been removed.
+        """
         keys = self._source.current()
         if not keys.required and name == NO_KEY_OWNER:
             return self.everybody
@@ -158,7 +167,7 @@ class Clients:
 
 
 def narrowed(everybody: Client, key: Key) -> Client:
-    """Returns the client of a key: what everybody may do, narrowed by the limits of the key."""
+    """Returns the client of a key: the rights of `everybody`, reduced by the limits of the key."""
     catalog = everybody.catalog.limited_to(key.agents) if key.agents else everybody.catalog
     sandbox = everybody.chat.sandbox
     if key.sandbox is not None:
@@ -183,7 +192,9 @@ def narrowed(everybody: Client, key: Key) -> Client:
 
 
 def _allowed(names: tuple[str, ...], catalog: ModelCatalog) -> frozenset[tuple[str, str | None]]:
-    """Returns the models and efforts that the names mean. A name that means no model allows none."""
+    """Returns the models that the names in a key's limits stand for: pairs of the agent's name for the model and
+    the only reasoning effort that is allowed (None: any effort). Names of unknown models are left out.
+    """
     allowed = set()
     for name in names:
         try:

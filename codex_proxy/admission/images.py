@@ -1,11 +1,10 @@
-"""Fetches the images that a request gives by address, from hosts that the operator allows. Agents fetch none.
+"""Fetches the images that a request gives by URL, from hosts that the operator allows. Agents fetch no images.
 
-Input: a turn. Output: the same turn with every https (or http) image as a data URL. Raises `Fault` INVALID_REQUEST
-where a host is not allowed or an image cannot be fetched; the message names the host and nothing else of the
-address.
+Input: a turn. Output: the turn with a data URL in place of each http or https URL. Raises `Fault` INVALID_REQUEST
+if a host is not allowed or an image cannot be fetched; the message contains the host, and no other part of the URL.
 
-The addresses come from clients, and so perhaps from the author of a web page that a client has read. They must not
-reach the operator's own network, whatever a name resolves to and wherever a server redirects.
+The URLs come from clients, who may have copied them from a web page of an attacker. So no URL may lead to an
+address in the operator's own network, neither by the name of its host nor by a redirect.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _HEADERS: Final = {
 
 
 class ImageLimits(msgspec.Struct, frozen=True):
-    """The limits on the images of one request that are fetched by address."""
+    """The limits on the images that this server fetches for one request."""
 
     image_bytes: int = 20 * 1024 * 1024
     """The most bytes of one image, as model providers limit it."""
@@ -72,7 +71,7 @@ class ImageLimits(msgspec.Struct, frozen=True):
 
 
 class ImageFetcher:
-    """Fetches images from the hosts of an allow-list. It must be closed with `close`."""
+    """Fetches images from the hosts that the operator allows. `close` must be called at the end."""
 
     def __init__(
         self,
@@ -80,9 +79,11 @@ class ImageFetcher:
         limits: ImageLimits | None = None,
         resolver: AbstractResolver | None = None,
     ) -> None:
-        """`allowed`: `example.com`, `*.example.com` (the names below it), `10.0.0.5:8443`; https on the given port,
-        else 443, or http where the entry begins with `http://`. Raises `ValueError` for any other entry. `resolver`
-        resolves names (default: the system's); `close` closes it."""
+        """`allowed` are entries such as `example.com`, `*.example.com` (all subdomains) and `10.0.0.5:8443`. They
+        allow https on the port that they name (default: 443); an entry that begins with `http://` allows http
+        instead (default port: 80). Raises `ValueError` for an entry of another form. `limits`: None for the default
+        limits. `resolver` resolves host names (None: the system's); `close` closes it.
+        """
         self.limits = limits or ImageLimits()
         self._allowed = tuple(_entry(each) for each in allowed)
         self._resolver = resolver
@@ -90,8 +91,8 @@ class ImageFetcher:
         self._closed = False
 
     async def fetch(self, url: str) -> str:
-        """Returns the image as a data URL. Raises `Fault`: INVALID_REQUEST if the URL is not allowed or cannot be
-        fetched, UNAVAILABLE after `close`.
+        """Fetches an image and returns it as a data URL. Raises `Fault`: INVALID_REQUEST if the URL is not allowed,
+        or no image can be fetched from it; UNAVAILABLE after `close`.
         """
         place = self._permitted(_parsed(url))
         try:
@@ -105,7 +106,7 @@ class ImageFetcher:
             raise _refused(place, "could not be fetched") from None
 
     async def close(self) -> None:
-        """Closes the connections. May be called twice."""
+        """Closes the HTTP session and the resolver. May be called twice."""
         self._closed = True
         session, self._session = self._session, None
         if session is not None:
@@ -142,8 +143,9 @@ class ImageFetcher:
             raise _refused(place, str(why)) from None
 
     def _open(self) -> ClientSession:
-        """Returns the HTTP session, which is made when it is first needed because it belongs to the running event
-        loop."""
+        """Returns the HTTP session. It is created at the first call, because it belongs to the running event loop.
+        Raises `Fault` UNAVAILABLE after `close`.
+        """
         if self._closed:
             raise Fault(STOPPING)
         if self._session is None:
@@ -163,8 +165,8 @@ class ImageFetcher:
     # --- which places ---------------------------------------------------------------------------
 
     def _permitted(self, place: URL) -> URL:
-        """Returns `place` unchanged if the operator's settings permit fetching images from this URL. Raises `Fault`
-        otherwise.
+        """Returns `place` unchanged if the operator's settings allow fetching images from this URL. Raises `Fault`
+        INVALID_REQUEST if not.
         """
         if place.user is not None or place.password is not None:
             raise bad_request("An image URL must not hold a user name or password.", PARAM, CODE)
@@ -174,7 +176,7 @@ class ImageFetcher:
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """One entry of the allow-list."""
+    """One entry of the operator's list of allowed hosts."""
 
     scheme: str
     host: str
@@ -229,8 +231,8 @@ def _parsed(url: str) -> URL:
 
 
 def _redirected(place: URL, response: ClientResponse) -> URL:
-    """Returns the URL to which `place` was redirected. Raises `Fault` for a redirect that does not lead to another
-    http(s) URL.
+    """Returns the URL to which the response redirects the request for `place`. Raises `Fault` INVALID_REQUEST if
+    this is the same URL, or no http or https URL.
     """
     try:
         target = place.join(URL(response.headers.get("Location", "")))
@@ -245,12 +247,12 @@ def _redirected(place: URL, response: ClientResponse) -> URL:
 
 
 class _ForbiddenAddressError(Exception):
-    """A name resolves to an address that is not public."""
+    """A host name resolves to an IP address that is not public."""
 
 
 class _PublicAddresses(AbstractResolver):
-    """A resolver that returns public addresses only. aiohttp does not call it for a URL with an IP address; such a
-    URL is allowed only if that address is in the allow-list.
+    """A resolver for host names that returns public IP addresses only. aiohttp does not call a resolver for a URL
+    whose host is an IP address; such a URL is only fetched if the operator's list has that address.
     """
 
     def __init__(self, inner: AbstractResolver) -> None:
@@ -259,8 +261,8 @@ class _PublicAddresses(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Returns the addresses (of this `family`) of a name. Raises `_ForbiddenAddressError` where one of them is
-        not public, because a name with both kinds is most likely an attack.
+        """Returns the IP addresses (of this `family`) of a host name. Raises `_ForbiddenAddressError` if one of
+        them is not public: a name with public and other addresses is most likely an attack.
         """
         found = await self._inner.resolve(host, port, family)
         if not all(is_public(each["host"]) for each in found):
@@ -294,11 +296,11 @@ def _not_allowed(place: URL) -> Fault:
 async def inline_images(
     turn: Turn, fetcher: ImageFetcher | None, fields: Mapping[str, str] | None = None, field: str = PARAM
 ) -> Turn:
-    """Returns the turn with each image that is an https (or http) URL as a data URL; the same turn where there is
-    none.
+    """Fetches the images of the turn that are given by http or https URL, and returns the turn with data URLs in
+    their place. Returns the same turn if it has no such images.
 
-    Raises `Fault` INVALID_REQUEST for an image that may not or cannot be fetched; without a `fetcher`, none may. The
-    fault names the field of the address: the one in `fields`, else `field`.
+    Raises `Fault` INVALID_REQUEST if an image may not be fetched or cannot be; no image may be fetched if `fetcher`
+    is None. The `param` of the `Fault` is the value in `fields` for the image's URL, or `field` if there is none.
     """
     urls = list(dict.fromkeys(part.url for part in _images(turn)))
     if not urls:
@@ -327,7 +329,7 @@ def _images(turn: Turn) -> Iterator[ImagePart]:
 
 @contextmanager
 def _naming(field: str) -> Iterator[None]:
-    """In the body of the `with`, sets `param` of every `Fault` that is raised to this field."""
+    """Context manager that sets the `param` of every `Fault` that its body raises to `field`."""
     try:
         yield
     except Fault as fault:
@@ -337,9 +339,9 @@ def _naming(field: str) -> Iterator[None]:
 async def _all_of(
     urls: list[str], fetcher: ImageFetcher, fields: Mapping[str, str], field: str
 ) -> dict[str, str]:
-    """Fetches all `urls` and returns the data URL of each. The first one that fails cancels the others, and its
-    `Fault` is raised. `fields` has the field of each URL in the request, for the `param` of the fault; `field` is
-    used for URLs that are not in it.
+    """Fetches all `urls`, and returns the data URL of each by its URL. If one fails, the others are cancelled, and
+    its `Fault` is raised. `fields` has the name of the request's field for each URL, for the `param` of the
+    `Fault`; for other URLs it is `field`.
     """
     limits = fetcher.limits
     slots = asyncio.Semaphore(limits.at_once)

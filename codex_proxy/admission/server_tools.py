@@ -1,6 +1,7 @@
-"""Adds the tools that this server runs to a turn: those of MCP servers, which the operator or the request names.
+"""Adds the tools of MCP servers to a turn. This server runs their calls. The MCP servers are the operator's, and
+those that a request names.
 
-`ToolSource` lists and runs them; `app` provides it.
+`ToolSource` is the interface to the MCP servers; `app` provides the object.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer
 
 
 class ServerTools(msgspec.Struct, frozen=True):
-    """The tools of MCP servers for one turn."""
+    """The tools of MCP servers for one turn: of the servers that the request names (`tools`), and of the operator's
+    (`operators`).
+    """
 
     tools: tuple[Tool, ...] = ()
     """The tools of the servers that the request names, under the names that the model is offered."""
@@ -30,11 +33,11 @@ class ServerTools(msgspec.Struct, frozen=True):
     lists: tuple[Event, ...] = ()
     """Items that show the client the tools of the servers that it named."""
     runner: ToolRunner | None = None
-    """Runs a call of one of the tools; None if there are no tools."""
+    """Runs the calls of these tools; None if this server runs no tools."""
 
 
 class McpRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request says about MCP servers."""
+    """What a request contains about MCP servers: the servers, its tool choice, and a limit on calls."""
 
     offers: tuple[McpOffer, ...] = ()
     """The MCP servers that the request names, whose tools this server runs."""
@@ -47,39 +50,40 @@ class McpRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolSource(Protocol):
-    """The interface of all MCP servers whose tools this server runs: the operator's, and those that requests may
-    name.
-    """
+    """The interface to all MCP servers whose tools this server runs: the operator's, and those of requests."""
 
     steps: int
-    """The most steps of one turn in which calls are run."""
+    """The most answers of the model in one turn whose calls are run."""
     has_operators: bool
     """Whether the operator has configured servers, whose tools every request may get."""
 
     def check(self, asked: Sequence[McpOffer]) -> None:
-        """Raises `Fault` if one of the servers in the request (`asked`) may not be named by requests."""
+        """Raises `Fault` if requests may not name one of the MCP servers `asked`, which the request names."""
         ...
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
-        """Returns the tools of the servers that the request names and, with `operators`, those of the operator's
-        servers. A server that gives no tools raises nothing; an item of the answer or the log says why.
+        """Returns the tools of the MCP servers that the request names and, with `operators`, those of the
+        operator's servers. `owner` is the client's name. Raises nothing if a server does not list its tools: the
+        item with the server's tool list then contains the error, or for the operator's servers the log does.
         """
         ...
 
 
 def takes_operators_tools(turn: Turn, client: Client, agent: Agent) -> bool:
-    """Whether the turn gets the tools of the operator's servers. A turn with a `tool_choice` other than `auto` does
-    not, because the choice is among the client's tools.
+    """Whether the turn gets the tools of the operator's MCP servers: if the client may use them, and the agent lets
+    this server run calls. A turn with a `tool_choice` other than `auto` gets none, because it chooses among the
+    client's tools.
     """
     return client.mcp and turn.tool_choice == "auto" and "tool_replies" in agent.capabilities
 
 
 def with_server_tools(turn: Turn, found: ServerTools, *, steps: int, calls: int | None = None) -> Turn:
-    """Returns the turn with the tools of MCP servers (`found`) added after its own. `steps` is the most steps of
-    the model in which this server runs calls, and `calls` the most calls that it runs; None for any number.
+    """Returns the turn with the tools of MCP servers (`found`) added to its own, and with the limits on their
+    calls: this server runs the calls of at most `steps` answers of the model, and at most `calls` calls in all
+    (None: any number).
 
-    A tool of the request wins over the operator's of the same name, and over a tool of a server in the request
-    where the whole name with the server's label is the same.
+    The names stay unique. An operator's tool is left out if a tool of the client has the name that it has at its
+    MCP server. Any tool is left out if its full name, with the server's label, is taken already.
     """
     own_names = {tool.name for tool in turn.tools}
     operators = [tool for tool in found.operators if _name_at_server(tool) not in own_names]

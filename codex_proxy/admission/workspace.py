@@ -1,7 +1,8 @@
-"""The folders that agent turns may work in. A turn gets one of them, or is refused.
+"""Decides in which folder an agent turn works, and refuses folders that are not allowed.
 
-The allowed roots are resolved once, symbolic links included. The folder of a request is resolved before it is
-compared with them. A turn whose commands may write gets no folder in which they could change the server itself.
+The allowed root folders are resolved once, symbolic links included; the folder that a request names is resolved
+before it is compared with them. A turn whose commands may write is refused in a folder from which they could change
+the server itself.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from codex_proxy.core.turn import Turn
 
 
 class Workspace(msgspec.Struct, frozen=True):
-    """The default folder of turns, and the resolved roots in which all folders must lie."""
+    """The folders in which a client's turns may work: the default one (`folder`), and all that lie in one of the
+    `roots`, whose paths are resolved.
+    """
 
     folder: str
     roots: tuple[str, ...]
@@ -28,15 +31,15 @@ class Workspace(msgspec.Struct, frozen=True):
 
 
 def workspace_of(folder: str, roots: Sequence[str], protected: tuple[Protected, ...] = ()) -> Workspace:
-    """Returns the workspace: the default folder, and the roots in which requests may choose a folder. `protected`
-    are paths that no agent may be able to write to.
+    """Returns the workspace with this default folder, in which requests may choose any folder in `roots` or in the
+    default folder. `protected` are paths that no agent may write to.
     """
     return Workspace(folder, tuple(dict.fromkeys(map(os.path.realpath, (folder, *roots)))), protected)
 
 
 def narrowed_to(workspace: Workspace, roots: Sequence[str]) -> Workspace:
-    """Returns the workspace for a key that has its own roots. The default folder stays the same if it lies in one
-    of them.
+    """Returns the workspace for a key that has its own `roots`. Its default folder is the one of `workspace` if
+    that lies in one of them, else the first root.
     """
     resolved = tuple(dict.fromkeys(map(os.path.realpath, roots)))
     inside = _is_inside(os.path.realpath(workspace.folder), resolved)
@@ -45,9 +48,9 @@ def narrowed_to(workspace: Workspace, roots: Sequence[str]) -> Workspace:
 
 
 def in_workspace(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
-    """Returns the turn with the absolute path of the folder that it works in, which must be in `workspace`. `field`
-    is the field that names the folder, None where the request names none. Raises `Fault` for a folder outside the
-    roots, one that does not exist, or one that must not be written to.
+    """Returns the turn with the absolute path of its working folder: the folder that the request names, or the
+    default one. `field` is the request's field that names it; None if the request names none. Raises `Fault` if the
+    folder is not in the workspace, does not exist, or must not be written to although the turn may write.
     """
     if field is None:
         return _confined(msgspec.structs.replace(turn, workdir=workspace.folder), None, workspace)
@@ -67,8 +70,8 @@ def in_workspace(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
 
 
 def _confined(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
-    """Returns the turn with `confine_reads` set. Raises `Fault`, with `field` as its `param`, if the commands of
-    the turn could write to a protected path.
+    """Returns the turn with the workspace's `confine_reads`. Raises `Fault`, with `field` as its `param`, if the
+    turn's commands could write to a protected path.
     """
     turn = msgspec.structs.replace(turn, confine_reads=workspace.confine_reads)
     if turn.mode != "agent" or turn.sandbox != "workspace-write":

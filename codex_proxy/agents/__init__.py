@@ -1,2 +1,3 @@
-"""The agents: one folder for each, which holds its pure dialect and the code that runs its processes. `registry`
-lists them."""
+"""The agents, one package for each: its dialect, which converts between turns and the agent's protocol without IO,
+and the code that runs its processes. The module `registry` lists the agents.
+"""

@@ -1,9 +1,10 @@
-"""The limits of the user's account: read from an agent's messages, and the newest of them kept, from all its processes.
+"""Reads the limits of the user's account from an agent's messages, and keeps the newest of them.
 
-Input: the JSON of app-server's `RateLimitSnapshot` or `GetAccountRateLimitsResponse` (camelCase), of proto's
-`token_count` (snake_case), or of Claude Code's `rate_limit_info`. Output: `AccountLimits`, none where every field
-is null because the provider sent no limits. A report may leave out limits: it replaces those that it contains, and
-no others. Source: recordings, and Claude Code 2.1.330 with a provider's headers.
+Input: the JSON of app-server's `RateLimitSnapshot` or `GetAccountRateLimitsResponse` (camelCase), of the
+`token_count` event of `codex proto` (snake_case), or of Claude Code's `rate_limit_info`. Output: `AccountLimits`;
+none for a message whose fields are all null, because the provider sent no limits. A message may have only some of
+the limits: these replace the known ones of the same id, and the others are kept. Source: recordings, and Claude
+Code 2.1.330 with a provider's headers.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ _FARTHEST: Final = 253_402_300_799  # the last second of the year 9999
 
 
 def limits_in(json: bytes) -> tuple[AccountLimits, ...]:
-    """Returns the account limits in an agent's message (see the module for its forms); none if it has none."""
+    """Returns the account limits in the JSON of an agent's message, which has one of the forms that the module
+    describes. Returns none if the message has no limits or cannot be read.
+    """
     try:
         value = msgspec.json.decode(json)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -41,8 +44,9 @@ def limits_in(json: bytes) -> tuple[AccountLimits, ...]:
 
 
 def _snapshots(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yields the snapshots: a message is either one snapshot, or the answer to `account/rateLimits/read` with one per
-    id."""
+    """Yields the objects with limits in a message, with camelCase or snake_case fields. A message is one such
+    object, contains one in `rateLimits`, or several in `rateLimitsByLimitId`; Claude Code's form is converted.
+    """
     if not isinstance(value, dict):
         return
     if "rateLimitType" in value or "unifiedWindows" in value:
@@ -60,9 +64,9 @@ def _snapshots(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _claude_snapshots(reported: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yields the snapshots in Claude Code's `rate_limit_info`: one with the windows of the whole account, and one
-    for each window that limits a single model. Releases before 2.1.310 report one window at a time, often without
-    `utilization`.
+    """Converts Claude Code's `rate_limit_info` to objects such as `_snapshots` yields: one with the windows of the
+    whole account, and one for each window that limits a single model. Releases before 2.1.310 report one window at
+    a time, often without `utilization`.
     """
     named = reported.get("rateLimitType")
     windows = reported.get("unifiedWindows")
@@ -122,8 +126,9 @@ def _text(reported: Mapping[str, Any], *names: str) -> str | None:
 
 
 def _number(reported: Mapping[str, Any], *names: str) -> float | None:
-    """Returns the value of the first field in `names` that is a finite, plausible number in `reported`; None if
-    there is none.
+    """Returns the value of the first field in `names` that `reported` has as a number from 0 to 253402300799 (a
+    time in the year 9999, in seconds since 1970); None if there is none. Other numbers are invalid as a count and
+    as a time.
     """
     for name in names:
         value = reported.get(name)
@@ -133,7 +138,9 @@ def _number(reported: Mapping[str, Any], *names: str) -> float | None:
 
 
 class NewestLimits:
-    """The newest limits of one account, by their ids, as agents reported them. Not thread-safe."""
+    """The newest limits of one account, which any of an agent's processes has reported, by the id of the limit. Not
+    thread-safe.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, AccountLimits] = {}
@@ -142,7 +149,9 @@ class NewestLimits:
         self._answered = asyncio.Event()
 
     def update(self, json: bytes) -> None:
-        """Takes the JSON that an agent reported; empty bytes where it was asked and gave no answer."""
+        """Stores the limits in the JSON of an agent's message (see `limits_in`), and ends the waits in `answered`.
+        `json` is empty if the agent was asked for its limits and refused.
+        """
         for reported in limits_in(json):
             if reported.id in self._known or len(self._known) < MAX_COUNT:
                 self._known[reported.id] = _merged(self._known.get(reported.id), reported)
@@ -150,13 +159,17 @@ class NewestLimits:
         self._answered.set()
 
     def newest(self) -> tuple[tuple[AccountLimits, ...], float]:
-        """Returns all limits and how many seconds ago one was last reported; no limits and 0 where none was."""
+        """Returns all known limits, and the number of seconds since the last report of one; `()` and 0 if none is
+        known.
+        """
         if not self._known:
             return (), 0.0
         return tuple(self._known.values()), _now() - self._told_at
 
     def due(self, every: float) -> bool:
-        """Whether to ask the agent now: limits were neither reported nor asked for in the last `every` seconds."""
+        """Whether to ask the agent for its limits now: if none were reported in the last `every` seconds, and this
+        method has not returned True in that time.
+        """
         now = _now()
         last = self._told_at if self._known else None
         if any(at is not None and now - at < every for at in (last, self._asked_at)):
@@ -165,7 +178,7 @@ class NewestLimits:
         return True
 
     async def answered(self, within: float) -> None:
-        """Waits until the agent has reported limits again, at most `within` seconds."""
+        """Waits until `update` is called, but at most `within` seconds."""
         self._answered.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):

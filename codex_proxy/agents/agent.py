@@ -1,4 +1,6 @@
-"""The interface of an agent: it opens a session for each turn, and reports its models, limits, processes and faults."""
+"""The interface of an agent: it opens a session for each turn, and reports its models, limits, processes and
+faults.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ SEPARATOR: Final = "/"
 
 
 class ProcessCounts(msgspec.Struct, frozen=True):
-    """How many processes an agent has now, and how many it has had to restart."""
+    """The number of an agent's processes without and with a running turn, and of those it has replaced."""
 
     idle: int = 0
     busy: int = 0
@@ -28,14 +30,16 @@ class ProcessCounts(msgspec.Struct, frozen=True):
 
 
 class Agent(Protocol):
-    """The interface of an agent, such as Codex or Claude Code. It takes turns once `start` has returned."""
+    """The interface of an agent, such as Codex, Claude Code or a model server. `start` must return before the first
+    `open`.
+    """
 
     @property
     def name(self) -> str: ...
 
     @property
     def version(self) -> str:
-        """The release of the agent's program; empty for a model server, which tells none."""
+        """The release of the agent's program; empty for a model server, which has no program here."""
         ...
 
     @property
@@ -49,8 +53,8 @@ class Agent(Protocol):
 
     @property
     def warning(self) -> str:
-        """One or two sentences for the banner, the log and /healthz if the agent does less than the operator may
-        expect; else empty.
+        """One or two sentences for the operator if the agent does less, or is confined less, than its settings
+        suggest; empty if not. They are printed at the start, logged, and in /healthz.
         """
         ...
 
@@ -61,14 +65,14 @@ class Agent(Protocol):
 
     @property
     def members(self) -> Mapping[str, Agent]:
-        """The agents that this object combines, by name, the default one first; empty for a single agent. The other
-        properties are about all of them together; `serving` returns the agent of one model.
+        """The agents that this object combines, by name, the default one first; empty if it is a single agent. The
+        other properties are those of all members together; `serving` returns the member that serves a model.
         """
         ...
 
     @property
     def any_model(self) -> bool:
-        """Whether any model name is accepted, because only the provider knows which ones exist."""
+        """Whether every model name is accepted, because only the provider knows which models exist."""
         ...
 
     async def start(self) -> None:
@@ -78,30 +82,36 @@ class Agent(Protocol):
         ...
 
     async def open(self, turn: Turn) -> AgentSession:
-        """Returns a session for the turn, which has yet to be begun. Raises `Fault` if there can be none."""
+        """Returns a new session for the turn; the caller then starts the turn with the session's `begin`. Raises
+        `Fault` if the session cannot be opened.
+        """
         ...
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
-        """Takes a session back. `finished`: the agent has reported the end of the turn, so that its process can be
-        reused.
+        """Ends the use of a session that `open` returned. `finished`: the agent has ended the turn, so its process
+        can serve other turns.
         """
         ...
 
     def models(self) -> tuple[AgentModel, ...]:
-        """Returns the models that can be asked for now."""
+        """Returns the models that clients can use now."""
         ...
 
     async def ask_limits(self) -> None:
-        """Asks the agent for its account's limits. Returns when `limits` has the answer, or when none will come."""
+        """Asks the agent for the limits of the user's account, and waits until `limits` has been updated. Returns
+        without an update if the agent does not answer in time, or cannot report limits.
+        """
         ...
 
     def processes(self) -> ProcessCounts:
-        """Counts the agent's processes for the metrics. Zero where it works over the network."""
+        """Returns the number of the agent's processes; all 0 for an agent without processes, such as a model
+        server.
+        """
         ...
 
     def trouble(self) -> Failure | None:
-        """Returns the failure that a turn would end with now, as far as is known without running one; None if none
-        is known.
+        """Returns the failure with which a turn would end now, if it is known without running one (for example:
+        nobody is signed in); None if none is known.
         """
         ...
 
@@ -110,30 +120,34 @@ class Agent(Protocol):
         ...
 
     def kill(self) -> None:
-        """Kills every process at once, and does not wait for their ends."""
+        """Kills every process at once, and does not wait until they have ended."""
         ...
 
 
 @runtime_checkable
 class UpstreamState(Protocol):
-    """The state of an agent that is an upstream, for health reports and metrics."""
+    """The additional properties of an agent that is an upstream (a model server that this server calls over HTTP),
+    for health reports and metrics.
+    """
 
     @property
     def breaker_state(self) -> Literal["closed", "open", "half-open"] | None:
-        """The state of the circuit breaker: while it is open, after several failures in a row, no attempts are
-        made. None if the agent is not an upstream.
+        """The state of the upstream's circuit breaker, which is open after several failures in a row. While it is
+        open, nothing is sent to the upstream. None if the agent has no circuit breaker.
         """
         ...
 
     @property
     def attempts(self) -> Mapping[str, int]:
-        """The number of attempts that have ended, by outcome."""
+        """The number of requests to the upstream that have ended, by outcome: `answered`, `failed`, or `left` (the
+        client left before that).
+        """
         ...
 
 
 def serving(agent: Agent, model: str) -> Agent:
-    """Returns the agent that runs turns for a model. If there are several, it is the one that the model's name
-    begins with, or the first one if it begins with no agent's name.
+    """Returns the agent that serves a model: `agent` itself if it is a single one, else the member whose name comes
+    before the `/` in the model's name, or the first member if no member has that name.
     """
     if not agent.members:
         return agent
@@ -142,5 +156,5 @@ def serving(agent: Agent, model: str) -> Agent:
 
 
 def each_of(agent: Agent) -> tuple[Agent, ...]:
-    """Returns the members of an agent, or the agent itself if it has none."""
+    """Returns the members of an agent that combines several, or `(agent,)` for a single agent."""
     return tuple(agent.members.values()) or (agent,)

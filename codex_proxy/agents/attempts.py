@@ -1,8 +1,9 @@
-"""Decides which upstream is asked next, and when, after an attempt has failed.
+"""Decides which upstream gets the next attempt of a turn, and when, after an attempt has failed. An upstream is a
+model server that this server calls over HTTP.
 
-Input: the upstreams that may be asked, in order, and the failure of each attempt. Output: the next attempt, or
-None. Pure: randomness is an argument. The caller must not make another attempt once a part of the answer was sent
-to the client.
+Input: the upstreams for the turn, in order, and the failure of each attempt. Output: the next attempt, or None.
+Pure: random numbers come from an argument. The caller must not make another attempt if a part of the answer was
+sent to the client already.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ limit or an invalid key does not count."""
 
 
 class UpstreamTarget(msgspec.Struct, frozen=True):
-    """One upstream that may be asked, its own name for the model, and how many times it is asked again."""
+    """One upstream for a turn: its name, its own name for the turn's `model`, and how many times a failed attempt
+    at it is repeated (`retries`).
+    """
 
     name: str
     model: str
@@ -53,7 +56,7 @@ class UpstreamTarget(msgspec.Struct, frozen=True):
 
 
 class NextAttempt(msgspec.Struct, frozen=True):
-    """The upstream of the next attempt, and the seconds to wait before it."""
+    """The upstream for the next attempt, and the number of seconds to wait before it."""
 
     target: UpstreamTarget
     wait: float = 0.0
@@ -65,8 +68,9 @@ class AttemptPlan:
     """
 
     def __init__(self, targets: Sequence[UpstreamTarget], chance: Callable[[], float]) -> None:
-        """`targets` are asked in this order; there is at least one. `chance` returns a random number from 0 to 1,
-        which varies the waits, so that clients that failed together do not retry together.
+        """`targets` are the upstreams, at least one, in the order in which they are tried. `chance` returns a
+        random number from 0 to 1, which varies the waits, so that turns that failed at the same time are not
+        repeated at the same time.
         """
         self.target, *self._others = targets
         self.attempts = 1
@@ -76,13 +80,13 @@ class AttemptPlan:
 
     @property
     def is_last(self) -> bool:
-        """Whether no other upstream is left after the current one."""
+        """Whether there is no further upstream after the current one."""
         return not self._others
 
     def after(self, failure: Failure, *, refused_here: bool = False) -> NextAttempt | None:
-        """Returns the next attempt after the current one has failed with `failure`; None if there is none.
-        `refused_here`: this server itself refused the attempt, without asking the upstream, so the same upstream is
-        not tried again.
+        """Returns the next attempt, given the `failure` of the current one; None if there is none. `refused_here`:
+        this server made no attempt, for example because the upstream's circuit breaker is open, so the same
+        upstream is not tried again.
         """
         wait = None if refused_here else self._wait_here(failure)
         if wait is not None:
@@ -97,7 +101,9 @@ class AttemptPlan:
         return NextAttempt(self.target)
 
     def _wait_here(self, failure: Failure) -> float | None:
-        """Returns the seconds to wait before asking the same upstream again; None if it is not asked again."""
+        """Returns the number of seconds to wait before the attempt is repeated at the same upstream; None if it is
+        not repeated there.
+        """
         if failure.kind not in RETRIED or self._retried >= self.target.retries:
             return None
         if failure.kind is K.AGENT_RATE_LIMITED and self._others:

@@ -1,7 +1,7 @@
-"""The agent `auto`: finds Codex, and uses the agent for a protocol that the installed release has.
+"""The agent `auto`: finds the installed Codex, and chooses the agent for a protocol that this release supports.
 
-`codex app-server` is preferred, then `codex proto`. If a release has neither in a form that this server can use,
-`codex exec` is used. It can do less, so the operator is warned.
+`codex app-server` is preferred to `codex proto`. If this server can use neither with the release, it uses `codex
+exec`, and warns the operator, because that agent has fewer capabilities.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 
 async def _make(context: AgentContext) -> Agent:
-    """Returns the agent for the installed release of Codex."""
+    """Returns the agent for the installed release of Codex. Raises `NoAgentError` or `Fault` if there is no Codex,
+    or none that can be used.
+    """
     from codex_proxy.agents.codex.catalog import CatalogError
     from codex_proxy.agents.codex.program import find_version
     from codex_proxy.agents.codex_app_server.binary_check import check_binary

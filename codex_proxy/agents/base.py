@@ -1,4 +1,6 @@
-"""The interface of a dialect (the protocol of one agent), and the names of agents' capabilities."""
+"""The interface of a dialect, which converts between turns and the messages of one agent's protocol, and the names
+of agents' capabilities. A child is the process of an agent that this server started.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from codex_proxy.core.turn import Turn
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What a dialect returns from each call: events for the log, and bytes to write to the child."""
+    """The result of a call of a dialect: events for the log of the turn, and bytes to write to the child's stdin."""
 
     events: list[Event] = []
     writes: bytes = b""
@@ -26,14 +28,14 @@ NOTHING = Step()
 
 
 class ToolReply(msgspec.Struct, frozen=True):
-    """The answer to a `ToolCallRequested`: the output of the tool, and whether it succeeded."""
+    """The answer to a `ToolCallRequested` event: the output of the tool, and whether the tool succeeded."""
 
     parts: tuple[Part, ...]
     success: bool = True
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """The answer to an `ApprovalRequested` or `InputRequested`. It is a refusal unless `approve` is set."""
+    """The answer to an `ApprovalRequested` or `InputRequested` event. `approve`: allowed; False: refused."""
 
     approve: bool = False
 
@@ -42,8 +44,8 @@ Reply = ToolReply | Decision
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How a child ended: its exit code or the number of the signal (the other is None), and the last part of its
-    stderr.
+    """How a child ended: its exit code, or the number of the signal that ended it (the other one is None), and the
+    last part of its stderr.
     """
 
     code: int | None = None
@@ -55,67 +57,82 @@ L_contra = TypeVar("L_contra", contravariant=True)
 
 
 class Dialect(Protocol[L_contra]):
-    """Speaks an agent's protocol for one turn, without IO. `L_contra` is what it reads: a line, or a decoded message.
+    """Converts turns to the messages of an agent's protocol, and its messages to events, without IO. `L_contra` is
+    the type of what it reads: a line of bytes, or a decoded message.
 
-    Each method returns the events and the bytes that follow from the call. After its first `TurnEnded` a dialect
-    returns no more events; it may still return bytes, which end the turn in the agent. No method raises on what a
-    child writes: a message that cannot be understood becomes an event.
+    Each method returns the events and the bytes that result from the call. After the `TurnEnded` event of a turn it
+    returns no more events of that turn, perhaps bytes that stop the turn in the agent. No method raises because of
+    what a child writes: a message that cannot be understood becomes an event.
     """
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing left to read or write for the turn, so that the child or its thread can be
-        released.
+        """Whether nothing more has to be read or written for the turn, so that the child, or the thread on it, can
+        be released.
         """
         ...
 
     def begin(self, turn: Turn) -> Step:
-        """Starts the turn: returns what to write for it. Called once, before all other methods."""
+        """Starts the first turn: returns the bytes that start it. Called once, before all other methods."""
         ...
 
     @property
     def can_resume(self) -> bool:
-        """Whether `resume` can be called: the turn has ended well, or waits for outputs of tool calls."""
+        """Whether `resume` may be called: if the turn has ended successfully, or the agent waits for outputs of
+        tool calls.
+        """
         ...
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
-        """Starts another turn on the same thread, or continues the one that waits for outputs. `new_items` are the
-        items of `turn.history` that the thread has not seen."""
+        """Starts another turn on the same thread, or continues the current one if it waits for outputs of tool
+        calls. `new_items` are the items of `turn.history` that the thread has not seen.
+        """
         ...
 
     def receive(self, lines: Sequence[L_contra]) -> Step:
-        """Reads what the child printed, in order."""
+        """Reads what the child wrote to stdout: lines or messages, in order."""
         ...
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
-        """Answers a `ToolCallRequested`, `ApprovalRequested` or `InputRequested`, which `ask_id` names."""
+        """Gives the agent the answer to a `ToolCallRequested`, `ApprovalRequested` or `InputRequested` event, whose
+        id is `ask_id`.
+        """
         ...
 
     def interrupt(self) -> Step:
-        """Asks the agent to stop, since the client needs no more of the turn."""
+        """Ends the turn, and makes the agent stop working on it. Called if the client does not wait for the answer
+        any more.
+        """
         ...
 
     def eof(self, ended: Ended) -> Step:
-        """Ends the turn, if it has not ended, because the child has ended."""
+        """Called when the child has ended. Ends the turn with a failure if it has not ended."""
         ...
 
 
 class Reopens(Protocol):
-    """A dialect whose agent stores its sessions, so that it can open one again after it was closed."""
+    """The additional interface of a dialect whose agent stores its sessions, so that a closed session can be opened
+    again.
+    """
 
     @property
     def thread(self) -> str:
-        """The agent's id of the session if it can be opened again as it is now; else empty."""
+        """The agent's id of the session if the session, once closed, could be opened again by `reopen`; empty if
+        not.
+        """
         ...
 
     @property
     def lost(self) -> bool:
-        """Whether `reopen` has failed before the model was asked anything. The turn has then ended with a failure."""
+        """Whether `reopen` has failed before the model was called. If so, the turn has ended with a failure, and
+        the caller can start it on a new session.
+        """
         ...
 
     def reopen(self, turn: Turn, thread: str, new_items: Sequence[HistoryItem]) -> Step:
-        """Opens the session `thread` again and starts a turn on it. Called once, in place of `begin`. `new_items` are
-        the items of `turn.history` that the session has not seen."""
+        """Opens the closed session with the agent's id `thread`, and starts a turn on it. Called once, instead of
+        `begin`. `new_items` are the items of `turn.history` that the session has not seen.
+        """
         ...
 
 

@@ -1,4 +1,5 @@
-"""A circuit breaker: decides when an upstream that keeps failing is no longer asked, and when it is asked again.
+"""A circuit breaker: decides when nothing more is sent to an upstream (a model server) that keeps failing, and when
+it is tried again.
 
 Input: the outcome of each attempt, and the time. Output: whether the next attempt may be made. Pure.
 
@@ -38,8 +39,8 @@ class Breaker:
         return 0.0 if self._opened_at is None else max(0.0, self._opened_at + self._seconds - now)
 
     def admits(self, now: float) -> bool:
-        """Returns whether an attempt may be made now. In the half-open state only one may; the caller must report
-        its outcome by `succeeded`, `failed` or `gave_up`.
+        """Returns whether an attempt may be made now. If so, the caller must make it, and report its outcome by
+        `succeeded`, `failed` or `gave_up`: a half-open breaker admits no other attempt until then.
         """
         if self._opened_at is None:
             return True
@@ -49,7 +50,7 @@ class Breaker:
         return True
 
     def succeeded(self) -> None:
-        """Records that an attempt got an answer."""
+        """Records that the upstream has answered an attempt, and closes the breaker."""
         self._failures, self._opened_at, self._probing = 0, None, False
 
     def failed(self, now: float) -> None:

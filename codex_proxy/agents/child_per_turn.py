@@ -1,6 +1,6 @@
-"""An agent that starts one child for each turn, and the transport over that child.
+"""An agent that starts one child (a process) for each turn, and the transport over the child's stdin and stdout.
 
-A `ChildSpec` says what to start and which dialect reads it.
+A `ChildSpec` describes such an agent: the command to start, and the dialect for the child's output.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from codex_proxy.process.launch import find_program
 
 
 class ChildTransport:
-    """A `Transport` over the stdin and stdout of one child. The child is ended when its turn is released."""
+    """A `Transport` over the stdin and stdout of one child, which serves one session. `release` ends the child."""
 
     exclusive = True
 
     def __init__(self, framer: LineFramer | Chunks | None = None) -> None:
-        """`framer` cuts stdout into the pieces that the dialect reads; by default into lines."""
+        """`framer` cuts stdout into the pieces that the dialect reads; None for lines."""
         self._child: Child | None = None
         self._reader: TransportReader | None = None
         self._framer = framer or LineFramer()
 
     async def start(self, command: Command) -> None:
-        """Starts the child. Raises `SpawnError` where that fails."""
+        """Starts the child. Raises `SpawnError` if that fails."""
         self._child = await spawn(command, self)
 
     def attach(self, reader: TransportReader) -> None:
         self._reader = reader
 
     def kill(self) -> None:
-        """Kills the child at once, and does not wait for its end."""
+        """Kills the child at once, and does not wait until it has ended."""
         if self._child is not None:
             self._child.kill()
 
@@ -145,13 +145,15 @@ class ChildPerTurnAgent:
         self.limits = NewestLimits()
 
     async def start(self) -> None:
-        """Does nothing, because processes are started only for turns."""
+        """Does nothing, because this agent starts a process only when there is a turn."""
 
     async def open(self, turn: Turn) -> AgentSession:
         return await self.start_child(turn, self._spec.command(turn))
 
     async def start_child(self, turn: Turn, command: Command) -> AgentSession:
-        """Starts the child of a turn, and returns the session with it. Raises `Fault` where it cannot be started."""
+        """Starts the child of a turn with this command, and returns the session on it. Raises `Fault` if the child
+        cannot be started.
+        """
         transport = ChildTransport(LineFramer() if self._spec.reads == "lines" else Chunks())
         self._transports.add(transport)
         try:
@@ -175,14 +177,14 @@ class ChildPerTurnAgent:
         return self._spec.models
 
     async def ask_limits(self) -> None:
-        """Does nothing: a child reports limits only during its turn."""
+        """Does nothing: a child reports the account's limits only during its turn."""
 
     def processes(self) -> ProcessCounts:
-        """Counts the children, each of which is busy with a turn."""
+        """Returns the number of running children, all of which count as busy."""
         return ProcessCounts(busy=len(self._transports))
 
     def trouble(self) -> Failure | None:
-        """Returns the failure of a missing program or working folder; None if both exist."""
+        """Returns the failure if the program or its working folder does not exist; None if both exist."""
         try:
             find_program(self._spec.command(ANY_TURN))
         except SpawnError as error:

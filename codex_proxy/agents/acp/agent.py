@@ -1,5 +1,5 @@
-"""The agents that speak ACP: one process is kept running (several if their sandboxes differ), and each turn or
-conversation gets a session on it.
+"""The agents that speak ACP, the Agent Client Protocol. One process is kept running (several if the agent is
+confined to folders), and each conversation has a session on it.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ WHERE: Final[Mapping[Sandbox, str]] = {
 
 
 class ProcessScope(msgspec.Struct, frozen=True):
-    """The working folder and sandbox of a process. Turns can share a process only if these are equal, because a
-    confined process can write to the same folders as long as it runs.
+    """The working folder and the sandbox of a process. Turns share a process only if both are equal: a process that
+    this server confines can write to the same folders as long as it runs.
     """
 
     workdir: str
@@ -75,7 +75,9 @@ class ProcessScope(msgspec.Struct, frozen=True):
 
 
 class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
-    """How the program is started: the command, the folder of the probe session, and how the process is confined."""
+    """How the agent's program is started: its preset, the command, the folder of the first process, and what
+    confines the process.
+    """
 
     preset: AcpPreset
     command: Command
@@ -91,15 +93,17 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
     """The folders other than the workspace that a confined process may write to."""
 
     def scope_of(self, workdir: str, sandbox: Sandbox) -> ProcessScope:
-        """Returns the working folder and sandbox of the process for a turn with this folder and sandbox."""
+        """Returns the folder and sandbox of the process that serves turns with this folder and sandbox. They differ
+        from the turn's if one process can serve several folders.
+        """
         if self.confinement is None or sandbox == "danger-full-access":
             return ProcessScope(self.workdir)
         # Without a workspace to write to, one process serves all folders.
         return ProcessScope(workdir if sandbox == "workspace-write" else self.workdir, sandbox)
 
     def command_in(self, scope: ProcessScope) -> Command:
-        """Returns the command that starts a process with this folder and sandbox. Raises `SpawnError` if the
-        program cannot be found.
+        """Returns the command that starts a process with the folder and sandbox in `scope`. Raises `SpawnError` if
+        the program cannot be found.
         """
         command = msgspec.structs.replace(self.command, cwd=scope.workdir)
         if self.confinement is None or scope.sandbox == "danger-full-access":
@@ -108,13 +112,15 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
         return self.confinement.around(command, (*workspace, *self.state_folders))
 
     def program(self, declared: Declared) -> Program:
-        """Returns the facts about the program that its dialect needs, given what it declared."""
+        """Returns the facts about the program: the preset, the settings, and what the program `declared` in its
+        answer to `initialize`.
+        """
         return Program(self.preset, declared, self.unconfined, self.confinement is not None)
 
     @property
     def warning(self) -> str:
-        """A text for the operator about what limits the program, or that nothing does; empty if its turns may do what
-        the settings say.
+        """A text for the operator: what confines the agent's process, that its turns cannot write in spite of the
+        sandbox setting, or that nothing confines it. Empty if its turns simply have the sandbox of the settings.
         """
         title = self.preset.title
         if self.confinement is not None and self.sandbox != "danger-full-access":
@@ -129,7 +135,7 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Slot:
-    """The process for one scope; or why none could be started."""
+    """The place of one process scope in `AcpAgent`: its process, or why the last start failed."""
 
     def __init__(self) -> None:
         self.process: AcpProcess | None = None
@@ -140,8 +146,8 @@ class _Slot:
 
 
 class AcpAgent:
-    """An `Agent` that keeps one ACP process running; if it is confined, one for each folder and sandbox in use. A
-    process that has ended, or has served many sessions, is replaced at the next turn.
+    """An `Agent` that keeps one ACP process running; if this server confines it, one for each folder and sandbox in
+    use. A process that has ended, or that has served `MAX_SESSIONS` sessions, is replaced when the next turn comes.
     """
 
     members: Mapping[str, Agent] = {}
@@ -171,19 +177,21 @@ class AcpAgent:
 
     @property
     def current(self) -> AcpProcess | None:
-        """The process for turns whose request chooses no folder and no sandbox; None if it does not run."""
+        """The process for turns whose request chooses neither folder nor sandbox; None if it does not run."""
         return self._slots[self._scope].process
 
     async def start(self) -> None:
-        """Starts the program and reads what it offers. Raises `Fault` if it cannot be started. If nobody is signed
-        in, turns fail, but not the start.
+        """Starts the program and reads its models. Raises `Fault` if it cannot be started. If nobody is signed in
+        to the agent, `start` succeeds, and turns fail.
         """
         if self._launch.confinement is not None:
             await asyncio.to_thread(self._launch.confinement.clear_tmp)
         await self._process(self._scope)
 
     async def open(self, turn: Turn) -> AgentSession:
-        """Returns a session that has not begun. Raises `Fault` if the program cannot be started."""
+        """Returns a session for the turn, whose `begin` the caller has to call. Raises `Fault` if the program or
+        the server of the client's tools cannot be started.
+        """
         if not turn.workdir:
             turn = msgspec.structs.replace(turn, workdir=self._launch.workdir)
         if turn.mode == "model":  # a plain model would act on nothing
@@ -220,7 +228,7 @@ class AcpAgent:
         self._tidy()
 
     def models(self) -> tuple[AgentModel, ...]:
-        """Returns the models that the newest process listed in its probe session."""
+        """Returns the models that the newest process listed at its start."""
         return self.offer.models()
 
     async def ask_limits(self) -> None:
@@ -254,8 +262,9 @@ class AcpAgent:
         return [slot.process for slot in self._slots.values() if slot.process is not None]
 
     def _slot(self, scope: ProcessScope) -> _Slot:
-        """Returns the slot of a scope, and marks it as the most recently used. If the slot is new and there are too
-        many, retires the least recently used ones.
+        """Returns the slot of a scope, created if necessary, and marks it as the most recently used. Before it
+        creates one, it removes the least recently used slots until fewer than `MAX_PROCESSES` are left, except the
+        slot for the folder and sandbox in the settings, and those in which a process is being started.
         """
         slot = self._slots.pop(scope, None)
         if slot is None:
@@ -271,8 +280,8 @@ class AcpAgent:
         return slot
 
     async def _process(self, scope: ProcessScope) -> AcpProcess:
-        """Returns the process for the next session in this scope; starts one if there is none. Raises `Fault` if
-        that fails.
+        """Returns the process for the next session in this scope, which is started if there is none. Raises `Fault`
+        if that fails.
         """
         while True:
             slot = self._slot(scope)
@@ -317,8 +326,8 @@ class AcpAgent:
         return process
 
     def _take_in(self, slot: _Slot, process: AcpProcess) -> None:
-        """Stores what a started program declared and what its probe session offered: in the agent, and a failure of
-        the session in `slot`.
+        """Stores what a new process declared, and the models and modes that its probe session listed. If the probe
+        session could not be opened, stores the failure in `slot`.
         """
         declared, probe = process.connection.declared, process.connection.probe
         assert declared is not None
@@ -335,7 +344,9 @@ class AcpAgent:
             log.warning("agent_session_failed", agent=self.name, reason=slot.failure.kind.value)
 
     def _retire(self, slot: _Slot) -> None:
-        """Gives the process of a slot no further sessions. It is ended when it has no session left."""
+        """Removes the process from its slot, so that it gets no further sessions. The process is ended when its
+        last session is closed.
+        """
         process, slot.process = slot.process, None
         assert process is not None
         if process.exit is not None:
@@ -346,7 +357,9 @@ class AcpAgent:
         self._tidy()
 
     def _tidy(self) -> None:
-        """Ends processes that are no longer needed, and forgets those that have ended."""
+        """Retires processes that can take no further sessions, ends retired processes that have no session, and
+        forgets those that have ended.
+        """
         for slot in list(self._slots.values()):
             if slot.process is not None and not _takes_sessions(slot.process):
                 self._retire(slot)

@@ -1,4 +1,6 @@
-"""The checks of `doctor` for an ACP agent: its program, its release, and whether it can open a session."""
+"""The checks of the command `codex-proxy doctor` for an ACP agent: its program, its release, whether it can open a
+session, and what confines it.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,10 @@ from codex_proxy.process.child import SpawnError
 async def check_program(
     preset: AcpPreset, launch_of: Callable[[], Awaitable[AcpLaunch]], command_setting: str
 ) -> list[Check]:
-    """Starts the program, opens a session, and ends the program, without running a turn. Returns the checks.
-    `launch_of` returns how it is started, or raises `NoAgentError`. `command_setting`: where the operator names the
-    program."""
+    """Starts the program, opens a session, and ends the program, without running a turn. Returns the checks; a step
+    that fails gives a check with the status `failed`. `launch_of` returns how the program is started, or raises
+    `NoAgentError`. `command_setting` is the name of the setting with the program's command, for the advice.
+    """
     try:
         launch = await launch_of()
     except NoAgentError as error:
@@ -51,7 +54,7 @@ def _not_started(preset: AcpPreset, message: str, command_setting: str) -> Check
 
 
 def _of_confinement(launch: AcpLaunch) -> list[Check]:
-    """Returns the check of what confines the program; none where the settings ask for nothing."""
+    """Returns the check of what confines the agent's process; an empty list if nothing needs to."""
     if not launch.warning:
         return []
     name = "none" if launch.confinement is None else launch.confinement.mechanism

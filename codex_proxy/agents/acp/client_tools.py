@@ -1,7 +1,9 @@
-"""Describes the client's tools for the MCP server, and finds the tool that an agent's report of a call is about.
+"""The client's tools as tools of an MCP server: their definitions and results, and the recognition of their calls
+in the agent's reports.
 
-Agents put the server's name before the tool's, each in its own way, and many shorten or refuse long and unusual
-names; a tool with such a name is offered under a generated one. Source: recordings of six agents.
+In reports, agents put the MCP server's name before the tool's name, each in a different way, and many shorten or
+refuse long and unusual names; so a tool with such a name is offered under a generated one. Source: recordings of
+six agents.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ READS: Final = {"readOnlyHint": True, "destructiveHint": False, "openWorldHint":
 
 
 def agent_name(name: str) -> str:
-    """Returns the name under which a tool is offered. It depends only on the client's name of the tool."""
+    """Returns the name under which the agent is offered the client's tool `name`: the same name if every agent
+    accepts it, else a name that consists of `tool_`, the first characters of `name`, and a digest.
+    """
     if PLAIN_NAME.fullmatch(name) and not name.startswith(RENAMED):
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
@@ -68,7 +72,9 @@ def _object_schema(parameters: msgspec.Raw) -> Any:
 
 
 def call_result(parts: Sequence[Part], *, success: bool = True) -> dict[str, Any]:
-    """Returns a tool's output as the result of `tools/call`. `success`: false if the tool failed."""
+    """Returns a tool's output as the result of MCP's `tools/call` (`content` and `isError`). `success`: False if
+    the tool failed.
+    """
     content: list[dict[str, Any]] = []
     for part in parts:
         if isinstance(part, TextPart):
@@ -90,7 +96,7 @@ def data_image(part: ImagePart) -> tuple[str, str] | None:
 
 
 class ClientTools:
-    """The client's tools in one turn, found by the names under which the agent is offered them."""
+    """The client's tools in one turn. The agent calls each by the name that `agent_name` returns."""
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         self._tools = {agent_name(tool.name): tool for tool in tools}
@@ -99,11 +105,13 @@ class ClientTools:
         return bool(self._tools)
 
     def tool(self, name: str) -> Tool | None:
-        """Returns the tool that is offered under a name; None if there is none."""
+        """Returns the tool that the agent calls `name`; None if there is none."""
         return self._tools.get(name)
 
     def arguments(self, tool: Tool, arguments: str) -> str:
-        """Returns the arguments for the client, given the JSON text of a call: for a custom tool its input."""
+        """Converts the JSON text of the agent's arguments for `tool` to what the client gets: the same text, or for
+        a custom tool the string in the argument `input`.
+        """
         if tool.kind != "custom":
             return arguments
         try:
@@ -114,15 +122,16 @@ class ClientTools:
         return given if isinstance(given, str) else arguments
 
     def is_called_by(self, call: Update) -> bool:
-        """Returns whether a reported call is a call of one of these tools. The client then gets the call itself,
-        not an activity. The report's title is used, too, although the model may have written it, because a report
-        grants no permission.
+        """Returns whether a tool call that the agent reports is a call of one of these tools. If so, the client
+        gets it as a function call, not as an activity of the agent. The report's title is used, too, although the
+        model may have written it, because a report does not need a permission.
         """
         return self._named(call) is not None
 
     def may_be_allowed(self, call: Update) -> bool:
-        """Returns whether a request for permission is about a call of one of these tools. Only the tool name that
-        the agent itself reports and the call's kind are used, never text that the model may have written.
+        """Returns whether the tool call for which the agent requests permission is a call of one of these tools.
+        Only the tool's name from the agent's own code and the kind of the call count, not text that the model may
+        have written.
         """
         return call.kind not in ACTING_KINDS and self._named(call, titles=False) is not None
 

@@ -1,8 +1,8 @@
-"""The JSON-RPC connection to one process of an ACP agent, without IO: assigns each message to its channel.
+"""The JSON-RPC connection to one process of an ACP agent, without IO: assigns each message to a channel.
 
-Many sessions share a connection. Each gets a channel, which owns the request ids of its range and the session that
-its first request opens. Channel 0 belongs to the connection itself: `initialize`, and a probe session that shows the
-models.
+Many sessions share a connection. Each has a channel: a number that determines the ids of its JSON-RPC requests, and
+to which the messages about its session are assigned. Channel 0 belongs to the connection itself: the request
+`initialize`, and a probe session, which is opened at the start only to read the agent's models and modes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ CLOSE_ID: Final = request_id(0, 3)
 
 
 class Received(msgspec.Struct, frozen=True):
-    """What `Connection.receive` returns: the bytes to write to the agent now, and the received messages in order,
-    as pairs of a channel's number and its messages.
+    """The result of `Connection.receive`: bytes to write to the agent now (refusals), and for each channel its
+    number and its messages, in the order in which they came.
     """
 
     writes: bytes
@@ -38,8 +38,8 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class Connection:
-    """The state of the JSON-RPC connection to one agent process: what the agent has declared, its channels, and
-    their open requests.
+    """The state of the JSON-RPC connection to one agent process: what the agent has declared, its open channels,
+    and the sessions on them.
     """
 
     def __init__(self, client_name: str, client_version: str) -> None:
@@ -57,21 +57,25 @@ class Connection:
         self._sessions: dict[str, int] = {}
 
     def initialize(self) -> bytes:
-        """Returns the `initialize` request, the first line to write."""
+        """Returns the line with the `initialize` request, the first one to write."""
         return request(INITIALIZE_ID, "initialize", {**INITIALIZE, "clientInfo": self._client})
 
     def open_probe(self, folder: str) -> bytes:
-        """Returns the `session/new` request for the probe session, which shows the modes and models and whether the
-        user is signed in."""
+        """Returns the line with the `session/new` request of the probe session. Its answer contains the modes and
+        models, or an error if nobody is signed in.
+        """
         return request(PROBE_ID, "session/new", {"cwd": folder, "mcpServers": []})
 
     def close_probe(self) -> bytes:
-        """Returns the request that closes the probe session; empty if sessions cannot be closed."""
+        """Returns the line with the request that closes the probe session; empty if the agent cannot close
+        sessions.
+        """
         return b"" if self.probe is None else self.closing(self.probe)
 
     def closing(self, opened: Message) -> bytes:
-        """Returns the request that closes a session, from the answer to the one that opened it; empty if sessions
-        cannot be closed."""
+        """Returns the line with the request that closes a session; empty if the agent cannot close sessions, or
+        `opened` contains no session. `opened` is the agent's response to `session/new`.
+        """
         session = opened.result.get("sessionId") if isinstance(opened.result, dict) else None
         if self.declared is None or not self.declared.closes or not session:
             return b""
@@ -86,8 +90,9 @@ class Connection:
         return self._last_channel
 
     def open_ahead(self, folder: str) -> bytes:
-        """Opens a channel for a later turn, and returns the request that opens a session on it in this folder.
-        There may be one such channel at a time, until `take_ahead` or `close_channel`.
+        """Opens a channel for a later turn, and returns the line with the request that opens a session on it in
+        this folder. There is at most one such channel; `take_ahead` or `close_channel` must be called before the
+        next.
         """
         self._ahead = self.open_channel()
         params = {"cwd": folder, "mcpServers": []}
@@ -103,11 +108,13 @@ class Connection:
         self._ahead = None
 
     def expect_session(self, session: str, channel: int) -> None:
-        """Assigns messages about a session to a channel before the session's opening is answered."""
+        """Assigns messages about a session to a channel. Called with the id of a session that is opened again,
+        because the agent may send messages about it before it answers the request.
+        """
         self._sessions[session] = channel
 
     def close_channel(self, channel: int) -> None:
-        """Closes a channel: messages for it are dropped from now on."""
+        """Closes a channel: the agent's messages for it are dropped from now on."""
         self._open.discard(channel)
         if channel == self._ahead:
             self._ahead = None
@@ -119,13 +126,15 @@ class Connection:
         return len(self._open) - (self._ahead is not None)
 
     def channel_of_session(self, session: str) -> int | None:
-        """Returns the channel that opened this session; None if no open one did."""
+        """Returns the open channel to which this session belongs; None if there is none."""
         return self._sessions.get(session)
 
     # --- received messages ----------------------------------------------------------------------
 
     def receive(self, lines: Sequence[bytes]) -> Received:
-        """Assigns lines to channels. Lines that are not messages are dropped. Never raises."""
+        """Decodes lines from the agent, and assigns each message to its channel. Drops lines that are not JSON-RPC
+        messages, and messages that belong to no open channel. Raises nothing.
+        """
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
         for line in lines:
@@ -138,8 +147,8 @@ class Connection:
         return Received(b"".join(writes), list(by_channel.items()))
 
     def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:
-        """Returns the channel of a message; None if the connection handles it itself or no channel owns it. For a
-        request of a session that is not open, a refusal is appended to `writes`.
+        """Returns the channel of a message; None if the connection has handled it, or it belongs to no open
+        channel. The refusal of a request that belongs to no open channel is appended to `writes`.
         """
         if message.method is not None:
             channel = self._sessions.get(message.params.session_id)

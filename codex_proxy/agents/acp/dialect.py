@@ -1,10 +1,11 @@
-"""The dialect of ACP: the turns on one session of an agent, converted to and from its messages. Without IO.
+"""The dialect of ACP: converts the turns of one session to the agent's messages, and its messages to events.
+Without IO.
 
-A turn is `session/new`, requests that set the mode and the model, and `session/prompt`, whose answer is the end of
-the turn. A closed session that the agent can open again takes `session/resume` or `session/load` in place of
-`session/new`; what the agent then reports of the past is dropped. Calls of the client's tools arrive at the session's
-tool server and are answered there: the agent's turn goes on with the outputs of a later request. A session whose turn
-has succeeded takes another prompt; one whose turn was cancelled is not used again.
+A turn is `session/new`, requests that set the mode and the model, and `session/prompt`, whose answer ends the turn.
+To continue a session that was closed, `session/resume` or `session/load` is sent in place of `session/new`; the
+updates about earlier turns that follow are dropped. The agent calls the client's tools at the session's tool server
+(an MCP server); its turn continues when a later request of the client brings the outputs. After a turn that
+succeeded the session takes another prompt; after one that was cancelled it is closed.
 """
 
 from __future__ import annotations
@@ -92,8 +93,7 @@ APPROVALS = {"execute": "command", "edit": "file_change", "delete": "file_change
 
 class AcpTurn:
     """The `Dialect` of agents that speak ACP: the turns of one session, one after the other. It reads the messages
-    of one channel of a `Connection` and the events at the session's tool server; its states are in `turn_states`.
-    """
+    of one channel of a `Connection` and the events of the session's tool server; `turn_states` has its states."""
 
     def __init__(
         self,
@@ -104,10 +104,10 @@ class AcpTurn:
         servers: Sequence[dict[str, Any]] = (),
         ahead: bool = False,
     ) -> None:
-        """`channel` is the session's number in the process, which its request ids contain. `new_id` returns a new
-        id with the given prefix. `servers` are the session's MCP servers for `session/new`; if there is one, the
-        first prompt waits for `ToolsListed`. `ahead`: `session/new` was sent already, as the channel's first request.
-        """
+        """`channel` is the number of the session's channel, from which its request ids are made. `new_id` returns a
+        new id that begins with the given prefix. `servers` are the entries of `mcpServers` in `session/new`; if
+        there are any, the first prompt waits for `ToolsListed`. `ahead`: `session/new` was already sent on the
+        channel."""
         self.flattened = False
         """Whether the history was sent as one text."""
         self._channel = channel
@@ -193,7 +193,8 @@ class AcpTurn:
         return self._take_step()
 
     def _session_params(self, turn: Turn, system: str) -> dict[str, Any]:
-        """Returns the parameters that open a session. `system`: the system prompt; empty for none."""
+        """Returns the parameters of `session/new`, or those of `session/resume` and `session/load` except the
+        session's id. `system` is the system prompt; empty if there is none."""
         params: dict[str, Any] = {"cwd": turn.workdir, "mcpServers": self._servers}
         if system:
             content = [{"type": "text", "text": system}]
@@ -295,7 +296,8 @@ class AcpTurn:
         return id
 
     def _unused_opened(self, message: Message) -> None:
-        """Closes the session that was opened ahead, because the turn continues an earlier session."""
+        """Handles the answer to `session/new` of a session that was opened ahead: closes that session, because the
+        turn continues an earlier one."""
         session = message.result.get("sessionId") if isinstance(message.result, dict) else None
         if isinstance(session, str):
             self._close_session(session)
@@ -319,8 +321,9 @@ class AcpTurn:
         self._go_on_opening()
 
     def _plan_setup(self, result: object) -> Failure | None:
-        """Plans the requests that set up the session, from the result of `session/new`. Returns a failure if the turn
-        cannot run on this session; else None."""
+        """Stores in `_setup` the requests that set the mode, model and effort of the session. `result` is the
+        agent's answer to the request that opened it. Returns the failure if the turn cannot run on this session,
+        else None."""
         turn, program = self._turn, self._program
         assert turn is not None
         offer = offer_of(result)
@@ -359,7 +362,8 @@ class AcpTurn:
         return unknown_model(self._turn.model, self._program.preset)
 
     def _go_on_opening(self) -> None:
-        """Sends the next setup request. If none is left, and the agent has listed the tools, sends the prompt."""
+        """Sends the next request that sets up the session. If there are no more, sends the prompt; if the agent has
+        not listed the client's tools yet, waits for that first."""
         if self._setup:
             (method, params), on_refusal = self._setup.popleft()
             self._request(method, params, lambda message: self._set_up(message, on_refusal))
@@ -491,14 +495,15 @@ class AcpTurn:
             self._go_on_opening()
 
     def _are_all_called(self) -> bool:
-        """Returns whether the calls at the tool server match those that the agent has reported. If so, no further
-        call, and no text that belongs before the calls, can arrive.
-        """
+        """Returns whether as many calls have arrived at the tool server as the agent has reported in its updates.
+        If so, no further call of this step, and no text that comes before the calls, can arrive."""
         called, reported = len(self._new_calls), self._reader.open_client_calls
         return called <= reported if self._program.preset.one_call_at_a_time else called == reported
 
     def _ask_client(self) -> None:
-        """Asks the client for the outputs of all new calls, which ends the step."""
+        """Adds a `ToolCallRequested` event for each new call, so that the client is asked for the outputs, and then
+        the end of the step (one call of the model). Calls of tools that the client does not offer are answered with
+        a failure."""
         calls, self._new_calls = self._new_calls, []
         self._settled = False
         if not calls or self._state is not TurnState.PROMPTING:
@@ -526,9 +531,8 @@ class AcpTurn:
                 self._ask_client()
 
     def _dropped(self, key: str) -> None:
-        """Handles a call (`key`: see `ToolCalled`) whose output the agent no longer waits for. The turn continues
-        without it.
-        """
+        """Handles the agent's hang-up on the call `key` (see `ToolCalled`): the agent continues the turn without
+        the output."""
         self._new_calls = [call for call in self._new_calls if call.key != key]
         if key in self._waiting.values():
             self._broken = True
@@ -542,9 +546,8 @@ class AcpTurn:
             self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
     def _end(self, ended: TurnEnded, *, well: bool = False) -> None:
-        """Ends the turn, which the agent has ended as well (or was never given). `well`: the session may be used
-        for another turn.
-        """
+        """Ends the client's turn with `ended`. Called if the agent has ended its turn, too, or never got it.
+        `well`: the session can be used for another turn."""
         self._close_items()
         self._events.append(ended)
         self._waiting.clear()
@@ -558,7 +561,7 @@ class AcpTurn:
             self._reader.end_texts()
 
     def _stop_if_answered(self) -> None:
-        """Closes the session of a cancelled turn once the agent has answered every request of this server."""
+        """Closes the session of a cancelled turn if the agent has answered all requests on the channel."""
         if self._state is TurnState.CANCELLING and not self._handlers:
             self._change(TurnChange.STOPPED)
             self._close_session(self.session)
@@ -583,16 +586,14 @@ class AcpTurn:
 
 
 def _cut_in(result: dict[str, Any]) -> str | None:
-    """Returns the stop reason of an answer that was cut off and that the agent reports as a failure; None if it was
-    not.
-    """
+    """Returns the stop reason (`Stop`) if the agent reports an answer that was cut off as a `sessionFailure`; None
+    for any other result. `result` is that of `session/prompt`."""
     told = session_failure(result.get("_meta"))
     return None if told is None else stop_from_text(str(told.get("title")))
 
 
 def _raw_call(call_id: str, name: str, text: str, *, custom: bool) -> RawItem:
-    """Returns a call as an item of the Responses API, for the history of later turns. `text` is the JSON of the
-    arguments, or the input of a `custom` tool.
-    """
+    """Returns a call as an item of the Responses API (`function_call` or `custom_tool_call`), for the history of
+    later turns. `text` is the JSON of the arguments, or the input of a `custom` tool."""
     kind, field = ("custom_tool_call", "input") if custom else ("function_call", "arguments")
     return RawItem(kind, msgspec.json.encode({"type": kind, "call_id": call_id, "name": name, field: text}))

@@ -1,8 +1,9 @@
-"""Converts an agent's errors to failures: JSON-RPC errors, the `sessionFailure` of the official adapters, and texts.
+"""Converts an agent's errors to failures of the turn: JSON-RPC errors, the `sessionFailure` of the official
+adapters (for Claude Code and Codex), and error texts.
 
-The stop reason `end_turn` does not mean success: both official adapters report a failed turn in the result's `_meta`,
-if the client declares that it reads that; others end it with a text. Source: recordings of six agents whose model
-server failed in seven ways.
+The stop reason `end_turn` does not mean success. Both official adapters report a failed turn in the `_meta` of the
+result, if the client declares that it reads `sessionFailure`; other agents end the turn with an error text as the
+answer. Source: recordings of six agents whose model server failed in seven ways.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ CATEGORIES: Final = {
 
 
 def failure_of_error(error: RpcError, preset: AcpPreset) -> Failure:
-    """Returns the failure of a turn whose request was answered with a JSON-RPC error."""
+    """Returns the failure of a turn for which the agent answered a request with this JSON-RPC error."""
     text = _text_of(error)
     kind = None
     if error.code == AUTH_REQUIRED:
@@ -95,8 +96,9 @@ def failure_of_session(failure: dict[str, Any], preset: AcpPreset) -> Failure:
 def failure_of_text(
     text: str, preset: AcpPreset, *, kind: FaultKind | None = None, status: int | None = None
 ) -> Failure:
-    """Returns the failure that an agent's error text describes. `kind` is the agent's own category, `status` the
-    HTTP status that it reports; each is None if it reports none. The text takes precedence over both.
+    """Returns the failure that an agent's error text describes. `kind` is the kind of fault by the agent's own
+    category, `status` the HTTP status that it reports; None if it reports none. If the text shows another kind of
+    fault, that one is used.
     """
     text = ADDRESSES.sub("", text.removeprefix("API Error: ").removeprefix("Error: "))
     found = failure_from_text(text, http_status=status)
@@ -109,8 +111,8 @@ def failure_of_text(
 
 
 def retry_event(text: str, preset: AcpPreset) -> Retrying:
-    """Returns the event for a model call that the agent repeats. `text`: the agent's message about that. The event
-    has the failure of the call if the text shows its kind.
+    """Returns the event for a model call that the agent repeats. `text` is the agent's message about it. If the
+    message shows why the call failed, the event contains that failure.
     """
     text = ADDRESSES.sub("", text)
     failure = None if _kind_in(text) is None else failure_of_text(text, preset)
@@ -118,9 +120,7 @@ def retry_event(text: str, preset: AcpPreset) -> Retrying:
 
 
 def _kind_in(text: str) -> FaultKind | None:
-    """Returns the kind of fault that the text shows; None if it shows none. This is more exact than the agent's
-    category.
-    """
+    """Returns the kind of fault that an error text shows; None if it matches no known pattern."""
     if TOO_LONG.search(text):
         return K.CONTEXT_LENGTH_EXCEEDED
     if NO_MODEL.search(text):
@@ -137,8 +137,9 @@ def _kind_in(text: str) -> FaultKind | None:
 
 
 def not_signed_in(preset: AcpPreset, text: str = "") -> Failure:
-    """Returns the failure of an agent that is not signed in, with the preset's advice. `text`: the agent's own
-    words."""
+    """Returns the failure of a turn of an agent that nobody is signed in to. Its message contains the preset's
+    advice and `text`, the agent's own message (which may be empty).
+    """
     said = cleaned(text)
     quoted = f" ({said.rstrip('.')})" if said and said != "Authentication required" else ""
     advice = preset.sign_in or "Sign in with its own program on the machine that runs this server."
@@ -155,8 +156,9 @@ def unknown_model(model: str, preset: AcpPreset) -> Failure:
 
 
 def _text_of(error: RpcError) -> str:
-    """Returns an error's text for a person: its details if the message says nothing, or the message inside an HTTP
-    body."""
+    """Returns the text of a JSON-RPC error: its message, and the text in `data.details` and `data.message` if the
+    message does not contain it.
+    """
     text = INTERNAL.sub("", error.message)
     if isinstance(error.data, dict):
         for name in ("details", "message"):

@@ -1,10 +1,12 @@
-"""Forwards an MCP client's messages from stdin to the tool server, for agents that take no MCP servers over HTTP.
+"""Forwards an MCP client's messages from stdin to the tool server over HTTP, for agents that connect to MCP servers
+only over stdio. Usage:
 
     python -I -S forwarder.py URL
 
-The token is in the variable TOOL_SERVER_TOKEN. Each line of stdin is posted to the URL in a thread of its own, since a
-call may wait for minutes; what comes back, as JSON or as a stream of events, is printed line by line. It ends with its
-stdin. It imports nothing of the proxy: the agent starts it by its path.
+The environment variable TOOL_SERVER_TOKEN has the tool server's bearer token. Each line of stdin is posted to the
+URL in its own thread, since a call may wait for minutes. The messages of the response, which is JSON or a stream of
+server-sent events, are printed as lines. The program ends at the end of stdin. It imports no module of the proxy,
+because the agent starts it as a file.
 """
 
 import http.client
@@ -19,7 +21,7 @@ SECONDS = 86_400.0
 
 
 def put(line: bytes) -> None:
-    """Prints one message to stdout as a line."""
+    """Prints one message to stdout as a line. Does nothing if it is empty."""
     if line.strip():
         with LOCK:
             sys.stdout.buffer.write(line.strip() + b"\n")
@@ -27,8 +29,8 @@ def put(line: bytes) -> None:
 
 
 def forward(url: urllib.parse.SplitResult, line: bytes) -> None:
-    """Posts a message, and prints each message of the response. Prints nothing if the tool server is gone, since
-    the session has ended then.
+    """Posts one message to the URL, and prints each message of the response to stdout. If the tool server does not
+    answer, for example because the session has ended, prints the error to stderr.
     """
     connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=SECONDS)
     headers = {
@@ -52,7 +54,9 @@ def forward(url: urllib.parse.SplitResult, line: bytes) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Forwards until stdin ends. Returns the exit code."""
+    """Forwards each line of stdin until stdin ends. `arguments` is `sys.argv`, whose second element is the URL.
+    Returns the exit code, always 0.
+    """
     url = urllib.parse.urlsplit(arguments[1])
     for line in sys.stdin.buffer:
         if line.strip():

@@ -26,8 +26,8 @@ unchanged."""
 
 
 class RpcError(msgspec.Struct, frozen=True):
-    """The `error` of a JSON-RPC response. Gemini CLI uses an HTTP status as the code. `code` is None if it has
-    none.
+    """The `error` of a JSON-RPC response. `code` is None if the agent sent none or no integer. Gemini CLI uses an
+    HTTP status as the code.
     """
 
     code: int | None = None
@@ -36,8 +36,8 @@ class RpcError(msgspec.Struct, frozen=True):
 
 
 class Update(msgspec.Struct, frozen=True, rename="camel"):
-    """The content of `session/update`, and the tool call in a request for permission. The fields have their names
-    in ACP; None where the agent has left a field out.
+    """The `update` in the parameters of `session/update`, and the `toolCall` in those of
+    `session/request_permission`. The fields have their names in ACP, and are None if the agent did not send them.
     """
 
     session_update: str = ""
@@ -56,7 +56,9 @@ class Update(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Params(msgspec.Struct, frozen=True, rename="camel"):
-    """The parameters of the agent's notifications and requests; only the fields that are read."""
+    """The parameters of a notification or request of the agent: only the fields that this server reads, empty or
+    None if they are missing.
+    """
 
     session_id: str = ""
     update: Update | None = None
@@ -65,8 +67,8 @@ class Params(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A request or notification from the agent (with `method`), or its response to a request of this server
-    (without). A notification has no `id`; `error` is None in a response that is none.
+    """A message from the agent: a request or notification (with `method`), or the response to a request of this
+    server (without). A notification has no `id`. `error` is None if the message is not an error response.
     """
 
     method: str | None = None
@@ -77,14 +79,15 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class ToolsListed(msgspec.Struct, frozen=True):
-    """The agent has requested the tool list of the session's tool server. `in_time` is False if it has not, and the
-    time limit has passed."""
+    """Event of the tool server: the agent has requested the list of the session's tools. `in_time` is False if it
+    has not done so within the time limit.
+    """
 
     in_time: bool = True
 
 
 class ToolCalled(msgspec.Struct, frozen=True):
-    """The agent calls a tool of the session's tool server, and waits for the output."""
+    """Event of the tool server: the agent calls one of the session's tools, and waits for the output."""
 
     key: str
     """The id that the tool server has given the call."""
@@ -97,22 +100,22 @@ class ToolCalled(msgspec.Struct, frozen=True):
 
 
 class ToolsSettled(msgspec.Struct, frozen=True):
-    """No further call has come for some time after the last one. `last`: the longer time limit is over, too, so the
-    turn waits for no more calls.
+    """Event of the tool server: no further call has come for a short time after the last one. `last`: for a long
+    time, after which the turn waits for no more calls.
     """
 
     last: bool = False
 
 
 class ToolDropped(msgspec.Struct, frozen=True):
-    """The agent has stopped waiting for the output of the call `key`."""
+    """Event of the tool server: the agent has stopped waiting for the output of the call `key` (see `ToolCalled`)."""
 
     key: str
 
 
 class ModelCallFailed(msgspec.Struct, frozen=True):
-    """The agent's log reports a failed call of the model. The agent then repeats the call or ends its turn with an
-    error. `text`: the error.
+    """Event of the agent's process: its log (stderr) reports a failed call of the model; `text` is the error. The
+    agent then repeats the call or ends its turn with an error.
     """
 
     text: str
@@ -134,8 +137,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 def decode(line: bytes) -> Message | None:
-    """Decodes a line. Returns None if it is not a JSON-RPC message. A request or response with invalid content keeps
-    its id, so that it can be refused or can fail."""
+    """Decodes a line from the agent. Returns None if it is not a JSON-RPC message. A request or response with
+    unexpected fields is decoded to a message with its id, so that this server can refuse the request, or fail the
+    turn that waits for the response.
+    """
     try:
         return _decoder.decode(line)
     except UNREADABLE:
@@ -160,14 +165,16 @@ def decode(line: bytes) -> Message | None:
 
 
 def request_id(channel: int, number: int) -> int:
-    """Returns the JSON-RPC id for a request. `channel` is the number of the session's channel, and `number` that of
-    the request in its channel, below a million; so `channel_of` finds the channel of an answer by its id.
+    """Returns the JSON-RPC id of a request. `channel` is the number of the session's channel, and `number` counts
+    the requests of the channel (less than a million). `channel_of` finds the channel in the id of the response.
     """
     return channel * _PER_CHANNEL + number
 
 
 def channel_of(id: object) -> int | None:
-    """Returns the channel that made the request with this id; None if this server did not make it."""
+    """Returns the channel of the request to which the agent responds, given the `id` in its response. Returns None
+    if the id has not the form of `request_id`'s.
+    """
     if isinstance(id, bool) or not isinstance(id, int) or id < 0:
         return None
     return id // _PER_CHANNEL
@@ -189,16 +196,17 @@ def answer(id: int | str, result: object) -> bytes:
 
 
 def refusal(id: int | str) -> bytes:
-    """Returns the JSON-RPC error for a request with an unsupported method, as a line. Agents that get no response
-    would wait forever.
+    """Returns the line with the JSON-RPC error "Method not found" for the agent's request `id`. Requests that this
+    server does not support must be answered, because some agents wait for a response without a time limit.
     """
     error = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
     return _encode({"jsonrpc": "2.0", "id": id, "error": error}) + b"\n"
 
 
 def tool_output(key: str, result: object) -> bytes:
-    """Returns the line that carries the result of a call (`CallToolResult` of MCP) to the session's tool server.
-    `key` is that of the `ToolCalled` event.
+    """Returns a line that a dialect writes to give the result of a call (MCP's `CallToolResult`) to the session's
+    tool server; `split_writes` separates such lines from those for the agent. `key` is that of the `ToolCalled`
+    event.
     """
     return _OUTPUT + _encode({"key": key, "result": result}) + b"\n"
 
@@ -208,8 +216,9 @@ _OUTPUT: Final = b"tool-output "
 
 
 def split_writes(writes: bytes) -> tuple[bytes, list[tuple[str, Any]]]:
-    """Splits a dialect's writes into the bytes for the agent and the call results for the tool server, as (key,
-    result) pairs."""
+    """Splits what a dialect writes into the bytes for the agent, and the results of calls for the tool server, as
+    pairs of the call's key and the result.
+    """
     if _OUTPUT not in writes:
         return writes, []
     outputs, lines = [], []
@@ -231,9 +240,10 @@ CANCELLED: Final[dict[str, Any]] = {"outcome": {"outcome": "cancelled"}}
 
 
 def decision(options: object, *, allow: bool) -> dict[str, Any]:
-    """Returns the result that allows the request (`allow`) or rejects it, if possible only once. An option is
-    chosen by its kind, never by its id or text. If none has the wanted kind, or `options` is no list, the result
-    allows nothing: it is `CANCELLED`.
+    """Returns the result of `session/request_permission`. `options` are the options in the agent's request; the
+    chosen one allows the call (`allow`) or rejects it, for this time only if there is such an option. Options are
+    chosen by their kind, not by their id or name. If none has the right kind, or `options` is not a list, the
+    result is `CANCELLED`, which allows nothing.
     """
     given = options if isinstance(options, list) else []
     for kind in ALLOW if allow else REJECT:

@@ -1,4 +1,6 @@
-"""Presets for the agents that speak ACP, found by experiments with the releases named. Data only."""
+"""Presets: the properties of the known agents that speak ACP, found by experiments with the releases in `tested`.
+Data only.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ runs."""
 
 
 class AcpPreset(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one agent that speaks ACP."""
+    """The properties of one agent that speaks ACP: how it is started, which modes and capabilities it has, and how
+    it deviates from the protocol.
+    """
 
     name: str
     """The value of `--agent`."""

@@ -1,5 +1,5 @@
-"""One process of an agent that speaks ACP, and the sessions on it: passes its messages to the reader of each
-session.
+"""One process of an agent that speaks ACP, and the sessions on it: writes to the process, and passes each of its
+messages to the reader of the session that the message belongs to.
 """
 
 from __future__ import annotations
@@ -35,10 +35,14 @@ RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it
 
 
 class AcpProcess:
-    """A process that serves many sessions at once. Call `start`, then `open_channel` for each session."""
+    """A process that serves many sessions at once, each on a channel of its `connection`. Call `start` and `probe`,
+    then `open_channel` for each session.
+    """
 
     def __init__(self, error_log: str = "") -> None:
-        """`error_log`: the regular expression of the same name in `AcpPreset`."""
+        """`error_log`: the regular expression in `AcpPreset.error_log` for errors on stderr; empty if stderr is not
+        read.
+        """
         self.connection = Connection(CLIENT_NAME, __version__)
         self.exit: Exit | None = None
         """How the process ended; None before that."""
@@ -65,8 +69,9 @@ class AcpProcess:
         self._log_framer = LineFramer(MAX_LOG_LINE)
 
     async def start(self, command: Command, *, timeout_seconds: float) -> None:
-        """Starts the process and initializes the connection. Raises `Fault` if it does not answer within
-        `timeout_seconds`."""
+        """Starts the process and sends `initialize`. Returns when it has answered. Raises `Fault` if the process
+        cannot be started, ends, refuses, or does not answer within `timeout_seconds`.
+        """
         try:
             on_stderr = self._log_received if self._error_log is not None else None
             self._child = await spawn(command, self, on_stderr=on_stderr)
@@ -80,7 +85,9 @@ class AcpProcess:
             raise
 
     async def probe(self, folder: str, *, timeout_seconds: float) -> None:
-        """Opens and closes a session in the folder, which sets `connection.probe`. Raises `Fault` if that fails."""
+        """Opens a session in the folder and closes it, to store the agent's answer (with its modes and models) in
+        `connection.probe`. Raises `Fault` if there is no answer within `timeout_seconds`.
+        """
         self._write(self.connection.open_probe(folder))
         await self._until(lambda: self.connection.probe is not None, timeout_seconds)
         self._write(self.connection.close_probe())
@@ -114,7 +121,7 @@ class AcpProcess:
 
     @property
     def turns_running(self) -> int:
-        """The number of sessions in use; idle ones do not count."""
+        """The number of sessions in which a turn is running; those kept for a later turn do not count."""
         return self.connection.channel_count - len(self._idle)
 
     @property
@@ -135,9 +142,9 @@ class AcpProcess:
             self._child.clear_stderr()
 
     def take_ahead(self, folder: str) -> int | None:
-        """Gives the channel whose session was opened ahead in this folder to a turn, which must have no tools and
-        no system prompt, and returns it; None if there is none. Its `session/new` was sent, and may have been
-        answered.
+        """Gives the session that was opened ahead in this folder to a turn, which must have no tools and no system
+        prompt. Returns its channel; None if there is no such session. Its `session/new` was sent already, and
+        perhaps answered.
         """
         channel = self.connection.ahead
         if channel is None or folder != self._folder:
@@ -162,8 +169,10 @@ class AcpProcess:
         self._await_ahead()
 
     def _await_ahead(self) -> None:
-        """Gives the next turn `AHEAD_SECONDS` to take the session that was opened ahead. One that the agent has not
-        opened by then gets the same time again, because it could not be closed yet."""
+        """Starts the timer of `AHEAD_SECONDS` after which the session that was opened ahead is closed, unless a
+        turn takes it first. If the agent has not answered its `session/new` by then, the timer starts again,
+        because the session cannot be closed before.
+        """
         self._ahead_timer = asyncio.get_running_loop().call_later(AHEAD_SECONDS, self._ahead_expired)
 
     def _ahead_expired(self) -> None:
@@ -173,7 +182,9 @@ class AcpProcess:
             self._close_ahead()
 
     def _close_ahead(self) -> None:
-        """Closes the session that was opened ahead, if there is one, and stops the timer that would open one."""
+        """Closes the session that was opened ahead, if there is one, and stops the timer that opens or closes such
+        sessions.
+        """
         self._stop_ahead_timer()
         channel, answer = self.connection.ahead, self._ahead_answer
         if channel is not None:
@@ -200,7 +211,7 @@ class AcpProcess:
         self._write(writes)
 
     def set_idle(self, channel: int, idle: bool) -> None:
-        """Marks a channel as idle, or as in use again."""
+        """Sets whether the session on a channel is only kept for a later turn (`idle`), or has a running turn."""
         if idle:
             self._idle.add(channel)
             self._turn_ended()
@@ -210,7 +221,9 @@ class AcpProcess:
         self._note_change()
 
     def end_idle_channels(self) -> None:
-        """Ends the idle channels, because the process takes no further turns."""
+        """Reports the end of the process to the sessions that are kept for later turns, so that they are closed.
+        Called when the process takes no further turns.
+        """
         self._folder = ""
         self._close_ahead()
         for channel in list(self._idle):
@@ -266,8 +279,8 @@ class AcpProcess:
             self._note_change()
 
     def _log_received(self, chunk: bytes) -> None:
-        """Reads a chunk of the agent's stderr, and passes each failed model call in it to the session that it
-        belongs to.
+        """Reads a chunk of the agent's stderr, and passes each failed model call that it reports to the session
+        that the log line names, as `ModelCallFailed`.
         """
         assert self._error_log is not None
         try:
@@ -281,8 +294,10 @@ class AcpProcess:
                 self._readers[channel].received((ModelCallFailed(found["error"]),), 0)
 
     def _note_ahead(self, messages: Sequence[Message]) -> None:
-        """Keeps the answer about the session that was opened ahead until a turn reads it. If it is an error, the next
-        turn opens its own."""
+        """Handles messages for a channel that has no reader, which is the one of the session that was opened ahead.
+        Keeps the answer to `session/new` for the turn that takes the session; if it is an error, closes the
+        channel. Refuses requests.
+        """
         for message in messages:
             if message.method is None:
                 self._ahead_answer = message
@@ -316,8 +331,8 @@ class AcpProcess:
 
 
 class AcpTransport:
-    """The `Transport` of one session: connects it to the shared process and to the session's tool server
-    (`endpoint`; None if the client has no tools).
+    """The `Transport` of one session. It writes to the process that the sessions share, and passes the results of
+    calls to the session's tool server (`endpoint`; None if the client has no tools).
     """
 
     exclusive = False
@@ -351,7 +366,7 @@ class AcpTransport:
         raise RuntimeError("stdin of a process that serves several sessions stays open")
 
     def pause_reading(self) -> None:
-        """Does nothing: other sessions read from the same pipe."""
+        """Does nothing: the pipe also has the messages of other sessions."""
 
     def resume_reading(self) -> None:
         """Does nothing: reading is never paused."""
@@ -373,7 +388,7 @@ class AcpTransport:
 
 
 def spawn_fault(error: SpawnError) -> Fault:
-    """Returns the fault of a program that cannot be started."""
+    """Converts the error of a program that could not be started to a `Fault`."""
     kind = FaultKind.UNAVAILABLE if error.temporary else FaultKind.SPAWN_FAILED
     return Fault(Failure(kind=kind, message=str(error)))
 

@@ -1,5 +1,4 @@
-"""The capabilities of a running agent program, from its preset, its answer to `initialize`, and the operator's
-settings."""
+"""What a running agent program can do, by its preset, its answer to `initialize`, and the operator's settings."""
 
 from __future__ import annotations
 
@@ -28,7 +27,9 @@ the agent has its own and asks before it uses them."""
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """What an agent declared in its answer to `initialize`."""
+    """The properties that an agent declared in its answer to `initialize`. A flag is False, and a text empty, if it
+    declared none.
+    """
 
     name: str = ""
     version: str = ""
@@ -47,7 +48,7 @@ class Declared(msgspec.Struct, frozen=True):
 
 
 def declared_in(result: object) -> Declared:
-    """Reads the result of `initialize`. Unreadable parts count as not declared."""
+    """Reads the result of `initialize`. Fields of an unexpected type count as missing."""
     able = _dict(_dict(result).get("agentCapabilities"))
     info = _dict(_dict(result).get("agentInfo"))
     sessions = _dict(able.get("sessionCapabilities"))
@@ -71,7 +72,7 @@ def declared_in(result: object) -> Declared:
 
 
 class Program(msgspec.Struct, frozen=True):
-    """The facts about an agent program that its dialect needs."""
+    """The facts about an agent program: its preset, what it declared, and the operator's settings about its rights."""
 
     preset: AcpPreset
     declared: Declared = Declared()
@@ -96,14 +97,16 @@ class Program(msgspec.Struct, frozen=True):
 
     @property
     def reopening(self) -> str:
-        """The method of the request that opens a closed session again; empty if that is not known to work."""
+        """The method that opens a closed session again, `session/resume` or `session/load`; empty if the agent
+        declares neither, or its preset does not say that this works.
+        """
         if not self.preset.reopens:
             return ""
         return "session/resume" if self.declared.resumes else "session/load" if self.declared.loads else ""
 
     def modes(self, sandbox: Sandbox, *, tools: bool = False) -> Sequence[str]:
-        """Returns the modes in which a turn may run in this sandbox, the preferred mode first; empty if any mode is
-        suitable. `tools`: the turn has client tools.
+        """Returns the names of the agent's modes in which a turn with this sandbox may run, the preferred one
+        first; empty if any mode will do. `tools`: the turn has client tools.
         """
         writing = self.preset.writing.get(sandbox)
         if writing is not None:
@@ -115,8 +118,8 @@ class Program(msgspec.Struct, frozen=True):
         return self.preset.read_only or READ_ONLY_MODES
 
     def allows_all(self, sandbox: Sandbox) -> bool:
-        """Returns whether every request for permission is allowed: only with the setting `agent_unconfined` and the
-        sandbox `danger-full-access`.
+        """Returns whether this server allows every request for permission of a turn in this sandbox. It does so
+        only with the setting `agent_unconfined` and the sandbox `danger-full-access`.
         """
         return self.unconfined and sandbox == "danger-full-access"
 

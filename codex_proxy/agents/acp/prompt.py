@@ -1,7 +1,7 @@
-"""Builds the prompt of an agent: ACP content blocks, made of the history that its session has not seen.
+"""Converts the part of a turn's history that a session has not seen to a prompt: a list of ACP content blocks.
 
-A session takes one user message at a time, and instructions only if the agent declares a system prompt. Any other
-history is sent as one text with labelled messages.
+A prompt of ACP is one message of the user, and a session has a system prompt only if the agent declares that it
+takes one. A history that does not fit is sent as one text, in which each message has a label with its role.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from codex_proxy.core.items import HistoryItem, HistoryMessage, ImagePart, Part,
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """The content blocks of a prompt, and the system prompt of the session (for its first prompt only)."""
+    """A prompt: its content blocks, and the system prompt of the session, which only the first prompt of a session
+    has.
+    """
 
     blocks: list[dict[str, Any]]
     system: str = ""
@@ -26,7 +28,9 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 def first_prompt(history: Sequence[HistoryItem], *, takes_system: bool) -> Prompt:
-    """Returns the prompt of a new session. `takes_system`: the agent declares a system prompt."""
+    """Returns the prompt of a new session, from the whole history. `takes_system`: the agent takes a system prompt,
+    so the instructions at the beginning become that; otherwise they are part of the text.
+    """
     rest = list(history)
     system: list[str] = []
     while takes_system and rest and _is(rest[0], "developer"):
@@ -36,9 +40,9 @@ def first_prompt(history: Sequence[HistoryItem], *, takes_system: bool) -> Promp
 
 
 def later_prompt(items: Sequence[HistoryItem]) -> Prompt:
-    """Returns the prompt for a session that has seen everything before these items. A single message of the user is
-    sent as it is, and instructions that follow it are added as text blocks that begin with `[system]`. Any other
-    items are sent as one text with labelled messages.
+    """Returns the prompt for a session that has seen everything before `items`. A single message of the user is
+    sent unchanged, and instructions after it as further text blocks that begin with `[system]`. Other items are
+    sent as one text, in which each message has a label with its role.
     """
     first, *rest = items or (None,)
     if (

@@ -1,8 +1,9 @@
-"""Reads the settings (modes, models, options) that a new session offers, and makes the requests that set them for a
-turn.
+"""Reads the settings that a new session offers (modes, models, reasoning efforts), and makes the requests that set
+them for a turn.
 
-Models are set by an option of the category `model` if there is one, else by `session/set_model`, which newer agents
-do not have. Modes are in `modes`, in an option of the category `mode`, or in both.
+The models are in an option of the category `model`, set by `session/set_config_option`, or in `models`, set by
+`session/set_model`, which newer agents do not have. The modes are in `modes`, in an option of the category `mode`,
+or in both.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ UNNAMED_MODEL: Final = "default"
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A setting of a session with a list of possible values, and the request that sets it."""
+    """A setting of a session that has one of several values, and the request that sets it."""
 
     method: str
     """The method of the request that sets a value."""
@@ -36,7 +37,9 @@ class Choice(msgspec.Struct, frozen=True):
     """A display name for each of `values`."""
 
     def request(self, session: str, value: str) -> Request | None:
-        """Returns the request that sets a value; None if it is already set."""
+        """Returns the request that sets the value in this session, as the method and its parameters; None if the
+        setting has the value already.
+        """
         if value == self.current:
             return None
         params = {"sessionId": session, self.key: value}
@@ -44,7 +47,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """The settings that a session offers; None for each that it does not."""
+    """The settings that a session offers; None for a setting that it does not offer."""
 
     mode: Choice | None = None
     model: Choice | None = None
@@ -56,7 +59,7 @@ class Offer(msgspec.Struct, frozen=True):
         return next((name for name in names if name in offered), None)
 
     def models(self) -> tuple[AgentModel, ...]:
-        """Returns the models of the session; the current one is the default."""
+        """Returns the models of the session; its current one is marked as the default."""
         choice = self.model
         if choice is None:
             return (AgentModel(id=UNNAMED_MODEL, is_default=True, owned_by="agent"),)
@@ -75,7 +78,7 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 def offer_of(result: object) -> Offer:
-    """Reads what the result of `session/new` offers. Unreadable parts count as not offered."""
+    """Reads the settings from the result of `session/new`. Parts with an unexpected form count as missing."""
     if not isinstance(result, dict):
         return Offer()
     options = {
@@ -102,7 +105,9 @@ def offer_of(result: object) -> Offer:
 
 
 def _option(option: dict[str, Any]) -> Choice | None:
-    """Reads an option that is a list of values or of groups of values; None for other options."""
+    """Converts an entry of `configOptions` to a setting. Returns None if it is not a list of values, or of groups
+    of values.
+    """
     id, current = option.get("id"), option.get("currentValue")
     entries = [
         entry
@@ -118,9 +123,10 @@ def _option(option: dict[str, Any]) -> Choice | None:
 
 
 def _listed(given: object, list: str, id: str, current: str, method: str, key: str) -> Choice | None:
-    """Reads `given`, the `modes` or `models` of a session; None if there are none. `list`, `id` and `current` are
-    the names of its fields; `method` and `key` are the request and the parameter that select one of them. The
-    current value is included even if it is not in the list.
+    """Converts `given`, the `modes` or `models` in the result of `session/new`, to a setting; None if it has no
+    values. `list`, `id` and `current` are the names of the fields with the values, the id of a value, and the
+    current id; `method` and `key` are the request that sets the value and its parameter. The values always include
+    the current one.
     """
     if not isinstance(given, dict):
         return None

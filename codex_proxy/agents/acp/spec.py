@@ -1,4 +1,4 @@
-"""The agents that speak ACP: those with a preset, and `acp` for any other program."""
+"""The declarations of the agents that speak ACP: one for each agent with a preset, and `acp` for any other program."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 
 def launch_of(preset: AcpPreset, context: AgentContext) -> AcpLaunch:
-    """Returns how the agent is started with these settings. Raises `NoAgentError` with a sentence that says what to
-    do."""
+    """Returns how the agent's program is started, by the preset and the settings in `context`. Raises
+    `NoAgentError`, whose text says which setting to change, if no command is set or it cannot be parsed.
+    """
     from codex_proxy.agents.acp.agent import AcpLaunch
     from codex_proxy.process.child import Command
 
@@ -61,12 +62,13 @@ def launch_of(preset: AcpPreset, context: AgentContext) -> AcpLaunch:
 
 
 async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
-    """Returns the launch with the mechanism that confines its processes, and makes the folders that it needs. The
-    launch gets none if it needs none (the program has a sandbox of its own, or asks before it acts), or if the
-    settings say so.
+    """Finds the mechanism that confines the program's processes, such as Codex's sandbox or bubblewrap, and creates
+    the folders that it needs. Returns the launch with it. Returns the launch without one if the program has a
+    sandbox of its own, if the setting `agent_confinement` is `none`, or if it is `auto` and no mechanism works on
+    this machine, or the program may not act without permission.
 
-    Raises `NoAgentError` if the mechanism that the operator has named does not work, or would let the program write
-    to the server's own files.
+    Raises `NoAgentError` if the mechanism in the settings does not work, if its folders cannot be used, or if the
+    program could write to the server's own files.
     """
     from codex_proxy.agents.codex.program import find_codex
     from codex_proxy.agents.confinement import find_confinement
@@ -101,8 +103,9 @@ async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunc
 
 
 def _state_folders(launch: AcpLaunch, context: AgentContext) -> tuple[str, ...]:
-    """Returns the folders that the program keeps its state in, and makes those that its preset names. Raises
-    `NoAgentError` if one holds something of the server's, `OSError` if one cannot be made."""
+    """Returns the folders in which the program keeps its state, from the preset and the settings, and creates the
+    preset's. Raises `NoAgentError` if one of them contains files of the server, `OSError` if one cannot be created.
+    """
     from codex_proxy.core.safety import endangered
     from codex_proxy.files.private import make_folder
     from codex_proxy.protected_paths import protected_paths
@@ -125,8 +128,9 @@ def _state_folders(launch: AcpLaunch, context: AgentContext) -> tuple[str, ...]:
 
 
 def _environment(preset: AcpPreset, context: AgentContext) -> dict[str, str]:
-    """Returns the program's environment: the usual variables, its own, those of the preset, and those of
-    `--agent-env`."""
+    """Returns the program's environment variables: the usual ones of child processes, those that the preset passes
+    on and sets, and those in the setting `--agent-env`.
+    """
     from codex_proxy.config import split_list
 
     names, given = [], {}
@@ -141,8 +145,8 @@ def _environment(preset: AcpPreset, context: AgentContext) -> dict[str, str]:
 
 
 def preset_variables(preset: AcpPreset, environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment variables of the preset, as the program gets them. If the user has set one whose
-    value is JSON, the preset's members are added to the user's.
+    """Returns the variables that the preset sets, by name. If a value is a JSON object and `environ` has the
+    variable, too, with a JSON object, the result has the members of both; those of the preset take precedence.
     """
     out = dict(preset.env)
     for name, value in preset.env.items():
@@ -158,8 +162,8 @@ def preset_variables(preset: AcpPreset, environ: Mapping[str, str]) -> dict[str,
 
 
 def with_program(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
-    """Returns the launch unchanged if its program is on `PATH`. Raises `NoAgentError` otherwise, which says how to
-    install it, or where to name another one.
+    """Returns the launch unchanged if its program is found. Raises `NoAgentError` if not, with the command that
+    installs it and the setting for its path.
     """
     program, preset = launch.command.argv[0], launch.preset
     if os.sep in program or shutil.which(program, path=launch.command.env.get("PATH", os.defpath)):

@@ -1,9 +1,9 @@
-"""The MCP server through which agents call the client's tools: streamable HTTP on its own loopback port.
+"""The MCP server at which agents call the client's tools: streamable HTTP on a loopback port.
 
-Each session has an endpoint (`ToolEndpoint`) with its own token, which is valid until the session ends. A call gets an
-event stream at once, which is kept alive by progress notifications until the client's next request brings the
-output: agents time out on a plain response after 60 s, but not on a stream. Source: six agents, each of which was
-kept waiting for 100 s.
+Each session has an endpoint (`ToolEndpoint`) with its own bearer token, which is valid until the session ends. A
+call is answered by an event stream at once; progress notifications keep it open until the client's next request
+brings the output. The reason is that agents time out after 60 s without a response, but not while a stream is open.
+Source: six agents, each of which waited for 100 s.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ TOKEN_VARIABLE: Final = "TOOL_SERVER_TOKEN"
 
 
 class ToolEndpoint:
-    """The endpoint of one session at the tool server, with its own token and tools. Each event (a call, for
-    example) is passed to `sink`, on the event loop.
+    """The endpoint of one session at the tool server, with its own token and tools. It passes its events
+    (`ToolsListed`, `ToolCalled`, `ToolsSettled`, `ToolDropped`) to `sink`, which is called on the event loop.
     """
 
     def __init__(self, server: ToolServer, tools: Sequence[Tool]) -> None:
@@ -79,8 +79,8 @@ class ToolEndpoint:
         self._list_timer: asyncio.TimerHandle | None = None
 
     def server_entry(self, *, http: bool) -> dict[str, Any]:
-        """Returns the entry of `mcpServers` in `session/new` for this endpoint. `http`: the agent connects by HTTP;
-        otherwise it starts a program that forwards to the endpoint.
+        """Returns the entry for this endpoint in `mcpServers` of `session/new`. `http`: the agent connects over
+        HTTP; if False, the entry is a command that forwards the agent's messages from stdin to the endpoint.
         """
         if http:
             headers = [{"name": "Authorization", "value": f"Bearer {self.token}"}]
@@ -90,8 +90,8 @@ class ToolEndpoint:
         return {"name": SERVER, "command": sys.executable, "args": args, "env": env}
 
     def start_list_timer(self) -> None:
-        """Starts the time limit for the agent's request of the tool list: after `LIST_SECONDS` seconds without it
-        `sink` gets `ToolsListed(in_time=False)`.
+        """Starts the time limit for the agent's request of the tool list. If it does not come within
+        `LIST_SECONDS`, passes `ToolsListed(in_time=False)` to `sink`.
         """
         loop = asyncio.get_running_loop()
         self._list_timer = loop.call_later(LIST_SECONDS, self._tell, ToolsListed(in_time=False))
@@ -103,8 +103,8 @@ class ToolEndpoint:
             self._tell(ToolsListed())
 
     def add_call(self, params: dict[str, Any]) -> tuple[str, asyncio.Future[Any]] | None:
-        """Adds a call of the agent, with the parameters of `tools/call`, and passes it to `sink`. Returns its key
-        and the future of its result, which `set_result` sets; None if too many calls are waiting.
+        """Adds a call of the agent, and passes `ToolCalled` to `sink`. `params` are the parameters of `tools/call`.
+        Returns the call's key, and the future that `set_result` completes; None if `MAX_CALLS` calls are waiting.
         """
         if len(self._calls) >= MAX_CALLS:
             return None
@@ -130,12 +130,12 @@ class ToolEndpoint:
             future.set_result(result)
 
     def drop(self, key: str) -> None:
-        """Removes the call `key`, because the agent has stopped waiting for it, and tells `sink`."""
+        """Removes the call `key`, because the agent has stopped waiting for it, and passes `ToolDropped` to `sink`."""
         if self._calls.pop(key, None) is not None:
             self._tell(ToolDropped(key))
 
     def close(self) -> None:
-        """Closes the endpoint: its token becomes invalid, and waiting calls end without a result."""
+        """Closes the endpoint: makes its token invalid, and cancels the futures of waiting calls."""
         self.sink = None
         for timer in self._timers:
             timer.cancel()
@@ -152,7 +152,7 @@ class ToolEndpoint:
 
 
 class ToolServer:
-    """The HTTP server of all tool endpoints. It starts listening when the first one is opened."""
+    """The HTTP server with the endpoints of all sessions. It starts to listen when the first one is opened."""
 
     def __init__(self) -> None:
         self._endpoints: dict[bytes, ToolEndpoint] = {}
@@ -172,7 +172,7 @@ class ToolServer:
         return endpoint
 
     def forget(self, endpoint: ToolEndpoint) -> None:
-        """Removes an endpoint that is being closed. Called by `ToolEndpoint.close`."""
+        """Removes an endpoint, whose token then is invalid. Called by `ToolEndpoint.close`."""
         self._endpoints.pop(_digest(endpoint.token), None)
 
     @property
@@ -181,7 +181,7 @@ class ToolServer:
         return len(self._endpoints)
 
     async def close(self) -> None:
-        """Closes every endpoint, and the port."""
+        """Closes every endpoint, and stops listening."""
         for endpoint in list(self._endpoints.values()):
             endpoint.close()
         runner, self._runner = self._runner, None
@@ -254,8 +254,8 @@ class ToolServer:
 
 
 async def _keep_alive(response: web.StreamResponse, future: asyncio.Future[Any], token: Any) -> None:
-    """Writes progress notifications to the response until the call's future is done. `token` is the call's
-    `progressToken`; with None the notifications are SSE comments.
+    """Writes a progress notification to the response every `PROGRESS_SECONDS` until `future` is done. `token` is
+    the `progressToken` of the call; if it is None, SSE comments are written instead.
     """
     count = 0
     while not future.done():
@@ -273,8 +273,8 @@ async def _keep_alive(response: web.StreamResponse, future: asyncio.Future[Any],
 
 
 def _result_of(method: str, params: dict[str, Any], endpoint: ToolEndpoint) -> dict[str, Any] | None:
-    """Returns the result of a request other than `tools/call` of the session with this `endpoint`; None if the method
-    is not supported.
+    """Returns the result of an MCP request, except `tools/call`, to this `endpoint`; None if the method is not
+    supported.
     """
     if method == "initialize":
         asked = params.get("protocolVersion")
@@ -291,8 +291,8 @@ def _result_of(method: str, params: dict[str, Any], endpoint: ToolEndpoint) -> d
 
 
 def _call_id(meta: Any) -> str:
-    """Returns the model's own id of a call from the `_meta` of the request, where Claude Code and Codex send it;
-    empty if there is none.
+    """Returns the model's id of a call from the `_meta` of the parameters of `tools/call`. Claude Code and Codex
+    send it; empty if there is none.
     """
     if isinstance(meta, dict):
         for name in ("claudecode/toolUseId", "callId"):

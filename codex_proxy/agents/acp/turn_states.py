@@ -8,7 +8,7 @@ from codex_proxy.core.states import StateTable
 
 
 class TurnState(Enum):
-    """The states of a turn and its session."""
+    """The states of a session and its current turn."""
 
     OPENING = "the session is being opened and set up, and nothing was asked yet"
     PROMPTING = "the agent works on the prompt, or waits for outputs of its calls"

@@ -1,7 +1,8 @@
-"""Converts an agent's updates to events: text, reasoning, the agent's own activities, and plans.
+"""Converts an agent's `session/update` messages to events: text, reasoning, plans, and the agent's own tool calls,
+which are called activities.
 
-A message ends when another item begins, since not every agent gives its messages ids. A tool call becomes an item
-when it is first reported, in an update or in a request for permission. Source: recordings of eight agents.
+A message ends when another item begins, since not every agent gives messages an id. A tool call becomes an item
+when the agent first reports it, in an update or in a request for permission. Source: recordings of eight agents.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ RETRIES: Final = ("Retrying...", "retrying...")
 
 
 class OpenCall(msgspec.Struct):
-    """A tool call of the agent that has not ended. `id` is that of the item that shows the call; empty if the item
-    has not begun, because the call is not described yet. It is None for a call of a client's tool, which is shown
-    as a function call, by other code.
+    """A tool call that the agent has reported and that has not ended. `id` is the id of its item. It is empty if
+    the item has not begun, because the agent has not reported what the call does; None if the call is of a client's
+    tool, for which the dialect adds a function call instead.
     """
 
     id: str | None
@@ -64,10 +65,12 @@ class OpenCall(msgspec.Struct):
 
 
 class UpdateReader:
-    """Converts the `session/update` messages of a session to events, which are appended to `events`."""
+    """Converts the `session/update` messages of one session to events, which are appended to `events`. The caller
+    empties that list.
+    """
 
     def __init__(self, new_id: Callable[[str], str], preset: AcpPreset) -> None:
-        """`new_id` returns a new id with the given prefix. `preset`: the agent's."""
+        """`new_id` returns a new id that begins with the given prefix. `preset` is that of the agent."""
         self.events: list[Event] = []
         self.held = ""
         """Text that is held back because it may be an error message. The result of the turn shows whether it is."""
@@ -89,11 +92,13 @@ class UpdateReader:
 
     @property
     def open_client_calls(self) -> int:
-        """The number of calls of client tools that the agent has reported and that have not ended."""
+        """The number of calls of the client's tools that the agent has reported in updates, and whose end it has
+        not reported.
+        """
         return sum(1 for call in self._calls.values() if call.id is None)
 
     def start_turn(self, tools: ClientTools) -> None:
-        """Resets the reader for another turn, in which the client offers `tools`."""
+        """Prepares for another turn of the agent, in which the client offers `tools`."""
         self.tools = tools
         self.held = ""
         self.ran_commands = self._step_called = False
@@ -110,7 +115,7 @@ class UpdateReader:
         self._message_name = None
 
     def read(self, update: Update) -> None:
-        """Appends the events of an update. Updates of other types add none."""
+        """Appends the events of an update. Adds none if this server does not use the type of the update."""
         match update.session_update:
             case "agent_message_chunk":
                 self._add_text(_text_of(update.content), update.message_id)
@@ -148,7 +153,7 @@ class UpdateReader:
             self.held += text
 
     def release_held(self) -> None:
-        """Adds the text that was held because it might have been an error message."""
+        """Adds the text that was held back because it could have been an error message, as text of the answer."""
         held, self.held = self.held, ""
         if held:
             self._say(held, None)
@@ -193,8 +198,9 @@ class UpdateReader:
     # --- what the agent does --------------------------------------------------------------------
 
     def add_call(self, call: Update) -> Update:
-        """Adds a report of a tool call, from an update or a request for permission. Returns everything reported about
-        that call so far."""
+        """Adds the events of a report about a tool call; the report is an update or the `toolCall` of a request for
+        permission. Returns the call with all fields that were reported so far.
+        """
         name = call.tool_call_id
         if not name or name in self._ended_calls:
             return call
@@ -228,9 +234,9 @@ class UpdateReader:
         return id
 
     def _add_output(self, state: OpenCall, call: Update) -> None:
-        """Appends the new part of the output that the update `call` contains, as an event and in `state`. An update
-        contains either a piece of the output or all of it so far. In the second case it is ignored if it does not
-        begin with the output so far.
+        """Adds the new part of the call's output in the update `call` as an event, and stores it in `state`. An
+        update contains either the next piece of the output, or the whole output so far. A whole output is ignored
+        if it does not begin with the output in `state`.
         """
         delta = _terminal_delta(call.meta)
         if delta:
@@ -256,8 +262,8 @@ class UpdateReader:
             self.events += [ItemStarted(Activity(id, "plan", text)), ItemEnded(id)]
 
     def _add_info(self, meta: Any) -> None:
-        """Adds an adapter's `sessionFailure` in `_meta`, if its severity is `warning`, as a retry of the model call
-        or as a notice.
+        """Adds a notice for the warning in the `_meta` of an update (a `sessionFailure` of the severity `warning`),
+        or the retry of a model call if the warning reports one.
         """
         failure = session_failure(meta)
         if failure is not None and failure.get("severity") == "warning":
@@ -269,35 +275,35 @@ class UpdateReader:
                 self.events.append(Notice("agent_warning", text))
 
     def retry(self, reason: str) -> None:
-        """Adds `Retrying` and drops the open texts: the agent repeats its model call, and with it all text since
-        the last tool call. `reason`: the agent's message about that.
+        """Adds `Retrying`, and drops the open message and reasoning: the agent repeats its model call, with all
+        text since the last tool call. `reason` is the agent's message about that.
         """
         self._message = self._reasoning = self.held = ""
         self._said.clear()
         self.events.append(retry_event(reason, self._preset))
 
     def _begin_model_call(self) -> None:
-        """Ends the step of the last model call if that had tool calls. A retry of the next model call repeats
-        nothing of it.
+        """Adds the end of the previous model call's step if that model call had tool calls. Called when text or
+        reasoning of the next model call begins; a retry of that one does not affect earlier steps.
         """
         if self._step_called:
             self._step_called = False
             self.events.append(StepCompleted())
 
     def end_texts(self) -> None:
-        """Ends the open message and the open reasoning, because another item follows."""
+        """Adds the held text, and ends the open message and the open reasoning. Called before another item begins."""
         self.release_held()
         self._end_reasoning()
         self.end_message()
 
     def drop_held(self) -> str:
-        """Returns the held text, which was an error message, and clears it."""
+        """Returns the text that was held back because it could be an error message, and clears it."""
         held, self.held = self.held, ""
         return held
 
 
 def session_failure(meta: Any) -> dict[str, Any] | None:
-    """Returns the `sessionFailure` in a `_meta`; None if there is none."""
+    """Returns the `sessionFailure` of an official adapter in a `_meta`; None if there is none."""
     for name in ("jetbrains", "air", "sessionFailure"):
         meta = meta.get(name) if isinstance(meta, dict) else None
     return meta if isinstance(meta, dict) else None
@@ -310,7 +316,9 @@ def _text_of(content: Any) -> str:
 
 
 def _merged(before: Update, call: Update) -> Update:
-    """Returns the state of a call before an update (`before`) with the fields of the update (`call`) replaced."""
+    """Returns the call `before` with the fields that its update `call` has. `raw_input` is not replaced by an empty
+    one.
+    """
     fields = {name: value for name in Update.__struct_fields__ if (value := getattr(call, name)) is not None}
     if isinstance(before.meta, dict) and isinstance(call.meta, dict):
         fields["meta"] = {**before.meta, **call.meta}
@@ -320,9 +328,9 @@ def _merged(before: Update, call: Update) -> Update:
 
 
 def _is_unnamed(known: Update, newest: Update) -> bool:
-    """`known` is the state of a call, `newest` its last update. Returns whether the call is a command whose
-    description has not come yet. It comes in the command's text, in a request for permission, or when the command
-    runs.
+    """Returns whether the call is a command that cannot be described yet. Agents report a command first without its
+    text, which comes later in an update or in a request for permission. `known` has the fields reported so far,
+    `newest` is the last report.
     """
     named = isinstance(known.raw_input, dict) and known.raw_input.get("command")
     return known.kind == "execute" and known.status == "pending" and newest.session_update != "" and not named
@@ -337,8 +345,8 @@ def _line_of(call: Update) -> str:
 
 
 def _terminal_delta(meta: Any) -> str:
-    """Returns the piece of a command's output in the `_meta` of an update of Codex's adapter; empty if there is
-    none.
+    """Returns the new piece of a command's output in the `_meta` of an update, where Codex's adapter sends it;
+    empty if there is none.
     """
     delta = meta.get("terminal_output_delta") if isinstance(meta, dict) else None
     data = delta.get("data") if isinstance(delta, dict) else None
@@ -346,7 +354,7 @@ def _terminal_delta(meta: Any) -> str:
 
 
 def _output_of(call: Update) -> str:
-    """Returns the text in the call's content, one line per block; empty if there is none."""
+    """Returns the texts in the update's `content`, joined by line feeds; empty if there are none."""
     texts = [
         _text_of(each.get("content"))
         for each in (call.content if isinstance(call.content, list) else ())

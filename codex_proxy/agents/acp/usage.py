@@ -1,9 +1,9 @@
-"""Converts the token counts that an agent reports into `Usage`. What a count covers differs between agents
-(`AcpPreset.usage`). Nothing is reported if the count does not cover the turn.
+"""Converts the token counts that an agent reports to `Usage`. Agents differ in what a count covers
+(`AcpPreset.usage`); a count that covers more or less than the client's request is not used.
 
-`totalTokens` shows whether cached tokens are included in `inputTokens`, and thought tokens in `outputTokens`.
-Source: one model call of 1200 input tokens (1000 cached) and 34 output tokens (7 thought), as reported by seven
-agents.
+Agents also differ in whether `inputTokens` includes cached tokens, and `outputTokens` thought tokens; `totalTokens`
+shows it. Source: one model call of 1200 input tokens (1000 cached) and 34 output tokens (7 thought), as reported by
+seven agents.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ NO_TOKENS = Usage()
 
 
 def usage_in(counts: object) -> Usage | None:
-    """Reads a token count with ACP's or Gemini's field names. Returns None if it is missing or counts nothing."""
+    """Converts a token count with ACP's or Gemini's field names. Returns None if the field of the input tokens or
+    of the output tokens is missing, or all numbers are 0.
+    """
     if not isinstance(counts, dict):
         return None
     given = _count(counts, "inputTokens", "input_tokens")
@@ -46,8 +48,8 @@ def _count(counts: dict[str, Any], *names: str) -> int | None:
 
 
 class UsageCounter:
-    """Counts the tokens of the turns on one ACP session, one after the other. `rule` says what the agent's counts
-    cover; None if that is not known, and then they are not used.
+    """Counts the tokens of the turns of one ACP session. `rule` is `AcpPreset.usage`: what the agent's counts
+    cover; None if that is not known, so that they are not used.
     """
 
     def __init__(self, rule: UsageRule | None) -> None:
@@ -62,14 +64,14 @@ class UsageCounter:
         """Whether the agent's turn has served only one request of the client."""
 
     def start_turn(self) -> None:
-        """Resets the counts for a new turn."""
+        """Resets the counts for a new turn of the agent."""
         self._turn = NO_TOKENS
         self._one_call = self._whole = True
 
     def start_request(self) -> None:
-        """Starts to count for the next request of the client, which continues the same turn of the agent. A token
-        count of the whole turn is not used after that, because it covers several requests; one of the last model
-        call is.
+        """Resets the counts for another request of the client within the same turn of the agent. From now on a
+        count of the whole turn is not used, because it covers several requests; a count of the last model call
+        still is.
         """
         self._turn = NO_TOKENS
         self._whole = False
@@ -80,8 +82,8 @@ class UsageCounter:
         self._one_call = False
 
     def read_update(self, meta: object) -> Usage | None:
-        """Adds the usage in the `_meta` of an update. Returns the tokens of the client's request so far; None if
-        the update has none.
+        """Adds the token count in the `_meta` of an update. Returns the tokens of the client's request so far; None
+        if the update has no count, or the agent reports counts in another way.
         """
         if self._rule != "chunks" or not isinstance(meta, dict):
             return None
@@ -92,8 +94,8 @@ class UsageCounter:
         return self._turn
 
     def read_result(self, result: object) -> Usage | None:
-        """Returns the tokens of the client's request, from the result of the turn; None if the result does not
-        cover exactly that request.
+        """Returns the tokens of the client's request, from the result of `session/prompt`; None if the result has
+        no count, or one that covers more or less than this request.
         """
         if self._rule in (None, "chunks"):
             return None

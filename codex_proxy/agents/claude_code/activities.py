@@ -1,7 +1,8 @@
-"""Converts Claude Code's own tool calls to activities, and decides its requests for permission.
+"""Converts Claude Code's own tool calls to activities (items that only describe what the agent does), and decides
+the program's requests for permission.
 
 Input: a tool's name and input, as the model wrote them. Output: the kind of activity and a line that describes it;
-and whether the turn's sandbox allows it. Decisions depend only on the tool's name, never on text that the model
+and whether the turn's sandbox allows what the program requests. The decision does not depend on text that the model
 wrote.
 """
 
@@ -50,13 +51,13 @@ MAX_TEXT: Final = 300
 
 
 def kind_of(tool: str) -> Kind:
-    """Returns the kind of activity for a tool name."""
+    """Returns the kind of activity for a call of the tool with this name."""
     return "mcp_call" if tool.startswith("mcp__") else KINDS.get(tool, "other")
 
 
 def activity(id: str, tool: str, input: msgspec.Raw | None) -> Activity:
-    """Returns the item for a call of one of the agent's own tools. `input` is the JSON of the call's arguments,
-    None if they are not known; the item then has the tool's name alone.
+    """Returns the item for a call of one of the agent's own tools. `id` is the call's id. `input` is the JSON of
+    the call's arguments; None if they are not known, and the description is then only the tool's name.
     """
     kind = kind_of(tool)
     said = _text(input)
@@ -66,7 +67,7 @@ def activity(id: str, tool: str, input: msgspec.Raw | None) -> Activity:
 
 
 def permission_of(tool: str) -> Permission:
-    """Returns the kind of permission that a call of this tool needs."""
+    """Returns the kind of permission that a call of the tool with this name needs."""
     match kind_of(tool):
         case "command":
             return "command"
@@ -78,15 +79,18 @@ def permission_of(tool: str) -> Permission:
 
 
 def is_allowed(sandbox: Sandbox) -> bool:
-    """Returns whether a request for permission is allowed in this sandbox. The program asks only for what is not
-    allowed already: reading outside of the folder, commands, the network, and (except in `workspace-write`)
-    changing files in the folder.
+    """Returns whether everything for which the program requests permission is allowed: only in the sandbox
+    `danger-full-access`. The program makes no request for what its permission mode allows already. It requests
+    permission to read outside of the folder, to run commands, to use the network, and (except in `workspace-write`)
+    to change files in the folder.
     """
     return sandbox == "danger-full-access"
 
 
 def output_text(content: Any) -> str:
-    """Returns the text of a tool's output: `content` is a text or a list of blocks, as in Anthropic's API."""
+    """Returns the text of a tool's output. `content` is a text or a list of blocks, as in Anthropic's API; texts of
+    blocks are joined by line feeds.
+    """
     if isinstance(content, str):
         return content
     texts = [

@@ -1,8 +1,9 @@
-"""The agent `claude-code`: one process per conversation, and one that waits for the next conversation.
+"""The agent `claude-code`: one process for each conversation, and processes that wait for the next conversation.
 
-A process serves one conversation. It is kept while the client may continue that, and ended with it. A process of
-each kind in use is started in advance, shortly after a turn took the previous one, so that turns need not wait for
-a start; the prompt, tools and schema are sent to it with the turn.
+A process serves one conversation, and is kept after a turn as long as the client may continue the conversation. For
+each mode in use (plain-model turns, agent turns) one process is started in advance, shortly after a turn has taken
+the one before, so that no turn has to wait for the start. The prompt, the tools and the schema are sent to a
+process with the turn.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ RECHECK_SECONDS: Final = 10.0
 
 
 class ClaudeProcesses(msgspec.Struct, frozen=True):
-    """How processes are started, and how many are kept when no turn uses them."""
+    """How the processes are started, and how many are kept without a running turn."""
 
     name: str
     version: str
@@ -62,9 +63,7 @@ class ClaudeProcesses(msgspec.Struct, frozen=True):
 
 
 class ClaudeCodeAgent:
-    """The `Agent` that runs Claude Code. After `start` its models are known, and a process waits for the first
-    turn.
-    """
+    """The `Agent` that runs Claude Code. `start` reads its models, and starts a process for the first turn."""
 
     members: Mapping[str, Agent] = {}
     off: Mapping[str, tuple[str, ...]] = {}
@@ -128,7 +127,9 @@ class ClaudeCodeAgent:
     # --- processes ------------------------------------------------------------------------------
 
     def _take(self, key: LaunchKey) -> ClaudeTransport | None:
-        """Takes the waiting process. Returns None unless it has this key and still runs."""
+        """Returns the waiting process if it was started with this key, still runs, and is not too old; it then
+        waits no more. Returns None otherwise.
+        """
         waits, transport = self._waiting.get(key.mode, (None, None))
         if transport is None or waits != key:
             return None
@@ -156,7 +157,9 @@ class ClaudeCodeAgent:
         self._restocking = loop.call_later(RESTOCK_SECONDS, lambda: self._do(self._restock(key)))
 
     async def _restock(self, key: LaunchKey) -> None:
-        """Starts a process that waits for a turn, unless one with this key already does."""
+        """Starts a process with this key that waits for a turn, unless there is one. It replaces a waiting process
+        of the same mode that has another key. A failure is only logged.
+        """
         previous = self._waiting.get(key.mode)
         if self._closed or (previous is not None and previous[0] == key):
             return
@@ -169,7 +172,9 @@ class ClaudeCodeAgent:
             await self._end(previous[1])
 
     def _set_idle(self, transport: ClaudeTransport, idle: bool) -> None:
-        """Records that a conversation is kept (`idle`) or continues. If too many are kept, ends the oldest."""
+        """Records that the conversation of a process is only kept for a later turn (`idle`), or continues. If too
+        many are kept, ends the processes that have been kept longest.
+        """
         self._idle.pop(transport, None)
         if idle:
             self._idle[transport] = None
@@ -198,14 +203,17 @@ class ClaudeCodeAgent:
         return self._greeting.models
 
     async def ask_limits(self) -> None:
-        """Does nothing: limits are only reported during a turn."""
+        """Does nothing: Claude Code reports the account's limits only during a turn."""
 
     def processes(self) -> ProcessCounts:
         idle = len(self._idle) + len(self._waiting)
         return ProcessCounts(idle=idle, busy=max(0, len(self._live) - idle), restarts=self.restarts)
 
     def trouble(self) -> Failure | None:
-        """Returns the failure of a missing program, or of a missing sign-in at the last check; None if neither."""
+        """Returns the failure of a missing program, or of a missing sign-in when the program was last asked; None
+        if there is neither. Without a sign-in, asks the program again in the background, every `RECHECK_SECONDS` at
+        most.
+        """
         try:
             find_program(self._processes.command(self._processes.warm))
         except SpawnError as error:

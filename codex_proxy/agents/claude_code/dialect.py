@@ -1,10 +1,12 @@
-"""The dialect of Claude Code's stream of JSON lines: the turns in one process, without IO.
+"""The dialect of Claude Code's JSON lines: converts the turns of one process to lines, and its lines to events.
+Without IO.
 
-A turn is `initialize` with prompt, tools and schema; then the history line by line (each line of the user is
-confirmed by an empty result); then the line that the model answers; then the answer's stream until `result`. This
-server acts as an MCP server for the client's tools, over the same lines. All calls of a step are passed on when its
-message ends, and wait as long as the client takes. A process whose turn has succeeded, or waits for outputs, takes
-the next turn of the same conversation. Source: recordings of release 2.1.330.
+A turn is `initialize` with the prompt, the tools and the schema; then the history line by line (the program
+confirms each line of the user by an empty `result`); then the user's line that the model answers; then the stream
+of the answer until `result`. This server acts as an MCP server for the client's tools, over the same lines. The
+calls in a message of the model are passed on to the client when the message ends, and wait for the client without a
+time limit. A process whose turn has succeeded takes the next turn of the conversation; one that waits for outputs
+continues its turn with them. Source: recordings of release 2.1.330.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ DENIED: Final = "This server allows no more than its sandbox does: the turn is {
 
 class ClaudeCodeTurn:
     """The `Dialect` of a Claude Code process: the turns of one conversation, one after the other. It reads lines;
-    its states are in `turn_states`.
+    `turn_states` has its states.
     """
 
     def __init__(self) -> None:
@@ -231,7 +233,9 @@ class ClaudeCodeTurn:
             self._events.append(AccountLimitsReported(bytes(message.rate_limit_info)))
 
     def _unreadable(self, line: bytes) -> None:
-        """Handles a line that cannot be decoded: a `result` line fails the turn, any other adds a notice."""
+        """Handles a line that cannot be decoded: a line of the type `result` fails the turn, any other adds a
+        notice.
+        """
         if self._state is TurnState.ENDED:
             return
         if b'"type":"result"' in line and self._state in (TurnState.FEEDING, TurnState.ACTIVE):
@@ -267,14 +271,18 @@ class ClaudeCodeTurn:
         self._ready(id)
 
     def _ready(self, what: str) -> None:
-        """Marks the step `what` as done. When all steps are done, writes the first lines of the history."""
+        """Removes `what` from the steps that must be done before the history can be written (`_unready`). After the
+        last one, writes the first lines of the history.
+        """
         self._unready.discard(what)
         if self._state is TurnState.STARTING and not self._unready:
             self._change(TurnChange.READY)
             self._give_next()
 
     def _give_next(self) -> None:
-        """Writes the next lines of the history, up to and including the next line of the user."""
+        """Writes the next lines of the history, up to and including the next line of the user. If that is the last
+        one, the model begins to answer it.
+        """
         writes, last = self._feed.next()
         self._writes.append(writes)
         if last:
@@ -299,8 +307,8 @@ class ClaudeCodeTurn:
         self._reader.feed(event)
 
     def _begin_step(self) -> None:
-        """Handles the beginning of a message. If an earlier one has not ended, it broke off, and this one repeats
-        it.
+        """Handles the beginning of a message of the model. If the one before has not ended, it broke off, and the
+        new one repeats it, so `Retrying` is added.
         """
         if self._step_open:
             self._events.append(Retrying(BROKE_OFF))
@@ -309,12 +317,12 @@ class ClaudeCodeTurn:
     def _end_step(self, event: StreamEvent) -> None:
         self._step_open = False
         usage = self._usage.call_ended(event.usage)
-        self._tell_usage()
+        self._add_usage()
         calls = self._reader.take_calls()
         self._ask(calls)
         self._events.append(StepCompleted(usage))
 
-    def _tell_usage(self) -> None:
+    def _add_usage(self) -> None:
         """Adds `UsageReported` with the tokens of the client's request so far, if they have changed."""
         usage = self._usage.request
         if usage != self._told:
@@ -340,14 +348,14 @@ class ClaudeCodeTurn:
             self._reader.assistant(whole)
             self._step_open = False
             usage = self._usage.call_ended(whole.usage)
-            self._tell_usage()
+            self._add_usage()
             self._ask(self._reader.take_calls())
             self._events.append(StepCompleted(usage))
         else:
             self._reader.assistant(whole)
 
     def _user(self, message: WholeMessage) -> None:
-        """Handles a user message of the stream, which holds the outputs of calls."""
+        """Handles a user message in the stream: the program's own outputs of tool calls."""
         for block in message.blocks:
             if block.type == "tool_result":
                 self._pending.program_answered(block.tool_use_id or "")
@@ -370,8 +378,8 @@ class ClaudeCodeTurn:
             self._writes.append(control_refusal(id))
 
     def _mcp(self, request_id: str, rpc: RpcMessage) -> bytes:
-        """Returns the answer of the client's MCP server to a JSON-RPC message; empty if the answer must wait for a
-        tool's output.
+        """Returns the line that answers a JSON-RPC message to the client's MCP server; empty if the answer must
+        wait for a tool's output, or has been added to `_writes`.
         """
         match rpc.method:
             case "initialize":
@@ -391,8 +399,8 @@ class ClaudeCodeTurn:
         return rpc_refusal(request_id, rpc.id)
 
     def _call_requested(self, request_id: str, rpc: RpcMessage) -> bytes:
-        """Handles the program's request for a call's output. `rpc` is the `tools/call` request for it. Returns the
-        bytes of the answer; empty if it must wait.
+        """Handles the program's `tools/call` request (`rpc`) for the output of a call. Returns the line that
+        answers it; empty if there is no output yet.
         """
         params = rpc.params or {}
         meta = params.get("_meta")
@@ -410,7 +418,10 @@ class ClaudeCodeTurn:
         return self._pending.add_request(id, request_id, rpc.id)
 
     def _permission(self, request_id: str, request: ControlRequest) -> None:
-        """Answers a request for permission: allows the client's tools and what the sandbox allows."""
+        """Handles a request for permission: allows calls of the client's tools, and everything in the sandbox
+        `danger-full-access`. For other requests adds an `ApprovalRequested`, which `_decide` answers; after the end
+        of the turn denies them.
+        """
         self._questions[request_id] = request.input or msgspec.Raw(b"{}")
         if self._tools.find(request.tool_name) is not None or activities.is_allowed(self._turn.sandbox):
             self._decide(request_id, Decision(approve=True))
@@ -422,7 +433,9 @@ class ClaudeCodeTurn:
             self._decide(request_id, Decision())
 
     def _decide(self, ask_id: str, reply: Decision) -> None:
-        """Writes the decision `reply` on the request for permission `ask_id`, if it is still undecided."""
+        """Writes the answer to the request for permission `ask_id`, which `reply` approves or denies. Does nothing
+        if it was answered before.
+        """
         wanted = self._questions.pop(ask_id, None)
         if wanted is None:
             return
@@ -441,7 +454,7 @@ class ClaudeCodeTurn:
                 self._give_next()
         elif self._state is TurnState.ACTIVE:
             self._usage.turn_ended(result.usage)
-            self._tell_usage()
+            self._add_usage()
             if result.stop_reason == "refusal":
                 self._end(TurnEnded(Stop.CONTENT_FILTER, "provider"))
             elif (result.terminal_reason or "").startswith("aborted"):
@@ -469,7 +482,9 @@ class ClaudeCodeTurn:
         self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
     def _end(self, ended: TurnEnded) -> None:
-        """Ends the client's turn. The process is not used again."""
+        """Ends the client's turn with `ended`, and denies open requests for permission. The process is not used for
+        another turn.
+        """
         if self._state is not TurnState.REUSABLE:
             self._events.append(ended)
         for ask_id in list(self._questions):
@@ -490,7 +505,7 @@ class ClaudeCodeTurn:
 
 
 def _string(value: msgspec.Raw) -> str | None:
-    """Returns the string in a raw JSON value; None if the value is not a string."""
+    """Returns the string in a raw JSON value; None if the value is empty, not JSON, or not a string."""
     try:
         decoded = msgspec.json.decode(value) if value else None
     except UNREADABLE:

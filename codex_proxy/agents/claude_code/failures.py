@@ -1,7 +1,9 @@
-"""Converts Claude Code's errors to failures, by its error codes, its provider's HTTP status, and its texts.
+"""Converts Claude Code's errors to failures of the turn, by its error codes, its provider's HTTP status, and its
+texts.
 
-An error is reported as an assistant's message of the model `<synthetic>` with a code, whose text is not an answer,
-and then as a `result` with the provider's status. Source: recordings of release 2.1.330, and its list of codes.
+The program reports an error by an assistant message of the model `<synthetic>`, which has an error code and whose
+text is not part of the answer, and then by a `result` with the provider's HTTP status. Source: recordings of
+release 2.1.330, and its list of codes.
 """
 
 from __future__ import annotations
@@ -86,10 +88,10 @@ _ADVICE: Final = re.compile(
 
 
 def failure_of(text: str, *, code: str | None, status: int | None, reason: str | None) -> Failure:
-    """Returns the failure of a turn that ended with an error.
+    """Returns the failure of a turn whose `result` is an error; `text` is its text.
 
-    `code` is the error code of the message that the program made up to report the error. `status`: the provider's
-    HTTP status. `reason`: the result's `terminal_reason`. Each is None where the program reports none.
+    `code` is the error code of the `<synthetic>` message, `status` the provider's HTTP status, and `reason` the
+    `terminal_reason` of the result. Each is None if the program has not sent it.
     """
     kind = _kind(text, code, status, reason)
     if kind is K.AGENT_NOT_AUTHENTICATED and status is None:
@@ -106,7 +108,9 @@ def failure_of(text: str, *, code: str | None, status: int | None, reason: str |
 
 
 def retry_event(retry: Retry) -> Retrying:
-    """Returns the event for a model call that Claude Code repeats, with the failure of that call if it is known."""
+    """Returns the event for a model call that Claude Code repeats. It contains the failure of that call if it is
+    known.
+    """
     code = retry.error if retry.error != "unknown" else None
     if code is None and retry.error_status is None:
         return Retrying(BROKE_OFF)

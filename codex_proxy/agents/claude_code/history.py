@@ -1,9 +1,10 @@
-"""Converts a turn's history to the system prompt and the lines that are written to Claude Code.
+"""Converts a turn's history to the system prompt and the lines that are written to Claude Code. A line is one
+message of the user or the assistant.
 
-Input: the history, oldest first, including Responses items (`RawHistoryItem`). Output: alternating lines of the
-user and the assistant, as Anthropic's API requires. Every call has its output in the next line, and the last line,
-which the model answers, is the user's. Of reasoning, the thoughts that Claude Code has made are kept, each with its
-signature and the model that signed it. All other reasoning is left out, because the provider would refuse it.
+Input: the history, oldest first, including Responses items (`RawHistoryItem`). Output: lines that alternate between
+the user and the assistant, as Anthropic's API requires. The output of each call is in the line after the call, and
+the last line, which the model answers, is the user's. Reasoning that came from Claude Code (`Thought`) is included
+with its signature. All other reasoning is left out, because the provider would refuse it.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ _SEAL: Final = "claude-thinking:"
 
 
 class Thought(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A block of the model's thinking. Anthropic's API accepts it in a history only with the signature of the
-    `model` that wrote it.
+    """A thinking block of Anthropic's API, and the `model` that wrote it. The API accepts it in a history only with
+    its `signature`, and only for the same model.
     """
 
     model: str
@@ -64,13 +65,15 @@ class Thought(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def block(self) -> Block:
-        """The content block, in the format of Anthropic's API."""
+        """The content block of Anthropic's API: `thinking`, or `redacted_thinking` if `data` is set."""
         if self.data:
             return {"type": "redacted_thinking", "data": self.data}
         return {"type": "thinking", "thinking": self.thinking, "signature": self.signature}
 
     def raw_item(self) -> RawItem:
-        """Returns the thought as a reasoning item of the Responses API, for the history of later turns."""
+        """Returns the thought as a reasoning item of the Responses API, for the history of later turns. Its
+        `encrypted_content` contains the thought; `thought_in` reads it.
+        """
         sealed = _SEAL + base64.b64encode(msgspec.json.encode(self)).decode()
         item = {"type": "reasoning", "summary": [], "encrypted_content": sealed}
         return RawItem("reasoning", msgspec.json.encode(item))
@@ -82,7 +85,7 @@ class _RawThought(msgspec.Struct, frozen=True):
 
 
 def thought_in(raw: bytes) -> Thought | None:
-    """Returns the thought in a reasoning item that `Thought.raw_item` made; None for every other item."""
+    """Returns the thought in the JSON of a reasoning item that `Thought.raw_item` made; None for every other item."""
     try:
         item = msgspec.json.decode(raw, type=_RawThought)
         sealed = item.encrypted_content or ""
@@ -94,7 +97,7 @@ def thought_in(raw: bytes) -> Thought | None:
 
 
 class Line(msgspec.Struct):
-    """One line of the conversation: everything that one role says before the next line of the other role."""
+    """One message of the conversation: everything that the user or the assistant said without the other in between."""
 
     role: Literal["user", "assistant"]
     blocks: list[Block]
@@ -103,14 +106,16 @@ class Line(msgspec.Struct):
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """The system prompt and the lines after it. The last line is the user's."""
+    """The system prompt, and the messages of the conversation. The last one is the user's."""
 
     system: str
     lines: tuple[Line, ...]
 
 
 def conversation(history: Sequence[HistoryItem]) -> Conversation:
-    """Converts a whole history. The instructions at its beginning become the system prompt."""
+    """Converts a whole history. The instructions at its beginning become the system prompt. If it consists only of
+    instructions, they become the user's message instead.
+    """
     items = list(_plain(history))
     system: list[str] = []
     while items and _is_instruction(items[0]):
@@ -122,7 +127,9 @@ def conversation(history: Sequence[HistoryItem]) -> Conversation:
 
 
 def lines_of(history: Sequence[HistoryItem]) -> tuple[Line, ...]:
-    """Converts a history, or the part of it that the agent has not seen. Instructions in it become text of the user."""
+    """Converts a history, or the part of it that the agent has not seen, to lines. Instructions in it become text
+    of the user.
+    """
     return _lines(_plain(history))
 
 
@@ -134,8 +141,8 @@ def _lines(items: Iterable[HistoryItem | Thought]) -> tuple[Line, ...]:
 
 
 class PendingLines:
-    """The lines of a conversation that were not written to the program yet, oldest first. The program confirms each
-    line of the user before the next one is written.
+    """The lines of a conversation that have not been written to the program yet, oldest first. The next ones are
+    written when the program has confirmed the previous line of the user.
     """
 
     def __init__(self, lines: Sequence[Line], first_number: int) -> None:
@@ -144,12 +151,12 @@ class PendingLines:
 
     @property
     def number(self) -> int:
-        """The number of the next line of the assistant (see `assistant_line`)."""
+        """The number that the next line of the assistant gets (see `assistant_line`)."""
         return self._number
 
     def next(self) -> tuple[bytes, bool]:
-        """Removes the next lines, up to and including one of the user. Returns their bytes, and whether that line
-        of the user is the last one, which the model answers.
+        """Removes the next lines, up to and including a line of the user. Returns their bytes, and whether no lines
+        are left, so that the model answers.
         """
         writes = []
         while self._lines:
@@ -165,7 +172,7 @@ class PendingLines:
 
 
 class _Writer:
-    """Collects blocks into lines, and puts every output after its call."""
+    """Collects the blocks of a history into lines, with each output in the line after its call."""
 
     def __init__(self) -> None:
         self._lines: list[Line] = []
@@ -195,7 +202,9 @@ class _Writer:
             self._output(item)
 
     def close(self) -> list[Line]:
-        """Returns all lines. The last one is the user's."""
+        """Returns all lines. Calls without an output get `NO_OUTPUT`, and lines of the user are added if the first
+        or last line is the assistant's.
+        """
         self._answer_waiting()
         if not self._lines or self._lines[-1].role == "assistant":
             self._lines.append(Line("user", [_text_block(CONTINUE)]))
@@ -239,7 +248,9 @@ class _Writer:
 
 
 def _plain(history: Iterable[HistoryItem]) -> Iterable[HistoryItem | Thought]:
-    """Yields the history with raw items converted to thoughts or other items, or left out if that is not possible."""
+    """Yields the items of the history, with Responses items converted to thoughts or other items. Responses items
+    that cannot be converted are left out.
+    """
     for item in history:
         if isinstance(item, RawHistoryItem):
             thought = thought_in(item.json)
@@ -256,7 +267,7 @@ def _is_instruction(item: HistoryItem | Thought) -> bool:
 
 
 def _usable_id(call_id: str) -> str:
-    """Returns the call id with all characters replaced that the provider does not accept."""
+    """Returns the call id with `_` in place of the characters that Anthropic's API does not accept."""
     return call_id if _ID.fullmatch(call_id) else re.sub(r"[^A-Za-z0-9_-]", "_", call_id) or "call"
 
 
@@ -269,7 +280,7 @@ def _text_block(text: str) -> Block:
 
 
 def _blocks(parts: Sequence[Part]) -> list[Block]:
-    """Converts parts to content blocks. Empty texts are left out, since the provider refuses them."""
+    """Converts parts of a message to content blocks. Empty texts are left out, since the provider refuses them."""
     blocks: list[Block] = []
     for part in parts:
         if isinstance(part, ImagePart):

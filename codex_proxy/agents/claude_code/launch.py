@@ -1,10 +1,11 @@
-"""The command line, folder and environment of a `claude` process, as values.
+"""The command line and environment variables with which a `claude` process is started, as values.
 
-There are two kinds of process. A *plain-model* process has no tools, none of the user's settings or instructions,
-and an empty folder. An *agent* process works in the turn's folder, with the user's own settings; its arguments
-decide what it may do without asking, and the dialect decides its requests for permission. The settings in the
-folder itself are ignored, since they could name commands that would run without asking. Every switch has its reason
-beside it. Source: experiments with release 2.1.330, and the tests with the real program.
+There are two kinds of process. A *plain-model* process has no tools of its own, none of the user's settings and
+instructions, and an empty folder. An *agent* process works in the turn's folder, with the user's own settings; its
+arguments determine what it may do without permission, and the dialect answers its requests for permission. Settings
+in the folder itself are ignored, since they could name commands that would run without permission. The reason for
+each switch is in the comment next to it. Source: experiments with release 2.1.330, and the tests with the real
+program.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ _VERSION: Final = re.compile(r"^(\d{1,6})\.(\d{1,6})\.(\d{1,6})\b.*Claude Code",
 
 
 class LaunchKey(msgspec.Struct, frozen=True):
-    """The settings that are fixed when a process starts. A waiting process can be given any turn with an equal key."""
+    """The settings of a process that cannot change after its start. A waiting process can serve any turn with an
+    equal key.
+    """
 
     mode: Mode
     cwd: str
@@ -100,8 +103,8 @@ class LaunchKey(msgspec.Struct, frozen=True):
 
 
 def claude_argv(program: str, key: LaunchKey, unreadable: Iterable[str] = ()) -> tuple[str, ...]:
-    """Returns the argument vector of a process with the settings in `key`. `unreadable`: absolute paths that an
-    agent's own tools may not read.
+    """Returns the argument vector of a process with the settings in `key`. `program` is the path of the program,
+    `unreadable` are absolute paths that the agent's own tools may not read.
     """
     if key.mode == "model":
         return (program, *COMMON, *PLAIN)
@@ -112,8 +115,9 @@ def claude_argv(program: str, key: LaunchKey, unreadable: Iterable[str] = ()) ->
 
 
 def version_in(text: str) -> tuple[int, int, int] | None:
-    """Returns the release in the output of `claude --version` (`2.1.330 (Claude Code)`); None if that is not Claude
-    Code."""
+    """Returns the release in the output of `claude --version`, such as `2.1.330 (Claude Code)`; None if the text is
+    not from Claude Code.
+    """
     found = _VERSION.search(text)
     return (int(found[1]), int(found[2]), int(found[3])) if found else None
 

@@ -18,8 +18,8 @@ CLIENT_SERVER: Final = "client"
 
 
 class StreamTokens(msgspec.Struct, frozen=True, gc=False):
-    """Anthropic's token counts, each None where an event does not have it. `input_tokens` does not include tokens
-    read from or written to the cache.
+    """The `usage` of an event in Anthropic's stream. Each count is None if the event does not have it.
+    `input_tokens` does not include tokens that were read from or written to the cache.
     """
 
     input_tokens: int | None = None
@@ -30,8 +30,8 @@ class StreamTokens(msgspec.Struct, frozen=True, gc=False):
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False):
-    """The `delta` of a `content_block_delta` or `message_delta` event. Each kind of delta has one of these fields;
-    the others are None.
+    """The `delta` of a `content_block_delta` or `message_delta` event. A delta has the fields of its type; the
+    others are None.
     """
 
     type: str = ""
@@ -74,8 +74,8 @@ class StreamEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A line from the program. The form of the raw fields differs between messages; fields that a message does not
-    have are None or empty.
+    """A line from the program. The raw fields contain the JSON of objects whose form depends on the message. Fields
+    that a message does not have are None or empty.
     """
 
     type: str = ""
@@ -95,7 +95,7 @@ class Message(msgspec.Struct, frozen=True):
 
 class Retry(msgspec.Struct, frozen=True):
     """The message `system/api_retry`: the program repeats a model call that failed. `error_status` is the HTTP
-    status of that call, None if the program reports none.
+    status of that call; None if the program reports none.
     """
 
     attempt: int | None = None
@@ -105,7 +105,7 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The message `result`: the end of a turn, or the confirmation of a line of the history."""
+    """The message `result`: the end of the program's turn, or the confirmation of a line of the history."""
 
     is_error: bool = False
     result: str = ""
@@ -117,7 +117,9 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class WholeBlock(msgspec.Struct, frozen=True):
-    """A content block that arrives complete, not as stream events. Fields that its type does not have are None."""
+    """A content block of a message that is sent complete, not as stream events. Fields that its type does not have
+    are None or empty.
+    """
 
     type: str = ""
     text: str | None = None
@@ -130,7 +132,7 @@ class WholeBlock(msgspec.Struct, frozen=True):
 
 
 class WholeMessage(msgspec.Struct, frozen=True):
-    """An assistant's or user's message that arrives complete, not as stream events."""
+    """A message of the assistant or the user that the program sends complete, not as stream events."""
 
     id: str = ""
     model: str = ""
@@ -139,14 +141,16 @@ class WholeMessage(msgspec.Struct, frozen=True):
 
     @property
     def blocks(self) -> list[WholeBlock]:
-        """Returns the content as a list of blocks."""
+        """Returns the content as a list of blocks; a text becomes one block."""
         if isinstance(self.content, str):
             return [WholeBlock(type="text", text=self.content)] if self.content else []
         return self.content
 
 
 class RpcMessage(msgspec.Struct, frozen=True):
-    """A JSON-RPC message to the client's MCP server."""
+    """A JSON-RPC message from the program to the client's MCP server, for which this server acts. `id` is None in a
+    notification.
+    """
 
     method: str = ""
     id: int | str | None = None
@@ -154,7 +158,7 @@ class RpcMessage(msgspec.Struct, frozen=True):
 
 
 class ControlRequest(msgspec.Struct, frozen=True):
-    """A control request from the program to this server."""
+    """A control request from the program to this server, such as `mcp_message` or `can_use_tool`."""
 
     subtype: str = ""
     server_name: str = ""
@@ -176,8 +180,8 @@ _DECODER: Final = msgspec.json.Decoder(Message)
 
 
 def decode(line: bytes) -> Message:
-    """Decodes a line. Raises one of `UNREADABLE` for a line that is not JSON, or in which a field has the wrong
-    type.
+    """Decodes a line from the program. Raises one of the exceptions in `UNREADABLE` if it is not JSON, or a field
+    has the wrong type.
     """
     return _DECODER.decode(line)
 
@@ -186,38 +190,46 @@ def decode(line: bytes) -> Message:
 
 
 def encoded(value: Any) -> bytes:
-    """Returns the value as one line of JSON, even if raw JSON from a client inside it contains line breaks."""
+    """Returns the value as one line of JSON. Raw JSON from a client in it may contain line breaks between its
+    tokens; they are replaced by spaces.
+    """
     line = msgspec.json.encode(value)
     return line.replace(b"\n", b" ") + b"\n"  # between tokens only: in a string it would be escaped
 
 
 def control_request(id: str, subtype: str, **fields: Any) -> bytes:
-    """Returns the line of a control request to the program, with these fields beside `subtype`."""
+    """Returns the line of a control request to the program. `id` is the request's id; `fields` are its fields other
+    than `subtype`.
+    """
     return encoded({"type": "control_request", "request_id": id, "request": {"subtype": subtype, **fields}})
 
 
 def control_answer(request_id: str, answer: dict[str, Any]) -> bytes:
-    """Returns the line that answers a control request of the program."""
+    """Returns the line with this answer to the program's control request `request_id`."""
     response = {"subtype": "success", "request_id": request_id, "response": answer}
     return encoded({"type": "control_response", "response": response})
 
 
 def control_refusal(request_id: str) -> bytes:
-    """Returns the line that refuses an unsupported control request. Without an answer the program would hang."""
+    """Returns the line that refuses the program's control request `request_id`, because this server does not
+    support it. The program would wait for an answer without a time limit.
+    """
     response = {"subtype": "error", "request_id": request_id, "error": "not supported"}
     return encoded({"type": "control_response", "response": response})
 
 
 def rpc_answer(request_id: str, rpc_id: int | str | None, result: dict[str, Any]) -> bytes:
-    """Returns the line that answers a JSON-RPC message to the client's MCP server. A notification has no id, but the
-    program requires one in the answer, so 0 is used."""
+    """Returns the line that answers a JSON-RPC message to the client's MCP server with this result. `request_id` is
+    the id of the control request that contains the message, `rpc_id` that of the message; it is None for a
+    notification, and the answer's id is then 0, because the program requires one.
+    """
     answer = {"jsonrpc": "2.0", "id": 0 if rpc_id is None else rpc_id, "result": result}
     return control_answer(request_id, {"mcp_response": answer})
 
 
 def rpc_refusal(request_id: str, rpc_id: int | str | None) -> bytes:
-    """Returns the line that refuses a JSON-RPC method that the client's MCP server does not support. If `rpc_id` is
-    None, 0 is used, as in `rpc_answer`.
+    """Returns the line that answers a JSON-RPC message to the client's MCP server with the error that its method is
+    not supported. The ids are those of `rpc_answer`.
     """
     error = {"code": -32601, "message": "Method not found"}
     answer = {"jsonrpc": "2.0", "id": 0 if rpc_id is None else rpc_id, "error": error}
@@ -225,8 +237,9 @@ def rpc_refusal(request_id: str, rpc_id: int | str | None) -> bytes:
 
 
 def user_line(content: list[dict[str, Any]], *, query: bool) -> bytes:
-    """Returns the line of a user's message. `query`: the model is to answer it; else it only becomes part of the
-    history."""
+    """Returns the line of a user's message with these content blocks. `query`: the model answers it; if False, it
+    only becomes part of the history.
+    """
     line: dict[str, Any] = {
         "type": "user",
         "message": {"role": "user", "content": content},
@@ -237,9 +250,9 @@ def user_line(content: list[dict[str, Any]], *, query: bool) -> bytes:
 
 
 def assistant_line(content: list[dict[str, Any]], number: int, model: str = "") -> bytes:
-    """Returns the line of an assistant's message in the history. `number` distinguishes it from the others in its
-    process. `model`: the model that signed the thinking in it. For calls of another model the program leaves that
-    thinking out.
+    """Returns the line of an assistant's message in the history, with these content blocks. `number` must be
+    different for each such message of a process. `model` is the model that signed the thinking blocks; if the
+    turn's model is another one, the program leaves them out.
     """
     said = {"role": "assistant", "content": content}
     return encoded(

@@ -1,7 +1,7 @@
-"""One `claude` process as a transport, and its answer to `initialize` (the greeting).
+"""One `claude` process as a transport, and the program's answer to `initialize`, which is called its greeting.
 
-A process that waits for a turn prints nothing, and may end before a session is attached to it; that end is reported
-to the session when it is attached. `ask_greeting` starts a process without a turn, and ends it.
+A process that waits for a turn prints nothing, and may end before a session is attached to it; the session then
+gets the end when it is attached. `ask_greeting` starts a process only for its greeting, and ends it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ RENEWED: Final = Ended(stderr_tail="The process was ended to make room for other
 
 
 class ClaudeTransport(ChildTransport):
-    """A `Transport` of one process. `on_idle` is called when its session is kept for a later turn, and when it is
-    used again."""
+    """The `Transport` of one process. `on_idle` is called with True when the session is only kept for a later turn,
+    and with False when it continues.
+    """
 
     def __init__(self, started_at: float, on_idle: Callable[[ClaudeTransport, bool], None]) -> None:
-        """`started_at`: seconds of a monotonic clock."""
+        """`started_at` is the time of the process's start, in seconds of a monotonic clock."""
         super().__init__()
         self.started_at = started_at
         self.exit: Exit | None = None
@@ -67,7 +68,9 @@ class ClaudeTransport(ChildTransport):
         self._on_idle(self, idle)
 
     def end_conversation(self) -> None:
-        """Ends the process, and with it the session that is kept for a later turn."""
+        """Reports the end of the process to the session that is kept for a later turn, so that the session is
+        closed and the process ended.
+        """
         if self._attached is not None:
             self._attached.ended(RENEWED)
 
@@ -77,7 +80,7 @@ class ClaudeTransport(ChildTransport):
 
 
 class Greeting(msgspec.Struct, frozen=True):
-    """The answer of a process to `initialize`: its models, and whether the user is signed in."""
+    """The program's answer to `initialize`: its models, and whether the user is signed in."""
 
     models: tuple[AgentModel, ...] = ()
     signed_in: bool = True
@@ -105,8 +108,8 @@ class _Initialized(msgspec.Struct, frozen=True):
 
 
 def greeting_of(response: msgspec.Raw) -> Greeting:
-    """Reads the answer to `initialize`. Raises one of `UNREADABLE` if it is not JSON, or a field has the wrong
-    type.
+    """Reads the answer to `initialize`. Raises one of the exceptions in `UNREADABLE` if it is not JSON, or a field
+    has the wrong type.
     """
     told = msgspec.json.decode(response, type=_Initialized)
     models = tuple(
@@ -132,7 +135,9 @@ def greeting_of(response: msgspec.Raw) -> Greeting:
 
 
 class _Question:
-    """A `TransportReader` that waits for the greeting of a process."""
+    """Reads the output of a process until its answer to `initialize`, which becomes the result of the future
+    `answer`.
+    """
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[ControlResponse] = asyncio.get_running_loop().create_future()
@@ -158,8 +163,9 @@ class _Question:
 
 
 async def ask_greeting(command: Command) -> Greeting:
-    """Starts a process, initializes it and ends it. No model is asked. Raises `Fault` if the program cannot be
-    started, ends early, does not answer within `START_SECONDS`, or its answer cannot be read.
+    """Starts a process, sends `initialize`, and ends the process. Returns the answer. The model is not called.
+    Raises `Fault` if the program cannot be started, ends early, does not answer within `START_SECONDS`, or its
+    answer cannot be read.
     """
     question = _Question()
     child = await _spawned(command, question)
@@ -177,7 +183,7 @@ async def ask_greeting(command: Command) -> Greeting:
 
 
 class _Printed:
-    """Collects the output of a short command."""
+    """Collects what a short command prints to stdout, up to about 64 KiB, and its exit."""
 
     def __init__(self) -> None:
         self.out = bytearray()
@@ -192,7 +198,9 @@ class _Printed:
 
 
 async def ask_version(command: Command) -> str:
-    """Returns what the program prints with `--version`. Raises `Fault` if it fails or hangs."""
+    """Returns what the program prints with `--version`. Raises `Fault` if the command fails, or does not end within
+    `VERSION_SECONDS`.
+    """
     printed = _Printed()
     child = await _spawned(command, printed)
     child.close_stdin()
@@ -219,7 +227,7 @@ async def _spawned(command: Command, listener: _Question | _Printed) -> Child:
 
 
 def spawn_failure(error: SpawnError) -> Failure:
-    """Returns the failure of a turn whose process could not be started."""
+    """Converts the error of a process that could not be started to the failure of its turn."""
     kind = FaultKind.UNAVAILABLE if error.temporary else FaultKind.SPAWN_FAILED
     return Failure(kind=kind, message=str(error))
 

@@ -1,4 +1,6 @@
-"""The agent `claude-code`: Claude Code, driven by `claude -p` with JSON lines on stdin and stdout."""
+"""The declaration of the agent `claude-code`, which drives Claude Code by `claude -p` with JSON lines on stdin and
+stdout.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ OLD: Final = "It is release {}, and the one that was tested is {}: update it wit
 
 
 async def _make(context: AgentContext) -> Agent:
-    """Finds the program and its release, and makes the folder of plain turns. Raises `NoAgentError` or `Fault`."""
+    """Returns the agent. Finds the program and its release, and creates the empty folder in which plain-model turns
+    run. Raises `NoAgentError` if there is no program or folder to use, `Fault` if `claude --version` fails.
+    """
     from codex_proxy.agents.claude_code.agent import ClaudeCodeAgent, ClaudeProcesses
     from codex_proxy.agents.claude_code.launch import (
         NEWEST_TESTED,
@@ -78,7 +82,9 @@ async def _make(context: AgentContext) -> Agent:
 
 
 def program_of(context: AgentContext) -> str:
-    """Returns the path of the Claude Code program. Raises `NoAgentError` if there is none."""
+    """Returns the absolute path of the Claude Code program: the one in the settings, else `claude` on PATH. Raises
+    `NoAgentError` if there is none.
+    """
     named = context.settings.claude_bin
     found = shutil.which(named or "claude", path=context.environ.get("PATH", os.defpath))
     if found is None:
@@ -89,8 +95,10 @@ def program_of(context: AgentContext) -> str:
 
 
 def claude_environment(context: AgentContext) -> dict[str, str]:
-    """Returns the whole environment of a process: the addresses of its provider and its home, and only those keys
-    that the operator passes on."""
+    """Returns the environment variables of a `claude` process: the usual ones of child processes, those with the
+    address of its model provider and with its home, those that the operator passes on (keys only if named by the
+    operator), and `SWITCHES`.
+    """
     from codex_proxy.agents.claude_code.launch import ALLOWED_NAMES, SWITCHES
 
     given = context.child_environment(*ALLOWED_NAMES)
@@ -105,8 +113,8 @@ def _version_command(context: AgentContext, program: str) -> Command:
 
 
 async def _check(context: AgentContext) -> list[Check]:
-    """Returns the checks of the program, its release, and its sign-in. The program is initialized, but no model is
-    asked.
+    """Returns the checks of `codex-proxy doctor` for the program, its release, and its sign-in. Starts the program
+    and sends `initialize`; the model is not called.
     """
     import tempfile
 
@@ -162,8 +170,9 @@ def _version_check(version: str, tested: str, newer: bool) -> Check:
 
 
 def _sign_in_check(signed_in: bool, account: str, models: int, unseen: list[str]) -> Check:
-    """Returns the check of the sign-in. `account` describes the account, empty if unknown; `models`: how many
-    models the program lists. `unseen`: key variables that are set in the server's environment but not passed on.
+    """Returns the check of the sign-in. `account` is the kind of sign-in, empty if unknown; `models` is the number
+    of models that the program lists. `unseen` are the variables with keys that are set in the server's environment,
+    but not passed on to the program.
     """
     from codex_proxy.agents.claude_code.failures import SIGN_IN
     from codex_proxy.commands.checkup import Check

@@ -1,10 +1,11 @@
-"""Converts the stream events of model calls, one call after the other, to items, deltas and calls.
+"""Converts the stream of model calls, one call after the other, to events and to calls of the client's tools. A
+step is one call of the model.
 
-Input: stream events and whole messages of the conversation itself (not of sub-agents). Output: `Event`s, in
-`events`, and the calls of the client's tools, from `take_calls`. Arguments are passed on as they arrive, unless
-this server must check them as a whole. If there is a schema, the answer is the input of the model's call of the
-tool `StructuredOutput`: other text is held back, and passed on only if a call of a client's tool follows it, or if
-there is no structured output.
+Input: stream events and complete messages of the conversation itself (not of sub-agents). Output: events, in
+`events`, and the calls of the client's tools, from `take_calls`. Arguments of calls are passed on as they arrive,
+unless this server must first check them as a whole. If the turn has a JSON schema for the answer, the answer is the
+input of the model's call of the tool `StructuredOutput`. Other text is then held back; it is passed on only if a
+call of a client's tool follows it, or if there is no structured output.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ STRUCTURED_OUTPUT: Final = "StructuredOutput"
 
 
 class _Call:
-    """A call of a client's tool whose arguments are still arriving."""
+    """A call of a client's tool in the current step."""
 
     __slots__ = ("id", "parts", "tool", "whole")
 
@@ -51,7 +52,7 @@ class _Call:
 
     @property
     def arguments(self) -> str:
-        """The arguments as JSON text: the model's exact text if it arrived in pieces."""
+        """The arguments as JSON text: the model's exact text if it arrived in pieces; `{}` if there are none."""
         text = "".join(self.parts) or (bytes(self.whole).decode("utf-8", "replace") if self.whole else "")
         return text if text.strip() else "{}"
 
@@ -63,7 +64,7 @@ class _Call:
 
 
 class StepReader:
-    """Reads the model calls of a turn. Appends their events to `events`, which the caller empties."""
+    """Reads the model calls of a turn. It appends events to `events`; the caller empties that list."""
 
     def __init__(self, turn: Turn, tools: OfferedTools) -> None:
         self.events: list[Event] = []
@@ -103,7 +104,7 @@ class StepReader:
     # --- the stream -----------------------------------------------------------------------------
 
     def feed(self, event: StreamEvent) -> None:
-        """Reads a stream event about a content block, and appends the events for it to `events`."""
+        """Reads a stream event other than `message_delta`, and appends its events to `events`."""
         match event.type:
             case "content_block_delta":
                 self._delta(event)
@@ -156,7 +157,7 @@ class StepReader:
         block = event.content_block
         if block is None:
             return
-        self._tell_complete()
+        self._add_complete()
         id = f"{self._message}_{event.index}"
         if block.type == "text":
             self._open[event.index] = id
@@ -176,7 +177,7 @@ class StepReader:
             if self._plain and name != STRUCTURED_OUTPUT:
                 self.events.append(Notice("unoffered_call", name.removeprefix(MODEL_PREFIX)))
             return
-        self._tell_held()
+        self._add_held()
         call = self._calls[id] = self._reading[index] = _Call(id, tool)
         if self._streams_calls:
             self.events.append(ItemStarted(ToolCall(call.id, call.id, tool.name)))
@@ -190,8 +191,10 @@ class StepReader:
         if thought is not None and thought.signature:
             self._complete.append(thought.raw_item())
 
-    def _tell_complete(self) -> None:
-        """Adds the ends of complete items, and signed thoughts. If an item's text is held back, so is its end."""
+    def _add_complete(self) -> None:
+        """Adds the events in `_complete`: the ends of items, and raw items of signed thoughts. The end of an item
+        whose text is held back is held back, too.
+        """
         for event in self._complete:
             held = isinstance(event, ItemEnded) and any(
                 isinstance(each, TextDelta) and each.id == event.id for each in self._held
@@ -202,13 +205,15 @@ class StepReader:
     # --- whole messages -------------------------------------------------------------------------
 
     def is_new(self, message: WholeMessage) -> bool:
-        """Returns whether no part of this whole message arrived in deltas before, so that it is read as a step of
-        its own.
+        """Returns whether no part of this complete message has arrived as stream events. If so, the message is a
+        step of its own.
         """
         return message.id not in self._streamed
 
     def assistant(self, message: WholeMessage) -> None:
-        """Reads an assistant's message that arrives whole, and appends the events for its blocks to `events`."""
+        """Reads an assistant's message that arrives complete, and appends the events for its blocks to `events`.
+        Texts that have already arrived as stream events are skipped.
+        """
         new = self.is_new(message)
         if new:
             self._drop_step()
@@ -232,13 +237,17 @@ class StepReader:
             self.start_activity(block, id)
 
     def start_activity(self, block: WholeBlock, id: str) -> None:
-        """Starts the activity for a call of one of the agent's own tools, made by the agent or a sub-agent."""
+        """Starts the activity for a call of one of the agent's own tools. `id` is the call's id; the caller may be
+        the agent or a sub-agent.
+        """
         if id not in self._activities:
             self._activities.add(id)
             self.events.append(ItemStarted(activities.activity(id, block.name or "", block.input)))
 
     def end_activity(self, block: WholeBlock) -> None:
-        """Adds the output of a call of one of the agent's own tools, and ends its activity."""
+        """Adds the output in a `tool_result` block, and ends the activity of its call. Does nothing if the call is
+        not one of the agent's own tools.
+        """
         id = block.tool_use_id or ""
         if id in self._activities:
             self._activities.remove(id)
@@ -254,11 +263,12 @@ class StepReader:
         return call_id in self._calls
 
     def take_calls(self) -> Sequence[ToolCallRequested]:
-        """Ends the step: adds its raw items for the history, and returns its calls of the client's tools, which wait
-        for outputs."""
-        self._tell_complete()
+        """Ends the step: adds its text and calls as raw items for the history of later turns. Returns the calls of
+        the client's tools, for which the client must give outputs.
+        """
+        self._add_complete()
         requests = [call.request() for call in self._calls.values()]
-        self._tell_raw_message(f"{self._message}_message", "".join(self._said))
+        self._add_raw_message(f"{self._message}_message", "".join(self._said))
         self._said.clear()
         self.events += map(raw_call, requests)
         self._calls.clear()
@@ -266,8 +276,9 @@ class StepReader:
         return requests
 
     def requested_call(self, id: str, name: str, arguments: str) -> ToolCallRequested | None:
-        """Returns a call, such as a sub-agent's, that is only known from the request for its output. None if no
-        tool of this name was offered.
+        """Returns the call `id` of the client's tool `name`, although it was not in the stream: for example a
+        sub-agent's call, for which the program requests the output. Returns None if no tool of this name was
+        offered.
         """
         tool = self._tools.find(MODEL_PREFIX + name)
         if tool is None:
@@ -277,32 +288,35 @@ class StepReader:
         return call.request()
 
     def finish(self, structured: str | None) -> None:
-        """Ends a successful turn: adds the message with the structured answer or, if `structured` is None, the text
-        that was held."""
-        self._tell_complete()
+        """Ends a successful turn. `structured` is the JSON of the structured answer, which is added as a message;
+        if it is None, the text that was held back is added.
+        """
+        self._add_complete()
         if structured is None:
-            self._tell_held()
-            self._tell_raw_message(f"{self._message}_message", "".join(self._said))
+            self._add_held()
+            self._add_raw_message(f"{self._message}_message", "".join(self._said))
             self._said.clear()
             return
         self._held.clear()
         id = f"{self._message}_answer"
-        self._tell_raw_message(id, structured)
+        self._add_raw_message(id, structured)
         self.events += [ItemStarted(Message(id)), TextDelta(id, structured), ItemEnded(id)]
 
-    def _tell_held(self) -> None:
+    def _add_held(self) -> None:
         self.events += self._held
         self._said += [event.text for event in self._held if isinstance(event, TextDelta | FullText)]
         self._held.clear()
 
-    def _tell_raw_message(self, id: str, text: str) -> None:
+    def _add_raw_message(self, id: str, text: str) -> None:
         if text:
             content = [{"type": "output_text", "text": text, "annotations": []}]
             message = {"type": "message", "id": id, "role": "assistant", "content": content}
             self.events.append(RawItem("message", msgspec.json.encode(message)))
 
     def _drop_step(self) -> None:
-        """Drops what was collected of a step that broke off, because the next step repeats it."""
+        """Drops everything that was collected of the current step. Called before a new step, which repeats it if it
+        broke off.
+        """
         self._open.clear()
         self._thoughts.clear()
         self._complete.clear()
@@ -313,7 +327,9 @@ class StepReader:
 
 
 def raw_call(call: ToolCallRequested) -> RawItem:
-    """Returns a call as an item of the Responses API, for the history of later turns."""
+    """Returns a call as an item of the Responses API (`function_call` or `custom_tool_call`), for the history of
+    later turns.
+    """
     type = "function_call" if call.kind == "function" else "custom_tool_call"
     field = "arguments" if call.kind == "function" else "input"
     item = {
@@ -327,7 +343,9 @@ def raw_call(call: ToolCallRequested) -> RawItem:
 
 
 def raw_output(call_id: str, parts: Sequence[Part]) -> RawItem:
-    """Returns the output of a call that this server has answered as an item of the Responses API."""
+    """Returns the output of a call as an item of the Responses API (`function_call_output`), for the history of
+    later turns. Called for calls that this server has run.
+    """
     output: Any = [
         {"type": "input_text", "text": part.text}
         if isinstance(part, TextPart)

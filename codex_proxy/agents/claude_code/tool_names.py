@@ -1,8 +1,9 @@
-"""The client's tools in the form of Claude Code: tools of an MCP server, whose names the model sees with a prefix.
+"""The client's tools as Claude Code takes them: tools of an MCP server, whose names the model gets with the prefix
+`mcp__<server>__`.
 
-Claude Code silently replaces characters of a name other than letters, digits, `_` and `-`. So a name with other
-characters is replaced here, in a way that can be reversed. Claude Code has no custom tools: they become functions
-with one string.
+Claude Code silently replaces characters of a name other than letters, digits, `_` and `-`. So a tool whose name has
+other characters is offered under a generated name, and found by it when the model calls it. Claude Code has no
+custom tools: they become functions with one string argument.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ READ_ONLY: Final = {"readOnlyHint": True, "destructiveHint": False, "openWorldHi
 
 
 def agent_name(name: str) -> str:
-    """Returns the name under which a tool is offered. It depends only on the client's name, and differs for
-    different names.
+    """Returns the name under which Claude Code is offered the client's tool `name`: the same name if it has only
+    letters, digits, `_` and `-` and is short enough, else a name made of `client_`, its first characters and a
+    digest. Different names get different results.
     """
     if _VALID.fullmatch(name) and len(name) <= MAX_CHARS and not _CHANGED.fullmatch(name):
         return name
@@ -39,12 +41,12 @@ def agent_name(name: str) -> str:
 
 
 def model_name(name: str) -> str:
-    """Returns the name that the model sees for a tool."""
+    """Returns the name that the model gets for the client's tool `name`: the result of `agent_name` with a prefix."""
     return MODEL_PREFIX + agent_name(name)
 
 
 class OfferedTools:
-    """The client's tools in one turn, by the names with which the model calls them."""
+    """The client's tools in one turn, found by the names that the model gets for them."""
 
     def __init__(self, tools: Iterable[Tool]) -> None:
         self._tools = {model_name(tool.name): tool for tool in tools}
@@ -53,11 +55,11 @@ class OfferedTools:
         return bool(self._tools)
 
     def find(self, name: str) -> Tool | None:
-        """Returns the client's tool for a name that the model uses; None if none was offered under it."""
+        """Returns the client's tool that the model calls `name`; None if none was offered under this name."""
         return self._tools.get(name)
 
     def listed(self) -> list[dict[str, Any]]:
-        """Returns the entries of the result of `tools/list`."""
+        """Returns the entries of `tools` in the result of MCP's `tools/list`."""
         return [_definition(tool) for tool in self._tools.values()]
 
 
@@ -72,7 +74,9 @@ def _definition(tool: Tool) -> dict[str, Any]:
 
 
 def call_input(arguments: str, kind: str) -> dict[str, Any]:
-    """Returns the `input` of a call in the history, from its arguments (for a custom tool: its input)."""
+    """Returns the `input` of a `tool_use` block for a call in the history. `arguments` is the call's JSON text, or
+    the input of a custom tool. Text that is not a JSON object is put into the object's field `arguments`.
+    """
     if kind == "custom":
         return {"input": arguments}
     try:
@@ -83,7 +87,9 @@ def call_input(arguments: str, kind: str) -> dict[str, Any]:
 
 
 def output_content(parts: tuple[Part, ...]) -> list[dict[str, Any]]:
-    """Returns a tool's output as the `content` of a `tools/call` result."""
+    """Returns a tool's output as the `content` of MCP's `tools/call` result. Images that are not data URLs are left
+    out.
+    """
     content: list[dict[str, Any]] = []
     for part in parts:
         if isinstance(part, TextPart):
@@ -94,7 +100,7 @@ def output_content(parts: tuple[Part, ...]) -> list[dict[str, Any]]:
 
 
 def image_data(part: ImagePart) -> tuple[str, str] | None:
-    """Returns the media type and the base64 data of a `data:` URL; None for any other URL."""
+    """Returns the media type and the base64 data of an image with a `data:` URL; None for any other URL."""
     head, comma, data = part.url.partition(",")
     if not comma or not head.startswith("data:") or not head.endswith(";base64"):
         return None

@@ -1,8 +1,9 @@
-"""Counts the tokens of a turn: those of each model call when it ends, and those of the whole turn from its result.
+"""Counts the tokens of a turn: those of each model call when it ends, and those of the whole turn from its
+`result`.
 
-Anthropic's input tokens exclude the cache; here the input includes it, as in OpenAI's counts. If a turn of the
-program waits for a tool's output, it serves several requests of the client, and each of those reports only its own
-part.
+Anthropic's `input_tokens` exclude the cache; here the input includes cached tokens, as in OpenAI's counts. If a
+turn of the program waits for a tool's output, several requests of the client belong to it; each reports only the
+tokens since the request before.
 """
 
 from __future__ import annotations
@@ -25,9 +26,7 @@ def usage_of(tokens: StreamTokens) -> Usage:
 
 
 class TurnUsage:
-    """Counts the tokens of one turn of the program, and the part of them that belongs to the client's current
-    request.
-    """
+    """Counts the tokens of one turn of the program, and those of them that belong to the client's current request."""
 
     def __init__(self) -> None:
         self._calls = Usage()
@@ -43,20 +42,20 @@ class TurnUsage:
         self._begun = StreamTokens()
 
     def begin_request(self) -> None:
-        """Starts counting for the next request of the client in the same turn. `request` no longer includes earlier
-        tokens.
+        """Sets the tokens of the client's current request to 0. Called when the client's next request continues the
+        same turn.
         """
         self._before = self._calls
 
     def call_began(self, tokens: StreamTokens | None) -> None:
-        """Records that a model call has started. `tokens` are the counts of its start event, which has those of the
-        input; None if the event has none.
+        """Records the beginning of a model call. `tokens` is the `usage` of its `message_start` event, which has
+        the input tokens; None if the event has none.
         """
         self._begun = tokens or StreamTokens()
 
     def call_ended(self, tokens: StreamTokens | None) -> Usage:
-        """Adds the tokens of a model call that has ended, and returns them. Counts that `tokens` lacks are those of
-        the start, as all are if it is None.
+        """Adds the tokens of a model call that has ended, and returns them. `tokens` is the `usage` of its
+        `message_delta` event; counts that it does not have are taken from `message_start`. None: all are.
         """
         begun, last = self._begun, tokens or StreamTokens()
         self._begun = StreamTokens()
@@ -73,8 +72,8 @@ class TurnUsage:
         return usage
 
     def turn_ended(self, tokens: StreamTokens | None) -> None:
-        """Replaces the sum of the model calls by the total in the turn's result, if that is larger: it is, if a
-        call broke off. None: the result has no total.
+        """Replaces the sum of the model calls by the total in the turn's `result`, if that is larger. This is the
+        case if a model call broke off. `tokens` is None if the `result` has no total.
         """
         if tokens is None:
             return

@@ -1,3 +1,3 @@
-"""The parts that all agents that run Codex share: finding the binary, its release, its home, its model catalog and
-its sandbox.
+"""The parts that are common to all agents that run Codex: its binary, release, home folder, model catalog and
+sandbox.
 """

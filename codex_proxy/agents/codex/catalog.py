@@ -1,17 +1,18 @@
-"""The models that the installed Codex knows: the list for clients, and a patched catalog for plain-model turns.
+"""The models of the installed Codex: the list for clients, and a patched catalog file for plain-model turns (in
+which Codex only calls the model).
 
-Input: the JSON that `codex debug models --bundled` prints. Output: `published_models`, what a client may know of
-each model, and `plain_catalog`, the text of a file for Codex's setting `model_catalog_json`. No file is read or
+Input: the JSON that `codex debug models --bundled` prints. Output: `published_models`, the properties of each model
+for clients, and `plain_catalog`, the text of a file for Codex's setting `model_catalog_json`. No file is read or
 written.
 
-The catalog is patched because the bundled entries put a client's tools behind a JavaScript tool (`code_mode_only`),
-add tools of the agent, cut tool outputs, and let Codex summarise a long history without telling the client. No
-switch turns these off; only a model's own entry does. The file is given with `-c model_catalog_json` when a process
-starts: 0.163 ignores it per thread.
+The catalog is patched because its entries put a client's tools behind a JavaScript tool (`code_mode_only`), add
+tools of the agent, cut tool outputs, and let Codex summarise a long history without informing the client. No
+command-line switch turns these off; only a model's own entry does. A process gets the file with `-c
+model_catalog_json` at its start, because release 0.163 ignores the setting in `thread/start`.
 
-Raises `CatalogError` (a `ValueError`) that names the entry and the field. A missing field that should be patched is
-an error, too, because the patch would have no effect if the field was renamed. Fields that earlier releases never
-had may be missing.
+Raises `CatalogError` (a `ValueError`) that names the entry and the field. It is also raised if a field that the
+patch changes is missing, because the field may have been renamed, and the patch would then have no effect. Fields
+that only later releases have may be missing.
 """
 
 from collections.abc import Iterable
@@ -63,11 +64,11 @@ _OPTIONAL: Final[dict[str, tuple[type, ...]]] = {
 
 
 class CatalogError(ValueError):
-    """The catalog of the installed Codex has an unknown shape. The text names the entry and the field."""
+    """The model catalog of the installed Codex has an unknown form. The text names the entry and the field."""
 
 
 class CatalogModel(msgspec.Struct, frozen=True):
-    """A model as the catalog of the installed Codex describes it, before this server patches the catalog."""
+    """A model in the catalog of the installed Codex, before this server patches the catalog."""
 
     slug: str
     display_name: str
@@ -88,7 +89,9 @@ class CatalogModel(msgspec.Struct, frozen=True):
 
 
 def published_models(bundled: bytes | dict[str, Any]) -> tuple[CatalogModel, ...]:
-    """Returns every model of the bundled catalog, hidden ones included, in Codex's order."""
+    """Returns every model of the bundled catalog in its order, hidden ones included. `bundled` is the catalog's
+    JSON, or the decoded value. Raises `CatalogError`.
+    """
     return tuple(
         CatalogModel(
             slug=entry["slug"],
@@ -108,13 +111,14 @@ def published_models(bundled: bytes | dict[str, Any]) -> tuple[CatalogModel, ...
 def plain_catalog(
     bundled: bytes | dict[str, Any], *, extra_slugs: Iterable[str] = (), lite: bool | None = None
 ) -> bytes:
-    """Returns the catalog of plain-model processes, as JSON. `bundled` is the catalog that the binary prints.
+    """Returns the patched catalog for processes of plain-model turns, as JSON. `bundled` is the JSON that the
+    binary prints, or the decoded value. Raises `CatalogError`.
 
-    `extra_slugs` are models of a custom provider that Codex does not know. Without an entry they would run with
-    fallback values and a warning, so each gets an entry. `lite` sets `use_responses_lite` on every model: true
-    sends tools as an input item and `parallel_tool_calls: false`; false sends the usual `tools` array; None keeps
-    what the binary has. The extra models then get the usual shape, because a custom provider is expected to speak
-    the public API.
+    `extra_slugs` are names of models that Codex does not know, of a provider in the user's config.toml. Each gets
+    an entry, because Codex would otherwise use fallback values and print a warning. `lite` is the value of
+    `use_responses_lite` for every model. True: the tools are sent as an input item, with `parallel_tool_calls:
+    false`; False: they are sent in the usual `tools` array; None: the value in the catalog is kept, and is False
+    for `extra_slugs`, because a user's provider is expected to support the public API.
     """
     entries = _entries(bundled)
     known = {entry["slug"] for entry in entries}
@@ -130,8 +134,8 @@ def _plain(entry: dict[str, Any], lite: bool | None) -> dict[str, Any]:
 
 
 def _custom(template: dict[str, Any], slug: str, lite: bool) -> dict[str, Any]:
-    """Returns an entry for a model (`slug`) that Codex does not know, with the fields of `template` but without its
-    descriptions. `lite`: its `use_responses_lite`.
+    """Returns an entry for the model `slug`, which Codex does not know: the fields of the entry `template`, without
+    its descriptions. `lite` is the value of `use_responses_lite`.
     """
     return template | {
         "slug": slug,
@@ -152,8 +156,9 @@ def _custom(template: dict[str, Any], slug: str, lite: bool) -> dict[str, Any]:
 
 
 def _entries(bundled: bytes | dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the entries of the models in `bundled`, the JSON that the binary prints, or its value. Raises
-    `CatalogError` for an entry without a needed field, or with a field of another type.
+    """Returns the entries of the models in `bundled`, which is the JSON that the binary prints, or the decoded
+    value. Raises `CatalogError` if it has no list of models, or an entry lacks a needed field or has one of another
+    type.
     """
     if isinstance(bundled, bytes):
         try:

@@ -1,7 +1,7 @@
-"""The checks of `doctor` for Codex: its program, its release, its protocol, the sign-in and the sandbox.
+"""The checks of the command `codex-proxy doctor` for Codex: its program, release, protocol, sign-in and sandbox.
 
-No model is asked. Codex is started in temporary folders and in the home that it is signed in to; the state folder of
-the server is not changed.
+The model is not called. Codex is started with temporary folders, and with the user's Codex home for the sign-in;
+the state folder of the server is not changed.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ SANDBOX_ADVICE = (
 
 
 async def codex_checks(context: AgentContext, agent: Literal["auto"] | Dialect) -> list[Check]:
-    """Returns the checks of program, release, protocol, sign-in and sandbox. A check that depends on a failed one
-    is left out. If there is no Codex, the only check is a failed one.
+    """Returns the checks of program, release, protocol, sign-in and sandbox. After a failed check, those that
+    depend on it are left out. If there is no Codex, returns only one failed check. `agent` is the agent in the
+    settings, which determines the protocol.
     """
     settings, environ = context.settings, context.environ
     search_path = environ.get("PATH", os.defpath)
@@ -75,7 +76,9 @@ async def codex_checks(context: AgentContext, agent: Literal["auto"] | Dialect) 
 
 
 def version_check(version: Version) -> Check:
-    """Returns the check of the release: which it is, and how many tests failed with it. It is always `ok`."""
+    """Returns the check of the release: its number, and how many of this project's tests failed with it. Its status
+    is always `ok`.
+    """
     failed, newest = TESTED_RELEASES.get(version), str(NEWEST_TESTED)
     facts: dict[str, Fact] = {
         "version": str(version),
@@ -91,8 +94,9 @@ def version_check(version: Version) -> Check:
 
 
 def protocol_check(protocol: Protocol) -> Check:
-    """Returns the check of the protocol by which Codex is driven, and of the capabilities that this release lacks.
-    It is `failed` if this server cannot drive the release, and a warning if a capability is lacking.
+    """Returns the check of the protocol by which this server drives Codex, and of the capabilities that the release
+    lacks. Its status is `failed` if this server cannot drive the release, `warning` if capabilities are lacking,
+    else `ok`.
     """
     if protocol.fault:
         return Check(name="protocol", status="failed", message=protocol.fault, advice=protocol.fault)
@@ -150,9 +154,10 @@ def _is_script(path: str) -> bool:
 async def sign_in_and_sandbox_checks(
     program: str, dialect: Dialect, settings: Settings, environ: Mapping[str, str]
 ) -> list[Check]:
-    """Returns the checks of the sign-in and of the sandbox, for a program that this server can drive. A config.toml
-    that cannot be read is a failed check, and the only one. Only app-server is asked; for other dialects the
-    sign-in's file is looked for, and the sandbox is not checked.
+    """Returns the checks of the sign-in and of the sandbox, for a program that this server can drive. With
+    `codex-app-server`, Codex is asked whether the user is signed in, and runs a command in its sandbox; with the
+    other protocols only the sign-in's file is looked for, and the sandbox is not checked. If the user's config.toml
+    cannot be read, returns only a failed check.
     """
     config = settings.codex_home / "config.toml"
     try:
@@ -167,8 +172,8 @@ async def sign_in_and_sandbox_checks(
 
 
 def file_sign_in(settings: Settings, provider: ProviderConfig) -> Check:
-    """Returns the check whether a sign-in is on disk, for a Codex that cannot be asked: `ok` if there is one or the
-    provider is a custom one, else a warning.
+    """Returns the check of whether the file of a sign-in exists. Used if Codex cannot be asked. Its status is `ok`
+    if the file exists or the provider is one of the user's own, else `warning`.
     """
     file = settings.codex_home / "auth.json"
     if provider.custom or file.is_file():
@@ -180,8 +185,10 @@ def file_sign_in(settings: Settings, provider: ProviderConfig) -> Check:
 async def sign_in(
     program: str, provider: ProviderConfig, settings: Settings, environ: Mapping[str, str], folder: str
 ) -> Check:
-    """Starts an app-server, asks it who is signed in (`account/read`), and ends it. Returns the check: `failed` if
-    nobody is signed in or Codex does not start, a warning if a variable that the provider needs is not set.
+    """Starts an app-server in the user's Codex home, asks it who is signed in (`account/read`), and ends it.
+    Returns the check: `failed` if nobody is signed in or Codex does not start, else `ok`. If an environment
+    variable that the provider needs is not set, starts nothing and returns a `warning`. `folder` is the working
+    folder.
     """
     home = settings.codex_home
     facts: dict[str, Fact] = {"provider": provider.id, "codex_home": str(home)}
@@ -215,7 +222,7 @@ async def sign_in(
 
 
 def login_command(program: str, settings: Settings, environ: Mapping[str, str]) -> str:
-    """Returns the command with which the user signs in to the Codex home that the server uses."""
+    """Returns the shell command with which the user signs in to the Codex home that the server uses."""
     on_path = shutil.which("codex", path=environ.get("PATH", os.defpath)) is not None
     home = ""
     if "codex_home" in settings.model_fields_set and not environ.get("CODEX_HOME"):
@@ -224,8 +231,8 @@ def login_command(program: str, settings: Settings, environ: Mapping[str, str]) 
 
 
 async def sandbox(program: str, settings: Settings, environ: Mapping[str, str], folder: str) -> Check:
-    """Runs a command in Codex's sandbox, with `folder` as its Codex home, and returns the check whether that works
-    here: a warning if it does not, or if the settings use no sandbox.
+    """Runs a command in Codex's sandbox, with `folder` as the Codex home, and returns the check of whether that
+    works on this machine. Its status is `warning` if it does not, or if the settings use no sandbox; else `ok`.
     """
     bubblewrap = shutil.which("bwrap", path=environ.get("PATH", os.defpath))
     facts: dict[str, Fact] = {"sandbox": settings.sandbox, "bubblewrap": bubblewrap}

@@ -1,10 +1,10 @@
-"""Locks on Codex's files, for all servers that share a state folder.
+"""Locks on Codex's files, for all servers that use the same state folder.
 
-- A new release creates its database at its first start, and fails if two processes do so at once. So they start one
-  after the other (`first_start_lock`), until a file records that the release has started there.
-- A temporary home for a question to the binary (`private_home`) is removed after use. Its user holds a lock on the
-  folder, which the system releases when the process ends. If the process was killed, the next start finds the
-  folder without a lock and removes it.
+- A new release of Codex creates its database at its first start, and fails if two processes do so at once. So
+processes start one after the other (`first_start_lock`) until a file records that the release has started with this
+state folder. - A temporary Codex home (`private_home`), in which the binary answers a question, is removed after
+use. Its user holds a lock on the folder, which the operating system releases when the process ends. If the process
+was killed, the next start of the server finds the folder without a lock, and removes it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ ms."""
 
 @asynccontextmanager
 async def first_start_lock(mark: str, within: float) -> AsyncIterator[None]:
-    """Runs the body of the `with` under a lock if the file `mark` does not exist, so that only one process at a
-    time starts a new release. Creates the file when the body has succeeded.
+    """Context manager that runs its body under a lock if the file `mark` does not exist, so that only one process
+    at a time starts a new release of Codex. Creates the file if the body raises nothing.
 
-    Waits for the lock for at most `within` seconds, and then runs the body anyway, because the other process must
-    be stuck. Needs no lock if `mark` is empty.
+    Waits for the lock for at most `within` seconds, and then runs the body without it, because the process that
+    holds it must be stuck. Uses no lock if `mark` is empty.
     """
     if not mark or _exists(mark):
         yield
@@ -64,7 +64,7 @@ PREFIX = "home-"
 
 @contextmanager
 def private_home(state: str) -> Iterator[str]:
-    """Creates a new, empty folder in the state folder, and removes it at the end of the `with`."""
+    """Context manager that creates a new, empty folder in the state folder `state`, and removes it at the end."""
     folder, lock = _new_home(state)
     try:
         yield folder
@@ -74,7 +74,7 @@ def private_home(state: str) -> Iterator[str]:
 
 
 def remove_left_homes(state: str) -> None:
-    """Removes those folders of `private_home` in the state folder `state` that killed processes have left."""
+    """Removes the folders of `private_home` that killed processes have left in the state folder `state`."""
     for folder in Path(state).glob(f"{PREFIX}*"):
         lock = _lock(str(folder))
         if lock is not None:

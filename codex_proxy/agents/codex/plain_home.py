@@ -1,9 +1,9 @@
-"""Creates the files for plain-model processes in the state folder: a Codex home, a patched catalog, and an empty
-folder.
+"""Creates the files for processes of plain-model turns in the state folder: a Codex home, a patched model catalog,
+and an empty working folder.
 
-The home has the user's sign-in and provider and nothing else of the user's (planned by `shadow_home`). The catalog
-is the binary's, patched (by `catalog`); the binary is asked for it once for each release. Nothing is written to the
-user's own home.
+The home has the user's sign-in and model provider, and nothing else of the user's Codex home (see `shadow_home`).
+The catalog is the binary's, patched (see `catalog`); the binary prints it once for each release. Nothing is written
+to the user's Codex home.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def make_empty_folder(state: str) -> Path:
 
 
 def user_config(codex_home: str) -> tuple[str, ShadowHome]:
-    """Returns the text of the user's config.toml (empty if there is none) and the shadow home that is planned from
-    it. Raises `Fault` if the file cannot be read or is invalid.
+    """Returns the text of the config.toml in the user's Codex home (empty if there is none), and the shadow home
+    that is made from it. Raises `Fault` if the file cannot be read or is invalid.
     """
     config = Path(codex_home) / "config.toml"
     try:
@@ -44,8 +44,8 @@ def user_config(codex_home: str) -> tuple[str, ShadowHome]:
 
 
 def make_shadow_home(state: str, codex_home: str, shadow: ShadowHome) -> Path:
-    """Creates the Codex home of plain-model turns in the state folder `state`, with the files in `shadow`, and
-    returns its path. `codex_home` is the user's own home.
+    """Creates the Codex home of plain-model turns in the state folder `state`, with the config.toml and links in
+    `shadow`, and returns its path. `codex_home` is the user's Codex home, to which the links lead.
     """
     name = hashlib.sha256(os.fsencode(os.path.realpath(codex_home))).hexdigest()[:16]
     home = Path(state) / "homes" / name
@@ -61,14 +61,17 @@ def _bundled_file(state: str, version: Version) -> Path:
 
 
 async def bundled_catalog(program: str, state: str, version: Version, base: Mapping[str, str]) -> bytes:
-    """Returns the catalog of the binary. It is read from the state folder `state`, or asked of the binary, in the
-    environment `base`, if that folder has no catalog of this release. Raises `Fault` if the binary cannot be run.
+    """Returns the JSON of the binary's model catalog: from the state folder `state` if it has the catalog of this
+    release, else from the binary, which is run with the environment `base`. Raises `Fault` if the binary cannot be
+    run.
     """
     return _kept_catalog(state, version) or await _ask_for_catalog(program, state, base)
 
 
 def _kept_catalog(state: str, version: Version) -> bytes:
-    """Returns the catalog of this release in the state folder; empty if there is none."""
+    """Returns the JSON of the catalog of this release in the state folder; empty if there is none, or it cannot be
+    used.
+    """
     make_folder(Path(state) / "catalogs")
     file = _bundled_file(state, version)
     try:
@@ -88,9 +91,10 @@ async def _ask_for_catalog(program: str, state: str, base: Mapping[str, str]) ->
 def write_catalog(
     state: str, version: Version, lite: bool | None, config: str, bundled: bytes
 ) -> tuple[Path, tuple[CatalogModel, ...]]:
-    """Writes the patched catalog to the state folder `state`. `lite`: see `plain_catalog`; `config` is the text of
-    the user's config.toml, whose model gets an entry, too. Returns the path of the file, and the models of the
-    bundled catalog. Raises `Fault` for a catalog that cannot be patched.
+    """Writes the patched catalog to the state folder `state`, and the JSON from which it is made (`bundled`).
+    Returns the path of the patched file, and the models of the bundled catalog. `lite`: see `plain_catalog`.
+    `config` is the text of the user's config.toml; the model in it gets an entry, too. Raises `Fault` if the
+    catalog cannot be patched.
     """
     bundled_file = _bundled_file(state, version)
     try:
@@ -109,7 +113,9 @@ def write_catalog(
 
 
 def _write(file: Path, content: bytes) -> None:
-    """Replaces a file in one step, unless its content is the same already. Another server may be reading it."""
+    """Replaces a file in one step, because another server may be reading it. Does nothing if its content is the
+    same.
+    """
     if file.exists() and file.read_bytes() == content:
         return
     with replacing(file) as new:
@@ -117,7 +123,7 @@ def _write(file: Path, content: bytes) -> None:
 
 
 def _link(target: Path, link: Path) -> None:
-    """Makes or replaces a symbolic link in one step. It may lead to a file that does not exist yet."""
+    """Creates or replaces a symbolic link to `target` in one step. The target need not exist yet."""
     if link.is_symlink() and Path(os.readlink(link)) == target.absolute():
         return
     with tempfile.TemporaryDirectory(dir=link.parent, prefix=".new-") as folder:

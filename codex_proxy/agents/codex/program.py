@@ -1,8 +1,8 @@
-"""The Codex binary: finds it, knows its releases, and runs short commands such as `codex --version`.
+"""The Codex binary: finds it, reads its release, and runs short commands such as `codex --version`.
 
-The binary is the one that the operator names, the one on PATH, or the one of the extra `[codex]`. npm's package
-puts a Node program on PATH, which starts the native binary. That costs 30 ms and 43 MiB for each child, and leaves
-the binary running when it is killed, so the native binary is used instead.
+The binary is the one in the settings, else the one on PATH, else the one of the extra `[codex]` of this package.
+npm's package puts a Node program on PATH, which starts the native binary. The Node program takes 30 ms and 43 MiB
+for each child, and if it is killed, the binary goes on running; so the native binary is used instead.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def find_codex(named: str | None, search_path: str) -> str | None:
-    """Returns the path of the `codex` program to start; None if there is none. `named`: the program in the
-    settings, whose existence is not checked, since starting it reports an error; None: it is searched for in
-    `search_path` (a PATH), then in the Python package with the binary.
+    """Returns the path of the `codex` program to start; None if there is none. `named` is the program in the
+    settings; whether it exists is not checked, since starting it reports an error. If it is None, the program is
+    searched for in `search_path` (the value of PATH), then in the Python package of the extra `[codex]`.
     """
     if named:
         program = os.path.expanduser(named)
@@ -52,13 +52,14 @@ def find_codex(named: str | None, search_path: str) -> str | None:
 
 
 def _absolute(program: str) -> str:
-    """Returns a relative path as an absolute one, because children start in other folders. A bare name stays as it
-    is."""
+    """Returns a relative path as an absolute one, because children start in other folders. A name without a `/` is
+    returned unchanged.
+    """
     return os.path.abspath(program) if os.sep in program else program
 
 
 def bundled_codex() -> str | None:
-    """Returns the binary that the extra `[codex]` installed; None where it is not installed."""
+    """Returns the path of the binary that the extra `[codex]` installs; None if it is not installed."""
     if importlib.util.find_spec("codex_cli_bin") is None:
         return None
     from codex_cli_bin import bundled_codex_path
@@ -70,8 +71,8 @@ def bundled_codex() -> str | None:
 
 
 def native_of(program: str) -> str:
-    """Returns the native binary for a Node wrapper; `program` itself if it is not a wrapper, or if no native binary
-    is found.
+    """Returns the path of the native binary that npm's Node program `program` starts. Returns `program` itself if
+    it is no Node program, or if no native binary is found.
     """
     path = Path(os.path.realpath(program))
     if not path.is_file() or not _is_node_program(path):
@@ -85,7 +86,7 @@ def native_of(program: str) -> str:
 
 
 def _machine() -> str:
-    """Returns the name of this machine's architecture in Rust's spelling."""
+    """Returns the name of this machine's architecture as Rust spells it, such as `x86_64` or `aarch64`."""
     name = platform.machine().lower()
     return MACHINES.get(name, name)
 
@@ -100,7 +101,7 @@ def _is_node_program(path: Path) -> bool:
 
 
 class Version(NamedTuple):
-    """A release of Codex, without a pre-release suffix."""
+    """The number of a release of Codex, without a pre-release suffix."""
 
     major: int
     minor: int
@@ -114,10 +115,9 @@ _VERSION = re.compile(r"(?:^codex-cli |^[^/\n]*/)(\d+)\.(\d+)\.(\d+)", re.MULTIL
 
 
 def version_from(text: str) -> Version | None:
-    """Returns the release in the output of ``codex --version`` (``codex-cli 0.163.0``) or in a ``userAgent``
-    (``name/0.163.0``).
-
-    Other lines before it (warnings of Codex) are ignored. Returns None if there is no version.
+    """Returns the release in the output of `codex --version` (`codex-cli 0.163.0`), or in the `userAgent` of an
+    app-server (`name/0.163.0`). Lines before it (warnings of Codex) are ignored. Returns None if there is no
+    release.
     """
     found = _VERSION.search(text)
     return Version(*(int(part) for part in found.groups())) if found else None
@@ -148,7 +148,9 @@ NOT_SIGNED_IN = Failure(
 
 
 async def find_version(program: str, environment: Mapping[str, str]) -> Version:
-    """Returns the release that `codex --version` prints. Raises `Fault` if it prints none."""
+    """Runs `codex --version` and returns the release that it prints. Raises `Fault` if it prints none, or cannot be
+    run.
+    """
     text = await output_of((program, "--version"), dict(environment))
     version = version_from(text.decode(errors="replace"))
     if version is None:
@@ -157,7 +159,7 @@ async def find_version(program: str, environment: Mapping[str, str]) -> Version:
 
 
 class _Output:
-    """Keeps what a child prints, up to a limit."""
+    """Collects what a child prints to stdout, up to about `ANSWER_BYTES`, and its exit."""
 
     def __init__(self) -> None:
         self.out = bytearray()
@@ -172,8 +174,8 @@ class _Output:
 
 
 async def output_of(command: tuple[str, ...], environment: dict[str, str]) -> bytes:
-    """Runs a short command and returns what it prints. Raises `Fault` if it fails or does not end. Leaves no
-    process.
+    """Runs a short command with this environment, and returns what it prints to stdout. Raises `Fault` if it cannot
+    be started, fails, or does not end within `ASK_SECONDS`. The process is ended in any case.
     """
     output = _Output()
     try:
@@ -195,7 +197,9 @@ async def output_of(command: tuple[str, ...], environment: dict[str, str]) -> by
 
 
 def _reason(exit: Exit) -> str:
-    """Returns why a command failed, from its stderr: the paragraph that begins with an error, else the last line."""
+    """Returns why a command failed: from its stderr the paragraph that begins with `error: `, else the last line;
+    if stderr is empty, the exit code or signal.
+    """
     said = exit.stderr_tail.strip()
     error = re.search(r"^error: .*(?:\n.+)*", said, re.MULTILINE | re.IGNORECASE)
     if said:
@@ -204,5 +208,7 @@ def _reason(exit: Exit) -> str:
 
 
 def misconfigured(message: str) -> Fault:
-    """Returns the fault of an agent that cannot be used on this machine. `message` says what to change."""
+    """Returns a `Fault` of the kind AGENT_MISCONFIGURED, for an agent that cannot be used on this machine.
+    `message` explains what to change.
+    """
     return Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))

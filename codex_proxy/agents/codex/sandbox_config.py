@@ -1,10 +1,11 @@
-"""The switches of an agent process that limit what Codex's commands may do to files.
+"""The `-c` switches of an agent process that limit which files Codex's commands may read and write.
 
-Input: the text of the user's config.toml and the paths that the server protects. Output: `-c` pairs. No IO.
+Input: the text of the user's config.toml, and the paths that the server protects. Output: pairs of a configuration
+key and a TOML value. No IO.
 
-Codex has two ways. Sandbox modes are the older one; turns whose reading is not limited use them. A *permission
-profile* can also name paths that no command may read, but Codex then reads the project's files through its sandbox,
-which takes 0.2 s and more for each new thread.
+Codex limits commands by one of two mechanisms. *Sandbox modes* limit writing only. *Permission profiles* can also
+name paths that no command may read, but Codex then reads the project's files through its sandbox, which takes 0.2 s
+or more for each new thread; so only turns whose reading is limited use them.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ class WorkspaceWrite(msgspec.Struct, frozen=True):
 
 
 def workspace_write(config_toml: str) -> WorkspaceWrite:
-    """Reads the table from the user's config.toml; an empty text means that there is no file. Raises `ConfigError`
-    if the text is not TOML, or the table or its `writable_roots` have the wrong type; a flag of another type counts
-    as False.
+    """Reads the table `[sandbox_workspace_write]` from the text of the user's config.toml, which is empty if there
+    is no file. Raises `ConfigError` if the text is not TOML, or the table or its `writable_roots` have the wrong
+    type. A flag that is not a boolean counts as False.
     """
     table = table_of(parse_config(config_toml), "sandbox_workspace_write")
 
@@ -47,8 +48,8 @@ def workspace_write(config_toml: str) -> WorkspaceWrite:
 
 
 def workspace_write_pairs(policy: WorkspaceWrite) -> list[tuple[str, str]]:
-    """Returns the whole table as keys and TOML values for ``-c``. These override a project's own config.toml, so
-    that a project cannot widen the sandbox.
+    """Returns the settings of the table as pairs of a key and a TOML value for `-c`. These override a project's own
+    config.toml, so that a project cannot widen the sandbox.
     """
     prefix = "sandbox_workspace_write"
     return [
@@ -68,11 +69,11 @@ def _bool(value: bool) -> str:
 
 
 class Profiles(msgspec.Struct, frozen=True):
-    """The permission profiles of an agent process: the sandboxes of its turns, with the paths that no command may
-    read.
+    """The permission profiles of an agent process: one for each sandbox of its turns, with the paths that no
+    command may read (`denied`) and the user's settings for writing (`policy`).
 
-    `name` must be impossible to guess: Codex merges tables, so a project's own config.toml could add to a profile
-    whose name it knows.
+    `name` is the beginning of the profiles' names. It must be impossible to guess: Codex merges tables, so a
+    project's own config.toml could change a profile whose name it knows.
     """
 
     name: str
@@ -80,14 +81,14 @@ class Profiles(msgspec.Struct, frozen=True):
     policy: WorkspaceWrite = WorkspaceWrite()
 
     def of(self, sandbox: Sandbox) -> str | None:
-        """Returns the profile's name for a sandbox; None for `danger-full-access`, which needs none."""
+        """Returns the name of the profile for a sandbox; None for `danger-full-access`, which has no profile."""
         if sandbox == "danger-full-access":
             return None
         return f"{self.name}_{'read' if sandbox == 'read-only' else 'write'}"
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Returns the keys and TOML values for ``-c`` that define the profiles. Codex requires a default profile;
-        each thread chooses its own.
+        """Returns the pairs of a key and a TOML value for `-c` that define the profiles, and the read-only one as
+        the default, which Codex requires. Each thread chooses its own.
         """
         read, write = self.of("read-only"), self.of("workspace-write")
         return [
@@ -109,7 +110,7 @@ class Profiles(msgspec.Struct, frozen=True):
 
 
 def denied_paths(paths: Sequence[str]) -> tuple[str, ...]:
-    """Returns the paths without those that lie in another one of them."""
+    """Returns the paths in sorted order, without those that lie in another one of them."""
     kept: list[str] = []
     for path in sorted(set(paths)):
         if not any(path.startswith(folder.rstrip("/") + "/") for folder in kept):
@@ -118,5 +119,7 @@ def denied_paths(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def toml_string(text: str) -> str:
-    """Returns `text` as a TOML basic string. JSON's escapes are valid in TOML, but TOML also escapes DEL."""
+    """Returns `text` as a TOML basic string, with the quotes. JSON's escapes are valid in TOML, but TOML also
+    escapes DEL.
+    """
     return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")

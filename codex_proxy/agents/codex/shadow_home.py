@@ -1,14 +1,14 @@
-"""The Codex home of plain-model processes: the user's sign-in and model provider, and nothing else of the user's
-home.
+"""The Codex home of plain-model processes (the *shadow home*): the user's sign-in and model provider, and nothing
+else of the user's own Codex home.
 
-Input: the text of the user's config.toml. Output: a `ShadowHome`, which holds the text of the new config.toml, the
-links to make, and what the provider needs. No file is written here. The folder must contain no `sessions/`: where
-Codex finds that folder, every `thread/start` is slower.
+Input: the text of the user's config.toml. Output: a `ShadowHome`: the text of the new config.toml, the files to
+link, and the properties of the model provider. No file is written here. The new home must contain no folder
+`sessions`, because Codex would then need longer for every `thread/start`.
 
-The user's own home cannot be used, because its AGENTS.md, `developer_instructions` and MCP servers would reach the
-model whatever switches a process is started with.
+The user's own home cannot be used, because the model would get its AGENTS.md, `developer_instructions` and MCP
+servers, whatever switches a process is started with.
 
-Raises `ConfigError` (a `ValueError`) that names the line, or the key with a value of the wrong type.
+Raises `ConfigError` (a `ValueError`), whose text names the line, or the key with a value of the wrong type.
 """
 
 import tomllib
@@ -43,15 +43,16 @@ shadow home removes only the link."""
 
 
 class ConfigError(ValueError):
-    """The user's config.toml cannot be used. The text says where and why."""
+    """The user's config.toml cannot be used. The text names the line or the key, and the reason."""
 
 
 class ProviderConfig(msgspec.Struct, frozen=True):
     """The model provider in a Codex home.
 
-    `custom` is true for a provider that the user defined; only those accept a number of retries. `env_names` are the
-    environment variables with its keys and headers: the child needs them, and its shells must not have them.
-    `shell_exclude` is the user's own list of variables that shells do not get, which a start switch would replace.
+    `custom` is True for a provider that the user has defined; only for such a provider can the number of retries be
+    set. `env_names` are the environment variables with its keys and headers: the Codex process needs them, and the
+    shells that it starts must not have them. `shell_exclude` is the user's own list of variables that these shells
+    do not get, which must be repeated in a start switch, because the switch replaces the list.
     """
 
     id: str = DEFAULT_PROVIDER
@@ -65,10 +66,11 @@ class ProviderConfig(msgspec.Struct, frozen=True):
 
 
 class ShadowHome(msgspec.Struct, frozen=True):
-    """The Codex home of plain-model processes, as a plan: the text of its config.toml, and the files in the user's
-    home to which it has links (`links`).
+    """The content of the Codex home of plain-model processes: the text of its config.toml, and the names of the
+    files that are links to those in the user's Codex home (`links`).
 
-    `notices` are sentences for the operator about settings that could not be copied.
+    `provider` is the model provider. `notices` are sentences for the operator about settings that could not be
+    copied.
     """
 
     config_toml: str
@@ -78,7 +80,7 @@ class ShadowHome(msgspec.Struct, frozen=True):
 
 
 def plan_shadow_home(config_toml: str) -> ShadowHome:
-    """Returns the shadow home for a user's config.toml; an empty text means that there is no file. Raises
+    """Returns the shadow home for the text of a user's config.toml, which is empty if there is no file. Raises
     `ConfigError` if the text is not TOML, or a field of the provider has the wrong type.
     """
     config = parse_config(config_toml)
@@ -93,14 +95,14 @@ def plan_shadow_home(config_toml: str) -> ShadowHome:
 
 
 def provider_config(config_toml: str) -> ProviderConfig:
-    """Returns the provider in the user's config.toml, for processes that run in the user's own home. Raises
-    `ConfigError` if the text is not TOML, or a field of the provider has the wrong type.
+    """Returns the model provider in the text of the user's config.toml, for processes that run in the user's own
+    Codex home. Raises `ConfigError` if the text is not TOML, or a field of the provider has the wrong type.
     """
     return _provider(parse_config(config_toml))
 
 
 def parse_config(text: str) -> dict[str, Any]:
-    """Parses a config.toml. Raises `ConfigError` if it is not TOML."""
+    """Parses the text of a config.toml. Raises `ConfigError` if it is not TOML."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as fault:
@@ -140,8 +142,8 @@ def _env_names(provider: dict[str, Any], identity: str) -> tuple[str, ...]:
 
 
 def table_of(parent: dict[str, Any], key: str, prefix: str = "") -> dict[str, Any]:
-    """Returns the table `key` in the table `parent` of a config.toml, an empty one if it is missing. Raises
-    `ConfigError` if it is not a table. `prefix` is put before the key in messages.
+    """Returns the table `key` in the table `parent` of a config.toml; an empty one if it is missing. Raises
+    `ConfigError` if it is not a table; the message has `prefix` before the key.
     """
     value = parent.get(key, {})
     if not isinstance(value, dict):
@@ -150,8 +152,8 @@ def table_of(parent: dict[str, Any], key: str, prefix: str = "") -> dict[str, An
 
 
 def strings_of(values: Any, where: str) -> tuple[str, ...]:
-    """Returns `values` as strings. Raises `ConfigError`, which names the key `where`, if it is not a list of
-    strings.
+    """Returns `values` as a tuple. Raises `ConfigError`, whose text contains the key `where`, if it is not a list
+    of strings.
     """
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise ConfigError(f"config.toml: {where} is not made of strings")
@@ -159,8 +161,9 @@ def strings_of(values: Any, where: str) -> tuple[str, ...]:
 
 
 def shell_exclude(provider: ProviderConfig, hidden: Iterable[str]) -> tuple[str, ...]:
-    """Returns the names of variables that the agent's shells must not get: those in the user's list, the provider's
-    keys, and `hidden`. Empty if the user's list need not be changed.
+    """Returns the names of the variables that the agent's shells must not get: those in the user's list, those with
+    the provider's keys, and `hidden`. Empty if only those in the user's list are left, so that Codex needs no new
+    list.
     """
     ours = (*provider.env_names, *hidden)
     return tuple(dict.fromkeys((*provider.shell_exclude, *ours))) if ours else ()

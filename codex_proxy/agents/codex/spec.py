@@ -1,5 +1,5 @@
-"""The parts that the specs of all agents that run Codex share: finding its program, its protocol, and its model
-provider.
+"""The parts that are common to the declarations of all agents that run Codex: finding its program, its protocol,
+and its model provider.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ EXEC_INSTEAD = (
 
 
 def codex_program(context: AgentContext) -> str:
-    """Returns the path of the Codex to start. Raises `NoAgentError` if none is found."""
+    """Returns the path of the Codex program to start. Raises `NoAgentError` if none is found."""
     from codex_proxy.agents.codex.program import find_codex
 
     program = find_codex(context.settings.codex_bin, context.environ.get("PATH", os.defpath))
@@ -59,7 +59,7 @@ def codex_program(context: AgentContext) -> str:
 
 
 class Protocol(msgspec.Struct, frozen=True):
-    """The protocol by which an installed Codex is driven, or why none can be used."""
+    """The protocol by which this server drives an installed Codex (`agent` is the agent for it), or why it cannot."""
 
     agent: Dialect
     check: BinaryCheck | None = None
@@ -78,8 +78,9 @@ async def protocol_of(
     check: Callable[[], Awaitable[BinaryCheck]],
     environment: Mapping[str, str],
 ) -> Protocol:
-    """Returns the protocol of the agent that the operator has named; for `auto`, the first one that the program
-    supports. `check` asks the program what its app-server supports.
+    """Returns the protocol of `agent`, the agent in the settings; for `auto`, the first one of app-server, proto
+    and exec that the program supports. If it does not support the protocol, the result's `fault` says so. `check`
+    asks the program what its app-server supports, and may raise `Fault`. `environment` is that of the program.
     """
     if agent == "codex-proto":
         spoken = await speaks_proto(program, environment)
@@ -103,7 +104,9 @@ async def protocol_of(
 
 
 async def speaks_proto(program: str, environment: Mapping[str, str]) -> bool:
-    """Whether the program has the command `codex proto`. A program without it would take the word as a prompt."""
+    """Returns whether the program has the command `codex proto`, which its help is asked for. (A release without
+    the command takes the word as a prompt.) False if the program cannot be run.
+    """
     from codex_proxy.agents.codex.program import output_of
 
     try:
@@ -113,8 +116,8 @@ async def speaks_proto(program: str, environment: Mapping[str, str]) -> bool:
 
 
 async def lacks_for_exec(program: str, environment: Mapping[str, str]) -> str:
-    """Returns the options of `codex exec` that this server needs and the program lacks, as one text; empty if it
-    has all.
+    """Returns the options of `codex exec` that this server needs and the program's help does not list, separated by
+    commas; empty if it lists all. All are missing if the program cannot be run.
     """
     from codex_proxy.agents.codex.program import output_of
     from codex_proxy.agents.codex_exec.launch import missing_options
@@ -127,8 +130,8 @@ async def lacks_for_exec(program: str, environment: Mapping[str, str]) -> str:
 
 
 def provider_of(config: Path) -> ProviderConfig:
-    """Reads the model provider from the user's config.toml. Raises `ValueError` that says what is wrong in the
-    file.
+    """Reads the model provider from the file `config`, the user's config.toml, which need not exist. Raises
+    `ValueError`, whose text says what is wrong, if the file cannot be used.
     """
     from codex_proxy.agents.codex.shadow_home import ConfigError, provider_config
 

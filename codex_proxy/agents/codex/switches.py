@@ -1,8 +1,9 @@
-"""The ``-c`` switches with which Codex processes are started, each with its reason. Pure.
+"""The `-c` switches with which Codex processes are started, each with its reason. Pure.
 
-There are two sets: what no server needs of Codex (side connections, endless retries), and what plain-model turns
-additionally switch off. Further switches depend on the user's provider: its retries, and the variables that the
-agent's shells must not see.
+There are two sets: `COMMON_SWITCHES` turn off what is of no use in a server (additional connections, endless
+retries), and `PLAIN_SWITCHES` additionally turn off the agent's tools and instructions for plain-model turns.
+Further switches depend on the user's model provider: its retries, and the variables that the agent's shells must
+not have.
 """
 
 from collections.abc import Iterable
@@ -19,7 +20,7 @@ Snapshots are switched off for those."""
 
 
 class Switch(NamedTuple):
-    """A switch `-c key=value`, whose value is TOML."""
+    """A switch `-c key=value`; `value` is TOML. `reason` is for readers only."""
 
     key: str
     value: str
@@ -63,8 +64,8 @@ PLAIN_SWITCHES: Final = (
 
 
 def provider_pairs(provider: ProviderConfig) -> list[tuple[str, str]]:
-    """Returns the switches that turn off the retries of a provider that the user defined. A retry would stream text
-    again that the client already has.
+    """Returns the switches that turn off the retries of a provider that the user has defined, as pairs of a key and
+    a TOML value; none for another provider. After a retry the client would get the beginning of the text twice.
     """
     # Codex splits the key at every dot, also inside quotes, and then ends at start for want of a provider of
     # the first half's name. So an id with a dot keeps its own counts.
@@ -77,8 +78,8 @@ def provider_pairs(provider: ProviderConfig) -> list[tuple[str, str]]:
 
 
 def shell_pairs(provider: ProviderConfig, hidden: Iterable[str], version: Version) -> list[tuple[str, str]]:
-    """Returns the switches that keep the variables in `hidden`, and the provider's keys, from the agent's shells.
-    The list replaces the user's, so it contains that list.
+    """Returns the switches, as pairs of a key and a TOML value, that keep the variables in `hidden` and those with
+    the provider's keys from the agent's shells. They replace the user's own list of such variables, and contain it.
     """
     pairs = []
     names = shell_exclude(provider, hidden)
@@ -91,7 +92,7 @@ def shell_pairs(provider: ProviderConfig, hidden: Iterable[str], version: Versio
 
 
 def arguments_of(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Returns the command-line arguments for these pairs of a key and a TOML value. If a key occurs twice, Codex
-    uses the last value.
+    """Returns the command-line arguments (`-c`, `key=value`) for these pairs of a key and a TOML value. If a key
+    occurs twice, Codex uses the last value.
     """
     return tuple(part for key, value in pairs for part in ("-c", f"{key}={value}"))

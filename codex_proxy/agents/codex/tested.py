@@ -1,4 +1,4 @@
-"""The releases of Codex that this version was tested with, and how many tests each failed.
+"""The releases of Codex with which this version was tested, and the number of tests that failed with each.
 
 Written by `scripts/codex-matrix`; docs/codex-matrix.json has all results.
 """
