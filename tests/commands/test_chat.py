@@ -148,6 +148,13 @@ async def test_what_is_no_answer_is_a_fault_in_words(body: bytes, status: int, s
             await said(ChatSession(url, "codex-5", None), "hi")
 
 
+@pytest.mark.parametrize("body", [b"<html>", b"\xff", b"[]", b"{}", b'{"data": [1]}'])
+async def test_a_list_of_models_that_is_none_is_a_fault_in_words(body: bytes) -> None:
+    async with other_server(body) as url:
+        with pytest.raises(ChatError, match="is the address right"):
+            await ChatSession(url, "codex-5", None).models()
+
+
 # --- at a terminal --------------------------------------------------------------------------------
 
 

@@ -16,13 +16,17 @@ CONNECT_SECONDS = 5.0
 SILENCE_SECONDS = 900.0
 """Seconds without a byte after which an answer is given up. Longer than a server lets a turn be silent by default."""
 
+NOT_OURS = "The server's answer is not one of a codex-proxy: is the address right?"
+
 
 class ChatError(Exception):
-    """The answer is missing or incomplete. The text is for the person at the terminal."""
+    """The answer is missing, incomplete or unreadable. The text is for the person at the terminal."""
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A piece of an answer. A piece of reasoning may be a line about what the agent does: `[command] ls`."""
+    """A piece of an answer: `text`, or reasoning (`thought`). A piece of reasoning may be a line about what the
+    agent does, like `[command] ls`.
+    """
 
     kind: Literal["text", "thought"]
     text: str
@@ -48,9 +52,9 @@ class _Frame(msgspec.Struct, frozen=True):
 
 
 class ChatSession:
-    """A conversation with a server: its messages so far, and the model for the next one. `key` is the API key that
-    is sent, None for none. Its methods raise `ChatError` if the server cannot be reached, refuses the request, or
-    breaks the connection.
+    """A conversation with a server: its messages so far, and the model for the next one. `key` is the API key to
+    send, None for none. The methods raise `ChatError` if the server cannot be reached, refuses the request, breaks
+    the connection, or its answer cannot be read.
     """
 
     def __init__(self, base_url: str, model: str, key: str | None) -> None:
@@ -86,12 +90,19 @@ class ChatSession:
 
     async def models(self) -> list[str]:
         """Returns the names of the server's models. Raises `ChatError`."""
-        return [str(entry["id"]) for entry in (await self.read("/models"))["data"]]
+        listed = await self.read("/models")
+        try:
+            return [str(entry["id"]) for entry in listed["data"]]
+        except (KeyError, TypeError) as error:
+            raise ChatError(NOT_OURS) from error
 
     async def read(self, path: str) -> Any:
         """Sends a GET request, and returns the JSON of the answer. Raises `ChatError`."""
         async with self._request("GET", path) as reply:
-            return await reply.json(content_type=None)
+            try:
+                return await reply.json(content_type=None)
+            except ValueError as error:
+                raise ChatError(NOT_OURS) from error
 
     @asynccontextmanager
     async def _request(self, method: str, path: str, **more: Any) -> AsyncIterator[aiohttp.ClientResponse]:
