@@ -165,7 +165,9 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundConfinement(msgspec.Struct, frozen=True):
-    """The result of `find_confinement`: a mechanism that works, or None and why none of those that were tried does."""
+    """The result of `find_confinement`: `confinement` is a mechanism that works, None if there is none; `reasons`
+    say why the others that were tried do not work.
+    """
 
     confinement: Confinement | None
     reasons: Mapping[Mechanism, str]

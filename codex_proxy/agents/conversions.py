@@ -1,7 +1,7 @@
-"""Converts what an agent's protocol does not have: custom tools, and raw items of the Responses API.
+"""Converts what an agent's protocol does not support: custom tools, and raw items of the Responses API.
 
-A custom tool, whose input is free text, becomes a function with one string `input`. A raw item (`RawHistoryItem`)
-becomes other history items, without what only models of that API understand (reasoning).
+A custom tool, whose input is free text, becomes a function with one string parameter `input`. A raw item
+(`RawHistoryItem`) becomes other history items; reasoning, which only models of that API understand, is left out.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ _CUT_ESCAPE: Final = re.compile(rf"\\(?:u{_HEX}{{0,3}})?|{_HIGH}(?:\\(?:u(?:[dD]
 
 
 def function_parameters(tool: Tool) -> Any:
-    """Returns the JSON Schema of the arguments of the function that represents a tool, as a value that msgspec can
-    encode: the client's schema as `msgspec.Raw`, or a mapping if the tool is a custom one (with its `input`) or has
-    no schema.
+    """Returns the JSON Schema for the arguments of the function that represents a tool, as a value that msgspec can
+    encode. That is the client's schema as `msgspec.Raw`; for a custom tool, a mapping with the one parameter
+    `input`; for a tool without a schema, a mapping that allows no parameters.
     """
     if tool.kind == "custom":
         return INPUT_SCHEMA
@@ -112,7 +112,9 @@ class CustomInput:
         return given if isinstance(given, str) else self._begin
 
     def _read(self, piece: str) -> str:
-        """Returns the characters of the JSON string in a piece of it, up to the quote that ends it."""
+        """Decodes a piece of the JSON string that is the value of `input`. Returns its characters, up to the quote
+        that ends the string.
+        """
         text = self._rest + piece
         out: list[str] = []
         place, self._rest = 0, ""

@@ -1,10 +1,10 @@
-"""Turns an agent's error text into a `Failure`.
+"""Converts an agent's error text to a `Failure`.
 
 Input: the text and, if the dialect has them, the kind, HTTP status and details. Codex reports most errors as
 English sentences. The tables below come from real binaries (proto 0.42, exec and app-server 0.169) against a model
 provider that failed on purpose. They are looked up in this order: the provider's error code, kinds that are
 certain, texts that are certain, the HTTP status, vague texts, vague kinds. Addresses of the provider, keys and
-request ids are removed from the text. Nothing raises, whatever the text is.
+request ids are removed from the text. No function here raises, whatever the text is.
 """
 
 from __future__ import annotations
@@ -199,8 +199,8 @@ _CUTS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def stop_from_text(text: str) -> str | None:
-    """Returns `length` or `content_filter` if the error only says that the answer was cut off for that reason; else
-    None.
+    """Returns `length` or `content_filter` if the error only reports that the answer was cut off for that reason;
+    else None.
     """
     found = _INCOMPLETE.search(text[:MAX_READ])
     return _STOPS.get(found.group(1)) if found else None
@@ -218,11 +218,11 @@ def cleaned(text: str, limit: int = MAX_MESSAGE) -> str:
 def failure_from_text(
     text: str, *, kind: str | None = None, http_status: int | None = None, details: str | None = None
 ) -> Failure:
-    """Returns the failure that an agent's fatal error text means. An unknown text is an UPSTREAM_ERROR.
+    """Returns the failure for the text of an error that has ended an agent's turn. Its kind is UPSTREAM_ERROR if
+    the text is unknown.
 
-    `kind` is the name in `codexErrorInfo`, `http_status` the number in it, and `details` the error's
-    `additionalDetails`; each is None where the agent reports none. Dialects that have none of these give the text
-    alone.
+    `kind` is the name in Codex's `codexErrorInfo`, `http_status` the number in it, and `details` the error's
+    `additionalDetails`; each is None if the agent reports none.
     """
     said = _provider_text(text[:MAX_READ], (details or "")[:MAX_READ])
     body = _body_in(said)
@@ -240,8 +240,8 @@ def failure_from_text(
 
 
 def retrying(failure: Failure, status: int | None) -> Retrying:
-    """Returns the event for a repeated call of the model, from the failure and the HTTP status of that call (None:
-    it is not known). The failure is left out if it is an UPSTREAM_ERROR without a status, because its kind is then
+    """Returns the event for a repeated call of the model, with the failure and HTTP status of the call that failed
+    (None if unknown). The failure is left out if it is an UPSTREAM_ERROR without a status, because its kind is then
     only a guess.
     """
     told = failure.kind is not K.UPSTREAM_ERROR or status is not None
@@ -271,8 +271,8 @@ def _matching(rows: Texts, text: str) -> tuple[FaultKind, str | None] | None:
 
 
 def _provider_text(text: str, details: str) -> str:
-    """Returns the provider's own text, if Codex reports it within or together with a sentence about a retry; else
-    `text`. `details` is the error's field of that name, which may contain the provider's text.
+    """Returns the provider's own text. If `text` is Codex's sentence about a retry, that is `details` (the field
+    `additionalDetails` of the error) or the text inside the sentence; otherwise it is `text`.
     """
     note = _RECONNECTING.match(text)
     if note:
@@ -299,8 +299,8 @@ def _body_in(text: str) -> dict[str, object]:
 
 
 def _readable(said: str, body: dict[str, object]) -> str:
-    """Returns the readable part of an error: the message in `body`, the provider's error object, or `said` without
-    Codex's own words. Empty if neither is readable.
+    """Returns the readable part of an error: the message in `body` (the provider's error object) or, without one,
+    `said` without the words that Codex puts around it. Empty if that is HTML, JSON or only a status.
     """
     for name in ("message", "detail"):
         message = body.get(name)
@@ -325,7 +325,9 @@ def status_in(text: str) -> int | None:
 
 
 def _wait_in(text: str, body: dict[str, object]) -> float | None:
-    """Returns the seconds to wait, from the body's `resets_in_seconds` or from words like `try again in 6m0s`."""
+    """Returns the seconds to wait, from the body's `resets_in_seconds` or from words like `try again in 6m0s`; None
+    if there are neither.
+    """
     told = body.get("resets_in_seconds")
     if isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told < math.inf:
         return float(told)
@@ -339,7 +341,7 @@ def _wait_in(text: str, body: dict[str, object]) -> float | None:
 
 
 def _unit(name: str) -> float | None:
-    """Returns how many seconds the unit has (`s`, `secs`, `minutes`, `ms`); None where it is no unit of time."""
+    """Returns how many seconds a unit of time (`s`, `secs`, `minutes`, `ms`) has; None for other words."""
     name = name.lower()
     if name.startswith(("ms", "milli")):
         return _UNITS["ms"]

@@ -71,6 +71,7 @@ class Member:
     """
 
     members: Mapping[str, Agent] = {}
+    """Empty: the agent contains no others."""
 
     def __init__(
         self,
@@ -165,7 +166,7 @@ class Member:
     # --- from its start to its end --------------------------------------------------------------
 
     async def start(self) -> None:
-        """Makes and starts the agent. Raises no `Fault`: a failure is logged, and `trouble` returns it."""
+        """Creates and starts the actual agent. Raises no `Fault`: a failure is logged, and `trouble` returns it."""
         async with self._starting:
             if self._agent is not None:
                 return
@@ -202,8 +203,8 @@ class Member:
         without the prefix `NAME/`. If too many turns are running, waits for one to end if `may_wait`, for
         `queue_wait` seconds at most.
 
-        Raises `RefusedHereError` if the upstream is not contacted (see there), and any `Fault` that the actual
-        agent raises.
+        Raises `RefusedHereError` if the upstream is not contacted, for the reasons that this class lists, and any
+        `Fault` that the actual agent raises.
         """
         agent = await self._started()
         if not self.breaker.admits(self._clock.monotonic()):

@@ -51,7 +51,9 @@ class NamedAgent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def named_agents(settings: Settings) -> tuple[NamedAgent, ...]:
-    """Returns every agent of the settings, the default one first. Raises `NoAgentError` for tables with an error."""
+    """Returns every agent in the settings, the default one first. Raises `NoAgentError` if a table has an error or
+    a plugin cannot be used.
+    """
     if not (settings.agents or settings.upstreams):
         return (NamedAgent(name="", settings=settings, spec=registry.chosen_spec(settings)),)
     twice = settings.agents.keys() & settings.upstreams.keys()
@@ -77,7 +79,9 @@ def named_agents(settings: Settings) -> tuple[NamedAgent, ...]:
 
 
 def runs_codex(settings: Settings) -> bool:
-    """Whether any agent runs Codex. False if a plugin cannot be used, since the server does not start then."""
+    """Whether any agent runs Codex. False if the agents cannot be determined (an invalid table, an unusable
+    plugin), since the server does not start then.
+    """
     return any(each.spec.uses_codex for each in _known(settings))
 
 
@@ -90,7 +94,7 @@ def is_plain_only(settings: Settings) -> bool:
 
 
 def codex_settings(settings: Settings) -> tuple[Settings, ...]:
-    """Returns the settings of each agent that runs Codex; none if a plugin cannot be used."""
+    """Returns the settings of each agent that runs Codex; none if the agents cannot be determined."""
     return tuple(each.settings for each in _known(settings) if each.spec.uses_codex)
 
 
@@ -272,8 +276,8 @@ def _rules_of(settings: Settings, table: UpstreamTable | None = None) -> Upstrea
 
 
 async def make_several(context: AgentContext) -> SeveralAgents:
-    """Returns the agents of the settings file's tables as one agent, not yet started. Raises `NoAgentError` for
-    tables with an error.
+    """Returns the agents in the tables of the settings file, combined into one agent that is not yet started.
+    Raises `NoAgentError` for tables with an error.
     """
     from codex_proxy.agents.member import Member
     from codex_proxy.agents.several import SeveralAgents

@@ -50,7 +50,7 @@ GROUP: Final = "codex_proxy.agents"
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names that `--agent` takes without a plugin."""
+    """Returns the names that `--agent` accepts if there is no plugin."""
     return (DEFAULT, *BUILT_IN)
 
 
@@ -163,8 +163,9 @@ def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec
 
 
 async def make_plugin_agent(spec: AgentSpec, reference: str, context: AgentContext) -> Agent:
-    """Makes the agent of the plugin `reference` (`MODULE:SPEC`), whose `AgentSpec` is `spec`. Raises `NoAgentError`
-    or `Fault`; any other error in the plugin becomes a `NoAgentError`.
+    """Returns the agent of the plugin `reference` (`MODULE:SPEC`), whose `AgentSpec` is `spec`; it is not yet
+    started. Raises `NoAgentError` or `Fault` if it cannot be used; any other error in the plugin becomes a
+    `NoAgentError`.
     """
     from codex_proxy.agents.spec import NoAgentError
     from codex_proxy.core.faults import Fault
@@ -181,8 +182,8 @@ async def make_plugin_agent(spec: AgentSpec, reference: str, context: AgentConte
 
 
 def code_of(reference: str) -> tuple[str, ...]:
-    """Returns the folders of the plugin `reference`'s top-level package, or the path of its file, without importing
-    it.
+    """Returns the folders of the top-level package of the plugin `reference`, or the path of its file if it is a
+    module. Does not import it. Empty if it is not found.
     """
     top = reference.partition(":")[0].partition(".")[0]
     try:

@@ -204,8 +204,9 @@ class AgentSession:
         return _can_reopen(self._dialect) and self._dialect.lost
 
     def close(self) -> None:
-        """Interrupts the agent, waits until it has finished with the turn (`FINISH_SECONDS` at most), and releases
-        the transport."""
+        """Interrupts the agent. The session is released when the agent has finished with the turn, or after
+        `FINISH_SECONDS`; at once if the child serves only this session.
+        """
         if self._closing:
             return
         self._closing = True
@@ -385,7 +386,9 @@ def _clean(lines: list[bytes]) -> list[bytes]:
 
 
 def broken_protocol(reason: str) -> Failure:
-    """Returns the failure of a turn whose child broke its protocol; `reason` is the end of a sentence."""
+    """Returns the failure of a turn whose child violated its protocol; `reason` is the end of the sentence that
+    says how.
+    """
     return Failure(
         kind=FaultKind.AGENT_PROTOCOL,
         message=f"The agent broke its own protocol: {reason}. Try again; if it stays, update the agent.",

@@ -68,7 +68,9 @@ class SeveralAgents:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """The capabilities of all members together. Use `serving` to get those of one member."""
+        """The capabilities of all members together. `agents.agent.serving` returns the member for a model, which
+        has its own.
+        """
         return frozenset().union(*(member.capabilities for member in self._members.values()))
 
     @property

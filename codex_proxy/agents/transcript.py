@@ -26,8 +26,8 @@ _ROLES = {"developer": "system", "user": "user", "assistant": "assistant"}
 
 
 def prompt_of(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
-    """Returns the prompt for a history, and its images. A single message of the user with text is not changed;
-    anything else is flattened.
+    """Returns the prompt for a history, and its images. If the history is a single user message with text, the
+    prompt is that text; otherwise it is the result of `flattened`.
     """
     first = history[0] if len(history) == 1 else None
     if isinstance(first, HistoryMessage) and first.role == "user":
@@ -38,8 +38,9 @@ def prompt_of(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
 
 
 def with_instructions_of_user(history: Iterable[HistoryItem]) -> tuple[HistoryItem, ...]:
-    """Returns the history with the developer's messages as labelled messages of the user, for a model that takes no
-    system prompt."""
+    """Returns the history with each developer message as a user message with a label, for a model that takes no
+    system prompt.
+    """
     return tuple(_as_users(item) for item in history)
 
 

@@ -130,8 +130,9 @@ async def health_of(server_url: str) -> dict[str, Any] | None:
 
 
 def _agents_in(health: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the agents that a health report names: those of `agents`, or the one of `agent`. Empty if the report is
-    not that of a codex-proxy."""
+    """Returns the agents in a health report: the list `agents`, or the single object `agent`. Empty if the report
+    is not that of a codex-proxy.
+    """
     several = health.get("agents")
     given = several if isinstance(several, list) else [health.get("agent")]
     agents = [agent for agent in given if isinstance(agent, dict) and "fake" in agent]
@@ -256,8 +257,8 @@ def home_check(settings: Settings) -> Check:
 
 def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
     """Checks the folder that agent turns work in. The check is `failed` if it cannot be read, or turns could write
-    to protected paths in it; a warning if the sandbox allows writing and the folder does not; `skipped` without
-    agent turns.
+    to protected paths in it; a warning if the sandbox allows writing but the folder's permissions do not; `skipped`
+    if no agent works in a folder.
     """
     folder = settings.workdir
     facts: dict[str, Fact] = {"path": str(folder), "sandbox": settings.sandbox}

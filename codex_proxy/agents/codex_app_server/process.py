@@ -63,8 +63,8 @@ class AppServerProcess:
         """The agent and any wrapper it was started through: pid to start time."""
 
     async def start(self, command: Command, *, timeout_seconds: float) -> None:
-        """Starts the process and initializes the connection. Raises `Fault` if it does not answer within
-        `timeout_seconds`.
+        """Starts the process and initializes the connection. Raises `Fault` if the process cannot be started, ends,
+        refuses the connection, or does not answer within `timeout_seconds`.
         """
         try:
             self._child = await spawn(command, self)
@@ -164,7 +164,9 @@ class AppServerProcess:
         self._write(self.connection.send(channel, writes))
 
     def set_idle(self, channel: int, idle: bool) -> None:
-        """Marks a channel as idle, or as in use again. A process that has only idle channels may be ended."""
+        """Marks a channel as idle (its thread waits for a later turn), or as in use again. A process that has only
+        idle channels may be ended.
+        """
         if channel not in self._readers:
             return
         if idle:

@@ -71,7 +71,7 @@ def _digest(index: int, item: dict[str, Any]) -> str:
 
 
 def _history_item(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[str, Any] | None:
-    """Converts one item; None for an empty message."""
+    """Converts one item to a Responses item without an id; returns None for an empty message."""
     if isinstance(item, HistoryMessage):
         return _message(item)
     if isinstance(item, HistoryOutput):
@@ -84,7 +84,7 @@ def _history_item(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[st
 
 
 def _message(item: HistoryMessage) -> dict[str, Any] | None:
-    """Converts a message; None if it has no parts."""
+    """Converts a message to a Responses item without an id; returns None if it has no parts."""
     text_type = "output_text" if item.role == "assistant" else "input_text"
     content = [_part(part, text_type) for part in item.parts]
     if not content:
@@ -107,7 +107,9 @@ def _detail(part: ImagePart) -> str:
 
 
 def _output(parts: Sequence[Part]) -> Any:
-    """Converts a tool's output: to a string if it is one text, otherwise to a list of parts."""
+    """Converts a tool's output to the `output` of a Responses item: a string if it is at most one text, otherwise a
+    list of content parts.
+    """
     if all(isinstance(part, TextPart) for part in parts) and len(parts) <= 1:
         return "".join(part.text for part in parts if isinstance(part, TextPart))
     return [_part(part, "input_text") for part in parts]

@@ -58,8 +58,8 @@ NO_PARAMS = Params()
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One decoded line from the app-server. An answer has `id` and `result` or `error`, a request `id`, `method`
-    and `params`, a notification `method` and `params`.
+    """One decoded line from the app-server. An answer has an `id`, and a `result` or an `error`; a request has an
+    `id`, a `method` and `params`; a notification has a `method` and `params`.
     """
 
     id: int | str | None = None
@@ -142,7 +142,7 @@ def request(id: str, method: str, params: dict[str, Any] | None) -> bytes:
 
 
 def notification(method: str) -> bytes:
-    """Encodes a notification as one line."""
+    """Encodes a notification without parameters as one line."""
     return msgspec.json.encode({"method": method}) + b"\n"
 
 
@@ -233,7 +233,7 @@ class Tokens(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def decode_usage(tokens: msgspec.Raw) -> Usage | None:
-    """Decodes the usage of one model call; None if there is none, or it is unreadable."""
+    """Decodes the usage of one model call; returns None if `tokens` is empty, null or unreadable."""
     try:
         tokens_or_none = msgspec.json.decode(tokens, type=Tokens | None) if tokens else None
     except UNREADABLE:
@@ -296,8 +296,8 @@ class RawItemPart(msgspec.Struct, frozen=True):
 
 
 class ReadableRawItem(RawItemHead, frozen=True):
-    """The fields of a raw item that a later request reads, if the item was stored. An item in which one of them has
-    another type is not stored.
+    """The fields of a raw item that are decoded when the item comes back in a later request. An item in which one
+    of them has another type is not stored.
     """
 
     call_id: str | None = None
@@ -388,9 +388,9 @@ def failure_of_error(what: str, error: RpcError) -> Failure:
 
 
 def failed_end(error: TurnError | None) -> TurnEnded:
-    """Returns the event that ends a turn which failed with this error; None if the agent reports no error. Some
-    errors only report that the provider cut the answer off; for these the turn does not end as failed, but with a
-    stop reason such as `Stop.LENGTH`.
+    """Returns the event that ends a failed turn. `error` is None if the agent reports none. Some errors only report
+    that the provider cut the answer off; then the turn does not end as failed, but with a stop reason such as
+    `Stop.LENGTH`.
     """
     if error is None:
         return TurnEnded(Stop.FAILED)

@@ -95,7 +95,7 @@ class CodexExec:
         return NOTHING
 
     def receive(self, lines: Sequence[bytes]) -> Step:
-        """Returns the events of these lines. A line that is not an event becomes a `Notice`."""
+        """Returns a step with the events of these lines. A line that is not an event becomes a `Notice`."""
         out: list[Event] = []
         for raw in lines:
             if self._ended:

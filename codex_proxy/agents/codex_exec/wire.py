@@ -35,8 +35,8 @@ class Todo(msgspec.Struct, gc=False):
 
 
 class Item(msgspec.Struct, gc=False):
-    """Something that the model or the agent did. It has the fields of all types of items that are read; those of
-    other types are None or empty.
+    """One item of a turn, such as a message of the model, a command of the agent or its plan; `type` names the
+    kind. The other fields are None or empty unless the kind has them.
     """
 
     id: str = ""
@@ -61,8 +61,8 @@ class ErrorText(msgspec.Struct, gc=False):
 
 
 class Line(msgspec.Struct, gc=False):
-    """A decoded line: `type` is `thread.started`, `item.completed`, `turn.failed` and the like. The fields of other
-    types are None or empty.
+    """A decoded line: `type` is `thread.started`, `item.completed`, `turn.failed` and the like. The other fields
+    are None or empty unless the type has them.
     """
 
     type: str = ""
@@ -87,8 +87,9 @@ _UNREADABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 def decode(line: bytes) -> tuple[Line | None, bool]:
-    """Decodes a line. Returns None as the line if it is not an event. The flag is True if a field has an unexpected
-    type: then only the line's `type` is set."""
+    """Decodes a line. Returns the line, or None if it is not an event, and whether a field has an unexpected type;
+    in that case only the line's `type` is set.
+    """
     try:
         return _LINE.decode(line), False
     except msgspec.ValidationError:

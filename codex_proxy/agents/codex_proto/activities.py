@@ -63,14 +63,12 @@ def plan_steps(msg: Msg) -> str:
 
 
 def with_reason(text: str, reason: str | None) -> str:
-    """Returns the description of an approval request, with the agent's reason in parentheses; without them if it
-    gives none (None or empty).
-    """
+    """Returns the text of an approval request, with the agent's `reason` in parentheses if it gives one."""
     return one_line(f"{text} ({reason})" if reason else text)
 
 
 def one_line(text: str) -> str:
-    """Joins all words of the text by single spaces, and cuts it to `MAX_CHARS`."""
+    """Returns the words of the text joined by single spaces, at most `MAX_CHARS` characters."""
     text = " ".join(text[: MAX_CHARS * 4].split())
     return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
 
@@ -96,7 +94,9 @@ class Activities:
             self._open[call_id] = self._start(kind, text, out)
 
     def add_output(self, call_id: str, chunk: str, out: list[Event]) -> None:
-        """Adds a base64 chunk of a command's output. A chunk may end inside a UTF-8 character."""
+        """Adds a chunk of a command's output, in base64. A chunk may end inside a UTF-8 character. Invalid base64
+        becomes a `Notice`. Does nothing if the command has not begun.
+        """
         item = self._open.get(call_id)
         if item is None:
             return

@@ -118,7 +118,7 @@ class CodexProto:
         return Step([], self._turn_lines(turn, turn.model))
 
     def receive(self, lines: Sequence[bytes]) -> Step:
-        """Returns the events of these lines. A line that is not an event becomes a `Notice`."""
+        """Returns a step with the events of these lines. A line that is not an event becomes a `Notice`."""
         out: list[Event] = []
         message_id = None if self._ended else self._message_id
         for raw in lines:
@@ -390,7 +390,7 @@ class CodexProto:
         out.append(ApprovalRequested(ask_id, kind, text))
 
     def _turn_lines(self, turn: Turn, model: str) -> bytes:
-        """Returns the lines that start the turn."""
+        """Returns the lines that start the turn with this model; an empty `model` is the child's default."""
         return submissions.turn_lines(turn, SUBMISSION_ID, model, extended=self._extended)
 
     def _op(self, op: dict[str, Any]) -> bytes:
@@ -403,7 +403,7 @@ Handler: TypeAlias = Callable[[CodexProto, Msg, list[Event]], None]
 
 
 def _activity_handler(handle: ActivityEvent) -> Handler:
-    """Makes the handler of an event about an activity, which also ends the open reasoning item."""
+    """Returns a handler for an event about an activity: it ends the open reasoning item, then calls `handle`."""
 
     def handler(dialect: CodexProto, msg: Msg, out: list[Event]) -> None:
         dialect._begin_output(out)

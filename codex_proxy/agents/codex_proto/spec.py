@@ -40,12 +40,12 @@ def proto_argv(
     custom_provider: str | None = None,
     parallel_tool_calls: bool = False,
 ) -> tuple[str, ...]:
-    """Returns the argument vector of a `codex proto` process. 0.42 reads the values of `-c` as JSON.
+    """Returns the argument vector of a `codex proto` process. Codex 0.42 reads the values of `-c` as JSON.
 
     `codex` is the program with its first arguments (`(python, "-m", "fake_proto")` for the fake agent). `config`
-    are further overrides, which win over the proxy's own; None for none. `custom_provider` is the key of a provider
-    in config.toml, whose retries are switched off: a retry repeats text that the client already has. None for a
-    built-in provider, whose retries cannot be switched off. `parallel_tool_calls` allows several calls in one
+    are further `-c` settings, which override the proxy's own; None for none. `custom_provider` is the key of a
+    provider in config.toml, whose retries are switched off: a retry repeats text that the client already has. None
+    for a built-in provider, whose retries cannot be switched off. `parallel_tool_calls` allows several calls in one
     answer.
     """
     overrides = {
@@ -69,7 +69,7 @@ def no_retries(provider: str | None) -> dict[str, object]:
 
 
 async def make_proto(context: AgentContext) -> Agent:
-    """Makes the agent, after asking the program for its version and reading the user's config.toml.
+    """Returns the agent, not yet started. Runs the program for its version, and reads the user's config.toml.
 
     Raises `NoAgentError` if there is no Codex, and `Fault` if it cannot be used.
     """

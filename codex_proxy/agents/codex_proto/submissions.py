@@ -1,8 +1,9 @@
 """Converts a `Turn` to the lines that are written to `codex proto`.
 
 Release 0.42 takes one user message: no history, no system role, no tools of the client. A longer history is sent as
-one transcript with labelled messages, so that the model reads the roles as text. The fake agent (`extended`) also
-takes the history as Responses items, the tools and the number of choices, in fields that the real one would ignore.
+one transcript with labelled messages, so that the model reads the roles as text. The fake agent (`extended`), a
+test program that imitates `codex proto`, also takes the history as Responses items, the tools and the number of
+choices, in fields that the real one would ignore.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def needs_model(turn: Turn) -> bool:
 
 
 def turn_lines(turn: Turn, submission_id: str, model: str, *, extended: bool) -> bytes:
-    """Returns the lines that start the turn. The turn's events will have `submission_id`.
+    """Returns the lines that start the turn. The turn's events will have `submission_id` as their id.
 
     If `model` is empty, the child's default model is used, and the settings are sent in a line of their own before
     the input. `extended`: the child is the fake agent, which also accepts a history and tools.
@@ -96,7 +97,7 @@ def _input_items(turn: Turn) -> list[dict[str, Any]]:
 
 
 def _inputs(parts: Iterable[Part]) -> list[dict[str, Any]]:
-    """Converts parts to inputs of `codex proto`."""
+    """Converts parts of a message to inputs of `codex proto`: objects of the type `text` or `image`."""
     return [
         {"type": "text", "text": part.text}
         if isinstance(part, TextPart)
@@ -114,8 +115,8 @@ def transcript(history: Sequence[HistoryItem]) -> list[dict[str, Any]]:
 
 
 def _extended_fields(turn: Turn) -> dict[str, Any]:
-    """Returns the fields for the fake agent: `items` is the last user message, `history` all before it as Responses
-    items.
+    """Returns the fields for the fake agent: `items` is the last message if it is the user's, `history` all before
+    it as Responses items; further fields are the tools and the number of choices.
     """
     history = list(turn.history)
     last = history.pop() if history and _is_user(history[-1]) else None

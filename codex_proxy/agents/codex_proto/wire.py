@@ -51,7 +51,7 @@ class Function(msgspec.Struct, gc=False):
 
 
 class CallPiece(msgspec.Struct, gc=False):
-    """A call of a client's tool, or a piece of one (an extension by the fake agent)."""
+    """A call of a client's tool, or a piece of one. Only the fake agent, a test program, writes these."""
 
     index: int | None = None
     id: str | None = None
@@ -187,8 +187,8 @@ def spellings(names: Iterable[str]) -> dict[str, str]:
 
 
 def plain_delta(line: bytes) -> str | None:
-    """Returns the text of a line that is a text delta as the real agent spells it, and nothing else; None for other
-    lines.
+    """Returns the text of a line that has the form in which release 0.42 writes text deltas, without a choice; None
+    for other lines.
 
     Most lines are such deltas, and decoding their two fields takes half the time of a whole `Msg`.
     """
@@ -215,7 +215,9 @@ def decode(line: bytes) -> Line | None:
 
 
 def _decode_damaged(line: bytes) -> Line | None:
-    """Decodes only the id and type of a line, whose other fields have unexpected types."""
+    """Decodes only the id and type of a line whose other fields have unexpected types; returns None if that is
+    impossible, too.
+    """
     try:
         head = _HEAD.decode(line)
     except _UNREADABLE:
@@ -266,7 +268,9 @@ class TurnUsage:
         return None if new == NO_USAGE else new
 
     def _add(self, msg: Msg) -> Usage | None:
-        """Adds the count of the oldest releases: the tokens of one model call, at the top level of the event."""
+        """Adds a count in the form of the oldest releases: the tokens of one model call, at the top level of the
+        event. Returns them, or None if they are all 0.
+        """
         used = Usage(
             msg.input_tokens or 0,
             msg.cached_input_tokens or 0,

@@ -47,8 +47,9 @@ _REFUSING: Final = frozenset({400, 422, 500})
 
 
 def request_body(turn: Turn, model: str, messages: Sequence[Any], refused: Collection[str] = ()) -> bytes:
-    """Returns the body for a turn whose conversation is `messages`. `refused`: the fields of `OPTIONAL` that the
-    upstream does not take."""
+    """Returns the JSON body for a turn whose conversation is `messages`. `refused`: the keys of `OPTIONAL`,
+    `json_schema` or `parts` that the upstream does not accept; these are left out or sent in another form.
+    """
     told = [*messages, _schema_words(turn)] if _schema_in_words(turn, refused) else messages
     told = list(map(_without_parts, told)) if "parts" in refused else told
     body: dict[str, Any] = {**turn.passed_fields, "model": model, "messages": told, "stream": True}
@@ -89,14 +90,18 @@ def _schema_in_words(turn: Turn, refused: Collection[str]) -> bool:
 
 
 def _schema_words(turn: Turn) -> dict[str, Any]:
-    """Returns the message with which a schema is described to the model of a server that accepts no schema."""
+    """Returns a system message that asks for JSON with the turn's schema, for a server that accepts no schema in
+    `response_format`.
+    """
     assert turn.output_schema is not None
     words = "Answer with JSON alone, that matches this JSON schema: " + bytes(turn.output_schema).decode()
     return {"role": "system", "content": words}
 
 
 def _without_parts(message: Any) -> Any:
-    """Returns the message with its text as a string, if it has nothing but text."""
+    """Returns the message with a string as its `content` if that is a list of text parts only; otherwise the
+    message itself.
+    """
     content = message.get("content")
     if not _has_text_parts(message):
         return message
@@ -143,12 +148,12 @@ def _function(tool: Tool, *, may_be_strict: bool) -> dict[str, Any]:
 def refused_field(
     turn: Turn, messages: Sequence[Any], refused: Collection[str], status: int, error: bytes
 ) -> str | None:
-    """Returns what the upstream refuses of the request for this turn: a field of `OPTIONAL`; `json_schema` for a
+    """Returns what the upstream refuses in the request for this turn: a key of `OPTIONAL`; `json_schema` for a
     response format with a schema; `parts` for message contents that are lists of text parts; None if its error is
     about something else.
 
-    `messages`: the messages that were sent. `refused`: what later requests leave out already. `error`: the body of
-    the error.
+    `messages`: the messages that were sent. `refused`: what requests already leave out. `status` and `error`: the
+    status and body of the upstream's answer.
     """
     if status not in _REFUSING:
         return None

@@ -103,8 +103,8 @@ class ErrorReader:
         return failure if wait is None else msgspec.structs.replace(failure, retry_after=wait)
 
     def _no_endpoint(self, status: int, body: bytes) -> Failure:
-        """Returns the failure for an answer with the status 404, 405 or 501, which means that the server does not
-        have the endpoint.
+        """Returns the failure for an answer with the status 404, 405 or 501 whose error names no other reason: the
+        server does not have the endpoint.
         """
         words = self._without_secrets(cleaned(words_in(_value_of(body))))
         said = f"HTTP {status}: {words}" if words else f"HTTP {status}"
@@ -224,8 +224,8 @@ def _error_in(value: Any) -> Mapping[str, Any]:
 
 
 def words_in(value: Any) -> str:
-    """Returns the message in the decoded JSON (or the text) of an error, in any of the known forms; empty for an
-    HTML page.
+    """Returns the message of an error, in any of the known forms; empty for an HTML page. `value` is the decoded
+    JSON of the error, or its text.
     """
     if isinstance(value, str):
         return "" if value.lstrip().startswith("<") else value.strip()

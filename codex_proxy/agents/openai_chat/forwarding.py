@@ -49,8 +49,9 @@ class Forwarding:
         refused: set[str],
         now: Callable[[], float],
     ) -> None:
-        """`errors` turns the upstream's errors into failures. `refused`: the optional fields that this upstream
-        refuses, shared by all turns. `now` returns the seconds since 1970.
+        """`request` is the client's request; `model` is the upstream's name for its model. `errors` converts the
+        upstream's errors to failures. `refused`: the optional request fields that this upstream refuses, shared by
+        all turns. `now` returns the seconds since 1970.
         """
         self._request = request
         self._model = model
@@ -182,8 +183,10 @@ class Forwarding:
 
 
 def forwarded_body(request: ForwardedRequest, model: str, refused: Collection[str] = ()) -> bytes:
-    """Returns the client's request with the model's name replaced; a stream also requests usage, unless that is in
-    `refused`. The role `developer` becomes `system`, which every server knows."""
+    """Returns the JSON body of the client's request with `model` as the name of its model. A streaming request also
+    asks for usage, unless `refused` contains `stream_options`. The role `developer` becomes `system`, which every
+    server knows.
+    """
     fields: dict[str, Any] = {**request.fields, "model": model}
     if request.stream and _USAGE not in refused:
         given = request.fields.get(_USAGE)

@@ -36,7 +36,7 @@ _ROLES: Final = {"developer": "system", "user": "user", "assistant": "assistant"
 
 
 class _Calls:
-    """An assistant's message with calls, and the outputs of those calls."""
+    """An assistant message with calls, and the outputs of these calls by their ids (None before they are known)."""
 
     def __init__(self, message: dict[str, Any]) -> None:
         self.message = message
@@ -126,7 +126,9 @@ class Conversation:
 
 
 def _outputs(outputs: Mapping[str, HistoryOutput | None]) -> list[dict[str, Any]]:
-    """Returns a tool message for each call, then the images of the outputs."""
+    """Returns a tool message for the output of each call, then a user message with the images of all outputs, if
+    there are any. A call without an output gets the text `NO_OUTPUT`.
+    """
     out: list[dict[str, Any]] = []
     images: list[ImagePart] = []
     for call_id, output in outputs.items():

@@ -45,9 +45,10 @@ class PassThrough:
         model_shown: str | None = None,
         max_event: int = MAX_LINE_BYTES,
     ) -> None:
-        """`stream`: the client asked for a stream of events; otherwise for one JSON object. `wants_usage`: the
-        client asked for the usage in its stream. `model_shown`: the name that replaces the upstream's model name;
-        None to keep it. `max_event`: the most bytes of one event.
+        """`stream`: whether the client asked for a stream of events; otherwise it gets one JSON object.
+        `wants_usage`: whether the client asked for the usage in its stream. `model_shown`: the name that replaces
+        the upstream's model name; None to keep it. `max_event`: the most bytes of one event, or of a whole JSON
+        object.
         """
         self.done = False
         """Whether `[DONE]`, or a whole JSON object, was read."""
@@ -275,7 +276,7 @@ class PassThrough:
             self.fault = StreamEvent("too_long")
 
     def _folded(self) -> bytes:
-        """Returns the JSON object of the whole answer, made of the chunks of the stream."""
+        """Returns the JSON object of the whole answer, combined from the chunks of the stream."""
         answer = whole_of(self._chunks)
         if self._model_shown is not None:
             answer["model"] = self._model_shown

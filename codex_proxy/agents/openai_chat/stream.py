@@ -88,7 +88,9 @@ class AnswerReader:
         return []
 
     def close(self) -> list[StreamEvent]:
-        """Ends the body. Returns the remaining events: the last one, or all of a body that is one JSON object."""
+        """Ends the body. Returns the last event of a stream if its line was not ended, or the whole answer of a
+        body that is one JSON object.
+        """
         if self._form == "events":
             rest = self._framer.close()
             event = None if rest is None else self._line(rest)
@@ -99,8 +101,9 @@ class AnswerReader:
         return []
 
     def _recognised(self, chunk: bytes) -> list[StreamEvent]:
-        """Detects the body's format by its first character, since content types are often wrong. Returns the events
-        that the chunk completes."""
+        """Detects the body's format by its first character, since content types are often wrong. Returns the event
+        `no_answer` if it is neither a stream nor a JSON object, else no events.
+        """
         first = chunk.lstrip(_SPACE)[:1]
         if not first:
             return []

@@ -65,7 +65,9 @@ class ThinkTags:
         return Split(text="" if self._after else held)
 
     def _reasoning(self) -> str:
-        """Returns the held text up to the closing tag. Without that tag it keeps what may be the tag's first part."""
+        """Returns the reasoning in the held text, and removes it from there: all before the closing tag or, if
+        there is no such tag, all but the last characters that may begin one.
+        """
         said, tag, rest = self._held.partition(CLOSE)
         if tag:
             self._inside, self._after, self._held = False, True, rest

@@ -45,9 +45,9 @@ class UpstreamTurn(ABC, Generic[A]):
         new_id: Callable[[str], str],
         now: Callable[[], float],
     ) -> None:
-        """`model`: the upstream's name for the model. `errors` turns the upstream's errors into failures.
-        `refused`: the optional fields that this upstream refuses, shared by all turns. `new_id` returns a new id
-        with the given prefix. `now` returns the seconds since 1970.
+        """`model`: the upstream's name for the model. `errors` converts the upstream's errors to failures.
+        `refused`: the optional request fields that this upstream refuses, shared by all turns. `new_id` returns a
+        new id with the given prefix. `now` returns the seconds since 1970.
         """
         self._model = model
         self._errors = errors
@@ -146,8 +146,8 @@ class UpstreamTurn(ABC, Generic[A]):
         return self._request()
 
     def _end(self, end: End, out: list[Event]) -> None:
-        """Handles the end of an exchange: completes the answer, or fails the turn if the upstream has refused the
-        request or the connection was cut.
+        """Handles the end of an exchange: completes the answer, repeats a refused request without an optional
+        field, or fails the turn.
         """
         if self._error is not None:
             self._refused_by_upstream(self._error, b"".join(self._error_body), out)

@@ -23,8 +23,9 @@ def chunks_of(answer: dict[str, Any], *, wants_usage: bool) -> Iterator[dict[str
 
 
 def whole_of(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Combines the chunks of a stream to a whole answer: joins the texts of each choice, and its calls by their
-    index."""
+    """Combines the chunks of a stream to a whole answer: joins the texts of each choice, and the pieces of its
+    calls by their index.
+    """
     answer: dict[str, Any] = {}
     choices: dict[Any, dict[str, Any]] = {}
     for chunk in chunks:

@@ -36,8 +36,9 @@ _REFUSING: Final = frozenset({400, 422, 500})
 
 
 def request_body(turn: Turn, model: str, items: Sequence[Any], refused: Collection[str] = ()) -> bytes:
-    """Returns the body for a turn whose conversation is `items`. `refused`: the optional fields that the upstream
-    does not take."""
+    """Returns the JSON body for a turn whose conversation is `items`. `refused`: the optional fields that the
+    upstream does not accept; these are left out or sent in another form.
+    """
     fields: dict[str, Any] = {
         "model": model,
         "input": items,
@@ -104,7 +105,8 @@ def _tool(tool: Tool, *, as_function: bool) -> dict[str, Any]:
 
 def refused_field(turn: Turn, refused: Collection[str], status: int, error: bytes) -> str | None:
     """Returns the optional field of the request that the upstream's error names; None if the error is about
-    something else. `refused` are the fields that it refused before; `error` is the body of the answer.
+    something else. `refused` are the fields that it has refused before; `status` and `error` are the status and
+    body of its answer.
     """
     if status not in _REFUSING:
         return None
@@ -155,7 +157,9 @@ def input_items(history: Iterable[HistoryItem], refused: Collection[str] = ()) -
 
 
 def output_item(output: HistoryOutput, *, as_function: bool = False) -> dict[str, Any]:
-    """Returns the input item for the output of a call. `as_function`: a custom tool's output becomes a function's."""
+    """Returns the input item for the output of a call. `as_function`: whether the output of a custom tool is sent
+    as that of a function.
+    """
     custom = output.kind == "custom" and not as_function
     kind = "custom_tool_call_output" if custom else "function_call_output"
     return {"type": kind, "call_id": output.call_id, "output": _output(output.parts)}

@@ -54,8 +54,8 @@ class Screen:
         self._kind, self._at_line_start = "", True
 
     def _parts(self, text: str, thought: bool) -> Iterator[tuple[str, bool]]:
-        """Yields the lines of a text (`thought`: of reasoning), each with whether it describes something that the
-        agent did.
+        """Yields the lines of a text, each with whether it describes something that the agent did. `thought`:
+        whether the text is reasoning, which alone has such lines.
         """
         for line in text.splitlines(keepends=True):
             yield line, thought and self._at_line_start and ACTIVITY.match(line) is not None

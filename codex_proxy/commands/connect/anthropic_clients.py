@@ -1,7 +1,7 @@
-"""The clients of Anthropic's API, as data. They need the address without `/v1`, and a key even if the server
-requires none.
+"""The clients of Anthropic's API, as data. They need the server's address without `/v1`, and a key even if the
+server requires none.
 
-Sources: the documentation of each, and Claude Code 2.1.330 as it behaved with this server.
+Sources: the documentation of each client, and the behaviour of Claude Code 2.1.330 with this server.
 """
 
 from __future__ import annotations
