@@ -1,4 +1,4 @@
-"""Reads the keys file, and reads it again when it changes. `core.keys` parses its content, and `commands.keys`
+"""Reads the keys file, and reads it again when it changes. `core.keys` parses the file, and `commands.keys`
 changes it.
 """
 
@@ -29,7 +29,9 @@ UNREAD: Stamp = (-1, -1, -1)
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
-    """Returns the keys in the file; none if it does not exist. Raises `KeysError`, which names the file."""
+    """Returns the keys in the file; none if it does not exist. Raises `KeysError`, with the file's path, if it
+    cannot be read or is invalid.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
@@ -48,7 +50,9 @@ def read_keys(path: Path) -> tuple[Key, ...]:
 
 
 def open_to_others(path: Path) -> str:
-    """Returns what others than its owner may do with the file: `read`, `change`, or an empty string."""
+    """Returns what users other than its owner may do with the file: `read`, `change`, or an empty string for
+    nothing.
+    """
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:
@@ -59,11 +63,11 @@ def open_to_others(path: Path) -> str:
 
 
 class Keyring:
-    """The valid keys: those of the file, and the one in the settings."""
+    """The valid keys: those of the keys file, and the one in PROXY_API_KEY."""
 
     def __init__(self, path: Path, api_key: str | None, clock: Clock) -> None:
-        """`path` is the keys file; `api_key` is the key in PROXY_API_KEY, None if that is not set. Raises
-        `KeysError` if the file cannot be read.
+        """`path` is the keys file, which need not exist; `api_key` is the key in PROXY_API_KEY, None if that is
+        not set. Raises `KeysError` if the file cannot be read or is invalid.
         """
         self.trouble: str | None = None
         """Why the newest version of the file could not be read; None if it could."""
@@ -75,8 +79,8 @@ class Keyring:
         self._keys = self._read()
 
     def current(self) -> KeySet:
-        """Returns the valid keys, at most a second old. If the file cannot be read or was removed, the keys that
-        were read last stay valid.
+        """Returns the valid keys. A change of the file takes effect within a second. If the file is removed or
+        becomes invalid, the keys that were read last stay valid, and `trouble` says why.
         """
         now = self._clock.monotonic()
         if now - self._looked >= LOOK_SECONDS:

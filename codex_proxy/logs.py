@@ -1,9 +1,9 @@
 """The logs: structlog to stderr, one event per line, by default never a prompt, an answer or a key.
 
-Of an exception only the type and place are logged, not the text. Texts from outside are in a field `said`, which is
-dropped here unless the setting `log_content` is on. Messages of libraries and of the interpreter, which may quote
-anything, are treated in the same way. Characters that cannot be printed are escaped, because a path contains a
-client's words and the log is read in a terminal.
+Of an exception only the type and place are logged, not the message. Text that is not this server's own is put into
+the field `said`, which is removed here unless the setting `log_content` is on. Messages of libraries and of the
+interpreter, which may quote anything, are treated in the same way. Unprintable characters are escaped, because the
+log is read in a terminal, and a client chooses parts of it, such as the path.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ LogEvent = MutableMapping[str, Any]
 
 
 def configure(level: str, format: str, *, content: bool = False) -> None:
-    """Sets structlog up for this process. `format`: `console` for people, `json` for programs. `content`: also logs
-    texts that are not this server's own, which include prompts and answers.
+    """Configures structlog for this process. `level` is the name of the lowest level that is logged; `format`:
+    `console` for people, `json` for programs. `content`: also logs texts that are not this server's own, which
+    include prompts and answers.
     """
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -50,7 +51,9 @@ def configure(level: str, format: str, *, content: bool = False) -> None:
 
 
 def _with_traces(*, content: bool) -> Callable[[Any, str, LogEvent], LogEvent]:
-    """Returns a processor that replaces an exception by its type and place; with `content`, also its text."""
+    """Returns a structlog processor that replaces the exception of an event by its type and place; with `content`,
+    also adds its message.
+    """
 
     def processor(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
         given = event.pop("exc_info", None)
@@ -72,7 +75,7 @@ def _without_words(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
 
 
 class _Rendered:
-    """A value whose `repr` is exactly the text to write, for the console's renderer."""
+    """A value whose `repr` is a given text, so that the console renderer writes exactly this text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -82,7 +85,9 @@ class _Rendered:
 
 
 def _escape_values(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
-    """Replaces values with characters that cannot be printed by their Python representation."""
+    """Escapes the unprintable characters in the values of an event. Numbers, None and printable texts stay as they
+    are.
+    """
     for name, value in event.items():
         if name == "event":
             event[name] = escaped(str(value))
@@ -101,8 +106,8 @@ def _escape_json(_logger: Any, _method: str, line: str) -> str:
 
 
 def take_over() -> None:
-    """Makes the log messages of libraries, warnings and uncaught exceptions follow the same rules as this server's
-    own.
+    """Installs handlers for the log messages of libraries, for warnings, and for exceptions that end a thread or
+    are ignored by the interpreter, so that they are logged by the same rules as this server's own events.
     """
     logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING, force=True)
     warnings.showwarning = _warned
@@ -114,8 +119,9 @@ class _Libraries(logging.Handler):
     """Receives the log records of libraries, such as asyncio and aiohttp."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Logs a library's message. A message with arguments is a fixed template, which may be logged; any other may
-        quote anything."""
+        """Logs a library's message. The template of a message with arguments is fixed text, so it may be logged;
+        the arguments, and a message without any, may contain anything and are put into `said`.
+        """
         what = str(record.msg) if record.args else ""
         log.log(
             record.levelno,

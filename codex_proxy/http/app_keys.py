@@ -1,7 +1,7 @@
-"""The keys under which handlers find the server's parts: `request.app[CLOCK]`.
+"""The `AppKey`s with which handlers get the parts of the server: `request.app[CLOCK]`.
 
-Only parts that belong to no module of `http` have their key here. Each other part has its key in the module that
-makes or uses it.
+A part that a module of `http` makes or uses alone has its key in that module; the keys of all other parts are
+here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Reads a request: the bytes of its body, the object that a parser returns for them, and the headers about a turn.
+"""Reads a request: the bytes of its body, the object that a parser returns for them, and the headers that change
+its turn.
 
-The bytes of bodies are counted against a memory budget, from before a body is read until its request is over. If the
-budget has no room, the request is refused before its body is read. The body of a background response counts until
-the response has ended.
+The bytes of all bodies in memory are counted against a budget, from before a body is read until its request is over
+(for a background response, until the response has ended). If the budget has no room, the request is refused before
+its body is read.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ Refusal: TypeAlias = Literal["owner", "total"]
 
 
 class ByteBudget:
-    """Counts bytes in memory against two limits: `total` for all owners together, `each` for one owner. 0 is no
-    limit.
+    """Counts bytes in memory against two limits: `total` for all owners together, `each` for one owner (the name of
+    an API key). 0 means no limit.
     """
 
     def __init__(self, total: int, each: int) -> None:
@@ -45,8 +46,9 @@ class ByteBudget:
         return self._held.total()
 
     def take(self, owner: str, size: int) -> Refusal | None:
-        """Counts `size` more bytes for the owner and returns None; or returns which limit has no room for them. An
-        owner that has no bytes counted always has room in `each`, because one body may be larger than that limit.
+        """Counts `size` more bytes for the owner and returns None. If that exceeds a limit, counts nothing and
+        returns which: `owner` or `total`. The first bytes are never refused, neither those of an owner nor those of
+        all owners, because a single body may be larger than a limit.
         """
         theirs = self._held[owner]
         if self.each and theirs and theirs + size > self.each:
@@ -68,7 +70,7 @@ RETRY_SECONDS = 5
 
 
 class HeldBytes:
-    """The part of a `ByteBudget` that one request uses for its body."""
+    """The bytes of a `ByteBudget` that are counted for the body of one request."""
 
     def __init__(self, budget: ByteBudget, owner: str) -> None:
         self._budget = budget
@@ -76,7 +78,9 @@ class HeldBytes:
         self.size = 0
 
     def grow_to(self, size: int) -> None:
-        """Counts more bytes, so that `size` are counted for this request. Raises `Fault` if there is no room."""
+        """Counts bytes until `size` are counted for this request. Raises `Fault` if the budget has no room for
+        them.
+        """
         more = size - self.size
         if more <= 0:
             return
@@ -86,14 +90,14 @@ class HeldBytes:
         self.size = size
 
     def release(self) -> None:
-        """Gives the bytes back to the budget. Further calls do nothing."""
+        """Subtracts the bytes of this request from the budget. Further calls do nothing."""
         if self.size:
             self._budget.give_back(self._owner, self.size)
             self.size = 0
 
     def handed_over(self) -> HeldBytes:
-        """Returns another object with these bytes, which must be released instead of this one. This object then has
-        none.
+        """Moves the counted bytes into a new `HeldBytes`, and returns it. The caller must release the new object;
+        releasing this one then does nothing.
         """
         other = HeldBytes(self._budget, self._owner)
         other.size, self.size = self.size, 0
@@ -105,7 +109,7 @@ HELD = web.RequestKey("held", HeldBytes)
 
 @contextlib.contextmanager
 def body_bytes_held(request: web.Request) -> Iterator[None]:
-    """Gives the request a `HeldBytes`, and releases it at the end of the `with`."""
+    """Sets `request[HELD]` to a `HeldBytes` for the body of the `with`, and releases it at the end."""
     held = request[HELD] = HeldBytes(request.app[BODY_BUDGET], request[OWNER])
     try:
         yield
@@ -141,12 +145,12 @@ _STEP: Final = 1 << 16
 
 
 class TooLarge(Exception):  # noqa: N818 - what the body is
-    """A compressed body is larger than the limit when it is decompressed. Decompression stopped at the limit."""
+    """A body is larger than the limit after decompression. Decompression has stopped at the limit."""
 
 
 def coding_of(values: list[str]) -> Coding | None:
-    """Returns the one coding in `Content-Encoding`; None if there is none. Raises `Fault` UNSUPPORTED_MEDIA_TYPE
-    for an unknown coding, and for several.
+    """Returns the compression that the values of `Content-Encoding` name; None if there is none. Raises `Fault`
+    UNSUPPORTED_MEDIA_TYPE for an unknown one, and for several.
     """
     given = ", ".join(values).strip().lower()
     if given not in _NAMES:
@@ -160,8 +164,8 @@ def coding_of(values: list[str]) -> Coding | None:
 
 
 def unpacked(body: bytes, coding: Coding, limit: int) -> bytes:
-    """Returns the decompressed body. Raises `Fault` if the body is not in this coding or is incomplete, and
-    `TooLarge`.
+    """Returns the decompressed body. Raises `Fault` if the body is not compressed with `coding` or is incomplete,
+    and `TooLarge` if the result has more than `limit` bytes.
     """
     try:
         return _unpacked(body, _GZIP_WINDOW if coding == "gzip" else zlib.MAX_WBITS, limit)
@@ -212,9 +216,11 @@ ms. Larger bodies are decompressed in a thread."""
 
 
 async def read_body(request: web.Request) -> bytes:
-    """Returns the whole body, decompressed. Raises `Fault`: INVALID_REQUEST for a body that does not match its
-    coding, ends too early or arrives too slowly; before reading it, for a body that the memory budget has no room
-    for. The request does not keep the bytes, so that the caller can free them.
+    """Returns the whole body, decompressed. The request does not keep the bytes, so that the caller can free them.
+
+    Raises `Fault`: INVALID_REQUEST for a body that does not match its headers, ends too early or arrives too
+    slowly; UNSUPPORTED_MEDIA_TYPE for an unknown compression; CONCURRENCY_EXCEEDED or UNAVAILABLE if the memory
+    budget has no room. Raises `HTTPRequestEntityTooLarge` for a body that is too large.
     """
     limit, held = request.client_max_size, request[HELD]
     coding = coding_of(request.headers.getall("Content-Encoding", []))
@@ -248,9 +254,12 @@ async def parsed_from(
     *,
     skips_unreadable: bool = False,
 ) -> T:
-    """Returns what `parse` returns for this body, after the PDFs in it were read. A large body is parsed in a
-    thread, so that other requests are served meanwhile: 25 MiB take 200 ms. `skips_unreadable`: the text of a PDF
-    that cannot be read is empty; otherwise such a PDF raises `Fault`, as other errors do.
+    """Returns what `parse` returns for this body. If the body contains PDFs, they are read, and `parse` is called
+    again with their texts. A large body is parsed in a thread, so that other requests are served meanwhile: 25 MiB
+    take 200 ms.
+
+    `skips_unreadable`: a PDF that cannot be read has an empty text; otherwise it raises `Fault`. Raises what
+    `parse` raises.
     """
     reader = request.app.get(PDF_READER)
     pdfs = None if reader is None else PdfTexts()
@@ -268,7 +277,9 @@ async def _parsed(body: bytes, parse: Callable[[bytes, PdfTexts | None], T], pdf
 
 
 def hints_of(request: web.Request) -> RequestHints:
-    """Returns the values of the request's headers that change its turn."""
+    """Returns the values of the request's `X-Codex-*` headers (mode, folder, sandbox, activity), and where the
+    request came from.
+    """
     return RequestHints(
         mode=request.headers.get("X-Codex-Mode"),
         workdir=request.headers.get("X-Codex-Workdir"),
@@ -279,8 +290,9 @@ def hints_of(request: web.Request) -> RequestHints:
 
 
 async def _read(request: web.Request, limit: int, held: HeldBytes) -> bytes:
-    """Reads the body. Its `Content-Length` is counted against the budget (`held`) before it is read; without one,
-    each chunk is counted as it arrives.
+    """Reads the body as it was sent. Its `Content-Length` is counted in `held` before it is read; without one, each
+    chunk is counted as it arrives. Raises `Fault` if there is no room, and `HTTPRequestEntityTooLarge` above
+    `limit` bytes.
     """
     held.grow_to(min(request.content_length or 0, limit))
     chunks: list[bytes] = []

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: parses the body, starts one or several runs, and renders their answer."""
+"""POST /v1/chat/completions: parses the body, runs one turn, or one for each choice, and renders the answer."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ CHAT_OPTIONS = web.AppKey("chat_options", ChatOptions)
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
-    """POST /v1/chat/completions. Raises the `Fault` of a turn that failed before the first byte was sent."""
+    """POST /v1/chat/completions: answers as a whole or as a stream. Raises `Fault` for a request that is refused,
+    and for a turn that failed before the first byte was sent.
+    """
     app = request.app
     timings = timings_of(request)
     hints = hints_of(request)
@@ -108,7 +110,9 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
 
 
 def _forward_policy(request: web.Request, model: str) -> ForwardPolicy | None:
-    """Returns what the agent of this model may be sent unchanged; None if it cannot forward requests."""
+    """Returns what may be sent unchanged to the model server behind `model`; None if its agent does not have the
+    capability `forwarding`.
+    """
     admission = request.app[ADMISSION]
     able = serving(request.app[RUNS].agent, model).capabilities
     if "forwarding" not in able:
@@ -207,7 +211,9 @@ def _no_keepalive(request: web.Request) -> bool:
 
 
 def _ending(renderer: AnyRenderer, timings: TurnTimings) -> dict[str, object]:
-    """Returns the fields of the log line about an answer: how it ended, and its tokens."""
+    """Returns the fields of the log line about an answer: the time until its first event, how it ended, and its
+    tokens.
+    """
     notes: dict[str, object] = {"first_ms": timings.first_ms}
     if renderer.failure is not None:
         notes["error"] = renderer.failure.kind.value

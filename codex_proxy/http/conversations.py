@@ -1,5 +1,8 @@
-"""`/v1/conversations`: conversations, which several turns share, and their items. Source:
-docs/contract.md#conversations."""
+"""`/v1/conversations`: conversations and their items. Several responses can share a conversation. Source:
+docs/contract.md#conversations.
+
+The handlers raise `Fault` NOT_FOUND for a conversation or item that does not exist or belongs to another key.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,9 @@ async def retrieve(request: web.Request) -> web.Response:
 
 
 async def update(request: web.Request) -> web.Response:
-    """POST /v1/conversations/{id}: merges the metadata; null deletes a key."""
+    """POST /v1/conversations/{id}: merges the body's `metadata` into that of the conversation; a null value deletes
+    its key.
+    """
     _, store = _service_and_store(request)
     changes = parse_update(await read_body(request))
     with store_errors_as_faults():
@@ -110,7 +115,9 @@ async def list_items(request: web.Request) -> web.Response:
 
 
 async def create_items(request: web.Request) -> web.Response:
-    """POST /v1/conversations/{id}/items: at most 20 at once, all or none."""
+    """POST /v1/conversations/{id}/items: adds up to 20 items and returns them as a list. If one of them is refused,
+    none is added.
+    """
     service, store = _service_and_store(request)
     check_include(request)
     given = await parsed_from(request, await read_body(request), parse_items)
@@ -142,7 +149,9 @@ async def retrieve_item(request: web.Request) -> web.Response:
 
 
 async def delete_item(request: web.Request) -> web.Response:
-    """DELETE /v1/conversations/{id}/items/{item_id}. The answer is the conversation."""
+    """DELETE /v1/conversations/{id}/items/{item_id}: removes the item from the conversation, and returns the
+    conversation.
+    """
     _, store = _service_and_store(request)
     with store_errors_as_faults():
         try:
@@ -186,8 +195,8 @@ def _new_items(given: Sequence[ItemDict], service: ResponsesService, now: float)
 
 
 def _refused(error: NotStored | StoreConflict | ContextTooLarge, given: Sequence[ItemDict]) -> Fault:
-    """Returns the fault for items that are too many, refer to items that do not exist, or have an id that is taken.
-    It names the item. `given` are the items of the request.
+    """Returns the fault for items that the store did not accept: they are too many, refer to an item that does not
+    exist, or have an id that the conversation already has. `given` are the items of the request.
     """
     if isinstance(error, ContextTooLarge):
         return objects.too_large(str(error), "items")

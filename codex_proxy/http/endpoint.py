@@ -1,5 +1,5 @@
-"""The definition of an endpoint as one record, and the JSON schemas in it. Its routes, its documentation and the format
-of its errors are made from it.
+"""`Endpoint`, the record that defines an endpoint, and functions for the JSON schemas in it. Routes, documentation
+and the format of errors are made from these records.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def ref(name: str) -> Schema:
 
 
 def kind(word: str) -> Schema:
-    """Returns the schema of a field that always has the value `word`."""
+    """Returns the schema of a field that always has the value `word`, such as `type` or `object`."""
     return {"type": "string", "const": word}
 
 
@@ -40,25 +40,29 @@ def one_of(*words: str) -> Schema:
 
 
 def maybe(schema: Schema) -> Schema:
-    """Returns the schema of a value of `schema`, or null."""
+    """Returns the schema of a value that has the schema `schema`, or is null."""
     return {"anyOf": [schema, NULL]}
 
 
 def array(items: Schema, **more: Any) -> Schema:
-    """Returns the schema of an array whose items have the schema `items`; `more` are further keywords of it."""
+    """Returns the schema of an array whose items have the schema `items`; `more` are further keywords, such as
+    `maxItems`.
+    """
     return {"type": "array", "items": items, **more}
 
 
 def record(_required: Schema, _optional: Schema | None = None, /, **more: Any) -> Schema:
-    """Returns the schema of an object with these properties. Further properties are allowed, since later versions
-    may add some. `more` are further members of the schema.
+    """Returns the schema of an object with required and optional properties, given by name. Other properties are
+    allowed too, since later versions may add some. `more` are further keywords of the schema.
     """
     properties = {**_required, **(_optional or {})}
     return {"type": "object", "properties": properties, "required": list(_required), **more}
 
 
 def list_of(name: str) -> Schema:
-    """Returns the schema of OpenAI's list object for a component."""
+    """Returns the schema of OpenAI's list object (`data`, `has_more`, ...) whose items have the schema component
+    `name`.
+    """
     return record(
         {
             "object": kind("list"),
@@ -83,7 +87,9 @@ the store; `read`: returns information that the server has; `open`: the same, wi
 
 
 class Parameter(msgspec.Struct, frozen=True, eq=False):
-    """One parameter of an endpoint. A list is passed by repeating the parameter."""
+    """One parameter of an endpoint: in the query, in the path, or a header. A query parameter with a list is
+    repeated for each value.
+    """
 
     name: str
     place: Literal["query", "path", "header"]
@@ -92,7 +98,9 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
 
 
 class Endpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """One method of one path, as the server serves and documents it."""
+    """One method of one path: its handler, how it is served (`match` to `needs`), and its documentation (`summary`
+    to `streams`).
+    """
 
     method: Literal["GET", "POST", "DELETE"]
     path: str
@@ -139,7 +147,9 @@ OPEN_PATHS: Final = web.AppKey("open_paths", frozenset[str])
 
 
 def add_endpoints(app: web.Application, endpoints: Iterable[Endpoint]) -> None:
-    """Adds the routes of the endpoints, except those whose `needs` is not in the application."""
+    """Adds the routes of the endpoints to the application, with and without `/v1`. An endpoint whose `needs` is not
+    in the application is left out.
+    """
     all_endpoints = tuple(endpoints)
     served = [each for each in all_endpoints if each.needs is None or each.needs in app]
     routes = app[ROUTES] = {}
@@ -154,5 +164,5 @@ def add_endpoints(app: web.Application, endpoints: Iterable[Endpoint]) -> None:
 
 
 def served_by(app: web.Application) -> tuple[Endpoint, ...]:
-    """Returns the endpoints that this application serves, in the order of the documentation."""
+    """Returns the endpoints that this application serves, in the order in which they were added."""
     return tuple(dict.fromkeys(app[ROUTES].values()))

@@ -1,6 +1,7 @@
-"""Every endpoint of the server, in the order of the documentation: one record each.
+"""Every endpoint of the server, in the order of the documentation: one `Endpoint` record each.
 
-The routes, `GET /openapi.json`, docs/api.md, the shape of errors and what needs no key are made from this table.
+The routes, `GET /openapi.json`, docs/api.md, the format of errors, and the list of paths that need no key are
+made from this table.
 """
 
 from __future__ import annotations

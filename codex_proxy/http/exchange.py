@@ -1,8 +1,8 @@
-"""Answers an HTTP request with what a `Reader` returns: as a whole, or as a stream that ends when its client
-leaves.
+"""Answers an HTTP request with the bytes of a `Reader`: as a whole, or as a stream. If the client leaves, the
+reader is closed.
 
-A `Source` returns the events of one answer: those of one run, or of several runs that are choices of one answer.
-Closing it, because its client has left, ends the unfinished turns. A `Reader` returns the bytes of an answer.
+A `Source` returns the events of one answer: those of one run (one turn of an agent), or of several runs that are
+choices of one answer. A `Reader` returns the bytes of an answer; `LogReader` renders them from a `Source`.
 
 `TurnTimings` measures when the events of a turn arrive: for the log, the metrics in a usage chunk, and the server's
 metrics. Source: docs/contract.md#streams.
@@ -54,14 +54,16 @@ SHOWN = VISIBLE - {TurnEnded}
 
 
 def _shows(event: Event) -> bool:
-    """Whether this event can be the first visible one of an answer. Lists of MCP tools do not count, because they
-    are sent with the first output.
+    """Whether the client can see something of this event, so that it may be the first visible one of an answer. A
+    list of MCP tools does not count, because it is sent together with the first output.
     """
     return type(event) in SHOWN and not (isinstance(event, ItemStarted) and isinstance(event.item, McpTools))
 
 
 class EventCounts:
-    """Counts the deltas of one request, and keeps the tokens that were reported last, for metrics."""
+    """Counts the deltas of one request, and keeps the newest usage that the agent reported. For the server's
+    metrics.
+    """
 
     __slots__ = ("deltas", "usage")
 
@@ -70,7 +72,7 @@ class EventCounts:
         self.usage: Usage | None = None
 
     def count(self, events: Sequence[Event]) -> None:
-        """Adds the deltas of a batch of events, and takes the last reported tokens in it."""
+        """Counts the deltas in a batch of events, and keeps the last reported usage in it, if there is one."""
         if len(events) == 1 and isinstance(events[0], ForwardedBytes):
             self.deltas += events[0].deltas
             return
@@ -100,7 +102,9 @@ class TurnTimings:
         """The name of the agent's event that determined the finish reason."""
 
     def record(self, events: Sequence[Event]) -> None:
-        """Records a batch of events, before it is rendered. The last event of a turn is its end."""
+        """Records the times of a batch of events that has just arrived. Call it with each batch of the turn, in
+        order.
+        """
         if self._counts is not None:
             self._counts.count(events)
         if self._on_served is not None and ServedBy in map(type, events):
@@ -116,8 +120,8 @@ class TurnTimings:
         return None if self._first is None else round((self._first - self._began) * 1000, 1)
 
     def stream_metrics(self, tokens: int) -> StreamMetrics:
-        """Returns the metrics of a stream with `tokens` that ends now. The rate is left out if no time has passed
-        since the first event.
+        """Returns the metrics of a stream that ends now and has `tokens` tokens: the time until its first event,
+        and the tokens per second since then. Each is None if it cannot be computed.
         """
         if self._first is None:
             return StreamMetrics()
@@ -126,8 +130,9 @@ class TurnTimings:
 
 
 def timings_of(request: web.Request) -> TurnTimings:
-    """Returns timings for the request's turn. The number of attempts at an upstream and, if there are several, the name
-    of the one that answers are added to the reply headers and the log line.
+    """Returns timings that begin now, for the request's turn. When a model server (upstream) has answered, the
+    number of attempts is added to the reply headers and the log line of the request; so is its name, if several are
+    configured.
     """
 
     def served_by(event: ServedBy) -> None:
@@ -141,35 +146,39 @@ def timings_of(request: web.Request) -> TurnTimings:
 
 
 class Source(Protocol):
-    """The interface of a source of the events of one answer, for a single reader."""
+    """The interface of a source of the events of one answer. It has a single reader."""
 
     @property
     def continued(self) -> bool:
-        """Whether the agent's session has seen the conversation so far."""
+        """Whether the turn continues a session of the agent that has seen the earlier messages, so that they are
+        not sent to it again.
+        """
         ...
 
     @property
     def finished(self) -> bool:
-        """Whether all events were taken and none will follow."""
+        """Whether the answer has ended and `take` has returned all of its events."""
         ...
 
     def wait(self, push: Push | None = None) -> Awaitable[None]:
-        """Returns when there are events to take that `push` has not passed on, or when none will follow. May be
-        cancelled and called again.
+        """Waits until `take` would return events, or the answer has ended. May be cancelled and called again.
+
+        `push` is called when there are new events. If it returns True, it has taken and sent them, and the wait
+        continues. An exception of `push` is raised here.
         """
         ...
 
     def take(self) -> list[Event]:
-        """Returns the events since the last call, without waiting."""
+        """Returns the events that have arrived since the last call, without waiting."""
         ...
 
     def close(self) -> None:
-        """Stops reading, and ends the unfinished turns."""
+        """Stops reading, and interrupts the turns that have not ended."""
         ...
 
 
 class OneRun:
-    """The events of one run, for the answer to one HTTP request. `close` ends the run."""
+    """The events of one run, for the answer to one HTTP request. `close` interrupts the run."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -177,7 +186,7 @@ class OneRun:
 
     @property
     def continued(self) -> bool:
-        """Whether the run continues a session that was kept."""
+        """Whether the run continues a session of the agent that was kept after an earlier turn."""
         return self._run.continued
 
     @property
@@ -196,8 +205,8 @@ class OneRun:
 
 
 class SampledRuns:
-    """The events of several runs, combined into one answer with a choice for each run. If one fails, the others are
-    ended.
+    """The events of several runs of the same turn, combined into one answer with a choice for each run. If one run
+    fails, the answer fails and the others are ended.
     """
 
     def __init__(self, runs: list[Run]) -> None:
@@ -244,8 +253,9 @@ async def start(
     runner: ToolRunner | None = None,
     remembers: bool = True,
 ) -> OneRun:
-    """Starts one turn on `scheduler`. `runner` runs the server's tools; `remembers`: the turn may be written to the
-    step memory. Raises the `Fault` of a turn that cannot begin.
+    """Starts one turn on `scheduler` for `owner` (the name of an API key). `runner` runs the calls of MCP tools,
+    None if the turn has none. `remembers`: the model's own items may be written to the step memory. Raises `Fault`
+    if the turn cannot begin.
     """
     return OneRun(await scheduler.start(turn, owner, runner=runner, remembers=remembers))
 
@@ -253,8 +263,8 @@ async def start(
 async def start_samples(
     scheduler: RunScheduler, turn: Turn, count: int, owner: str, *, runner: ToolRunner | None = None
 ) -> SampledRuns:
-    """Starts the same turn `count` times. If one cannot start, the others are ended and its `Fault` is raised.
-    `runner` runs the server's tools.
+    """Starts the same turn `count` times, for `owner` (the name of an API key). `runner` runs the calls of MCP
+    tools. If one turn cannot begin, interrupts the others and raises its `Fault`.
     """
     starting = [asyncio.ensure_future(scheduler.start(turn, owner, runner=runner)) for _ in range(count)]
     try:
@@ -269,58 +279,63 @@ async def start_samples(
 
 
 class Reader(Protocol):
-    """The interface of a reader of one answer while it is made, for one HTTP request."""
+    """The interface with which one HTTP request reads the bytes of an answer while the answer is made."""
 
     @property
     def finished(self) -> bool:
-        """Whether all bytes were taken and none will follow."""
+        """Whether the answer has ended and `take` has returned all of its bytes."""
         ...
 
     @property
     def refusal(self) -> Failure | None:
-        """The failure of an answer that failed before anything visible; else None. It can still be answered with an
-        HTTP status.
+        """Why the turn failed, if it failed before anything visible was rendered; else None. Such a failure can
+        still be answered with an HTTP status.
         """
         ...
 
     def wait(self, push: Push | None = None) -> Awaitable[None]:
-        """Returns when there are bytes to take that `push` has not passed on, or when none will follow. May be
-        cancelled and called again.
+        """Waits until `take` would return bytes, or the answer has ended. May be cancelled and called again.
 
-        A reader may call `push` when there is something to take. It goes on waiting if that returns True, and
-        raises what `push` raises.
+        A reader may call `push` when there is something to take. If it returns True, it has taken and sent that,
+        and the wait continues. An exception of `push` is raised here.
         """
         ...
 
     def take(self) -> bytes:
-        """Returns the bytes since the last call; always empty if the answer is not streamed."""
+        """Returns the bytes rendered since the last call; always empty if the answer is not streamed."""
         ...
 
     def open(self) -> bytes:
-        """Returns the first bytes of the stream, unless they were taken already. They are sent with the first
-        keepalive.
+        """Returns the first bytes of the stream (such as its opening event); empty if `take` has already returned
+        them. Called when a keepalive is due, which may be before the first event.
         """
         ...
 
     def break_off(self, failure: Failure) -> bytes:
-        """Returns the last bytes of a stream that ends with this failure; empty if the answer adds them itself."""
+        """Returns the bytes that end a stream with this failure; empty if another task of the server renders the
+        answer and continues.
+        """
         ...
 
     def close(self) -> None:
-        """Stops reading, because the client has left. Ends the turn, unless other clients may read it."""
+        """Stops reading, because the request is over. Interrupts an unfinished turn, unless other clients may read
+        its answer.
+        """
         ...
 
 
 class WholeReader(Reader, Protocol):
-    """The interface of a reader of an answer that may also be returned as a whole."""
+    """A reader of an answer that can also be returned as a whole."""
 
     def result(self) -> bytes:
-        """Returns the whole answer. Raises the `Fault` of a failed turn."""
+        """Returns the body of the whole answer. Call it when `finished`. Raises `Fault` if the turn has failed."""
         ...
 
 
 class Renderer(Protocol):
-    """Renders events as the bytes of one API's answer."""
+    """The interface of a renderer: it turns events into the bytes of one API's answer. `failure` is why the turn
+    failed, None if it did not; `visible`: something that the client can see was rendered.
+    """
 
     failure: Failure | None
     visible: bool
@@ -370,8 +385,9 @@ class LogReader:
 
 
 async def whole_response(reader: WholeReader, headers: Callable[[], Mapping[str, str]]) -> web.Response:
-    """Waits for the end of the answer and returns it as one HTTP response, with what `headers` returns then. Raises the
-    `Fault` of a failed turn."""
+    """Waits until the answer has ended, and returns it as one HTTP response. `headers` is called at the end, and
+    returns the response headers. Raises `Fault` if the turn has failed.
+    """
     try:
         while not reader.finished:
             await reader.wait()
@@ -384,13 +400,14 @@ async def whole_response(reader: WholeReader, headers: Callable[[], Mapping[str,
 async def stream_response(
     reader: Reader, stream: EventStream, *, keepalive: float, comment: Callable[[], bytes]
 ) -> web.StreamResponse:
-    """Sends the answer to the client as a stream. Raises the `Fault` of a turn that failed before its first byte.
+    """Sends the answer to the client as a stream. Raises `Fault` if the turn failed before the first byte was sent.
 
-    `keepalive`: seconds of silence after which the bytes of `comment` are sent; 0 for never.
+    `keepalive` is a number of seconds: whenever nothing was sent for so long, the bytes that `comment` returns are
+    sent; 0 for never.
 
-    Once the stream has begun, bytes are written directly by the code that adds them, as long as the client reads
-    fast enough. This coroutine handles everything else: the beginning, a slow client, silence, failures and the
-    end.
+    Once the stream has begun, the code that receives events from the agent also writes their bytes to the client,
+    through `push`, as long as the client reads fast enough. This coroutine handles everything else: the beginning,
+    a slow client, silence, failures and the end.
     """
     silence = IdleTimer(keepalive)
     first = b""  # taken by `push`: most turns begin with events without bytes, which need no step of this coroutine

@@ -1,6 +1,6 @@
-"""Answers the lists of stored items of responses and conversations, a page at a time, in OpenAI's format.
+"""Answers requests for lists of stored items (of responses and conversations) with one page, in OpenAI's format.
 
-The SDKs page through a list by `last_id` and `has_more`.
+The SDKs request the next page with `after`, which is the `last_id` of the page before, while `has_more` is true.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _item = msgspec.json.Decoder(dict[str, Any])
 
 
 def shown(item: StoredItem) -> ItemDict:
-    """Returns a stored item as the object that the client sees."""
+    """Returns a stored item as the JSON object that clients get."""
     return _item.decode(item.json)
 
 
 def check_include(request: web.Request) -> None:
-    """Raises `Fault` for a name in the query's `include` that the API does not have. The known names have no
-    effect, because the server returns everything that it has anyway.
+    """Raises `Fault` if the query's `include` has a value that the API does not know. Known values have no effect,
+    because the server returns everything that it has.
     """
     for name in [*request.query.getall("include", []), *request.query.getall("include[]", [])]:
         if name not in _INCLUDES:
@@ -50,10 +50,11 @@ async def listed(
     form: Callable[[StoredItem], ItemDict],
     missing: Fault,
 ) -> dict[str, Any]:
-    """Returns the list object for the page that the query asks for.
+    """Returns the list object with the page that the query asks for.
 
-    `read` reads a page from the store; `default` is the number of items if the query has no `limit`; `form` returns
-    the object of an item. Raises `Fault`: `missing` if the list does not exist.
+    `read` reads a page from the store; `default` is the number of items if the query has no `limit`; `form` makes
+    the JSON object of an item. Raises `missing` if `read` finds no such list, and `Fault` INVALID_REQUEST for an
+    invalid query.
     """
     check_include(request)
     asked = page_of(request.query, default=default)
@@ -70,7 +71,7 @@ async def listed(
 
 
 def page_of(query: Mapping[str, str], *, default: int) -> PageRequest:
-    """Returns the page that a query asks for. `default` is the limit if the query has none. Raises `Fault`
+    """Parses `limit`, `order` and `after` of a query. `default` is the limit if the query has none. Raises `Fault`
     INVALID_REQUEST for an unknown `order` or an invalid limit.
     """
     order = query.get("order") or "desc"
@@ -98,7 +99,7 @@ def _limit(given: str | None, default: int) -> int:
 
 
 def list_object(data: Sequence[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
-    """Returns the `list` object of one page. `has_more`: more objects follow."""
+    """Returns OpenAI's `list` object for one page. `has_more`: there are more objects after this page."""
     return {
         "object": "list",
         "data": list(data),

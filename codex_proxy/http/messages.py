@@ -1,5 +1,5 @@
-"""POST /v1/messages: parses a body in Anthropic's format, starts a run and renders its answer. POST
-/v1/messages/count_tokens counts tokens.
+"""POST /v1/messages: parses a body in Anthropic's format, runs a turn and renders the answer. POST
+/v1/messages/count_tokens counts the tokens of a body.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ MESSAGES_OPTIONS: Final = web.AppKey("messages_options", MessagesOptions)
 
 
 async def messages(request: web.Request) -> web.StreamResponse:
-    """POST /v1/messages. Raises the `Fault` of a turn that failed before the first byte was sent."""
+    """POST /v1/messages: answers as a whole or as a stream. Raises `Fault` for a request that is refused, and for
+    a turn that failed before the first byte was sent.
+    """
     app = request.app
     timings = timings_of(request)
     parsed, turn = await _admitted(request)
@@ -82,7 +84,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
             headers = partial(_headers, request, parsed, source)
             return await whole_response(LogReader(source, renderer, timings), headers)
     except Fault as fault:
-        raise Fault(_as_clients_know_it(fault.failure, turn, request)) from None
+        raise Fault(_with_anthropic_message(fault.failure, turn, request)) from None
     finally:
         request[NOTES] |= _ending(renderer, timings)
 
@@ -108,8 +110,8 @@ async def count_message_tokens(request: web.Request) -> web.Response:
 
 
 async def _admitted(request: web.Request) -> tuple[ParsedMessages, Turn]:
-    """Returns the parsed request and its admitted turn. An image in an earlier message that cannot be fetched any
-    more is left out.
+    """Returns the parsed request, and its turn after the checks of admission. An image of an earlier message that
+    can no longer be fetched is left out. Raises `Fault` if the request is refused.
     """
     body = await read_body(request)
     parsed = await _parsed(request, body)
@@ -205,9 +207,9 @@ def _headers(request: web.Request, parsed: ParsedMessages, source: OneRun) -> di
     )
 
 
-def _as_clients_know_it(failure: Failure, turn: Turn, request: web.Request) -> Failure:
-    """Returns the failure. If the context is too long, it has Anthropic's message, by which clients of that API
-    recognise it and summarise the conversation.
+def _with_anthropic_message(failure: Failure, turn: Turn, request: web.Request) -> Failure:
+    """Returns a failure of kind `CONTEXT_LENGTH_EXCEEDED` with Anthropic's message, by which clients of that API
+    recognise it and summarise the conversation. Returns any other failure unchanged.
     """
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED:
         return failure
@@ -215,7 +217,9 @@ def _as_clients_know_it(failure: Failure, turn: Turn, request: web.Request) -> F
 
 
 def _ending(renderer: MessagesRenderer, timings: TurnTimings) -> dict[str, object]:
-    """The fields of the log line of an answer: how it ended, and its tokens."""
+    """Returns the fields of the log line about an answer: the time until its first event, how it ended, and its
+    tokens.
+    """
     notes: dict[str, object] = {"first_ms": timings.first_ms}
     if renderer.failure is not None:
         notes["error"] = renderer.failure.kind.value

@@ -1,6 +1,6 @@
 """GET /metrics, and the middleware that counts every request. Used only if metrics are switched on.
 
-This module makes a `RequestRecord` of each request. `codex_proxy.metrics` decides what is counted, and the format.
+This module makes a `RequestRecord` for each request. `codex_proxy.metrics` turns these records into metrics.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ REFUSED = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about a finished request that metrics count."""
+    """The facts about a finished request from which metrics are computed. `seconds` is its whole duration, and
+    `deltas` the number of pieces of text that the agent sent.
+    """
 
     route: str
     """The template of the request's path (`/v1/models/{id}`), or `unknown`."""
@@ -50,12 +52,12 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meter(Protocol):
-    """The interface for counting finished requests."""
+    """The interface of the counters: `count` takes each finished request."""
 
     def count(self, record: RequestRecord) -> None: ...
 
     def exposition(self) -> tuple[bytes, str]:
-        """Returns all metrics as text, and its media type."""
+        """Returns all metrics in the text format of Prometheus, and the media type of that text."""
         ...
 
 
@@ -64,8 +66,8 @@ METRICS_KEY = web.AppKey("metrics_key", str)
 
 
 def add_metrics(app: web.Application, meter: Meter, key: str | None) -> None:
-    """Switches metrics on; `meter` counts them. Call it before endpoints are added. Without a `key`, only clients
-    on this machine may read them.
+    """Switches metrics on; `meter` counts them. Call it before endpoints are added. `key` is the key that GET
+    /metrics requires; if it is None, only clients on this machine may read the metrics.
     """
     app[METER] = meter
     app[METRICS_KEY] = key or ""
@@ -142,8 +144,8 @@ def _finish_reasons(notes: dict[str, object]) -> tuple[str, ...]:
 
 
 def _tokens(notes: dict[str, object], counts: EventCounts) -> dict[str, int]:
-    """Returns the tokens by kind that the agent reported; if none, the estimates in `notes`, the fields of the
-    request's log line.
+    """Returns the tokens of a request by kind (`input`, `output`, ...), as the agent reported them. If it reported
+    none, returns the numbers in `notes`, the fields of the request's log line; empty if there are none either.
     """
     usage = counts.usage
     if usage is not None:

@@ -36,7 +36,7 @@ def log_unforeseen(error: BaseException) -> None:
 
 
 def errors_of(request: web.BaseRequest) -> Surface:
-    """Returns the API in whose format this request's errors are answered."""
+    """Returns the API in whose format an error of this request is answered."""
     endpoint = request.get(ENDPOINT)
     if (endpoint is None or endpoint.also_anthropic) and asks_anthropic(request):
         return "messages"
@@ -54,9 +54,9 @@ def asks_anthropic(request: web.BaseRequest) -> bool:
 def fault_response(
     failure: Failure, request: web.BaseRequest, *, allow: str | None = None, request_id: str = ""
 ) -> web.Response:
-    """Returns the error as JSON in the format of the request's endpoint, with its status and, where they apply,
-    `Retry-After` and `Allow`. `allow` is the value of `Allow`, None to leave it out. `request_id`: the id for a
-    request that has none yet.
+    """Returns `failure` as a JSON error in the format of the request's endpoint, with its HTTP status and its
+    headers (`Retry-After` and others). `allow` is the value of the header `Allow`, None to leave it out.
+    `request_id` is used if the request has no id yet.
     """
     surface = errors_of(request)
     headers = {}
@@ -88,14 +88,15 @@ def agent_headers(
     parallel: str | None = None,
     continued: bool,
 ) -> dict[str, str]:
-    """Returns the headers of a turn's answer: the name of the agent (`x-codex-agent`), the parameters that have no
-    effect (`x-codex-ignored-params`), how the history reached the agent (`x-codex-history`), its mode
-    (`x-codex-mode`), and what the agent does not guarantee about the answer (`x-codex-uncertain`).
+    """Returns the `x-codex-*` headers of a turn's answer: the agent's name (`-agent`), the request fields that have
+    no effect (`-ignored-params`), in which form the history reached the agent (`-history`), that a request with
+    tools became an agent turn (`-mode`), and what the agent does not guarantee about the answer (`-uncertain`).
 
-    `ignored`: parameters that have no effect with any agent. The others are names of request fields, which are added
-    to these if the agent does not support them: `search` for web search and `parallel` for several calls in one
-    answer (both None if the request does not ask for it), `verbosity` and `effort` for what `turn` has of these.
-    `continued`: the agent's session has seen the conversation so far.
+    `ignored` are fields that have no effect with any agent. The next four arguments are names of fields for
+    `-ignored-params`, each of which is added if the request uses the feature and the agent does not support it:
+    `search` (web search), `verbosity`, `effort`, and `parallel` (several tool calls in one answer). `search` and
+    `parallel` are None if the request does not use the feature. `continued`: the agent's session has already seen
+    the earlier messages.
     """
     agent = serving(agent, turn.model)
     capabilities = agent.capabilities
@@ -127,13 +128,15 @@ def agent_headers(
 
 
 def _own_models(agent: Agent) -> set[str]:
-    """The names under which the agent's models are asked for; with the agent's own name where it is one of several."""
+    """Returns the names with which requests can name the agent's models: each id, with and without the agent's name
+    before it.
+    """
     return {name for model in agent.models() for name in (model.id, f"{agent.name}{SEPARATOR}{model.id}")}
 
 
 def _uncertain(turn: Turn, capabilities: Collection[str]) -> list[str]:
-    """Returns the names of those properties of the answer that the agent does not guarantee; none for an answer
-    that is passed on unchanged.
+    """Returns which properties of the answer the agent does not guarantee: `usage`, `finish_reason`, `sandbox`.
+    Returns none of them for an answer that is sent to the client unchanged.
     """
     if turn.forwarded is not None:
         return []
@@ -150,8 +153,8 @@ def _has_instructions(turn: Turn) -> bool:
 
 
 def _history_becomes_text(turn: Turn, capabilities: Collection[str]) -> bool:
-    """Whether an agent without a history gets earlier messages or instructions as part of the prompt's text. A
-    leading system prompt does not count if the agent supports one. `capabilities` are the agent's.
+    """Whether earlier messages or instructions of this turn become a part of the prompt's text, if the agent takes
+    no history. A leading system prompt does not, if the agent takes one. `capabilities` are the agent's.
     """
     rest = list(turn.history)
     while (
@@ -165,7 +168,7 @@ def _history_becomes_text(turn: Turn, capabilities: Collection[str]) -> bool:
 
 
 def agent_note(agent: Agent, turn: Turn) -> dict[str, object]:
-    """Returns the name of the turn's agent as a field for the log and the metrics; nothing if the server has a
-    single agent.
+    """Returns the name of the turn's agent as the log field `agent`; an empty dict if the server has a single
+    agent.
     """
     return {"agent": serving(agent, turn.model).name} if agent.members else {}

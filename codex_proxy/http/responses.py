@@ -1,7 +1,8 @@
-"""The handlers of /v1/responses: create, show, follow, cancel and delete a response, and list its input.
+"""The handlers of /v1/responses: create, retrieve, follow, cancel and delete a response, and list its input.
 
-A new response is answered as a whole, as a stream, or in the background. /input_tokens counts the tokens of a
-context, and /compact makes a shorter one.
+A new response is answered as a whole, as a stream, or in the background. /input_tokens counts the tokens of an
+input, and /compact returns a shorter form of it. The handlers raise `Fault` NOT_FOUND for a response that does not
+exist or belongs to another key.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ from codex_proxy.surfaces.usage import tokens_in
 
 
 async def create_response(request: web.Request) -> web.StreamResponse:
-    """POST /v1/responses. Raises the `Fault` of a turn that failed before the first byte was sent."""
+    """POST /v1/responses: answers as a whole, as a stream, or with a background response. Raises `Fault` for a
+    request that is refused, and for a turn that failed before the first byte was sent.
+    """
     service = request.app[RESPONSES]
     timings = timings_of(request)
     body, hints = await read_body(request), hints_of(request)
@@ -87,7 +90,7 @@ async def create_response(request: web.Request) -> web.StreamResponse:
 async def _in_foreground(
     request: web.Request, parsed: ParsedResponse, timings: TurnTimings
 ) -> web.StreamResponse:
-    """Answers with a response whose turn ends when its client leaves."""
+    """Runs a turn and answers with its response. The turn is interrupted if the client leaves."""
     service = request.app[RESPONSES]
     prepared = await prepare(
         service,
@@ -106,8 +109,8 @@ async def _in_foreground(
 async def _saved(
     request: web.Request, prepared: PreparedResponse, timings: TurnTimings
 ) -> web.StreamResponse:
-    """Answers with a response that is stored: a task of the server renders and stores it, and the client reads its
-    frames.
+    """Runs the turn of a response that is stored. A task of the server renders and stores the response, and this
+    request sends the frames (rendered events) of that task to the client.
     """
     service, stream = request.app[RESPONSES], prepared.parsed.stream
     with ExitStack() as stack:
@@ -136,7 +139,9 @@ async def _saved(
 async def _unsaved(
     request: web.Request, prepared: PreparedResponse, timings: TurnTimings
 ) -> web.StreamResponse:
-    """Answers with a response that is not stored: the log of its turn is rendered directly for the client."""
+    """Runs the turn of a response that is not stored: this request renders the turn's events and sends them to the
+    client.
+    """
     service, stream = request.app[RESPONSES], prepared.parsed.stream
     renderer = renderer_of(service, prepared, stream=stream)
     try:
@@ -160,8 +165,8 @@ async def _unsaved(
 async def _in_background(
     request: web.Request, parsed: ParsedResponse, body: bytes, hints: RequestHints
 ) -> web.StreamResponse:
-    """Starts a background response, which continues when its client leaves. If the request asks for a stream, the
-    answer follows the events.
+    """Starts a background response, which continues when its client leaves. Answers with the queued response
+    object, or, if the request asks for a stream, with the events.
     """
     service = request.app[RESPONSES]
     with stream_slot(request) if parsed.stream else nullcontext():
@@ -178,7 +183,9 @@ async def _in_background(
 async def follow(
     request: web.Request, owner: str, id: str, after: int, headers: Callable[[], Mapping[str, str]]
 ) -> web.StreamResponse:
-    """Streams the events of a background response with a number above `after`."""
+    """Streams the events of the background response `id` of `owner` whose `sequence_number` is above `after`, until
+    the response has ended. `headers` returns the response headers.
+    """
     return await _streamed(request, Follower(request.app[RESPONSES], owner, id, after), headers)
 
 
@@ -196,8 +203,8 @@ async def _streamed(
 def headers_of(
     service: ResponsesService, prepared: PreparedResponse, *, continued: bool = False
 ) -> dict[str, str]:
-    """Returns the headers that name the agent and the request's parameters that have no effect. `continued`: the
-    agent's session has seen the conversation so far.
+    """Returns the `x-codex-*` headers of a response. `continued`: the agent's session has already seen the earlier
+    messages.
     """
     search = "tools[web_search]" if prepared.parsed.web_search else None
     ignored = prepared.parsed.ignored
@@ -216,8 +223,9 @@ def headers_of(
 def ending_of(
     failure: Failure | None, final: dict[str, Any] | None, timings: TurnTimings
 ) -> dict[str, object]:
-    """Returns the fields of the log line about an answer: how it ended and by which event, and its tokens.
-    `failure` is why it failed, None if it did not. `final` is the response object, None if it has not ended.
+    """Returns the fields of the log line about an answer: the time until its first event, how it ended, and its
+    tokens. `failure` is why it failed, None if it did not; `final` is the response object, None if it has not
+    ended.
     """
     notes: dict[str, object] = {"first_ms": timings.first_ms}
     if failure is not None:
@@ -232,7 +240,9 @@ def ending_of(
 
 
 def store_for(request: web.Request) -> Store:
-    """Returns the store. If the server has none, raises `Fault` NOT_FOUND for the response that the path names."""
+    """Returns the store. Raises `Fault` NOT_FOUND, for the response whose id is in the path, if the server has no
+    store.
+    """
     store = request.app[RESPONSES].store
     if store is None:
         raise response_object.not_found(request.match_info["id"])
@@ -240,7 +250,9 @@ def store_for(request: web.Request) -> Store:
 
 
 async def stored_response(request: web.Request) -> StoredResponse:
-    """Returns the response that the path names. Raises `Fault` NOT_FOUND, also for a response of another owner."""
+    """Returns the stored response whose id is in the path. Raises `Fault` NOT_FOUND if there is none, or it belongs
+    to another key.
+    """
     id = request.match_info["id"]
     store = store_for(request)
     with store_errors_as_faults():
@@ -251,8 +263,8 @@ async def stored_response(request: web.Request) -> StoredResponse:
 
 
 async def retrieve(request: web.Request) -> web.StreamResponse:
-    """GET /v1/responses/{id}: the response object; with `stream=true`, the events of a background response after
-    `starting_after`.
+    """GET /v1/responses/{id}: returns the response object. With `stream=true`, streams the events of a background
+    response whose `sequence_number` is above `starting_after`.
     """
     check_include(request)
     if not _is_streamed(request):
@@ -277,7 +289,9 @@ def _is_streamed(request: web.Request) -> bool:
 
 
 async def delete(request: web.Request) -> web.Response:
-    """DELETE /v1/responses/{id}. Responses that continue it keep it as their context."""
+    """DELETE /v1/responses/{id}: deletes the response, and cancels it if it is still running in the background.
+    Later responses that continue it keep its items as their context.
+    """
     id = request.match_info["id"]
     store = store_for(request)
     with store_errors_as_faults():
@@ -291,8 +305,8 @@ async def delete(request: web.Request) -> web.Response:
 
 
 async def list_input_items(request: web.Request) -> web.Response:
-    """GET /v1/responses/{id}/input_items: the input of this response's request, without earlier items of its
-    context.
+    """GET /v1/responses/{id}/input_items: returns a page of the input items of this response's request. Items of
+    its `previous_response_id` or conversation are not included.
     """
     id = request.match_info["id"]
     return json_response(
@@ -307,8 +321,8 @@ async def list_input_items(request: web.Request) -> web.Response:
 
 
 async def cancel(request: web.Request) -> web.Response:
-    """POST /v1/responses/{id}/cancel: stops a background response and its agent. A response that has ended stays as
-    it is.
+    """POST /v1/responses/{id}/cancel: interrupts the turn of a background response, and returns the response. A
+    response that has ended is returned unchanged. Raises `Fault` for one that was not started in the background.
     """
     found = await stored_response(request)
     if response_object.cancelling(msgspec.json.decode(found.json)) == "cancel":
@@ -318,8 +332,8 @@ async def cancel(request: web.Request) -> web.Response:
 
 
 async def count_input_tokens(request: web.Request) -> web.Response:
-    """POST /v1/responses/input_tokens: an estimate, since agents cannot count without calling the model. No turn
-    runs, so admission checks do not apply.
+    """POST /v1/responses/input_tokens: returns an estimate of the tokens of an input, since agents cannot count
+    without calling the model. No turn is run, so the checks of admission do not apply.
     """
     service = request.app[RESPONSES]
     parsed = await _parsed(request, counting=True)
@@ -328,8 +342,9 @@ async def count_input_tokens(request: web.Request) -> web.Response:
 
 
 async def compact(request: web.Request) -> web.Response:
-    """POST /v1/responses/compact: the plain model summarises the context. The output can be used unchanged as the
-    input of a new response.
+    """POST /v1/responses/compact: returns a summary of the input and its context. The summary is written by the
+    model without an agent, in a turn that is not stored. The output can be used unchanged as the input of a new
+    response.
     """
     service = request.app[RESPONSES]
     parsed, history = await _context(request)
@@ -359,7 +374,9 @@ async def compact(request: web.Request) -> web.Response:
 
 
 async def _context(request: web.Request) -> tuple[ParsedContext, tuple[HistoryItem, ...]]:
-    """Returns the parsed body, and the history of its context and its own items."""
+    """Returns the parsed body, and the conversation that it describes: the items of its previous response or
+    conversation, then its own.
+    """
     service = request.app[RESPONSES]
     parsed = await _parsed(request)
     context = await read_context(parsed, service.store, request[OWNER], service.ids, service.clock.epoch())
@@ -380,7 +397,7 @@ async def _parsed(request: web.Request, *, counting: bool = False) -> ParsedCont
 
 
 async def _answered(service: ResponsesService, turn: Turn, owner: str) -> ResponsesRenderer:
-    """Runs the turn to its end and returns its renderer. Raises the `Fault` of a turn that failed."""
+    """Runs the turn to its end and returns the renderer that has its answer. Raises `Fault` if the turn has failed."""
     renderer = ResponsesRenderer(
         id="resp_compaction",
         created_at=0,

@@ -1,9 +1,9 @@
 """The aiohttp application, and the runner that serves it. The runner also answers requests that aiohttp refuses
-before a middleware sees them.
+before it calls a middleware.
 
-Such requests (broken request lines, headers or chunks, an unknown `Expect`) are answered with the server's error
-format, and the connection is closed. Their bytes are neither logged nor repeated, since they may contain anything,
-such as a key.
+Such requests (broken request lines, headers or chunks, an unknown `Expect`) are answered with an error in the
+format of the API, and the connection is closed. Their bytes are neither logged nor quoted, since they may contain
+anything, such as a key.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _OTHERWISE = "The request is not HTTP/1.1: its head or its chunks cannot be read
 
 
 class Runner(web.AppRunner):
-    """An `AppRunner` whose connections can be closed as soon as they are idle, so that the server stops without
-    breaking off requests.
+    """An `AppRunner` that can stop without interrupting requests: it stops listening first, and closes each
+    connection later, when the connection is idle.
     """
 
     async def _make_server(self) -> web.Server:
@@ -62,8 +62,8 @@ class Runner(web.AppRunner):
         return _Server(app, app._handle, request_factory=app._make_request, **self._kwargs)
 
     async def stop_listening(self) -> None:
-        """Closes the listeners. Connections made before that are served, also those that wait in the system's
-        queue.
+        """Closes the listening sockets. Connections made before that are served, including those that the operating
+        system has queued.
         """
         loop = asyncio.get_running_loop()
         listening = [sock for site in self.sites for sock in _sockets_of(site)]
@@ -78,8 +78,8 @@ class Runner(web.AppRunner):
             await loop.connect_accepted_socket(self._connection, connection)
 
     async def close_connections(self, within: float) -> None:
-        """Closes each connection as soon as it has no request. Requests that are still running after `within`
-        seconds are cancelled, and answered with an error if no answer has begun.
+        """Closes each connection when it has no request. Requests that are still running after `within` seconds are
+        cancelled, and answered with an error if no answer has begun.
         """
         if isinstance(self._server, _Server) and not await self._server.became_idle(within):
             self._server.give_up()
@@ -100,7 +100,7 @@ def _sockets_of(site: BaseSite) -> Sequence[socket.socket]:
 
 
 def _accepted(listening: socket.socket) -> list[socket.socket]:
-    """Accepts and returns the connections that wait in the system's queue of the socket `listening`."""
+    """Accepts and returns the connections that the operating system has queued for the socket `listening`."""
     found = []
     # An error says that there is no further one, or no descriptor for it.
     with socket.socket(fileno=os.dup(listening.fileno())) as own, contextlib.suppress(OSError):
@@ -117,7 +117,7 @@ class _Server(web.Server):
         self._app = app
 
     async def became_idle(self, within: float) -> bool:
-        """Closes connections as they become idle. Returns False if some are not idle after `within` seconds."""
+        """Closes each connection when it has no request. Returns whether all are closed within `within` seconds."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
         while any([not connection.closes_if_idle() for connection in self._client_connections()]):  # noqa: C419 - each of them
@@ -138,7 +138,7 @@ class _Server(web.Server):
 
 
 class _Connection(web.RequestHandler):
-    """One client's connection."""
+    """One client's connection, which can be closed when it is idle."""
 
     __slots__ = ("_app",)
 
@@ -147,7 +147,7 @@ class _Connection(web.RequestHandler):
         self._app = app
 
     def closes_if_idle(self) -> bool:
-        """Closes the connection if no request is running or has arrived. Returns whether it is closed."""
+        """Closes the connection if no request is running and none has arrived. Returns whether it is closed."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return True
@@ -197,7 +197,7 @@ class _Connection(web.RequestHandler):
 
 
 def _has_unread(transport: asyncio.BaseTransport) -> bool:
-    """Whether the system has received bytes of the client that asyncio has not read yet."""
+    """Whether the operating system has received bytes of the client that asyncio has not read yet."""
     with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as own:
         try:
             return bool(own.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
@@ -216,7 +216,7 @@ def _failure_of(error: BaseException | None) -> Failure:
 async def admit_request(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Checks access and the limits of the request's key, then calls the handler.
 
-    One middleware does all of these steps, because every middleware is resumed with every piece of a stream.
+    This is one middleware and not several, because each middleware costs time for every piece of a stream.
     """
     preflight_reply = await check_access(request)
     if preflight_reply is not None:
@@ -226,8 +226,8 @@ async def admit_request(request: web.Request, handler: Handler) -> web.StreamRes
 
 
 def application(*, body_limit: int) -> web.Application:
-    """Returns the application with its middlewares. The caller adds the server's parts under their keys, then calls
-    `add_endpoints`. `body_limit`: the most bytes of a request's body.
+    """Returns the application with its middlewares. The caller stores the server's parts in it (`app[CLOCK] =
+    ...`), then calls `add_endpoints`. `body_limit`: the most bytes of a request's body.
     """
     app = web.Application(middlewares=[provide_context, admit_request], client_max_size=body_limit)
     app.on_response_prepare.extend((add_headers, limit_stall))

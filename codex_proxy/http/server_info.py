@@ -1,9 +1,9 @@
-"""What the server reports about itself: its endpoints, its models, its health, and the OpenAPI document.
+"""The endpoints about the server itself: the list of endpoints, the models, the health, and the OpenAPI document.
 
-Health (/healthz, /livez, /readyz), the index and the document need no key. Without a key, health reports whether a
-turn would work, but no versions, no load and no texts of faults, which may name paths. If the server requires no
-keys, only clients on this machine get these details. The index and the document contain only what the project's
-documentation contains.
+Health (/healthz, /livez, /readyz), the list of endpoints and the document need no key. A request without a key
+learns from the health only whether a turn would work, not versions, load or error messages, since messages may
+contain paths. If the server requires no keys, only clients on this machine get these details. The list of endpoints
+and the document contain only what the project's documentation contains.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ STORE_TROUBLE: Final = (
 
 
 async def index(request: web.Request) -> web.Response:
-    """GET /v1: the name of the server, and its endpoints."""
+    """GET /v1: returns the name of the server, and its endpoints."""
     served = [
         {
             "method": each.method,
@@ -64,11 +64,11 @@ async def index(request: web.Request) -> web.Response:
 
 
 async def list_models(request: web.Request) -> web.Response:
-    """GET /v1/models: the models that the key may use, in OpenAI's format.
+    """GET /v1/models: returns the models that the key may use.
 
-    Codex as a client (it sends `client_version`) gets the agent's entries in Codex's format. If there are none it
-    gets OpenAI's format, which makes it use its built-in models. Clients of Anthropic's API get pages in the format
-    of that API.
+    The format is OpenAI's, with two exceptions. Clients of Anthropic's API get a page in that API's format. Codex,
+    when it is the client (its query has `client_version`), gets the entries that the agent itself has for its
+    models; if there are none, it gets OpenAI's format and then uses its built-in models.
     """
     client = request[CLIENT]
     catalog = client.catalog
@@ -85,7 +85,9 @@ async def list_models(request: web.Request) -> web.Response:
 
 
 async def one_model(request: web.Request) -> web.Response:
-    """GET /v1/models/{id}: one model. Raises `Fault`: MODEL_NOT_FOUND, or NOT_ALLOWED if the key may not use it."""
+    """GET /v1/models/{id}: returns one model. Raises `Fault`: MODEL_NOT_FOUND, or NOT_ALLOWED if the key may not
+    use it.
+    """
     client, name = request[CLIENT], request.match_info["id"]
     if not client.may_use(name):
         raise model_not_allowed(name)
@@ -110,14 +112,16 @@ def _is_listed(client: Client, name: str) -> bool:
 
 
 async def root(_: web.Request) -> web.Response:
-    """GET / and /api/hello: says that this is codex-proxy. Clients of Anthropic's API check these paths before they
-    send requests.
+    """GET / and GET /api/hello: returns the server's name. Clients of Anthropic's API request these paths to check
+    that the server exists.
     """
     return json_response({"message": "hello", "name": "codex-proxy", "api": "/v1"})
 
 
 async def healthz(request: web.Request) -> web.Response:
-    """GET /healthz: the agents, and whether a turn would work."""
+    """GET /healthz: returns the state of each agent, of the keys file and of the store. The status is 200 even if
+    no turn would work; the body then has `degraded`.
+    """
     runs, made_up = request.app[RUNS], request.app[MADE_UP]
     in_detail = await _may_see_details(request)
     found = {agent.name: _about(agent, request, in_detail=in_detail) for agent in each_of(runs.agent)}
@@ -148,8 +152,8 @@ async def healthz(request: web.Request) -> web.Response:
 
 
 def _about(agent: Agent, request: web.Request, *, in_detail: bool) -> dict[str, object]:
-    """Returns the health of one agent: its name and whether it works; `in_detail`, also its version and the text of
-    a fault.
+    """Returns the health of one agent as JSON: its name and whether it works; with `in_detail`, also its version,
+    and the message of its fault.
     """
     made_up = request.app[MADE_UP]
     about: dict[str, object] = {"name": agent.name, "fake": bool(made_up & {agent.name, ""})}
@@ -184,13 +188,13 @@ async def _may_see_details(request: web.Request) -> bool:
 
 
 async def livez(_: web.Request) -> web.Response:
-    """GET /livez: always answers, to show that the process is alive."""
+    """GET /livez: always answers with 200, which shows that the process is alive."""
     return json_response({"status": "ok"})
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """GET /readyz: 503 with the reason if no turn would work. If there are several agents, it names those that do
-    not work.
+    """GET /readyz: answers with 200 if a turn would work, and with 503 and the reason if not. With several agents,
+    200 needs only one that works; the body lists the others in `without`.
     """
     runs = request.app[RUNS]
     if runs.draining:
@@ -212,7 +216,7 @@ async def _can_store(request: web.Request) -> bool:
 
 
 async def openapi(request: web.Request) -> web.Response:
-    """GET /openapi.json. The document is built at the first request."""
+    """GET /openapi.json: returns the OpenAPI document, which is built for the first request."""
     most_choices = request.app[CLIENTS].everybody.chat.max_choices
     # In a thread: making it takes a fifth of a second, once, in which others are served too.
     body = await asyncio.to_thread(_document, served_by(request.app), most_choices)

@@ -29,25 +29,30 @@ USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
 
 
 async def limit_stall(request: web.Request, response: web.StreamResponse) -> None:
-    """Sets the socket option that closes the connection of a client that does not read. For `on_response_prepare`."""
+    """Sets `TCP_USER_TIMEOUT` on the connection, if the system has it: the kernel then closes the connection of a
+    client that does not acknowledge data for `STALL_SECONDS`. Called by aiohttp (`on_response_prepare`).
+    """
     connection = request.get_extra_info("socket")
     if USER_TIMEOUT is not None and connection is not None:
         connection.setsockopt(socket.IPPROTO_TCP, USER_TIMEOUT, int(STALL_SECONDS * 1000))
 
 
 class _Response(web.StreamResponse):
-    """Sends its headers together with the first bytes, for which the client is woken once then."""
+    """A response that sends its headers together with its first bytes, in one write, and so in one packet for the
+    client.
+    """
 
     _send_headers_immediately = False
 
 
 class EventStream:
-    """Writes events to one client. The headers are sent with the first write, so that before that a fault can still
-    be answered with an HTTP status. A write that takes longer than `STALL_SECONDS` ends the connection.
+    """Writes server-sent events to one client. The headers are sent with the first write, so that until then an
+    error can still be answered with an HTTP status. A write that takes longer than `STALL_SECONDS` ends the
+    connection.
     """
 
     def __init__(self, request: web.Request, headers: Callable[[], Mapping[str, str]]) -> None:
-        """`headers` returns the headers of this answer, when they are sent."""
+        """`headers` is called when the headers are sent, and returns those of this answer."""
         self.response = _Response(headers=HEADERS)
         self._headers = headers
         self._request = request
@@ -59,13 +64,13 @@ class EventStream:
 
     @property
     def writable(self) -> bool:
-        """Whether `write_now` may be called: the headers were sent, and the client reads fast enough, so that a
-        write need not wait.
+        """Whether `write_now` may be called: the headers were sent, and the client reads fast enough, so that
+        writing does not have to wait.
         """
         return self._writer is not None and not self._writer.protocol.writing_paused
 
     def write_now(self, data: bytes) -> None:
-        """Writes some bytes without waiting. Call it only if `writable`. Raises `ConnectionError` if the client has
+        """Writes bytes without waiting. Call it only if `writable`. Raises `ConnectionError` if the client has
         left.
         """
         assert self._writer is not None, "the headers were not sent"
@@ -86,14 +91,16 @@ class EventStream:
         return self._timer is not None
 
     async def write(self, data: bytes) -> None:
-        """Writes some bytes. Raises `ConnectionError` if the client has left."""
+        """Writes bytes, after the headers if it is the first write. Raises `ConnectionError` if the client has
+        left.
+        """
         await self._start_write(data)
         await self.response.write(data)
         self._writing_since = None
 
     async def close(self, last: bytes = b"") -> web.StreamResponse:
-        """Writes the last bytes, ends the response and returns it. The bytes and the end are sent together, so that
-        the client is woken only once. Raises `ConnectionError` if the client has left.
+        """Writes the bytes `last` and the end of the body in one write, and returns the response. Raises
+        `ConnectionError` if the client has left.
         """
         await self._start_write(last)
         await self.response.write_eof(last)
@@ -112,7 +119,9 @@ class EventStream:
             self._content_log("answer", data)
 
     def stop(self) -> None:
-        """Stops the timer. Must be called at the end of the stream, also after an error."""
+        """Stops the timer that checks for slow writes. Must be called at the end of the stream, also after an
+        error.
+        """
         if self._timer is not None:
             self._timer.cancel()
 
@@ -126,11 +135,11 @@ class EventStream:
 
 
 class IdleTimer:
-    """Interrupts a wait when `seconds` (0: never) have passed since the last `reset`. Events that were received but
-    not passed on to the client do not reset it.
+    """Interrupts `wait_for` when nothing was sent to the client for `seconds` (0: never interrupts). Only `reset`
+    restarts the time, so an event that is received but not sent to the client does not.
 
-    It has one timer for all waits, because a timer for each would cost a stream with many short waits too much. It
-    must be used by the task that created it, which must call `stop` at the end.
+    There is one asyncio timer for all waits, because one for each wait would be too slow for a stream with many
+    short waits. The object must be used by the task that created it, which must call `stop` at the end.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -145,11 +154,11 @@ class IdleTimer:
         self._timer = self._loop.call_later(seconds, self._check) if seconds else None
 
     def reset(self) -> None:
-        """Begins a new period of silence. Called when something was sent."""
+        """Restarts the time. Must be called whenever something was sent to the client."""
         self._silent_since = self._loop.time()
 
     async def wait_for(self, event: Awaitable[None]) -> bool:
-        """Waits for `event` and returns True. If the time is over before, cancels `event`, starts the time again,
+        """Waits for `event` and returns True. If the time is over before that, cancels `event`, restarts the time,
         and returns False.
         """
         self._waiting = True

@@ -1,7 +1,7 @@
-"""Limits the number of open streams. A stream counts from before its agent starts until its answer has ended.
+"""Limits the number of open streams. A stream counts from before its turn starts until its answer has ended.
 Source: docs/contract.md#the-guard-of-streams.
 
-The endpoints by which tests read this count are here too. They exist only if PROXY_TEST_ENDPOINTS is on.
+The endpoints with which tests read this number are here too. They exist only if PROXY_TEST_ENDPOINTS is on.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class StreamCount(msgspec.Struct, frozen=True):
 
 
 class NoSlotFault(Fault):
-    """A stream has no slot. `count` has the number of open streams; `of_owner` is how many of them the owner has,
-    if its share is used up.
+    """A stream is refused, because too many are open. `count` has the number of open streams. `of_owner` is the
+    number of streams that this key has open, if these are the reason; None if the streams of all keys are.
     """
 
     def __init__(self, count: StreamCount, of_owner: int | None = None) -> None:
@@ -67,7 +67,7 @@ class NoSlotFault(Fault):
 
 class StreamSlots:
     """Counts the open streams. `limit` is the most that may be open, None for any number. `owners` returns the
-    number of keys: if there are several, no key gets every slot.
+    number of API keys; if there are several, one key gets at most three quarters of the limit (`share_of`).
     """
 
     def __init__(self, limit: int | None, owners: Callable[[], int] = lambda: 1) -> None:
@@ -79,7 +79,9 @@ class StreamSlots:
         self._write = log.debug if limit is None else log.info
 
     def acquire(self, request_id: str, owner: str = "") -> StreamSlot:
-        """Takes a slot for one stream. Raises `NoSlotFault` if there is none, or the owner has its share of them."""
+        """Takes a slot for a stream of `owner` (the name of an API key). Raises `NoSlotFault` if the limit, or
+        the owner's share of it, is reached.
+        """
         before, of_owner = self.active, self._by_owner[owner]
         if self._limit is not None:
             is_full = before >= self._limit
@@ -94,7 +96,7 @@ class StreamSlots:
         return StreamSlot(self, request_id, owner, count)
 
     def give_back(self, request_id: str, owner: str, end: StreamEnd) -> None:
-        """Frees the slot of a stream that has ended in the way `end`. Called by `StreamSlot.release`."""
+        """Frees a slot of `owner`. `end` says how its stream has ended. Called by `StreamSlot.release`."""
         before = self.active
         self.active -= 1
         self._by_owner[owner] -= 1
@@ -119,7 +121,7 @@ class StreamSlots:
 
 
 class StreamSlot:
-    """The slot that one open stream takes, until `release` is called."""
+    """The slot of one open stream, until `release` is called."""
 
     def __init__(self, slots: StreamSlots, request_id: str, owner: str, count: StreamCount) -> None:
         self.count = count
@@ -128,7 +130,7 @@ class StreamSlot:
         self._owner = owner
 
     def release(self, end: StreamEnd) -> None:
-        """Frees the slot; `end` says how its stream has ended. Further calls do nothing."""
+        """Frees the slot. `end` says how its stream has ended. Further calls do nothing."""
         slots, self._slots = self._slots, None
         if slots is not None:
             slots.give_back(self._request_id, self._owner, end)
@@ -139,7 +141,7 @@ STREAM_SLOTS: Final = web.AppKey("stream_slots", StreamSlots)
 
 @contextmanager
 def stream_slot(request: web.Request) -> Iterator[None]:
-    """Holds a slot during the body of the `with`. Raises `Fault` if there is none."""
+    """Holds a slot of `StreamSlots` for the body of the `with`. Raises `NoSlotFault` if there is none."""
     slot = _acquired(request)
     end: StreamEnd = "aborted"
     try:
@@ -155,7 +157,9 @@ def stream_slot(request: web.Request) -> Iterator[None]:
 
 
 def _acquired(request: web.Request) -> StreamSlot:
-    """Takes a slot. If the test endpoints are on, adds the numbers to the response headers."""
+    """Takes a slot for the request's stream. If the test endpoints are on, adds the number of open streams to the
+    response headers, also if there is no slot.
+    """
     try:
         slot = request.app[STREAM_SLOTS].acquire(request[REQUEST_ID], request[OWNER])
     except NoSlotFault as fault:
@@ -171,7 +175,7 @@ def _acquired(request: web.Request) -> StreamSlot:
 
 
 class TestEndpoints(msgspec.Struct, frozen=True):
-    """The settings of the test endpoints. Present in the application only if they are served."""
+    """The settings of the test endpoints. It is stored in the application only if these are on."""
 
     release_file: str | None
     """The path of a file. A turn of the fake agent that waits for this file to be written, because a test's prompt
@@ -182,13 +186,15 @@ TEST_ENDPOINTS: Final = web.AppKey("test_endpoints", TestEndpoints)
 
 
 async def open_streams(request: web.Request) -> web.Response:
-    """GET /__test/conc: how many streams are open."""
+    """GET /__test/conc: returns the number of open streams."""
     _check_near(request)
     return json_response({"conc": request.app[STREAM_SLOTS].active})
 
 
 async def release_streams(request: web.Request) -> web.Response:
-    """POST /__test/conc/release: writes the release file, so that waiting turns of the fake agent go on."""
+    """POST /__test/conc/release: writes the file `TestEndpoints.release_file`, which ends those turns of the fake
+    agent that wait for it.
+    """
     _check_near(request)
     file = request.app[TEST_ENDPOINTS].release_file
     if file is None:

@@ -27,7 +27,7 @@ NO_LIMITS_YET: Final = (
 
 
 async def usage(request: web.Request) -> web.Response:
-    """GET /v1/usage: sums of tokens by hour or day. A key gets only its own."""
+    """GET /v1/usage: returns sums of tokens by hour or day, of the turns of the request's own key."""
     recorder = request.app[USAGE]
     report = report_of(request.query.items(), now=request.app[CLOCK].epoch())
     query = UsageQuery(
@@ -62,8 +62,9 @@ async def usage(request: web.Request) -> web.Response:
 
 
 async def limits(request: web.Request) -> web.Response:
-    """GET /v1/usage/limits: the limits of the agent's account. The agent is asked for them if its last report is
-    missing or old.
+    """GET /v1/usage/limits: returns the limits of the account of the agent, or of each agent that the key may
+    use if there are several. An agent is asked for them if its last report is missing or older than
+    `NEW_SECONDS`.
     """
     whole, now = request.app[RUNS].agent, request.app[CLOCK].epoch()
     allowed = request[CLIENT].catalog.members

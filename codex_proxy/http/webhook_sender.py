@@ -1,8 +1,8 @@
-"""Posts webhooks to the configured URLs when a background response has ended. They are signed, and repeated until
-they are accepted.
+"""Posts signed webhooks to the configured URLs when a background response has ended. A failed delivery is repeated,
+up to `len(DELAYS)` times.
 
-A webhook that was not delivered stays in the store, and is sent after the next start. If the server was killed
-during a delivery, it is repeated with the same `webhook-id`.
+A webhook stays in the store until it is delivered or given up, and its delivery continues after a restart of the
+server. If the server was killed during a delivery, the webhook is sent again with the same `webhook-id`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Key: TypeAlias = tuple[str, str]
 
 
 class WebhookSender:
-    """Delivers the webhooks in the store's outbox. Each is a task of its own, so that a target that hangs delays no
-    other.
+    """Delivers the webhooks in the store's outbox. Each delivery is a task of its own, so that a URL that does not
+    answer does not delay the others.
 
-    The store's `update_response` adds webhooks in the transaction that ends a response; then `wake` must be called.
-    `secret` must be one that `check_secret` accepts.
+    `Store.update_response` adds webhooks to the outbox in the transaction that ends a response; then `wake` must be
+    called. `secret` must be one that `check_secret` accepts.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class WebhookSender:
         """Deliveries that are over but could not be removed from the outbox. They are not repeated by this process."""
 
     def make_for(self, response_id: str, status: str) -> list[PendingWebhook]:
-        """Returns the webhooks to store for a response that ends with this status, one for each target."""
+        """Returns the webhooks to store for a response that ends with this status, one for each configured URL."""
         event_id = event_id_of(response_id)
         body = webhook_body(
             event_id=event_id, response_id=response_id, status=status, created_at=int(self._clock.epoch())
@@ -72,13 +72,15 @@ class WebhookSender:
         return [PendingWebhook(event_id, url, body) for url in self._urls]
 
     def wake(self) -> None:
-        """Makes the sender read the outbox. The first call starts it."""
+        """Makes the sender read the outbox soon. Never waits. The first call starts the sender's task."""
         self._may_have_more.set()
         if self._reader is None:
             self._reader = asyncio.get_running_loop().create_task(self._read_outbox())
 
     async def _read_outbox(self) -> None:
-        """Starts the deliveries in the outbox, up to `MAX_WAITING`; repeats that whenever there may be more."""
+        """Starts a delivery for each webhook in the outbox, up to `MAX_WAITING` at a time, whenever the outbox may
+        have new ones. Never returns.
+        """
         while True:
             await self._may_have_more.wait()
             self._may_have_more.clear()
@@ -145,8 +147,8 @@ class WebhookSender:
             log.warning("webhook_not_dropped", event_id=pending.event_id, reason=str(error))
 
     async def _post(self, url: str, event_id: str, body: bytes) -> str | None:
-        """Attempts one delivery. Returns what went wrong, or None. Redirects are not followed, since they would get
-        the body.
+        """Makes one attempt to deliver a webhook. Returns the error as a short text, or None if it was delivered
+        (status 2xx). Redirects are not followed, since the body would go to another URL.
         """
         hook = signed(body, event_id=event_id, timestamp=int(self._clock.epoch()), secret=self._secret)
         try:
@@ -164,7 +166,7 @@ class WebhookSender:
         return self._session
 
     async def close(self) -> None:
-        """Cancels running deliveries. They stay in the store."""
+        """Cancels running deliveries. Their webhooks stay in the store."""
         tasks = [*self._deliveries.values(), *([self._reader] if self._reader else [])]
         for task in tasks:
             task.cancel()

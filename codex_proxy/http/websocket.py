@@ -1,13 +1,13 @@
-"""`GET /v1/responses` as a WebSocket: one turn after the other, whose events are sent as frames. Source: Open
-Responses.
+"""`GET /v1/responses` as a WebSocket: runs one turn after the other, and sends the events of each as frames.
+Source: Open Responses.
 
 Input: frames `{"type": "response.create", ...}`. Output: the events of a stream, each as one frame, without
-`[DONE]`; a fault that HTTP would answer with a status is `{"type": "error", "status", "error"}`. The connection
-keeps its newest response in memory, so that a response with `store: false` can be continued, too. A continuation
-that fails removes it.
+`[DONE]`; an error that HTTP would answer with a status is `{"type": "error", "status", "error"}`. The connection
+keeps its newest response in memory, so that a response with `store: false` can be continued, too. If a turn that
+continues this response fails, the response is forgotten.
 
-Each turn is treated as a request: its key is checked again, and it counts against the limits of the key. A key that
-has become invalid ends the connection.
+Each turn is treated as a request: its key is checked again, and the turn counts against the limits of the key. If
+the key has become invalid, the connection is closed.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ TOO_MANY = Failure(
 
 
 async def responses_socket(request: web.Request) -> web.StreamResponse:
-    """Serves one WebSocket connection until it ends. Raises `Fault` if the request is no WebSocket handshake, or if
-    the server is stopping.
+    """Serves one WebSocket connection until it ends, for `MAX_SECONDS` at most. Raises `Fault` if the request is no
+    WebSocket handshake, or if the server is stopping.
     """
     socket = web.WebSocketResponse(
         max_msg_size=request.client_max_size, heartbeat=PING_SECONDS, protocols=_chosen_subprotocol(request)
@@ -79,14 +79,17 @@ async def responses_socket(request: web.Request) -> web.StreamResponse:
 
 
 def _chosen_subprotocol(request: web.Request) -> list[str]:
-    """Returns the subprotocol that the server accepts, in a list: the first one offered that contains no key.
-    Browsers close the connection if none of those they offer is accepted, and a key must not be sent back.
+    """Returns a list with the subprotocol that the server accepts: the first one offered that contains no key; an
+    empty list if there is none. A browser closes the connection if no subprotocol is accepted, and a key must not
+    be sent back.
     """
     return [name for name in subprotocols(request) if not name.startswith(KEY_PROTOCOL)][:1]
 
 
 class _LastResponse(msgspec.Struct, frozen=True):
-    """The newest response of the connection, for a request that continues it."""
+    """The newest response of the connection, which the next request may continue. `items` is its whole context, its
+    own output included; `stored`: it is also in the store.
+    """
 
     id: str
     items: tuple[ContextItem, ...]
@@ -94,7 +97,9 @@ class _LastResponse(msgspec.Struct, frozen=True):
 
 
 class _OwnItems(msgspec.Struct, frozen=True):
-    """The items of a request whose context is in the connection's memory."""
+    """The input items of a request that continues `_LastResponse`, in the form that `read_context` takes. It names
+    no previous response, because the context is in memory and not in the store.
+    """
 
     input_items: tuple[ItemDict, ...]
     previous_response_id: str | None = None
@@ -118,7 +123,9 @@ class _Connection:
         self._last: _LastResponse | None = None
 
     async def serve(self) -> None:
-        """Reads and answers frames until the client closes the connection. A turn that is running then is ended."""
+        """Reads and answers frames until the client or the server closes the connection. A turn that is still
+        running then is interrupted.
+        """
         answering = asyncio.ensure_future(self._answer_frames())
         leaving = asyncio.ensure_future(self._leave_when_the_server_stops())
         try:
@@ -144,13 +151,14 @@ class _Connection:
             await self._leave()
 
     async def _leave(self) -> None:
-        """Tells the client that the server is stopping, and closes the connection."""
+        """Sends an error that says that the server is stopping, and closes the connection."""
         await self._send(socket_error(STOPPING))
         await self._socket.close(code=WSCloseCode.GOING_AWAY, message=STOPPING.message.encode())
 
     def _enqueue(self, frame: str | bytes) -> None:
-        """Queues a frame. Raises `Fault` if the queue is full. (The server must go on reading, or it would not
-        notice that the client has left.)
+        """Adds a frame to the queue of turns. Raises `Fault` if the queue or the memory budget of bodies is full.
+        (Frames are queued because the server must go on reading during a turn: otherwise it would not notice that
+        the client has left.)
         """
         if self._waiting.full() or (
             self._waiting_size and self._waiting_size + len(frame) > self._request.client_max_size
@@ -178,7 +186,7 @@ class _Connection:
                 del frame  # not while the next one is waited for
 
     async def _answer_frame(self, frame: str | bytes) -> bool:
-        """Answers one frame. Returns False if the connection ends with it."""
+        """Runs the turn of one frame and sends its events, or an error. Returns False if the connection must end."""
         if self._content_log is not None:
             self._content_log("request", frame.encode() if isinstance(frame, str) else frame)
         try:
@@ -200,7 +208,9 @@ class _Connection:
         return True
 
     def _check_key(self) -> None:
-        """Looks the key up again and applies its present limits. Raises `Fault` if it has become invalid."""
+        """Looks the key of the connection up again, so that its newest limits apply. Raises `Fault` if it has
+        become invalid, or is now that of another client.
+        """
         client = self._responses.clients.holding(self._digest)
         if client.name != self._client.name:  # what this connection remembers is another's
             raise Fault(Failure(kind=FaultKind.INVALID_API_KEY, message="The key has another name now."))
@@ -281,7 +291,9 @@ class _Connection:
 
 
 def _body_of(frame: bytes) -> dict[str, Any]:
-    """Returns the body of a `response.create` frame. Raises `Fault`."""
+    """Returns the object in a `response.create` frame, without its `type`. Raises `Fault` INVALID_REQUEST for any
+    other frame.
+    """
     given = decoded(frame)
     if given.pop("type", None) != "response.create":
         raise bad_request("A frame has to be an object of type 'response.create'.", "type")

@@ -1,1 +1,3 @@
-"""aiohttp middlewares: request ids, access checks, faults, access log."""
+"""The aiohttp middlewares, and the functions that they call: request ids, access checks, rate limits, errors, and
+the log of requests.
+"""

@@ -1,5 +1,5 @@
 """Checks whether a request may use the server: the size of its headers, its Host header (against DNS rebinding),
-the reverse proxy and the web page that it comes from, its key, and the type of its body.
+the reverse proxy and the web page that it comes from, its key, and its content type.
 
 Only web pages of the origins that the operator lists may use the server. A browser sends the page's origin in
 `Origin` (and `Sec-Fetch-Site`), and lets a page read an answer only if the CORS headers permit it. Requests of
@@ -11,8 +11,8 @@ A request that comes through a reverse proxy may come from any machine, even if 
 the operator must list the proxy (PROXY_TRUSTED_PROXIES), and the server must require keys. The address of a client
 is taken only from the headers of a listed proxy.
 
-Browsers can send a form or plain text to any address without a preflight, but not JSON. They cannot set headers of
-a WebSocket, so its key may be one of the subprotocols, as at OpenAI.
+Browsers can send a form or plain text to any address without a preflight, but not JSON. They cannot set the headers
+of a WebSocket, so its key may be sent as a subprotocol, as in OpenAI's API.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ _HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2048}")
 
 
 def check_origin(request: web.Request) -> web.Response | None:
-    """Raises `Fault` NOT_ALLOWED for a request of a web page that is not allowed. Returns the answer to a preflight
-    of an allowed page, and None for every other request.
+    """Returns the answer if the request is a CORS preflight of an allowed web page, and None for any other request
+    that may be served. Adds the CORS headers to the reply headers. Raises `Fault` NOT_ALLOWED for a request of a
+    web page that is not allowed.
     """
     allowed = request.app[ORIGINS]
     if allowed:
@@ -65,8 +66,9 @@ def check_origin(request: web.Request) -> web.Response | None:
 
 
 def _is_foreign(request: web.Request, origin: str) -> bool:
-    """Whether the request comes from a page of another origin than this server's. `same-site` is another port or
-    sub-domain."""
+    """Whether the request comes from a web page whose origin is not this server. `origin` is the `Origin` header in
+    lower case. Of `Sec-Fetch-Site`, also `same-site` counts as foreign: it means another port or subdomain.
+    """
     if origin:
         host = request.headers.get("Host", "").lower()
         return not host or origin not in (f"http://{host}", f"https://{host}")
@@ -92,7 +94,9 @@ def _preflight(request: web.Request) -> web.Response | None:
 
 
 def is_origin(text: str) -> bool:
-    """Whether the text can be the origin of a page. `null` and `*` are not accepted, because they mean many pages."""
+    """Whether the text has the form of a page's origin: `scheme://host`, with or without a port. `null` and `*` are
+    not accepted, because they stand for many pages.
+    """
     return re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/*?#\s]+", text) is not None
 
 
@@ -137,8 +141,10 @@ DIGEST: Final = web.RequestKey("digest", str)
 
 
 async def check_access(request: web.Request) -> web.Response | None:
-    """Identifies the client of a request. Raises `Fault` for a request that may not be served. Returns the answer to
-    a preflight, and None for every other request."""
+    """Runs all checks of this module, and stores the client to which the request's key belongs in the request.
+    Returns the answer if the request is a CORS preflight, else None. Raises `Fault` for a request that may not be
+    served.
+    """
     _check_header_limits(request)
     _check_single(request)
     _check_host(request)
@@ -154,7 +160,9 @@ async def check_access(request: web.Request) -> web.Response | None:
 
 
 def _check_header_limits(request: web.Request) -> None:
-    """Raises `Fault` HEADERS_TOO_LARGE."""
+    """Raises `Fault` HEADERS_TOO_LARGE if the request has more headers than `MAX_HEADERS`, or more bytes of them
+    than `MAX_HEADER_BYTES`.
+    """
     headers = request.raw_headers
     if len(headers) > MAX_HEADERS:
         raise _headers_too_large(f"It has {len(headers)} headers; {MAX_HEADERS} are the most.")
@@ -170,8 +178,8 @@ def _headers_too_large(message: str) -> Fault:
 
 
 def _check_single(request: web.Request) -> None:
-    """Raises `Fault` if a header that identifies the client occurs twice, since programs differ in which one they
-    read.
+    """Raises `Fault` INVALID_REQUEST if a header that says who the client is, such as `Authorization`, occurs
+    twice, because programs differ in which of the two they read.
     """
     for name in _SINGLE:
         if len(request.headers.getall(name, [])) > 1:
@@ -179,7 +187,9 @@ def _check_single(request: web.Request) -> None:
 
 
 def host_name(host: str) -> str:
-    """Returns the name in a Host header without its port: `[::1]:80` gives `::1`. Empty if it is malformed."""
+    """Returns the host in a Host header, in lower case and without its port: `[::1]:80` gives `::1`. Returns an
+    empty string if the header is malformed.
+    """
     found = _HOST.fullmatch(host.lower())
     return (found["address"] or found["name"]) if found else ""
 
@@ -201,7 +211,7 @@ _MAX_ADDRESSES: Final = 16
 
 
 def is_forwarded(request: web.Request) -> bool:
-    """Whether the request came through a reverse proxy."""
+    """Whether the request came through a reverse proxy: it has `Forwarded`, `Via` or an `X-Forwarded-*` header."""
     headers = request.headers
     if "Forwarded" in headers or "Via" in headers:
         return True
@@ -234,8 +244,8 @@ def check_forwarded(request: web.Request) -> None:
 
 
 def client_address(request: web.Request) -> str:
-    """Returns the client's address. For a request through trusted proxies, it is the nearest address that is not a
-    trusted proxy's.
+    """Returns the client's IP address. For a request through trusted proxies, this is the last address in
+    `X-Forwarded-For` that is not a trusted proxy's.
     """
     trusted = request.app[TRUSTED_PROXIES]
     address = request.remote or ""
@@ -259,8 +269,8 @@ def _is_in(text: str, networks: Sequence[Network]) -> bool:
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Parses an IP address; None if it is malformed. An IPv4 address in IPv6 form (`::ffff:127.0.0.1`) is returned
-    as IPv4.
+    """Returns the parsed IP address; None if it is malformed. An IPv4 address in IPv6 form (`::ffff:127.0.0.1`) is
+    returned as IPv4.
     """
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
@@ -275,8 +285,8 @@ def _not_allowed(message: str) -> Fault:
 
 
 async def _authenticate(request: web.Request) -> None:
-    """Finds the client by the request's key. Raises `Fault`: INVALID_API_KEY, or RATE_LIMITED if too many wrong
-    keys were tried.
+    """Finds the client to which the request's key belongs, and stores it in the request. Raises `Fault`:
+    INVALID_API_KEY, or RATE_LIMITED if too many wrong keys were tried.
     """
     clients = request.app[CLIENTS]
     key = key_in(request)
@@ -292,14 +302,16 @@ async def _authenticate(request: web.Request) -> None:
 
 
 def delaying_guesses(request: web.Request, digest: str) -> AbstractAsyncContextManager[None]:
-    """Returns a context manager inside of which the key with this `digest` is checked. It waits before the check if
-    wrong keys came from the same address.
+    """Returns a context manager for the check of a key with this `digest`. It delays the body of the `with` if
+    wrong keys came from the same address. The body must raise `Fault` if the key is wrong.
     """
     return request.app[WRONG_KEYS].delaying(client_address(request), digest)
 
 
 def origin_of(request: web.Request) -> Origin:
-    """Returns where the request came from, for agents that pass it on."""
+    """Returns the servers of this kind through which the request came (`X-Codex-Hops`), and the key and headers of
+    the client that an agent may send on to a model server.
+    """
     hops = request.headers.get(HOPS_HEADER, "").split(",", _MAX_HOPS)
     key = key_in(request) if request.app[PASSES_KEYS] else ""
     given = request.headers
@@ -308,8 +320,9 @@ def origin_of(request: web.Request) -> Origin:
 
 
 def key_in(request: web.Request) -> str:
-    """Returns the key in the request's headers; empty if there is none. If there are two, returns the one that is
-    valid here: clients of Anthropic's API may send one in each of two headers, of which the other is for Anthropic.
+    """Returns the key in the request's headers; empty if there is none. Clients of Anthropic's API may send two
+    keys, in `Authorization` and in `x-api-key`, of which one is for Anthropic. Of these, returns the one that is
+    valid here.
     """
     keys = _keys_in(request)
     if len(keys) > 1:
@@ -329,13 +342,15 @@ def _keys_in(request: web.Request) -> list[str]:
 
 
 def subprotocols(request: web.Request) -> list[str]:
-    """Returns the subprotocols that a WebSocket client offers, in its order."""
+    """Returns the subprotocols in the headers of a WebSocket handshake, in the client's order."""
     values = request.headers.getall("Sec-WebSocket-Protocol", [])
     return [name.strip() for value in values for name in value.split(",") if name.strip()]
 
 
 def _check_content_type(request: web.Request) -> None:
-    """Raises `Fault` if the body's type is not JSON, or if a request without a body has a content type of forms."""
+    """Raises `Fault` UNSUPPORTED_MEDIA_TYPE if the request has a body that is not declared as JSON, or has no body
+    but a content type of HTML forms.
+    """
     kind = request.content_type.lower()
     if kind in _OF_FORMS if not request.can_read_body else not _is_json(kind):
         raise Fault(

@@ -1,7 +1,9 @@
-"""Logs the contents of requests and answers, if the operator has switched that on to find a fault.
+"""Logs the contents of requests and answers, if the operator has switched this on (`log_content`) to find the
+cause of an error.
 
-Writes lines `content` with the request's id. Keys are masked as far as they can be recognised: the client's key,
-and values of fields where clients put keys. Images are left out, long texts are cut.
+Writes log events named `content` with the request's id. Keys are masked as far as they can be recognised: the
+client's own key, and the values of fields in which clients put keys. Images are left out, and long texts are
+cut.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ log = structlog.get_logger("codex_proxy.http")
 
 
 class ContentLog(Protocol):
-    """Logs the bytes of one request, or of the answer to it."""
+    """The interface of the function that logs the bytes of a request, or of the answer to it."""
 
     def __call__(self, what: Literal["request", "answer"], data: bytes) -> None: ...
 
@@ -55,7 +57,9 @@ def masked(text: str, key: str = "") -> str:
 
 
 def _without_images(text: str, most: int) -> tuple[str, int]:
-    """Returns the first `most` characters of the text without its images, and how many characters follow."""
+    """Returns the first `most` characters of the text after the base64 of its images was removed, and the number
+    of characters of the text that follow.
+    """
     kept: list[str] = []
     size = end = 0
     while (start := text.find(_IMAGE_BEGINS, end, end + most - size)) >= 0:
@@ -70,7 +74,8 @@ def _without_images(text: str, most: int) -> tuple[str, int]:
 
 @web.middleware
 async def log_contents(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Logs whole answers. The code that reads bodies or writes streams and frames logs those.
+    """Sets `request[CONTENT_LOG]`, and logs the answer if it is a whole body. The code that reads request
+    bodies, and the code that writes streams and WebSocket frames, log these with `request[CONTENT_LOG]`.
 
     It is the outermost middleware, so that it sees every answer.
     """

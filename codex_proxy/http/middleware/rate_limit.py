@@ -1,7 +1,7 @@
 """Limits the number of requests of each key, per minute and at the same time. Only requests that can start a turn
 count: POST requests, and each turn of a WebSocket.
 
-Replies to counted requests have OpenAI's headers with the remaining requests.
+Replies to counted requests have OpenAI's `x-ratelimit-*` headers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ MAX_BUCKETS = 1024
 
 
 class Allowance(msgspec.Struct, frozen=True):
-    """What is left of a rate limit after one request. Times are in seconds."""
+    """Whether a request is `allowed` by a rate limit, and the state of the limit after it: `limit` requests a
+    minute, of which `remaining` are left. Times are in seconds.
+    """
 
     allowed: bool
     limit: int
@@ -37,8 +39,8 @@ class Allowance(msgspec.Struct, frozen=True):
 
 
 class _Bucket(msgspec.Struct, frozen=True):
-    """The state of a token bucket: how many requests were left (`level`) at the time `since`, and how many it holds
-    (`limit`).
+    """The state of a token bucket: it had `level` requests left at the time `since` (seconds of the monotonic
+    clock), holds at most `limit`, and gains `limit` in a minute.
     """
 
     level: float
@@ -50,8 +52,8 @@ class _Bucket(msgspec.Struct, frozen=True):
 
 
 class RateLimits:
-    """The rate limits of all keys: a token bucket for each, which fills evenly and holds the requests of one
-    minute.
+    """The rate limits of all keys: a token bucket for each key, which holds the requests of one minute and refills
+    evenly.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -59,9 +61,11 @@ class RateLimits:
         self._buckets: dict[str, _Bucket] = {}
 
     def take(self, key: str, per_minute: int) -> Allowance:
-        """Takes one request from the key's bucket, if one is left. Returns the state after that.
+        """Takes one request from the bucket of `key` (the name of an API key), if there is one left, and returns
+        the state of the bucket.
 
-        If `per_minute` has changed since the last call, the new limit applies; requests that were taken stay taken.
+        `per_minute` is the limit of this key. If it has changed since the last call, the new limit applies from now
+        on.
         """
         now = self._clock.monotonic()
         before = self._buckets.get(key)
@@ -89,8 +93,9 @@ class RunningRequests:
         self._running: dict[str, int] = {}
 
     def enter(self, key: str, limit: int) -> bool:
-        """Counts one more running request of the API key named `key`, unless `limit` (0: any number) are running.
-        Returns whether it was counted; if so, call `leave` at its end.
+        """Counts one more running request of the API key named `key`, and returns True; the caller must call
+        `leave` when it has ended. If `limit` requests are running already (0: any number may), counts nothing and
+        returns False.
         """
         running = self._running.get(key, 0)
         if limit and running >= limit:
@@ -122,8 +127,8 @@ REQUEST_LIMITS: Final = web.AppKey("request_limits", RequestLimits)
 
 
 def request_counted(request: web.Request) -> AbstractContextManager[None]:
-    """Counts the body of the `with` against the limits of the request's key, if the request can start a turn.
-    Raises `Fault` if a limit is exceeded.
+    """Returns a context manager, for the body of which the request counts against the limits of its key. It does
+    nothing for a request that cannot start a turn. Raises `Fault` on entry if a limit is exceeded.
     """
     client, endpoint = request.get(CLIENT), request.get(ENDPOINT)
     is_counted = endpoint is None or endpoint.counted
@@ -136,8 +141,9 @@ def request_counted(request: web.Request) -> AbstractContextManager[None]:
 def counted(
     limits: RequestLimits, client: Client, headers: MutableMapping[str, str] | None = None
 ) -> Iterator[None]:
-    """Counts the body of the `with` as one request of this client. Adds `x-ratelimit-*` to `headers`. Raises
-    `Fault` if a limit is exceeded.
+    """Counts a request of this client against its limits, during the body of the `with`. Adds `x-ratelimit-*` to
+    `headers`. Raises `Fault` on entry if a limit is exceeded: RATE_LIMITED per minute, CONCURRENCY_EXCEEDED at the
+    same time.
     """
     if client.rpm:
         allowance = limits.rate.take(client.name, client.rpm)
@@ -170,7 +176,7 @@ def _too_many_at_once(limit: int) -> Fault:
 
 
 def headers_of(allowance: Allowance) -> dict[str, str]:
-    """Returns the `x-ratelimit-*` headers in OpenAI's form, for what is left of the limit of a key (`allowance`)."""
+    """Returns the state of a key's rate limit as OpenAI's `x-ratelimit-*` headers."""
     return {
         "x-ratelimit-limit-requests": str(allowance.limit),
         "x-ratelimit-remaining-requests": str(allowance.remaining),
@@ -179,7 +185,7 @@ def headers_of(allowance: Allowance) -> dict[str, str]:
 
 
 def span(seconds: float) -> str:
-    """Returns a duration as OpenAI's headers write it: `1m30s`, `12.5s`, `340ms`."""
+    """Returns a duration in the form of OpenAI's rate limit headers: `1m30s`, `12.5s`, `340ms`."""
     if seconds < 1:
         return f"{round(seconds * 1000)}ms"
     minutes, rest = divmod(round(seconds, 3), 60)

@@ -1,7 +1,7 @@
-"""Gives each request an id and a line in the log, and answers its faults as JSON.
+"""Gives each request an id and a line in the log, and turns exceptions into error answers.
 
-A client's `x-request-id` is kept and returned, also with streams. The log has method, path, status and times, never a
-body or a key; of a bug of this server it has the place in the code, not the message.
+A client's `x-request-id` is kept and returned, also with streams. The log has method, path, status and times, never
+a body or a key. For an exception that is a bug of this server it has the place in the code, not the message.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ CLIENT_LEFT = 499
 
 @web.middleware
 async def provide_context(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Gives the request its id and notes, answers its faults, and logs it at its end."""
+    """Sets the request's id, and the dicts to which handlers add log fields (`NOTES`) and headers
+    (`REPLY_HEADERS`). Answers exceptions of the handler with errors in JSON. Logs the request when it has ended.
+    """
     clock = request.app[CLOCK]
     given = request.headers.get("x-request-id", "")
     request_id = given if _CLEAN_ID.fullmatch(given) else request.app[IDS].new("req_")
@@ -121,8 +123,8 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _is_given_up(request: web.Request) -> bool:
-    """Whether the request was cancelled because the server is stopping, and its client is still connected and has
-    got no answer.
+    """Whether the current cancellation is that of a stopping server, which the client can still be told: it is
+    connected, and no answer has begun. If so, the cancellation of the task is revoked.
     """
     here = request.transport is not None and not request.transport.is_closing()
     if not here or request[_PREPARED] or not request.app[RUNS].draining:
@@ -134,7 +136,9 @@ def _is_given_up(request: web.Request) -> bool:
 
 
 def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
-    """Returns the answer, in OpenAI's format, to a request that aiohttp has refused."""
+    """Returns the JSON error for an exception of aiohttp: an unknown path or method, a body that is too large, or
+    another HTTP error.
+    """
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
         message = f"{excerpt(request.path)} does not take {excerpt(request.method)}; it takes {allowed}."
@@ -153,7 +157,9 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Adds `x-request-id` and the other headers of every reply. For `on_response_prepare`."""
+    """Adds `x-request-id` and the other headers that every reply has. Called by aiohttp (`on_response_prepare`)
+    before the headers of an answer are sent.
+    """
     if request.app[RUNS].draining:
         response.headers["Connection"] = "close"
         response.force_close()

@@ -1,9 +1,9 @@
 """Delays the check of keys that may be guesses, so that trying many keys takes long, even on many connections.
 
 The more wrong keys an address has sent, the longer its next key waits, within limits. A key that was valid before
-from this address does not wait. Any other key waits, valid or not: if only wrong keys were answered late, an
-attacker would not have to wait for the answers. The number of waiting checks is limited, in all and per address;
-beyond that a key is refused without a check.
+from the same address does not wait. Any other key waits, valid or not: if only wrong keys were answered late, an
+attacker could take a late answer for a wrong key, and not wait for it. The number of waiting checks is limited, in
+all and per address; beyond that a key is refused without a check.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ MAX_KNOWN: Final = 4096
 
 
 class TooManyWaitError(Exception):
-    """Too many keys from this address wait to be checked. This one is refused without a check."""
+    """Too many keys from the same address wait for their check, so a further key is refused without one. `seconds`
+    is how long it would have to wait.
+    """
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"again in {seconds:g} s")
@@ -46,7 +48,9 @@ class TooManyWaitError(Exception):
 
 
 class FailedAttempts:
-    """Counts wrong keys by client address, and computes how long the next key of an address has to wait."""
+    """Counts wrong keys by client address, and computes how long the next key from an address has to wait. It also
+    remembers which keys were valid from which address.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -57,10 +61,9 @@ class FailedAttempts:
         """The address and digest of keys that were valid, the least recently used first."""
 
     def delay(self, address: str) -> float:
-        """Counts one more key as wrong, and returns how many seconds its check must wait. Raises `TooManyWaitError`
-        if that would be more than `MAX_WAIT_SECONDS`.
-
-        The checks of one address are made one after the other, so that more connections do not make them faster.
+        """Returns how many seconds the check of a key from this address must wait. Counts the key as wrong until
+        `uncount` is called, so that keys that are checked at the same time delay each other: the checks of one
+        address follow one after the other. Raises `TooManyWaitError` for a wait above `MAX_WAIT_SECONDS`.
         """
         now, address = self._clock.monotonic(), _network_of(address)
         count, last, looked = self._failed.pop(address, (0, now, now))
@@ -85,15 +88,15 @@ class FailedAttempts:
         return (_network_of(address), digest) in self._known
 
     def uncount(self, address: str) -> None:
-        """Undoes the count of one `delay`: the key that was counted as wrong has turned out to be valid."""
+        """Subtracts one wrong key of this address, because a key for which `delay` was called was valid."""
         address = _network_of(address)
         count, last, looked = self._failed.pop(address, (0, 0.0, 0.0))
         if count > 1:
             self._failed[address] = (count - 1, last, looked)
 
     def remember_valid(self, address: str, digest: str) -> None:
-        """Remembers that the key with this digest was valid at this address, so that `is_known` returns True for
-        it.
+        """Remembers that the key with this digest was valid from this address; `is_known` returns True for it from
+        now on.
         """
         known = (_network_of(address), digest)
         self._known[known] = None
@@ -102,7 +105,7 @@ class FailedAttempts:
             self._known.popitem(last=False)
 
     def forget_valid(self, address: str, digest: str) -> None:
-        """Reverses `remember_valid`, because the key is not valid any more."""
+        """Makes `is_known` return False for this address and digest, because the key is no longer valid."""
         self._known.pop((_network_of(address), digest), None)
 
     def __len__(self) -> int:
@@ -110,7 +113,9 @@ class FailedAttempts:
 
 
 def _network_of(address: str) -> str:
-    """Returns the network that counts as one address: the /64 of an IPv6 address; an IPv4 address itself."""
+    """Returns the network whose addresses count as one: the /64 of an IPv6 address, and a single IPv4 address. Text
+    that is no IP address is returned unchanged.
+    """
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -127,7 +132,7 @@ MAX_WAITING: Final = 256
 
 
 class WrongKeys:
-    """Delays the checks of keys that may be guesses. One object for the whole server."""
+    """Delays the checks of keys that may be guesses. There is one object for the whole server."""
 
     def __init__(self, clock: Clock, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
         self._attempts = FailedAttempts(clock)
@@ -136,10 +141,9 @@ class WrongKeys:
 
     @asynccontextmanager
     async def delaying(self, address: str, digest: str) -> AsyncIterator[None]:
-        """Waits if needed, then runs the body of the `with`, which checks the key and raises `Fault` if it is
-        wrong.
-
-        Raises `Fault` RATE_LIMITED if too many checks wait.
+        """Waits if the key with this `digest` may be a guess, then runs the body of the `with`. The body checks the
+        key and must raise `Fault` if it is wrong. Raises `Fault` RATE_LIMITED, without the body, if too many checks
+        wait.
         """
         may_be_guess = not self._attempts.is_known(address, digest)
         if may_be_guess:

@@ -1,9 +1,8 @@
-"""The JSON schemas of request bodies. They are generated from the pydantic models that parse the bodies, so that
-the two cannot differ.
+"""The JSON schemas of request bodies, generated from the pydantic models that parse the bodies.
 
-Values that the models accept but the parsers always refuse (fields of an older API, features that no agent has) are
-removed here, by one table. Refusals that depend on several fields, or on settings, are described in the endpoints'
-texts.
+Values that a model accepts but that are always refused (fields of an older API, features that no agent has) are
+removed from the schemas here. Refusals that depend on several fields or on settings are described in the texts of
+the endpoints.
 """
 
 from __future__ import annotations
@@ -91,8 +90,8 @@ def body_schemas(*, most_choices: int) -> dict[str, Schema]:
 
 
 def _schemas_of(model: type[BaseModel], prefix: str) -> dict[str, Schema]:
-    """Returns the schema of a model and those of all models that it refers to, by name. `prefix` is put before the
-    latter, since two APIs may use the same name for different models.
+    """Returns the schemas of a model and of all models that it refers to, by name. `prefix` is put before the names
+    of the latter, since two APIs may use the same name for different models.
     """
     whole = model.model_json_schema(ref_template="#/components/schemas/{model}")
     parts = {prefix + name: schema for name, schema in whole.pop("$defs", {}).items()}
@@ -104,7 +103,7 @@ def _schemas_of(model: type[BaseModel], prefix: str) -> dict[str, Schema]:
 
 
 def _nodes(value: Any) -> Iterator[Schema]:
-    """Yields every object within a JSON value, the value itself included."""
+    """Yields every JSON object in a JSON value: the value itself, if it is one, and all objects nested in it."""
     if isinstance(value, dict):
         yield value
         for child in value.values():

@@ -1,6 +1,5 @@
-"""Builds the OpenAPI document from the endpoints, the schemas of bodies and the schemas of answers.
-
-Input: the endpoints that a server has, and the settings that the schemas show. Output: the document as a dict.
+"""Builds the OpenAPI document from the endpoints, the schemas of bodies and the schemas of answers. Input: the
+endpoints that a server has, and its setting for the largest `n`. Output: the document as a dict.
 """
 
 from __future__ import annotations
@@ -57,7 +56,9 @@ _WAITING: Final = (429, 503, _OVERLOADED)
 
 
 def document(endpoints: Iterable[Endpoint], *, most_choices: int) -> Schema:
-    """Returns the OpenAPI document of these endpoints. `most_choices` is the largest `n` that chat accepts."""
+    """Returns the OpenAPI document of these endpoints. `most_choices` is the largest `n` that Chat Completions
+    accept.
+    """
     paths: dict[str, Schema] = {}
     for endpoint in endpoints:
         item = paths.setdefault(endpoint.path, {} if endpoint.versioned else {"servers": ROOT})
