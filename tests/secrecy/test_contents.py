@@ -48,6 +48,23 @@ async def test_a_chat_is_logged_with_its_answer(proxy: Proxy, logged: list[Any],
     assert KEY not in repr(logged)
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-api-key": KEY},
+        {"x-api-key": KEY, "Authorization": "Bearer the-key-for-anthropic"},
+        {"Authorization": f"Bearer {KEY}", "x-api-key": "the-key-for-anthropic"},
+    ],
+)
+async def test_a_key_in_a_prompt_is_masked_whichever_header_has_it(
+    proxy: Proxy, logged: list[Any], headers: dict[str, str]
+) -> None:
+    await proxy.ask(user(f"{ASKED} {KEY} the-key-for-anthropic"), headers=headers)
+    assert "the question" in said(logged, "request")
+    assert KEY not in repr(logged)
+    assert headers.get("Authorization") is None or "the-key-for-anthropic" not in repr(logged)
+
+
 async def test_a_request_that_is_refused_is_logged_as_it_came(proxy: Proxy, logged: list[Any]) -> None:
     await proxy.ask(b'{"messages": no json', headers=held())
     assert said(logged, "request") == '{"messages": no json'

@@ -324,14 +324,16 @@ def key_in(request: web.Request) -> str:
     keys, in `Authorization` and in `x-api-key`, of which one is for Anthropic. Of these, returns the one that is
     valid here.
     """
-    keys = _keys_in(request)
+    keys = keys_in(request)
     if len(keys) > 1:
         clients = request.app[CLIENTS]
         return next((key for key in keys if clients.knows(digest_of(key))), keys[0])
     return keys[0] if keys else ""
 
 
-def _keys_in(request: web.Request) -> list[str]:
+def keys_in(request: web.Request) -> list[str]:
+    """Returns the keys in the request's headers: that of `Authorization`, that of `x-api-key`, and, for a WebSocket
+    without either, that of its subprotocols."""
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     found = [given.strip()] if scheme.lower() == "bearer" else []
     found.append(request.headers.get("x-api-key", "").strip())

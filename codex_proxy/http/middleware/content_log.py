@@ -9,12 +9,14 @@ cut.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final, Literal, Protocol
 
 import structlog
 from aiohttp import web
 
 from codex_proxy.http.endpoint import OPEN_PATHS, Handler
+from codex_proxy.http.middleware.access import keys_in
 
 log = structlog.get_logger("codex_proxy.http")
 
@@ -44,11 +46,13 @@ _IMAGE: Final = re.compile(r"(data:[\w/+.-]{0,80};base64,)[\w+/=-]{64,}")
 _IMAGE_BEGINS: Final = "data:"
 
 
-def masked(text: str, key: str = "") -> str:
-    """Returns the text without keys and images, cut to the length of a log line."""
+def masked(text: str, keys: Sequence[str] = ()) -> str:
+    """Returns the text without images and cut to `MAX_CHARS`. The `keys`, and other texts that look like keys, are
+    masked.
+    """
     text, left = _without_images(text, 2 * MAX_CHARS)  # a key that begins within the line is seen to its end
     whole = len(text) + left
-    if key:
+    for key in sorted(keys, key=len, reverse=True):  # one may be a part of the other
         text = text.replace(key, MASK)
     text = _VALUE.sub(rf"\1{MASK}\3", text)
     text = _BEARER.sub(rf"\1 {MASK}", text)
@@ -81,16 +85,15 @@ async def log_contents(request: web.Request, handler: Handler) -> web.StreamResp
     """
     if request.path in request.app[OPEN_PATHS]:
         return await handler(request)
-    key = request.headers.get("Authorization", "").partition(" ")[2].strip()
-    write = request[CONTENT_LOG] = _content_log(key)
+    write = request[CONTENT_LOG] = _content_log(keys_in(request))
     response = await handler(request)
     if isinstance(response, web.Response) and isinstance(response.body, bytes):
         write("answer", response.body)
     return response
 
 
-def _content_log(key: str) -> ContentLog:
+def _content_log(keys: Sequence[str]) -> ContentLog:
     def write(what: Literal["request", "answer"], data: bytes) -> None:
-        log.info("content", of=what, said=masked(data.decode("utf-8", "replace"), key))
+        log.info("content", of=what, said=masked(data.decode("utf-8", "replace"), keys))
 
     return write
