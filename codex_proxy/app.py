@@ -123,17 +123,17 @@ class Server:
         self.settings = settings
         self.clock = SystemClock()
         deadlines = {name: deadlines_of(each) for name, each in self.named.items()}
-        self.manager = RunScheduler(
+        self.runs = RunScheduler(
             agent,
             RunLimits(
-                running=settings.max_running_turns,
-                waiting=settings.max_queued_turns,
-                wait=settings.queue_wait,
-                size=settings.max_output_size,
+                max_running=settings.max_running_turns,
+                max_waiting=settings.max_queued_turns,
+                max_wait_seconds=settings.queue_wait,
+                max_chars=settings.max_output_size,
             ),
             Deadlines(),
             deadlines_of=lambda turn: deadlines[self._named_for(turn.model).name],
-            kept=IdleLimits(settings.kept_threads, settings.kept_thread_seconds),
+            idle_limits=IdleLimits(settings.kept_threads, settings.kept_thread_seconds),
             owners=self._owners,
         )
         allowed = split_list(settings.image_fetch)
@@ -162,14 +162,14 @@ class Server:
             self.store_lifecycle = await open_store_lifecycle(self.settings, self.clock)
         except StoreOpenError as error:
             raise StartError(str(error)) from error
-        self.manager.memory = step_memory_of(self.settings, self.clock, self.store_lifecycle)
+        self.runs.memory = step_memory_of(self.settings, self.clock, self.store_lifecycle)
         await self.agent.start()
         for agent in each_of(self.agent):
             if agent.warning:
                 log.warning("agent_limited", agent=agent.name, reason=agent.warning)
         # A handler must end when its client leaves, or nobody tells the agent.
         self.webhooks = webhooks_of(self.settings, self.clock, self.store_lifecycle)
-        self.server_tools = mcp_tools_of(self.settings, self.clock, self.manager.checks)
+        self.server_tools = mcp_tools_of(self.settings, self.clock, self.runs.checks)
         self.app = self._application()
         self.runner = Runner(
             self.app,
@@ -204,7 +204,7 @@ class Server:
     def _application(self) -> web.Application:
         settings, clock = self.settings, self.clock
         app = application(body_limit=settings.body_limit)
-        app[RUNS], app[CLOCK], app[IDS] = self.manager, clock, RandomIds()
+        app[RUNS], app[CLOCK], app[IDS] = self.runs, clock, RandomIds()
         app[CATALOG] = catalog_of(settings, self.agent, self.named)
         app[MADE_UP] = frozenset(name for name, each in self.named.items() if each.spec.made_up)
         app[CLIENTS] = self.clients = Clients(
@@ -212,7 +212,7 @@ class Server:
         )
         app[ADMISSION] = Admission(
             self.agent,
-            self.manager.checks,
+            self.runs.checks,
             images=self.images,
             tools=self.server_tools,
             agent_able_to=agent_able_to,
@@ -263,7 +263,7 @@ class Server:
         from codex_proxy.metrics import Metrics, ServerState, known_models
 
         store = self.settings.store_file if self.store_lifecycle and self.store_lifecycle.durable else None
-        state = ServerState(self.manager, app[STREAM_SLOTS], self.settings.sse_max_concurrency, store)
+        state = ServerState(self.runs, app[STREAM_SLOTS], self.settings.sse_max_concurrency, store)
         key = self.settings.metrics_key
         meter = Metrics(state, known_models(app[CATALOG]))
         app.cleanup_ctx.append(meter.loop_delay.watched)
@@ -272,7 +272,7 @@ class Server:
     def _responses(self, app: web.Application) -> ResponsesService:
         settings = self.settings
         return ResponsesService(
-            runs=self.manager,
+            runs=self.runs,
             clock=self.clock,
             ids=app[IDS],
             clients=app[CLIENTS],
@@ -305,18 +305,18 @@ class Server:
                 self.images,
                 self.server_tools,
                 self.background,  # writes down how its turns have ended, and tells the webhooks
-                self.manager,
+                self.runs,
             ):
                 if part is not None:
                     last.push_async_callback(part.close)
-            self.manager.begin_drain()
+            self.runs.begin_drain()
             if self.pdfs is not None:
                 await self.pdfs.close()  # the end waits for turns, and for no request that is yet to be read
             grace = self.settings.drain_ms / 1000
             if self.runner is not None:
                 await self.runner.stop_listening()
             until = self.clock.monotonic() + min(grace, LINGER_SECONDS)
-            await self.manager.drain(grace)
+            await self.runs.drain(grace)
             if self.runner is not None:
                 if self.runner.has_connections:
                     await asyncio.sleep(max(0.0, until - self.clock.monotonic()))

@@ -61,21 +61,21 @@ class ServerState(Collector):
     """
 
     def __init__(
-        self, manager: RunScheduler, slots: StreamSlots, stream_limit: int | None, store: Path | None
+        self, runs: RunScheduler, slots: StreamSlots, stream_limit: int | None, store: Path | None
     ) -> None:
-        self._manager = manager
+        self._runs = runs
         self._slots = slots
         self._stream_limit = stream_limit
         self._store = store
 
     def collect(self) -> Iterable[Metric]:
         """Yields all gauges, and the counter of agent processes that ended unexpectedly."""
-        manager, agent = self._manager, self._manager.agent
+        runs, agent = self._runs, self._runs.agent
         yield _gauge("active_streams", "Streams that are open.", self._slots.active)
         limit = "Streams that may be open at once; 0 is any number."
         yield _gauge("stream_limit", limit, self._stream_limit or 0)
-        yield _gauge("turns_running", "Turns that run.", manager.running)
-        yield _gauge("turns_queued", "Turns that wait for a place.", manager.queued)
+        yield _gauge("turns_running", "Turns that run.", runs.running)
+        yield _gauge("turns_queued", "Turns that wait for a place.", runs.queued)
         yield _gauge("agent_ready", "1 where a turn would work, as far as is known.", agent.trouble() is None)
         info = GaugeMetricFamily(
             "codex_proxy_info", "What serves.", labels=("version", "agent", "agent_version")
@@ -116,7 +116,7 @@ class ServerState(Collector):
         yield from (ready, breaker, attempts)
 
     def _children(self) -> Iterator[Metric]:
-        counts = self._manager.agent.processes()
+        counts = self._runs.agent.processes()
         family = GaugeMetricFamily("codex_proxy_children", "Processes of the agent.", labels=("state",))
         family.add_metric(("idle",), counts.idle)
         family.add_metric(("busy",), counts.busy)

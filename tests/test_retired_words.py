@@ -32,6 +32,7 @@ RETIRED = {
     "ToldLimits": "NewestLimits",
     # runs and tools
     "RunManager": "RunScheduler",
+    "RunOwner": "RunHost",
     "Broker": "ToolPolicy",
     "Brokered": "PolicyResult",
     "Rules": "TurnRepair",

@@ -23,10 +23,10 @@ _PAUSE = 0.005
 T = TypeVar("T")
 
 
-def out_of_patience(manager: RunScheduler) -> None:
+def out_of_patience(scheduler: RunScheduler) -> None:
     """The time limit of every running turn passes now: for its first word, or for its next sign of life. A test says so
     when what has to come before is there; a limit in seconds is met by a quiet machine and by no other."""
-    for run in manager._runs:
+    for run in scheduler._runs:
         run._watch._deadlines = Deadlines(first=0.0, idle=0.0)
         run._watch.resume()
 

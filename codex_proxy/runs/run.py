@@ -80,7 +80,7 @@ class DeadlineWatch:
         self._expired: Callable[[Failure], None] | None = expired
         self._began = self._last = scheduler.time()
         self._visible = False
-        self.held = False
+        self.paused = False
         """Whether the idle deadline is stopped, because the agent waits for this server."""
         self._timer: TimerHandle | None = None
         self._arm()
@@ -92,15 +92,15 @@ class DeadlineWatch:
         self._last = self._scheduler.time()
         self._visible = self._visible or visible
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Stops the idle deadline until `resume`, while the agent waits for something from this server. The other
         deadlines still apply.
         """
-        self.held = True
+        self.paused = True
 
     def resume(self) -> None:
         """Starts the idle deadline again, with its full time."""
-        self.held = False
+        self.paused = False
         self._last = self._scheduler.time()
         if self._timer is not None:
             self._timer.cancel()
@@ -116,7 +116,7 @@ class DeadlineWatch:
     def _next(self) -> tuple[float, str, float]:
         limits = self._deadlines
         candidates = [(self._began + limits.total, "the whole answer", limits.total)]
-        if not self.held:
+        if not self.paused:
             candidates.append((self._last + limits.idle, "the next sign of life", limits.idle))
         if not self._visible:
             candidates.append((self._began + limits.first, "the first word", limits.first))
@@ -157,7 +157,7 @@ def deadline_failure(late: Failure, retrying: Retrying | None, retries: int, hin
 
 log = structlog.get_logger(__name__)
 
-NO = Decision(approve=False)
+DECLINED = Decision(approve=False)
 
 HANDLED_EVENTS = frozenset({RawItem, UsageReported, ApprovalRequested, InputRequested, AccountLimitsReported})
 """The events that a run handles itself."""
@@ -168,12 +168,12 @@ TOO_SLOW = Failure(
 )
 
 
-class RunOwner(Protocol):
+class RunHost(Protocol):
     """The interface of the scheduler that a run uses: for everything that awaits, because a run itself never does,
     and for what several runs share (kept sessions, the account's limits).
     """
 
-    def reopen(self, run: Run, attempt: Attempt) -> None:
+    def open_session(self, run: Run, attempt: Attempt) -> None:
         """Opens a new session for `attempt` in a task, and passes it to `run.begin_session`. If that fails, fails
         the run.
         """
@@ -222,9 +222,9 @@ class Run:
         attempt: Attempt,
         scheduler: Scheduler,
         deadlines: Deadlines,
-        owner: RunOwner,
+        host: RunHost,
         *,
-        client: str,
+        owner: str,
         calls: ServerCalls,
         max_chars: int = MAX_TURN_CHARS,
         keeps_max_tokens: bool = False,
@@ -232,7 +232,7 @@ class Run:
         self.log = EventLog(self._backlog)
         self.turn = turn
         """The turn as the client asked for it."""
-        self.client = client
+        self.owner = owner
         """The owner of the turn: the name of the client's key."""
         self.attempt = attempt
         self._decisive: frozenset[type[Event]] | None = None
@@ -240,7 +240,7 @@ class Run:
         self._forwards = turn.forwarded is not None
         self.raw: list[bytes] = []
         """Raw items of this turn, in order: what the model has to see again."""
-        self._owner = owner
+        self._host = host
         self._calls = calls
         self._calls_running = 0
         self._checking = False
@@ -250,12 +250,12 @@ class Run:
         self._session: AgentSession | None = None
         self.continued = False
         """Whether the run continues a session that has seen the conversation so far."""
-        self._replayable: Literal["", "unheard", "unseen"] = ""
+        self._restartable: Literal["", "until_output", "until_visible"] = ""
         """When another session may take over the turn because the agent's process ended, or has not opened a closed
-        session again. `unseen`: as long as the client has seen nothing (on a session of earlier turns). `unheard`: as
-        long as the process has printed nothing for the turn, so that it had probably ended before (on a new session
-        of a shared process). Empty: never."""
-        self._replayed = False
+        session again. `until_visible`: as long as the client has seen nothing (on a session of earlier turns).
+        `until_output`: as long as the process has printed nothing for the turn, so that it had probably ended before
+        (on a new session of a shared process). Empty: never."""
+        self._restarted = False
         self._repair = TurnRepair()
         most_tokens = None if keeps_max_tokens else turn.max_tokens
         self._limits = TurnLimits(chars=max_chars, stop=turn.stop, max_tokens=most_tokens)
@@ -268,7 +268,7 @@ class Run:
         self._paused = False
         self._watch = DeadlineWatch(deadlines, scheduler, self._deadline_passed)
 
-    # --- what the owner does --------------------------------------------------------------------
+    # --- what the host does ---------------------------------------------------------------------
 
     @property
     def ended(self) -> bool:
@@ -288,14 +288,14 @@ class Run:
         if not self._repair.ended:
             self._log_events(list(events), 0)
             if self._repair.ended:  # it was all that the turn may say
-                self._leave()
+                self._release_session()
 
     def begin_after(self, work: Coroutine[Any, Any, None]) -> None:
         """Starts the coroutine `work` as a task, which has to call `begin_session` or `resume_session` at its end.
         Until then the idle deadline is stopped.
         """
         self._acted = True
-        self._watch.hold()
+        self._watch.pause()
         self._calls.begin_work(work)
 
     def begin_session(self, session: AgentSession) -> None:
@@ -309,9 +309,9 @@ class Run:
         self._session = session
         self.continued = session.reopens
         if session.reopens:
-            self._replayable = "unseen"
+            self._restartable = "until_visible"
         else:
-            self._replayable = "unheard" if session.ran_before and not self._replayed else ""
+            self._restartable = "until_output" if session.ran_before and not self._restarted else ""
         session.begin()
 
     def resume_session(self, reused: ReusedSession) -> None:
@@ -322,7 +322,7 @@ class Run:
         self._agent_begins()
         self._session = reused.session
         self.continued = True
-        self._replayable = "unseen"
+        self._restartable = "until_visible"
         reused.session.listener = self
         reused.session.resume(self.attempt.turn, reused.new_items)
         for answered in reused.hidden:
@@ -330,7 +330,7 @@ class Run:
 
     def _agent_begins(self) -> None:
         self._decisive = self.attempt.decisive
-        if self._watch.held:
+        if self._watch.paused:
             self._watch.resume()
 
     def interrupt(self) -> None:
@@ -350,21 +350,21 @@ class Run:
     def session_received(self, session: AgentSession, events: list[Event], size: int) -> None:
         if session is not self._session or self._repair.ended:
             return  # an earlier try that winds down
-        if (session.gone or session.lost) and self._replayable and not self._checking:
-            self._replay()
+        if (session.gone or session.lost) and self._restartable and not self._checking:
+            self._restart()
             return
-        if size and self._replayable == "unheard":
-            self._replayable = ""
+        if size and self._restartable == "until_output":
+            self._restartable = ""
         if self._forwards and len(events) == 1 and type(events[0]) is ForwardedBytes:
             self._watch.alive(visible=True)
             self.log.append(events, size)  # no stage has anything to do with it
             return
         if self._decisive is None or not self._decisive.isdisjoint(map(type, events)):
-            self._take(self.attempt.feed(events), session, size)
+            self._apply(self.attempt.feed(events), session, size)
         else:  # most batches are text alone
             self._log_events(events, size)
             if self._repair.ended:
-                self._leave()
+                self._release_session()
 
     def tool_finished(self, ask_id: str, output: ToolOutput) -> None:
         """Passes on the output of a call that this server has run. `ask_id` is the id of the agent's request for
@@ -373,7 +373,7 @@ class Run:
         self._calls_running -= 1
         self._wait_for_agent()
         if self._session is not None and not self._repair.ended:
-            self._take(self.attempt.tool_finished(ask_id, output), self._session, 0)
+            self._apply(self.attempt.tool_finished(ask_id, output), self._session, 0)
 
     def verdicts_received(self, attempt: Attempt, verdicts: Sequence[Verdict]) -> None:
         """Continues the turn with the results of the schema checks of an attempt. Does nothing if the attempt is
@@ -384,9 +384,9 @@ class Run:
             return
         self._checking = False
         self._wait_for_agent()
-        self._take(attempt.with_verdicts(verdicts), session, 0)
+        self._apply(attempt.with_verdicts(verdicts), session, 0)
 
-    def _take(self, result: PolicyResult, session: AgentSession, size: int) -> None:
+    def _apply(self, result: PolicyResult, session: AgentSession, size: int) -> None:
         """Does what a result of the attempt's tool policy says: logs its events, gives its answers to the agent,
         runs its calls and checks, or begins a second attempt. `size` is the number of bytes of agent output that
         caused the result.
@@ -395,26 +395,26 @@ class Run:
         self._log_events(result.events, size)
         if result.checks and not self._repair.ended:
             self._checking = True
-            self._watch.hold()
-            self._calls.begin_work(self._owner.check(self, self.attempt, result.checks))
+            self._watch.pause()
+            self._calls.begin_work(self._host.check(self, self.attempt, result.checks))
         if result.again:
             self._uncounted = self._uncounted or self._spent is None
-            self._begin_again(self.attempt.next(self._so_far()))
+            self._begin_again(self.attempt.next(self._turn_so_far()))
         if result.calls and not self._repair.ended:
             self._acted = True
             self._calls_running += len(result.calls)
-            self._watch.hold()
+            self._watch.pause()
             self._calls.begin(self, result.calls)
         for answered in result.answers:
             session.answer(answered.ask_id, ToolReply(answered.output.parts))
         if self._repair.ended:
-            self._leave()
+            self._release_session()
 
     def session_failed(self, session: AgentSession, failure: Failure) -> None:
         if session is not self._session:
             return
-        if self._replayable:
-            self._replay()
+        if self._restartable:
+            self._restart()
         else:
             self.fail(failure)
 
@@ -429,7 +429,7 @@ class Run:
         events = self._repair.feed(batch)
         visible = not VISIBLE.isdisjoint(map(type, events))
         if visible:
-            self._replayable = ""
+            self._restartable = ""
         self._watch.alive(visible=visible)
         if not HANDLED_EVENTS.isdisjoint(map(type, events)):
             self._handle_own_events(events)
@@ -448,7 +448,7 @@ class Run:
             elif kind is ApprovalRequested or kind is InputRequested:
                 self._decline(event)  # type: ignore[arg-type]
             elif kind is AccountLimitsReported:
-                self._owner.limits_reported(self, event.json)  # type: ignore[union-attr]
+                self._host.limits_reported(self, event.json)  # type: ignore[union-attr]
 
     def _append(self, events: list[Event], size: int) -> None:
         """Logs the events that the limits permit. If a limit is reached, logs the end of the turn. `size` is the
@@ -463,7 +463,7 @@ class Run:
             return
         last = events[-1]
         if type(last) is TurnEnded and last.failure is not None:
-            failure = self._owner.with_details(self, last.failure)
+            failure = self._host.with_details(self, last.failure)
             if self._acted:
                 failure = msgspec.structs.replace(failure, repeatable=False)
             last = events[-1] = msgspec.structs.replace(last, failure=failure)
@@ -476,7 +476,7 @@ class Run:
         """Logs the last events. If the turn's calls are written to the step memory, the end is logged after that,
         because the client's next request reads them.
         """
-        remembering = self._owner.remember(self)
+        remembering = self._host.remember(self)
         if remembering is None:
             self._close_log(events, size)
             return
@@ -487,7 +487,7 @@ class Run:
 
     def _close_log(self, events: list[Event], size: int) -> None:
         self.log.append(events, size, ended=True)
-        self._owner.run_ended(self)
+        self._host.run_ended(self)
 
     def _summed(self, seen: UsageReported) -> UsageReported:
         """Returns the usage that the agent reported (`seen`), plus the usage of a discarded first attempt: the
@@ -500,13 +500,13 @@ class Run:
     def _decline(self, ask: ApprovalRequested | InputRequested) -> None:
         """Declines an approval or a question of the agent at once; the agent then continues its turn."""
         if self._session is not None:
-            self._session.answer(ask.ask_id, NO)
+            self._session.answer(ask.ask_id, DECLINED)
 
-    def _replay(self) -> None:
+    def _restart(self) -> None:
         """Starts the turn again on another session, because its own session was lost. This happens at most once,
         and only if the client has received no part of the answer.
         """
-        self._replayed = True
+        self._restarted = True
         self._begin_again(self.attempt.anew(self.turn))
 
     def _begin_again(self, attempt: Attempt) -> None:
@@ -516,7 +516,7 @@ class Run:
             self._spent_before += spent.usage
             # Until the new attempt's tokens are reported, if they ever are.
             self._append([UsageReported(self._spent_before, spent.trigger, partial=True)], 0)
-        self._replayable = ""
+        self._restartable = ""
         self.raw.clear()
         self.attempt = attempt
         self._checking = False
@@ -524,9 +524,9 @@ class Run:
         self.continued = False
         if session is not None:
             session.close()
-        self._owner.reopen(self, attempt)
+        self._host.open_session(self, attempt)
 
-    def _so_far(self) -> Turn:
+    def _turn_so_far(self) -> Turn:
         """Returns the turn for a second attempt. Its history also has the calls that this server has run, with
         their outputs, so that the model does not repeat them.
         """
@@ -544,9 +544,9 @@ class Run:
         if self._repair.ended:
             return
         self._append(self._repair.feed([ended]), 0)
-        self._leave()
+        self._release_session()
 
-    def _leave(self) -> None:
+    def _release_session(self) -> None:
         """Stops the deadlines and the calls. Keeps the session for the client's next request if it can be resumed;
         else closes it, which stops the agent's turn.
         """
@@ -557,7 +557,7 @@ class Run:
             return
         if self._paused:
             self._resume(session)
-        if not (session.can_resume and self.attempt.as_asked and self._owner.keep(self, session)):
+        if not (session.can_resume and self.attempt.as_asked and self._host.keep(self, session)):
             session.close()
 
     # --- readers that are slow ------------------------------------------------------------------
@@ -569,7 +569,7 @@ class Run:
         if size > HIGH_WATER and not self._paused:
             if session.pause_reading():
                 self._paused = True
-                self._watch.hold()
+                self._watch.pause()
             elif size > CUT_WATER:
                 self.fail(TOO_SLOW)
         elif size < LOW_WATER and self._paused:

@@ -54,10 +54,10 @@ class RunLimits(msgspec.Struct, frozen=True):
     most `wait` seconds, and `size`, the most characters that a turn may put out.
     """
 
-    running: int = 16
-    waiting: int = 64
-    wait: float = 30.0
-    size: int = MAX_TURN_CHARS
+    max_running: int = 16
+    max_waiting: int = 64
+    max_wait_seconds: float = 30.0
+    max_chars: int = MAX_TURN_CHARS
 
 
 class _Started(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ class RunScheduler:
         deadlines: Deadlines,
         *,
         memory: StepMemory | None = None,
-        kept: IdleLimits | None = None,
+        idle_limits: IdleLimits | None = None,
         owners: Callable[[], int] = lambda: 1,
         epoch: Callable[[], float] = time.time,
         deadlines_of: Callable[[Turn], Deadlines] | None = None,
@@ -106,14 +106,14 @@ class RunScheduler:
         self.agent = agent
         self._epoch = epoch
         self.memory: StepMemory = memory or RamStepMemory(StepMemorySettings(), epoch)
-        self.kept = IdleSessions(kept or IdleLimits(), asyncio.get_running_loop)
+        self.idle_sessions = IdleSessions(idle_limits or IdleLimits(), asyncio.get_running_loop)
         self.checks = SchemaChecks()
         """Checks schemas, and the model's texts against them."""
         self._limits = limits
         self._deadlines = deadlines_of or (lambda _: deadlines)
-        self._slots = Slots(limits.running, owners)
+        self._slots = Slots(limits.max_running, owners)
         self._runs: dict[Run, _Started] = {}
-        self._clean_ups: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._drain_begun = asyncio.Event()
         self._stopped = False
         """Whether the time that running turns had to finish is over. A turn that begins later is ended at once."""
@@ -170,10 +170,10 @@ class RunScheduler:
         # No await between here and the run's begin: it owns the session from now on, and its end gives it back.
         loop = asyncio.get_running_loop()
         context = copy_context()
-        calls = ServerCalls(runner, lambda work: self._clean_up(work, context))
+        calls = ServerCalls(runner, lambda work: self._spawn(work, context))
         run = Run(
             turn, started.attempt, loop, self._deadlines(turn), self,
-            client=owner, calls=calls, max_chars=self._limits.size,
+            owner=owner, calls=calls, max_chars=self._limits.max_chars,
             keeps_max_tokens="max_tokens" in self.agent_of(turn).capabilities,
         )  # fmt: skip
         self._runs[run] = _Started(slot, durable, remembers, replay, context)
@@ -182,7 +182,7 @@ class RunScheduler:
         if not to_run:
             self._begin(run, started)
         elif not run.ended:
-            run.begin_after(self._or_failed(run, lambda: self._begun_with_approved(run, calls)))
+            run.begin_after(self._or_fail_run(run, lambda: self._begin_with_approved_calls(run, calls)))
         if self._stopped:
             run.fail(STOPPING)
         return run
@@ -194,7 +194,7 @@ class RunScheduler:
             assert plan.opened is not None
             self._begin_session(run, plan.opened)
 
-    async def _begun_with_approved(self, run: Run, calls: ServerCalls) -> None:
+    async def _begin_with_approved_calls(self, run: Run, calls: ServerCalls) -> None:
         """Runs the MCP calls that the client has approved, then begins the turn with their outputs in its history."""
         run.turn = await calls.approved(run, run.turn)
         if run.ended:
@@ -203,11 +203,11 @@ class RunScheduler:
         outputs = [item for item in run.turn.history if isinstance(item, HistoryOutput)]
         replay = None if started.replay is None else with_outputs(started.replay, outputs)
         self._runs[run] = msgspec.structs.replace(started, replay=replay)
-        plan = await self._plan_start(run.turn, run.client, replay)
+        plan = await self._plan_start(run.turn, run.owner, replay)
         run.attempt = plan.attempt
         self._begin(run, plan)
 
-    async def _or_failed(self, run: Run, work: Callable[[], Awaitable[None]]) -> None:
+    async def _or_fail_run(self, run: Run, work: Callable[[], Awaitable[None]]) -> None:
         """Calls and awaits `work` for a run. If it raises, ends the run with that failure and does not raise."""
         try:
             await work()
@@ -225,12 +225,13 @@ class RunScheduler:
         """
         attempt = await self._first_attempt(turn)
         closed: ClosedSession | None = None
-        if attempt.as_asked and self.kept and len(turn.history) > 1:  # a first message continues nothing
+        # A first message continues nothing.
+        if attempt.as_asked and self.idle_sessions and len(turn.history) > 1:
             key = thread_key(owner, attempt.turn)
-            reused = self.kept.take(key, turn)
+            reused = self.idle_sessions.take(key, turn)
             if reused is not None:
                 return _StartPlan(attempt, reused=reused)
-            closed = self.kept.take_closed(key, turn)
+            closed = self.idle_sessions.take_closed(key, turn)
         given = await self._with_memory(_replayed(turn, turn, replay), owner)
         if given is not turn:
             attempt = attempt.anew(given)
@@ -262,23 +263,23 @@ class RunScheduler:
         """Returns the agent that takes the turn: of several, the one that has the model."""
         return serving(self.agent, turn.model)
 
-    # --- what runs ask of their owner -----------------------------------------------------------
+    # --- what runs ask of their host ------------------------------------------------------------
 
-    def reopen(self, run: Run, attempt: Attempt) -> None:
-        work = self._or_failed(run, lambda: self._reopened(run, attempt))
-        self._clean_up(work, self._context_of(run))
+    def open_session(self, run: Run, attempt: Attempt) -> None:
+        work = self._or_fail_run(run, lambda: self._open_session(run, attempt))
+        self._spawn(work, self._context_of(run))
 
-    async def _reopened(self, run: Run, attempt: Attempt) -> None:
+    async def _open_session(self, run: Run, attempt: Attempt) -> None:
         started = self._runs.get(run)
         given = _replayed(attempt.turn, run.turn, started.replay if started else None)
-        opened = await self.agent.open(await self._with_memory(given, run.client))
+        opened = await self.agent.open(await self._with_memory(given, run.owner))
         self._begin_session(run, opened)
 
     async def check(self, run: Run, attempt: Attempt, checks: Sequence[TextCheck]) -> None:
         async def checked() -> None:
             run.verdicts_received(attempt, await self.checks.of_texts(checks))
 
-        await self._or_failed(run, checked)
+        await self._or_fail_run(run, checked)
 
     def keep(self, run: Run, session: AgentSession) -> bool:
         if self.draining:
@@ -290,20 +291,20 @@ class RunScheduler:
             said = check.as_shown(said)  # what the client will echo
         seen, _ = item_digests((*run.turn.history, *said, *calls))
         pending = PendingOutputs(frozenset(call.call_id for call in calls), tuple(policy.hidden))
-        self.kept.put(thread_key(run.client, run.attempt.turn), session, seen, pending)
+        self.idle_sessions.put(thread_key(run.owner, run.attempt.turn), session, seen, pending)
         return True
 
     def remember(self, run: Run) -> asyncio.Future[None] | None:
         if not run.attempt.policy.visible or not self._runs[run].remembers:
             return None
-        return self._clean_up(self._remember(run), self._context_of(run))
+        return self._spawn(self._remember(run), self._context_of(run))
 
     async def _remember(self, run: Run) -> None:
         plain = run.turn.mode == "model"
         entries = entries_of(run.raw, run.attempt.policy, self.identity(run.turn), plain=plain)
         try:
             async with asyncio.timeout(REMEMBER_SECONDS):
-                await self.memory.remember(run.client, entries, durable=self._runs[run].durable)
+                await self.memory.remember(run.owner, entries, durable=self._runs[run].durable)
         except Exception:
             log.exception("step_memory_failed")  # without it the answer is still right
 
@@ -333,7 +334,7 @@ class RunScheduler:
     def _released(self, session: AgentSession, finished: bool, agent: str) -> None:
         if not finished:
             log.warning("agent_did_not_finish", agent=agent)
-        self._clean_up(self.agent.release(session, finished=finished))
+        self._spawn(self.agent.release(session, finished=finished))
 
     # --- slots ----------------------------------------------------------------------------------
 
@@ -345,24 +346,22 @@ class RunScheduler:
         if slot is not None:
             return slot
         waiting = slots.waiting_of(owner)
-        if waiting >= self._limits.waiting:
+        if waiting >= self._limits.max_waiting:
             raise _no_room(f"{slots.running} turns run, and {waiting} wait before this one.")
         try:
-            return await slots.take(owner, self._limits.wait)
+            return await slots.take(owner, self._limits.max_wait_seconds)
         except TimeoutError:
-            raise _no_room(f"No place became free within {self._limits.wait:g} s.") from None
+            raise _no_room(f"No place became free within {self._limits.max_wait_seconds:g} s.") from None
 
     # --- the end of a run -----------------------------------------------------------------------
 
     def _context_of(self, run: Run) -> Context | None:
         return self._runs[run].context if run in self._runs else None
 
-    def _clean_up(
-        self, work: Coroutine[Any, Any, None], context: Context | None = None
-    ) -> asyncio.Task[None]:
+    def _spawn(self, work: Coroutine[Any, Any, None], context: Context | None = None) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, context=context)
-        self._clean_ups.add(task)
-        task.add_done_callback(self._clean_ups.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return task
 
     async def drain(self, within: float) -> None:
@@ -393,11 +392,11 @@ class RunScheduler:
     async def close(self) -> None:
         """Ends all runs and the agent's processes, and waits until all sessions are released."""
         self._end_runs()
-        self.kept.close()
+        self.idle_sessions.close()
         await self.checks.close()
         await self.agent.close()
-        if self._clean_ups:
-            await asyncio.gather(*self._clean_ups, return_exceptions=True)
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 def _replayed(turn: Turn, asked: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:

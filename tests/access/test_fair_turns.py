@@ -39,8 +39,8 @@ async def test_a_key_that_takes_every_slot_and_fills_the_queue_leaves_a_slot_to_
     keys: dict[str, Any] = {"one": {}, "two": {}}
     async with keyed_proxy(tmp_path, keys, max_running_turns=4, max_queued_turns=5) as proxy:
         async with asking(proxy, "one", 8, user(HELD), "/v1/chat/completions"):
-            manager = proxy.server.manager
-            await until(lambda: (manager.running, manager.queued) == (3, 5))
+            scheduler = proxy.server.runs
+            await until(lambda: (scheduler.running, scheduler.queued) == (3, 5))
             assert (await proxy.ask(user(), headers=bearing("one"))).status == 429
             assert (await of_another(proxy)).status == 200
         await proxy.settled()
@@ -48,16 +48,16 @@ async def test_a_key_that_takes_every_slot_and_fills_the_queue_leaves_a_slot_to_
 
 async def test_a_key_that_waits_longest_has_its_turn_when_a_slot_is_free(tmp_path: Path) -> None:
     async with keyed_proxy(tmp_path, {"one": {}, "two": {}}, max_running_turns=1) as proxy:
-        manager = proxy.server.manager
+        scheduler = proxy.server.runs
         async with asking(proxy, "one", 1, user(HELD), "/v1/chat/completions"):
-            await until(lambda: manager.running == 1)
+            await until(lambda: scheduler.running == 1)
             many = asking(proxy, "one", 5, user("[[fake:text n=5 delay=20]]"), "/v1/chat/completions")
             await many.__aenter__()
-            await until(lambda: manager.queued == 5)
+            await until(lambda: scheduler.queued == 5)
             other = asyncio.ensure_future(of_another(proxy))
-            await until(lambda: manager.queued == 6)
+            await until(lambda: scheduler.queued == 6)
         assert (await other).status == 200
-        assert manager.queued >= 3  # at most one of the five, which had come first, was before it
+        assert scheduler.queued >= 3  # at most one of the five, which had come first, was before it
         await many.__aexit__(None, None, None)
         await proxy.settled()
 
@@ -65,7 +65,7 @@ async def test_a_key_that_waits_longest_has_its_turn_when_a_slot_is_free(tmp_pat
 async def test_a_single_key_has_every_slot(tmp_path: Path) -> None:
     async with keyed_proxy(tmp_path, {"one": {}}, max_running_turns=2) as proxy:
         async with asking(proxy, "one", 2, user(HELD), "/v1/chat/completions"):
-            await until(lambda: proxy.server.manager.running == 2)
+            await until(lambda: proxy.server.runs.running == 2)
         await proxy.settled()
 
 

@@ -412,7 +412,7 @@ async def test_what_a_restart_cut_off_is_not_run_again_for_a_key_that_is_gone(tm
         for name in ("one", "two"):
             held = {"input": '[[fake:text say="a b" hold=1]]', "background": True}
             left.append((await ask_response(proxy, name, **held)).body["id"])
-        await until(lambda: proxy.server.manager.running == 2)
+        await until(lambda: proxy.server.runs.running == 2)
     (tmp_path / "go").write_text("go")
     async with keyed_proxy(tmp_path, {"two": {}}, environment, **again) as proxy:
         store = proxy.server.store_lifecycle.store  # type: ignore[union-attr]

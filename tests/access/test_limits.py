@@ -75,7 +75,7 @@ async def test_a_connection_whose_turns_pile_up_is_ended_with_the_reason(
     ):
         held = {"type": "response.create", "model": "codex-5", "input": '[[fake:text say="a b" hold=1]]'}
         await socket.send_json(held)
-        await until(lambda: proxy.server.manager.running == 1)
+        await until(lambda: proxy.server.runs.running == 1)
         for _ in range(most + 1):
             await socket.send_json({**held, "user": "x" * size})
         types = []
@@ -84,7 +84,7 @@ async def test_a_connection_whose_turns_pile_up_is_ended_with_the_reason(
         assert types.count("error") == 1
         assert types[-1] == "error"
         assert socket.close_code == WSCloseCode.TRY_AGAIN_LATER
-        await until(lambda: proxy.server.manager.running == 0)
+        await until(lambda: proxy.server.runs.running == 0)
 
 
 async def test_a_connection_takes_any_number_of_turns_one_after_the_other(tight: Proxy) -> None:

@@ -18,7 +18,7 @@ FLOOD = "[[fake:count n=100000]]"
 async def proxy(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Proxy]:
     async with fake_proxy(tmp_path, fake_dialect=request.param, max_output_size=SIZE) as running:
         yield running
-        assert running.server.manager.running == 0
+        assert running.server.runs.running == 0
 
 
 @pytest.mark.sampled(every=2)

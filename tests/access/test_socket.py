@@ -134,7 +134,7 @@ async def test_each_turn_counts_against_the_requests_a_minute(keyed: Proxy) -> N
 async def test_a_turn_counts_against_the_requests_at_once_while_it_runs(keyed: Proxy, tmp_path: Path) -> None:
     async with opened(keyed, bearing("narrow")) as first, opened(keyed, bearing("narrow")) as second:
         await ask(first, '[[fake:text say="a b" hold=1]]')
-        await until(lambda: keyed.server.manager.running == 1)
+        await until(lambda: keyed.server.runs.running == 1)
         refused = await answered(second)
         assert (refused["status"], refused["error"]["code"]) == (429, "concurrency_exceeded")
         (tmp_path / "go").write_text("go")

@@ -236,7 +236,7 @@ async def test_ctrl_c_ends_the_turn_and_not_the_program(tmp_path: Path) -> None:
         await chat.shows("> ")
         chat.type("[[fake:count n=5 hold=1]]")
         await chat.shows("..0")
-        assert proxy.server.manager.running == 1
+        assert proxy.server.runs.running == 1
         chat.process.send_signal(signal.SIGINT)
         await chat.shows("(interrupted)")
         await proxy.settled()

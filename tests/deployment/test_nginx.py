@@ -170,10 +170,10 @@ async def test_a_stream_comes_as_it_is_made(front: Front, tmp_path: Path) -> Non
 async def test_a_client_that_leaves_is_seen_to_leave(front: Front) -> None:
     async with front.post(user("[[fake:text hold=1]]", stream=True)) as reply:
         await reply.content.readany()
-        assert front.behind.server.manager.running == 1
+        assert front.behind.server.runs.running == 1
         # As a program that ends: asyncio's polite end of TLS waits for a word that nginx does not read now.
         reply.connection.transport.abort()
-    await until(lambda: front.behind.server.manager.running == 0)
+    await until(lambda: front.behind.server.runs.running == 0)
 
 
 async def test_the_websocket_of_responses_opens_and_answers(front: Front) -> None:

@@ -77,11 +77,11 @@ class Scene:
     async def ask_silent(self, asked: Sequence[tuple[Mode, str]], *, shown: int) -> list[Answer]:
         """Asks all of these at once. Their agents fall silent, and their time is up when all have and so many of the
         turns have shown something."""
-        manager, before = self.proxy.server.manager, self._times_silent()
+        scheduler, before = self.proxy.server.runs, self._times_silent()
         answers = [asyncio.create_task(self.ask(mode, prompt)) for mode, prompt in asked]
         await until(lambda: self._times_silent() == before + len(asked))
-        await until(lambda: sum(run._watch._visible for run in manager._runs) == shown)
-        out_of_patience(manager)
+        await until(lambda: sum(run._watch._visible for run in scheduler._runs) == shown)
+        out_of_patience(scheduler)
         return await asyncio.gather(*answers)
 
     def _times_silent(self) -> int:
@@ -120,9 +120,9 @@ class Scene:
     def things(self) -> Things:
         pools = self.agent.pools if isinstance(self.agent, AppServerAgent) else ()
         processes = [process for pool in pools for process in pool.processes]
-        manager = self.proxy.server.manager
+        scheduler = self.proxy.server.runs
         return Things(
-            turns=(manager.running, manager.queued, self.proxy.streams),
+            turns=(scheduler.running, scheduler.queued, self.proxy.streams),
             lanes=sum(process.connection.channel_count for process in processes),
             processes=len(processes),
             descriptors=open_descriptors(),

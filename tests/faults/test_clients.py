@@ -47,7 +47,7 @@ class Line:
 
     async def runs(self) -> None:
         """The turn has its slot, and a place at the agent."""
-        await until(lambda: self.there.proxy.server.manager.running == 1)
+        await until(lambda: self.there.proxy.server.runs.running == 1)
 
     def hang_up(self) -> None:
         self.writer.transport.abort()
@@ -139,14 +139,14 @@ async def test_a_client_that_sends_slowly_is_waited_for_and_answered(there: Scen
 
 
 async def test_a_client_that_leaves_while_it_waits_for_a_place_never_gets_one(there: Scene) -> None:
-    manager = there.proxy.server.manager
+    scheduler = there.proxy.server.runs
     async with line(there) as leaving:
         busy = [asyncio.create_task(there.ask(MODES[0], IN_THE_MIDDLE)) for _ in range(8)]
-        await until(lambda: manager.running == 8)
+        await until(lambda: scheduler.running == 8)
         leaving.send(MODES[1], "[[fake:text]]")
-        await until(lambda: manager.queued == 1)
+        await until(lambda: scheduler.queued == 1)
         leaving.hang_up()
-        await until(lambda: manager.queued == 0)
+        await until(lambda: scheduler.queued == 0)
         for each in busy:
             each.cancel()
         await asyncio.gather(*busy, return_exceptions=True)

@@ -98,7 +98,7 @@ class Proxy:
         """No turn runs, no stream is open, and no response is being saved."""
         server = self.server
         await until(
-            lambda: server.manager.running == 0 and self.streams == 0 and not server.background.tasks.running
+            lambda: server.runs.running == 0 and self.streams == 0 and not server.background.tasks.running
         )
 
     @property

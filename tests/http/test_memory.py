@@ -220,7 +220,7 @@ async def test_turns_of_a_websocket_leave_nothing(proxy: Proxy) -> None:
 async def test_turns_that_are_told_to_wait_and_then_no_leave_nothing(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, max_running_turns=1, queue_wait=0.05) as proxy:
         held = asyncio.ensure_future(proxy.ask(user("[[fake:text misbehave=hang at=4]]")))
-        await until(lambda: proxy.server.manager.running == 1)
+        await until(lambda: proxy.server.runs.running == 1)
 
         async def ask() -> None:
             assert (await proxy.ask(chat("Hello."))).status == 429
@@ -249,5 +249,5 @@ async def test_a_thread_that_is_kept_keeps_nothing_of_what_was_said_on_it(tmp_pa
         with without_collector():
             before = there()["HistoryMessage"]
             await ask()
-            await until(lambda: len(proxy.server.manager.kept) == 4)
+            await until(lambda: len(proxy.server.runs.idle_sessions) == 4)
             await until(lambda: there()["HistoryMessage"] == before)

@@ -23,7 +23,7 @@ RECORDED = Path(__file__).parents[1] / "golden" / "messages" / "04-interactive.j
 async def test_the_official_sdk_counts_and_no_turn_is_run(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(type(proxy.server.manager), "start")
+    monkeypatch.delattr(type(proxy.server.runs), "start")
     async with AsyncAnthropic(base_url=proxy.url, api_key="none", max_retries=0) as client:
         short = await client.messages.count_tokens(**HELLO)
         tools: Any = [{"name": "t", "description": "Does it. " * 100, "input_schema": {"type": "object"}}]

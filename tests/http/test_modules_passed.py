@@ -71,7 +71,7 @@ async def test_a_short_request_passes_few_modules(proxy: Proxy, dialect: str) ->
     while len(passed) < 3:
         with modules_passed() as found:
             await proxy.ask(user("Say hello. [[fake:text]]", stream=True))
-            await eventually(lambda: proxy.server.manager.running == 0 and proxy.streams == 0)
+            await eventually(lambda: proxy.server.runs.running == 0 and proxy.streams == 0)
         passed.append(found)
     always = set.intersection(*passed)  # without what runs by a timer
     assert 0 < len(always) <= MAX_OF_A_REQUEST[dialect], sorted(always)

@@ -134,7 +134,7 @@ async def test_in_a_response_in_the_background_that_is_run_again(tmp_path: Path)
     body["input"][0]["content"] = [held, in_responses()]
     async with fake_proxy(tmp_path, environment, background_recovery="rerun") as proxy:
         created = await proxy.send("POST", "/v1/responses", body)
-        await until(lambda: proxy.server.manager.running == 1)
+        await until(lambda: proxy.server.runs.running == 1)
     (tmp_path / "go").write_text("go")
     async with fake_proxy(tmp_path, environment, background_recovery="rerun") as proxy:
 
@@ -169,7 +169,7 @@ async def test_one_that_cannot_be_read_is_a_400_that_names_the_part(
         assert (answer.status, answer.error["param"]) == (400, param)
         assert answer.error["code"] == "unsupported_file"
         assert f"the PDF {why}" in answer.error["message"]
-    assert proxy.server.manager.running == 0
+    assert proxy.server.runs.running == 0
 
 
 async def test_whatever_else_is_wrong_is_told_before_a_pdf_is_read(

@@ -316,7 +316,7 @@ async def test_a_client_that_leaves_ends_its_turn_and_is_499_in_the_log(
                 await reply.content.readline()
         else:
             asking = asyncio.create_task(proxy.ask(held))
-            await until(lambda: proxy.server.manager.running == 1)
+            await until(lambda: proxy.server.runs.running == 1)
             asking.cancel()
         await proxy.settled()
         await until(lambda: bool(request_lines(logged)))

@@ -105,7 +105,7 @@ async def test_where_one_choice_cannot_begin_none_goes_on_and_none_waits(
         answer = await proxy.ask(user("[[fake:text hold=1]]", n=3, stream=True))
         assert (answer.status, answer.error["code"]) == (429, "concurrency_exceeded")
         await proxy.settled()
-        assert proxy.server.manager.queued == 0
+        assert proxy.server.runs.queued == 0
         assert (await proxy.ask(user())).status == 200
 
 
@@ -128,7 +128,7 @@ async def test_a_client_that_leaves_ends_every_choice(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, environment, choices="sample") as proxy:
         async with proxy.open(user("[[fake:text hold=1]]", n=3, stream=True)) as reply:
             await reply.content.readline()
-            await until(lambda: proxy.server.manager.running == 3)
+            await until(lambda: proxy.server.runs.running == 3)
         await proxy.settled()
         await until(lambda: not [task for task in asyncio.all_tasks() if "Cursor.wait" in repr(task)])
 

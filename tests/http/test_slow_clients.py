@@ -61,7 +61,7 @@ async def rest_of(client: socket.socket) -> bytes:
 
 
 def runs_of(proxy: Proxy) -> list[Run]:
-    return list(proxy.server.manager._runs)
+    return list(proxy.server.runs._runs)
 
 
 @pytest.mark.sampled(every=2)

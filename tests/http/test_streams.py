@@ -86,7 +86,7 @@ async def timed_out_behind(proxy: Proxy, prompt: str, said: bytes) -> tuple[int,
         while said not in head:
             head += await reply.content.readany()
             assert not reply.content.at_eof(), head
-        out_of_patience(proxy.server.manager)
+        out_of_patience(proxy.server.runs)
         return reply.status, head, await reply.content.read()
 
 

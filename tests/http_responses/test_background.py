@@ -54,7 +54,7 @@ async def test_a_background_response_is_told_at_once_and_polled_to_its_end(tmp_p
     async with holding(tmp_path) as (proxy, client, release):
         created = await client.responses.create(model="codex-5", input=HELD, background=True)
         assert (created.status, created.background, created.output) == ("queued", True, [])
-        await until(lambda: proxy.server.manager.running == 1)
+        await until(lambda: proxy.server.runs.running == 1)
         assert (await client.responses.retrieve(created.id)).status in ("queued", "in_progress")
         release.write_text("go")
         response = await ended(client, created.id)
@@ -126,10 +126,10 @@ async def test_a_wrong_number_to_resume_from_is_a_400(proxy: Proxy) -> None:
 async def test_a_cancelled_response_ends_its_agent_and_never_completes(tmp_path: Path, stream: bool) -> None:
     async with holding(tmp_path) as (proxy, client, release):
         id, reading = await _created(proxy, client, stream)
-        await until(lambda: proxy.server.manager.running == 1)
+        await until(lambda: proxy.server.runs.running == 1)
         cancelled = await client.responses.cancel(id)
         assert cancelled.status == "cancelled"
-        await until(lambda: proxy.server.manager.running == 0)
+        await until(lambda: proxy.server.runs.running == 0)
         release.write_text("go")
         assert (await client.responses.cancel(id)).status == "cancelled"
         assert (await client.responses.retrieve(id)).status == "cancelled"
@@ -151,7 +151,7 @@ async def _created(
 async def test_a_response_that_waits_for_its_place_is_cancelled_before_it_begins(tmp_path: Path) -> None:
     async with holding(tmp_path, max_running_turns=1) as (proxy, client, release):
         first = await client.responses.create(model="codex-5", input=HELD, background=True)
-        await until(lambda: proxy.server.manager.running == 1)
+        await until(lambda: proxy.server.runs.running == 1)
         second = await client.responses.create(model="codex-5", input=HELD, background=True)
         assert (await client.responses.cancel(second.id)).status == "cancelled"
         release.write_text("go")
@@ -175,9 +175,9 @@ async def test_a_failed_background_stream_ends_with_error_and_failed(proxy: Prox
 async def test_a_response_deleted_while_it_runs_is_stopped_and_gone(tmp_path: Path) -> None:
     async with holding(tmp_path) as (proxy, client, _):
         created = await client.responses.create(model="codex-5", input=HELD, background=True)
-        await until(lambda: proxy.server.manager.running == 1)
+        await until(lambda: proxy.server.runs.running == 1)
         await client.responses.delete(created.id)
-        await until(lambda: proxy.server.manager.running == 0)
+        await until(lambda: proxy.server.runs.running == 0)
         with pytest.raises(NotFoundError):
             await client.responses.retrieve(created.id)
 
@@ -230,7 +230,7 @@ def test_responses_that_are_about_to_begin_count_for_their_key_too() -> None:
 async def test_a_server_that_stops_fails_what_runs_with_a_reason(tmp_path: Path) -> None:
     async with holding(tmp_path) as (proxy, client, _):
         created = await client.responses.create(model="codex-5", input=HELD, background=True)
-        await until(lambda: proxy.server.manager.running == 1)
+        await until(lambda: proxy.server.runs.running == 1)
     async with serving(tmp_path) as (_, client):
         response = await client.responses.retrieve(created.id)
     assert response.status == "failed"
@@ -244,7 +244,7 @@ async def test_a_server_that_stops_fails_what_waits_for_a_place_too(
     monkeypatch.setattr(background, "RETRY_SECONDS", 0.05)
     async with holding(tmp_path, max_running_turns=1, max_queued_turns=0) as (proxy, client, _):
         in_front = asyncio.ensure_future(ask(proxy, HELD))
-        await until(lambda: proxy.server.manager.running == 1)
+        await until(lambda: proxy.server.runs.running == 1)
         waits = await client.responses.create(model="codex-5", input=HELD, background=True)
     left = proxy.server.background.find("local", waits.id)
     await asyncio.gather(in_front, return_exceptions=True)
@@ -262,7 +262,7 @@ async def left_by_a_killed_server(folder: Path, **fields: Any) -> str:
         created = await client.responses.create(
             model="codex-5", input=HELD, background=True, instructions="Be brief.", **fields
         )
-        await until(lambda: proxy.server.manager.running == 1)
+        await until(lambda: proxy.server.runs.running == 1)
         assert proxy.server.store_lifecycle is not None
         found = await proxy.server.store_lifecycle.store.response("local", created.id)
         assert isinstance(found, StoredResponse)
@@ -288,7 +288,7 @@ async def test_a_turn_that_waits_for_a_process_when_the_server_stops_is_run_agai
         process.kill()
         await until(lambda: not agent.pools[0].processes)
         created = await ask(proxy, said("Hello."), background=True, instructions="Be brief.")
-        await until(lambda: proxy.server.manager.running == 1)
+        await until(lambda: proxy.server.runs.running == 1)
     async with serving(tmp_path, background_recovery="rerun") as (_, client):
         response = await ended(client, created.body["id"])
     assert (response.status, response.output_text) == ("completed", "Hello.")

@@ -84,7 +84,7 @@ async def test_the_second_of_two_turns_waits_for_the_first(tmp_path: Path) -> No
                 model="codex-5", input='[[fake:text say="First one." hold=1]]', conversation=conversation.id
             )
         )
-        await until(lambda: proxy.server.manager.running == 1)
+        await until(lambda: proxy.server.runs.running == 1)
         second = asyncio.create_task(
             client.responses.create(model="codex-5", input="[[fake:echo]]", conversation=conversation.id)
         )
@@ -102,7 +102,7 @@ async def test_a_turn_that_waits_too_long_for_another_one_is_told_to_come_again(
         first = asyncio.create_task(
             ask(proxy, '[[fake:text say="First one." hold=1]]', conversation=conversation.id)
         )
-        await until(lambda: proxy.server.manager.running == 1)
+        await until(lambda: proxy.server.runs.running == 1)
         second = await ask(proxy, conversation=conversation.id)
         assert (second.status, second.error["code"]) == (429, "concurrency_exceeded")
         assert int(second.headers["Retry-After"]) > 0

@@ -165,7 +165,7 @@ async def test_a_background_end_that_cannot_be_written_is_written_when_it_can(
         created = await ask(proxy, said("Hello."), background=True)
         live = proxy.server.background.find("local", created.body["id"])
         assert live is not None
-        await until(lambda: proxy.server.manager.running == 0)
+        await until(lambda: proxy.server.runs.running == 0)
         assert not live.ended
     await until(lambda: live.ended)
     response = (await proxy.send("GET", f"/v1/responses/{created.body['id']}")).body
@@ -191,7 +191,7 @@ async def test_a_conversation_deleted_meanwhile_fails_the_turn(tmp_path: Path) -
         conversation = await client.conversations.create()
         body = '[[fake:text say="one two" hold=1]]'
         asking = asyncio.create_task(ask(proxy, body, conversation=conversation.id))
-        await until(lambda: proxy.server.manager.running == 1)
+        await until(lambda: proxy.server.runs.running == 1)
         await client.conversations.delete(conversation.id)
         release.write_text("go")
         answer = await asking

@@ -327,7 +327,7 @@ async def test_a_background_response_that_is_cancelled_ends_its_call(tmp_path: P
         cancelled = await proxy.send("POST", f"/v1/responses/{queued['id']}/cancel")
         assert cancelled.body["status"] == "cancelled"
         await eventually((tmp_path / "cancelled").exists)
-        await eventually(lambda: proxy.server.manager.running == 0)
+        await eventually(lambda: proxy.server.runs.running == 0)
         kept = (await proxy.send("GET", f"/v1/responses/{queued['id']}")).body
     assert [(item["type"], item["status"]) for item in kept["output"]] == [("mcp_call", "incomplete")]
 

@@ -124,7 +124,7 @@ async def test_a_client_that_leaves_ends_its_turn(tmp_path: Path) -> None:
         async with open_socket(proxy) as socket:
             await send(socket, '[[fake:text say="one two" hold=1]]')
             EVENT.validate_python(await socket.receive_json(timeout=PATIENCE))
-        await until(lambda: proxy.server.manager.running == 0)
+        await until(lambda: proxy.server.runs.running == 0)
 
 
 async def test_a_web_page_cannot_open_one(proxy: Proxy) -> None:
@@ -156,7 +156,7 @@ async def test_while_the_server_stops_none_is_opened_and_the_refusal_is_that_of_
     tmp_path: Path,
 ) -> None:
     async with fake_proxy(tmp_path) as proxy:
-        proxy.server.manager.begin_drain()
+        proxy.server.runs.begin_drain()
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
             await open_socket(proxy)
     assert (refused.value.status, refused.value.message) == (503, "Invalid response status")

@@ -109,7 +109,7 @@ async def after_kills(
             keeping = proxy.server.store_lifecycle
             assert keeping is not None
             await polled(partial(_all_told, keeping.store))
-            await until(lambda: proxy.server.manager.running == 0)
+            await until(lambda: proxy.server.runs.running == 0)
             store = str(proxy.server.settings.store_file)
         told: dict[str, set[tuple[str, str]]] = defaultdict(set)
         for body, headers in target.got:

@@ -74,8 +74,8 @@ class Proxy:
     @property
     def idle(self) -> bool:
         """No turn runs, none waits, and no process has one."""
-        manager, processes = self.server.manager, self.server.agent.processes()
-        return manager.running == 0 and manager.queued == 0 and processes.busy == 0
+        scheduler, processes = self.server.runs, self.server.agent.processes()
+        return scheduler.running == 0 and scheduler.queued == 0 and processes.busy == 0
 
 
 _CHECKS: dict[str, bytes] = {}

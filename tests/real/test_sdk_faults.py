@@ -82,7 +82,7 @@ async def heard(
             text += chunk.choices[0].delta.content or ""
             assert chunk.choices[0].finish_reason is None
             if text == patient_until:
-                out_of_patience(proxy.server.manager)
+                out_of_patience(proxy.server.runs)
     except openai.APIError as error:
         return text, error
     raise AssertionError("the stream ended well")
@@ -181,7 +181,7 @@ async def test_a_model_that_says_nothing_in_time_is_a_504(
             request = ask("[[model:hang]]", system=system)
             answer = asyncio.create_task(running.client.chat.completions.create(stream=stream, **request))
             await eventually(lambda: len(model_server.calls) == number)  # noqa: B023 - waited for at once
-            out_of_patience(running.server.manager)
+            out_of_patience(running.server.runs)
             with pytest.raises(openai.APIStatusError) as caught:
                 await answer
             assert caught.value.status_code == 504

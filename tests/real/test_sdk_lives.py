@@ -90,9 +90,9 @@ async def test_a_client_that_leaves_while_it_waits_for_a_place_leaves_no_trace(
     async with proxy(codex_home, max_running_turns=1) as running:
         stream = await streaming(running, "[[model:stall n=1 gate=go]]", system="Be brief.")
         waiting = asyncio.create_task(answer(running, "[[model:text say=never]]", system="Be brief."))
-        await eventually(lambda: running.server.manager.queued == 1)
+        await eventually(lambda: running.server.runs.queued == 1)
         waiting.cancel()
-        await eventually(lambda: running.server.manager.queued == 0)
+        await eventually(lambda: running.server.runs.queued == 0)
         model_server.open_gate("go")
         assert await rest_of(stream) == "and on."
         assert await answer(running, "[[model:text say=Hi.]]", system="Be brief.") == "Hi."
@@ -106,7 +106,7 @@ async def test_a_client_that_leaves_while_its_process_starts_leaves_no_trace(
     async with proxy(codex_home) as running:
         plain, _ = running.pools
         first = asyncio.create_task(answer(running, "[[model:text say=never]]", system="Be brief."))
-        await eventually(lambda: running.server.manager.running == 1)
+        await eventually(lambda: running.server.runs.running == 1)
         assert plain.processes == []
         first.cancel()
         await eventually(lambda: running.idle)
@@ -127,7 +127,7 @@ async def test_a_thread_is_unloaded_when_its_turn_is_over(own_proxies: Proxies) 
     await answer(proxy, "[[model:text]]")
     await eventually(lambda: proxy.idle)
     assert len(await loaded_threads(process)) == 1  # the one that is kept for the conversation to go on
-    proxy.server.manager.kept.close()
+    proxy.server.runs.idle_sessions.close()
 
     async def none_is_loaded() -> bool:
         return not await loaded_threads(process)
@@ -198,7 +198,7 @@ async def test_a_turn_that_waits_for_a_process_that_dies_in_its_start_gets_the_r
         waiting = [
             asyncio.create_task(answer(running, "[[model:text say=Hi.]]", system="Be brief.")) for _ in "12"
         ]
-        await eventually(lambda: running.server.manager.running == 2)
+        await eventually(lambda: running.server.runs.running == 2)
         for warden in psutil.Process().children():
             if warden.pid not in {process.pid for process in running.processes}:
                 os.kill(warden.pid, signal.SIGKILL)

@@ -48,7 +48,7 @@ def keys(model_server: ModelServer) -> list[str]:
 
 def kept(loop: Loop) -> int:
     assert loop.proxy is not None
-    return len(loop.proxy.server.manager.kept)
+    return len(loop.proxy.server.runs.idle_sessions)
 
 
 async def lanes_free(proxy: Proxy) -> None:
@@ -247,14 +247,14 @@ async def test_nobody_but_their_owner_gets_a_kept_thread_or_a_remembered_step(
     proxy: Proxy, model_server: ModelServer
 ) -> None:
     prompt = plan([think(), call(city="Paris")], [say("Done.")])
-    manager = proxy.server.manager
-    end = await ended(await manager.start(turn_of(prompt), "ada"))
+    scheduler = proxy.server.runs
+    end = await ended(await scheduler.start(turn_of(prompt), "ada"))
     assert end.stop == Stop.TOOL_CALLS
     called = HistoryCall("call_0_1", "get_weather", '{"city": "Paris"}')
     go_on = turn_of(prompt, called, HistoryOutput("call_0_1", (TextPart("sunny"),)))
-    await ended(await manager.start(go_on, "bob"))
-    assert len(manager.kept) == 2  # Ada's, parked, and Bob's own
-    await ended(await manager.start(go_on, "ada"))
+    await ended(await scheduler.start(go_on, "bob"))
+    assert len(scheduler.idle_sessions) == 2  # Ada's, parked, and Bob's own
+    await ended(await scheduler.start(go_on, "ada"))
     assert [types_of(each) for each in model_server.calls[1:]] == [
         ["message", "function_call", "function_call_output"],
         ["message", "reasoning", "function_call", "function_call_output"],

@@ -98,7 +98,7 @@ async def test_the_last_frames_come_when_the_response_is_saved_and_not_before(
 @pytest.mark.exhaustive
 async def test_a_client_that_does_not_read_makes_its_agent_wait(proxy: Proxy) -> None:
     _, reader = await started(proxy, "[[fake:count n=30000 size=100]]")
-    [run] = proxy.server.manager._runs
+    [run] = proxy.server.runs._runs
     await until(lambda: run.log.backlog > HIGH_WATER)
     assert not run.ended
     events = events_of(await rest_of(reader))
@@ -157,7 +157,7 @@ async def test_a_response_that_waits_for_its_slot_can_be_cancelled_by_several_at
         tmp_path, {"STREAM_RELEASE_FILE": str(tmp_path / "go")}, max_running_turns=1
     ) as proxy:
         await ask(proxy, HELD, background=True)
-        await until(lambda: proxy.server.manager.running == 1)
+        await until(lambda: proxy.server.runs.running == 1)
         waits = (await ask(proxy, HELD, background=True)).body["id"]
         response = proxy.server.background.find("local", waits)
         assert response is not None

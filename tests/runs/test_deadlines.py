@@ -104,7 +104,7 @@ def test_an_agent_that_is_made_to_wait_is_not_idle() -> None:
     hands, watch, expired = watched()
     watch.alive(visible=True)
     hands.move_to(5.0)
-    watch.hold()
+    watch.pause()
     hands.move_to(90.0)
     assert expired == []
     watch.resume()
@@ -115,7 +115,7 @@ def test_an_agent_that_is_made_to_wait_is_not_idle() -> None:
 def test_an_agent_that_was_made_to_wait_has_its_time_anew() -> None:
     hands, watch, expired = watched(Deadlines(first=10.0, idle=30.0, total=1000.0))
     watch.alive(visible=True)
-    watch.hold()
+    watch.pause()
     hands.move_to(200.0)
     watch.resume()
     hands.move_to(500.0)

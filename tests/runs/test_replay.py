@@ -32,14 +32,14 @@ AGAIN = Turn(
 
 async def taken_up_again() -> tuple[RunScheduler, ToolAgent, Run]:
     """A second request of a conversation, which goes on on the thread of the first."""
-    manager, agent = managed()
-    await manager.start(Turn(model="m", history=(HI,), mode="model"))
+    scheduler, agent = managed()
+    await scheduler.start(Turn(model="m", history=(HI,), mode="model"))
     agent.transports[0].say(*words("Hello."))
     await settled()
-    run = await manager.start(AGAIN)
+    run = await scheduler.start(AGAIN)
     assert len(agent.transports) == 1
     assert agent.last.fresh == [AGAIN.history[-1]]
-    return manager, agent, run
+    return scheduler, agent, run
 
 
 def dies(lane: WordTransport) -> None:
@@ -57,7 +57,7 @@ def breaks_its_protocol(lane: WordTransport) -> None:
 async def test_the_whole_history_is_told_to_a_new_thread_and_the_client_sees_one_answer(
     goes: Callable[[WordTransport], None],
 ) -> None:
-    manager, agent, run = await taken_up_again()
+    scheduler, agent, run = await taken_up_again()
     agent.transports[0].say(RawItem("reasoning", b"{}"), UsageReported(Usage(input=3)))
     goes(agent.transports[0])
     await settled()
@@ -68,19 +68,19 @@ async def test_the_whole_history_is_told_to_a_new_thread_and_the_client_sees_one
     assert end_of(run).stop == Stop.STOP
     assert text_of(read(run)) == "And so on."
     assert spent(run) == 7, "what the first thread has cost was for this request too"
-    assert manager.running == 0
-    assert len(manager.kept) == 1
-    await manager.close()
+    assert scheduler.running == 0
+    assert len(scheduler.idle_sessions) == 1
+    await scheduler.close()
     assert agent.held == 0
 
 
 @virtual
 async def test_the_outputs_of_calls_are_told_to_a_new_thread_too() -> None:
-    manager, agent = managed()
-    await manager.start(go_on())
+    scheduler, agent = managed()
+    await scheduler.start(go_on())
     agent.transports[0].say(*step(("a", GOOD)))
     await settled()
-    run = await manager.start(go_on("a"))
+    run = await scheduler.start(go_on("a"))
     assert agent.last.fresh == [output("a")]
     dies(agent.transports[0])
     await settled()
@@ -89,12 +89,12 @@ async def test_the_outputs_of_calls_are_told_to_a_new_thread_too() -> None:
     agent.transports[1].say(*words("Done."))
     await settled()
     assert text_of(read(run)) == "Done."
-    await manager.close()
+    await scheduler.close()
 
 
 @virtual
 async def test_another_thread_that_dies_as_well_is_the_end() -> None:
-    manager, agent, run = await taken_up_again()
+    scheduler, agent, run = await taken_up_again()
     dies(agent.transports[0])
     await settled()
     dies(agent.transports[1])
@@ -103,7 +103,7 @@ async def test_another_thread_that_dies_as_well_is_the_end() -> None:
     failure = end_of(run).failure
     assert failure is not None
     assert failure.kind == FaultKind.AGENT_CRASHED
-    assert (manager.running, agent.held) == (0, 0)
+    assert (scheduler.running, agent.held) == (0, 0)
 
 
 @virtual
@@ -111,44 +111,44 @@ async def test_another_thread_that_dies_as_well_is_the_end() -> None:
     "seen", [[ItemStarted(Message("b"))], [ItemStarted(Message("b")), TextDelta("b", "An")]]
 )
 async def test_what_the_client_has_seen_is_not_begun_again(seen: list[ItemStarted | TextDelta]) -> None:
-    manager, agent, run = await taken_up_again()
+    scheduler, agent, run = await taken_up_again()
     agent.transports[0].say(*seen)
     dies(agent.transports[0])
     await settled()
     assert len(agent.transports) == 1
     assert end_of(run).stop == Stop.FAILED
-    assert manager.running == 0
+    assert scheduler.running == 0
 
 
 @virtual
 async def test_a_new_thread_on_a_process_that_was_gone_already_is_left_for_another() -> None:
-    manager, agent = managed()
-    run = await manager.start(AGAIN)
+    scheduler, agent = managed()
+    run = await scheduler.start(AGAIN)
     dies(agent.transports[0])
     await settled()
     agent.transports[1].say(*words("And so on."))
     await settled()
     assert text_of(read(run)) == "And so on."
-    await manager.close()
+    await scheduler.close()
 
 
 @virtual
 async def test_a_process_that_has_heard_of_a_new_turn_is_not_given_a_successor_to_end() -> None:
-    manager, agent = managed()
-    run = await manager.start(AGAIN)
+    scheduler, agent = managed()
+    run = await scheduler.start(AGAIN)
     agent.transports[0].say()  # it has answered, although there is nothing in it for the log
     dies(agent.transports[0])
     await settled()
     assert len(agent.transports) == 1
     assert end_of(run).stop == Stop.FAILED
-    assert manager.running == 0
+    assert scheduler.running == 0
 
 
 @virtual
 async def test_a_child_of_ones_own_is_not_started_again() -> None:
     agent = ToolAgent(exclusive=True)
-    manager = RunScheduler(agent, RunLimits(), Deadlines())
-    run = await manager.start(AGAIN)
+    scheduler = RunScheduler(agent, RunLimits(), Deadlines())
+    run = await scheduler.start(AGAIN)
     dies(agent.transports[0])
     await settled()
     assert len(agent.transports) == 1
@@ -157,22 +157,22 @@ async def test_a_child_of_ones_own_is_not_started_again() -> None:
 
 @virtual
 async def test_a_client_that_has_left_meanwhile_gets_no_new_thread() -> None:
-    manager, agent, run = await taken_up_again()
+    scheduler, agent, run = await taken_up_again()
     run.interrupt()
     dies(agent.transports[0])
     await settled()
     assert len(agent.transports) == 1
     assert end_of(run) == TurnEnded(Stop.INTERRUPTED)
-    assert (manager.running, agent.held) == (0, 0)
+    assert (scheduler.running, agent.held) == (0, 0)
 
 
 @virtual
 async def test_where_there_is_no_new_place_the_reason_is_told() -> None:
-    manager, agent, run = await taken_up_again()
+    scheduler, agent, run = await taken_up_again()
     agent.fault = Fault(Failure(kind=FaultKind.UNAVAILABLE, message="no"))
     dies(agent.transports[0])
     await settled()
     failure = end_of(run).failure
     assert failure is not None
     assert failure.kind == FaultKind.UNAVAILABLE
-    assert (manager.running, agent.held) == (0, 0)
+    assert (scheduler.running, agent.held) == (0, 0)

@@ -35,8 +35,8 @@ async def begun(
 ) -> tuple[Run, WordTransport, WordDialect]:
     """A run that has begun, the lane it has and the dialect it drives."""
     agent = agent or WordAgent()
-    manager = RunScheduler(agent, RunLimits(), deadlines or Deadlines())
-    run = await manager.start(msgspec.structs.replace(TURN, **turn))
+    scheduler = RunScheduler(agent, RunLimits(), deadlines or Deadlines())
+    run = await scheduler.start(msgspec.structs.replace(TURN, **turn))
     return run, agent.transports[-1], agent.dialects[-1]
 
 

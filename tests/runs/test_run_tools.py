@@ -105,8 +105,8 @@ class ToolAgent(WordAgent):
 
 def managed(kept: int = 8) -> tuple[RunScheduler, ToolAgent]:
     agent = ToolAgent()
-    limits = RunLimits(running=4, waiting=4, wait=30.0)
-    return RunScheduler(agent, limits, Deadlines(), kept=IdleLimits(kept)), agent
+    limits = RunLimits(max_running=4, max_waiting=4, max_wait_seconds=30.0)
+    return RunScheduler(agent, limits, Deadlines(), idle_limits=IdleLimits(kept)), agent
 
 
 def raw_call(id: str, arguments: str) -> RawItem:
@@ -151,14 +151,14 @@ def go_on(*ids: str, arguments: str = GOOD) -> Turn:
 @virtual
 @pytest.mark.parametrize("kept", [8, 0])
 async def test_a_turn_that_ends_with_calls_is_gone_on_with_by_their_outputs(kept: int) -> None:
-    manager, agent = managed(kept)
-    first = await manager.start(ASKING)
+    scheduler, agent = managed(kept)
+    first = await scheduler.start(ASKING)
     agent.transports[0].say(*step(("a", GOOD), ("b", GOOD)))
     await settled()
     assert end_of(first).stop == Stop.TOOL_CALLS
     assert calls_in(first) == ["a", "b"]
-    assert manager.running == 0
-    second = await manager.start(go_on("a", "b"))
+    assert scheduler.running == 0
+    second = await scheduler.start(go_on("a", "b"))
     assert len(agent.transports) == (1 if kept else 2)
     if kept:
         assert agent.last.fresh == [output("a"), output("b")]
@@ -169,47 +169,47 @@ async def test_a_turn_that_ends_with_calls_is_gone_on_with_by_their_outputs(kept
     await settled()
     assert text_of(read(second)) == "Done."
     assert end_of(second).stop == Stop.STOP
-    await manager.close()
+    await scheduler.close()
     assert agent.held == 0
 
 
 @virtual
 async def test_a_violation_is_answered_at_once_and_the_same_turn_goes_on() -> None:
-    manager, agent = managed()
-    run = await manager.start(ASKING)
+    scheduler, agent = managed()
+    run = await scheduler.start(ASKING)
     agent.transports[0].say(*step(("a", BAD)))
     assert "break the tool's schema" in agent.last.replies["a"]
     agent.transports[0].say(*step(("b", GOOD), spent=25))
     await settled()
     assert calls_in(run) == ["b"]
     assert spent(run) == 25
-    await manager.close()
+    await scheduler.close()
 
 
 @virtual
 async def test_what_we_answered_to_hidden_calls_goes_to_a_parked_turn_with_the_client_s_outputs() -> None:
-    manager, agent = managed()
-    await manager.start(ASKING)
+    scheduler, agent = managed()
+    await scheduler.start(ASKING)
     agent.transports[0].say(*step(("a", BAD), ("b", GOOD)))
     await settled()
     assert agent.last.replies == {}
-    await manager.start(go_on("b"))
+    await scheduler.start(go_on("b"))
     assert agent.last.fresh == [output("b")]
     assert list(agent.last.replies) == ["a"]
-    await manager.close()
+    await scheduler.close()
 
 
 @virtual
 async def test_a_model_that_never_learns_fails_the_turn_and_its_thread_is_not_kept() -> None:
-    manager, agent = managed()
-    run = await manager.start(ASKING)
+    scheduler, agent = managed()
+    run = await scheduler.start(ASKING)
     for _ in range(3):
         agent.transports[0].say(Notice("unoffered_call", "g"), StepCompleted())
     await settled()
     failure = end_of(run).failure
     assert failure is not None
     assert failure.code == "invalid_tool_calls"
-    assert len(manager.kept) == 0
+    assert len(scheduler.idle_sessions) == 0
     assert agent.held == 0
 
 
@@ -218,8 +218,8 @@ REQUIRED = msgspec.structs.replace(ASKING, tool_choice="required")
 
 @virtual
 async def test_words_instead_of_a_required_call_are_tried_again_on_a_new_thread() -> None:
-    manager, agent = managed()
-    run = await manager.start(REQUIRED)
+    scheduler, agent = managed()
+    run = await scheduler.start(REQUIRED)
     agent.transports[0].say(*words("No.", spent=7))
     await settled()
     assert len(agent.transports) == 2
@@ -229,8 +229,8 @@ async def test_words_instead_of_a_required_call_are_tried_again_on_a_new_thread(
     assert text_of(read(run)) == ""
     assert calls_in(run) == ["a"]
     assert spent(run) == 12
-    assert len(manager.kept) == 0, "it was told more than the client said"
-    await manager.close()
+    assert len(scheduler.idle_sessions) == 0, "it was told more than the client said"
+    await scheduler.close()
 
 
 @virtual
@@ -241,8 +241,8 @@ async def test_words_instead_of_a_required_call_are_tried_again_on_a_new_thread(
 async def test_tokens_are_told_as_partial_where_those_of_one_of_two_attempts_are_not_known(
     first: bool, second: bool, total: tuple[int, bool]
 ) -> None:
-    manager, agent = managed()
-    run = await manager.start(REQUIRED)
+    scheduler, agent = managed()
+    run = await scheduler.start(REQUIRED)
     for transport, known, events in (
         (0, first, words("No.", spent=7)),
         (1, second, step(("a", GOOD), spent=5)),
@@ -251,29 +251,29 @@ async def test_tokens_are_told_as_partial_where_those_of_one_of_two_attempts_are
         await settled()
     last = [event for event in read(run) if isinstance(event, UsageReported)][-1]
     assert (last.usage.input, last.partial) == total
-    await manager.close()
+    await scheduler.close()
 
 
 @virtual
 async def test_words_that_were_thrown_away_are_not_remembered() -> None:
-    manager, agent = managed(kept=0)
-    await manager.start(REQUIRED)
+    scheduler, agent = managed(kept=0)
+    await scheduler.start(REQUIRED)
     agent.transports[0].say(*words("No."))
     await settled()
     agent.transports[1].say(*step(("a", GOOD)))
     await settled()
-    await manager.start(go_on("a"))
+    await scheduler.start(go_on("a"))
     assert agent.last.began is not None
     _, call, given = agent.last.began.history
     assert isinstance(call, RawHistoryItem)
     assert given == output("a")
-    await manager.close()
+    await scheduler.close()
 
 
 @virtual
 async def test_what_an_earlier_try_still_says_is_not_heard() -> None:
-    manager, agent = managed()
-    run = await manager.start(REQUIRED)
+    scheduler, agent = managed()
+    run = await scheduler.start(REQUIRED)
     agent.slow_to_finish = True
     agent.transports[0].say(*words("No."))
     agent.transports[0].say(TextDelta("m", "Still no."))
@@ -282,61 +282,61 @@ async def test_what_an_earlier_try_still_says_is_not_heard() -> None:
     await settled()
     assert text_of(read(run)) == ""
     assert calls_in(run) == ["a"]
-    await manager.close()
+    await scheduler.close()
 
 
 @virtual
 async def test_a_second_try_that_finds_no_place_fails_the_turn() -> None:
-    manager, agent = managed()
-    run = await manager.start(REQUIRED)
+    scheduler, agent = managed()
+    run = await scheduler.start(REQUIRED)
     agent.fault = Fault(Failure(kind=FaultKind.SPAWN_FAILED, message="no"))
     agent.transports[0].say(*words("No."))
     await settled()
     failure = end_of(run).failure
     assert failure is not None
     assert failure.kind == FaultKind.SPAWN_FAILED
-    assert (manager.running, agent.held) == (0, 0)
+    assert (scheduler.running, agent.held) == (0, 0)
 
 
 @virtual
 async def test_a_client_that_leaves_between_two_tries_gets_no_second_one() -> None:
-    manager, agent = managed()
-    run = await manager.start(REQUIRED)
+    scheduler, agent = managed()
+    run = await scheduler.start(REQUIRED)
     agent.transports[0].say(*words("No."))
     run.interrupt()
     await settled()
     assert end_of(run).stop == Stop.INTERRUPTED
     assert "begin" not in agent.last.calls[1:]
-    assert (manager.running, agent.held) == (0, 0)
+    assert (scheduler.running, agent.held) == (0, 0)
 
 
 @virtual
 async def test_a_second_try_sees_what_is_remembered_too() -> None:
-    manager, agent = managed(kept=0)
-    await manager.start(ASKING)
+    scheduler, agent = managed(kept=0)
+    await scheduler.start(ASKING)
     agent.transports[0].say(RawItem("reasoning", b'{"type":"reasoning"}'), *step(("a", GOOD)))
     await settled()
-    await manager.start(msgspec.structs.replace(go_on("a"), tool_choice="required"))
+    await scheduler.start(msgspec.structs.replace(go_on("a"), tool_choice="required"))
     agent.transports[1].say(*words("No."))
     await settled()
     for dialect in agent.dialects[1:]:
         assert isinstance(dialect, ToolDialect)
         assert dialect.began is not None
         assert len(dialect.began.history) == 5  # user, reasoning, call, output, and what it is told
-    await manager.close()
+    await scheduler.close()
 
 
 @virtual
 async def test_nobody_else_gets_a_parked_turn() -> None:
-    manager, agent = managed()
-    await manager.start(ASKING, "ada")
+    scheduler, agent = managed()
+    await scheduler.start(ASKING, "ada")
     agent.transports[0].say(*step(("a", GOOD)))
     await settled()
-    await manager.start(go_on("a"), "bob")
+    await scheduler.start(go_on("a"), "bob")
     assert len(agent.transports) == 2
-    await manager.start(go_on("a"), "ada")
+    await scheduler.start(go_on("a"), "ada")
     assert len(agent.transports) == 2
-    await manager.close()
+    await scheduler.close()
 
 
 @virtual
@@ -348,25 +348,25 @@ async def test_a_memory_that_fails_costs_nothing_but_itself() -> None:
         async def recall(self, *given: Any) -> dict[bytes, bytes]:
             return {}
 
-    manager, agent = managed()
-    manager.memory = Broken()
-    run = await manager.start(ASKING)
+    scheduler, agent = managed()
+    scheduler.memory = Broken()
+    run = await scheduler.start(ASKING)
     agent.transports[0].say(*step(("a", GOOD)))
     await settled()
     assert end_of(run).stop == Stop.TOOL_CALLS
-    await manager.close()
+    await scheduler.close()
 
 
 @virtual
 async def test_a_server_that_drains_keeps_no_more_threads() -> None:
-    manager, agent = managed()
-    await manager.start(ASKING)
-    draining = asyncio.create_task(manager.drain(1))
+    scheduler, agent = managed()
+    await scheduler.start(ASKING)
+    draining = asyncio.create_task(scheduler.drain(1))
     await settled()
     agent.transports[0].say(*step(("a", GOOD)))
     await draining
     await settled()
-    assert (len(manager.kept), agent.held) == (0, 0)
+    assert (len(scheduler.idle_sessions), agent.held) == (0, 0)
 
 
 # --- checks that may take long --------------------------------------------------------------------
@@ -399,15 +399,15 @@ SLOW_ANSWER = msgspec.structs.replace(ASKING, tools=(), output_schema=LARGE)
 
 
 def checked() -> tuple[RunScheduler, ToolAgent, HeldChecks]:
-    manager, agent = managed()
-    manager.checks = checks = HeldChecks()
-    return manager, agent, checks
+    scheduler, agent = managed()
+    scheduler.checks = checks = HeldChecks()
+    return scheduler, agent, checks
 
 
 @virtual
 async def test_a_step_waits_for_the_check_of_its_calls_and_what_comes_meanwhile_waits_behind_it() -> None:
-    manager, agent, checks = checked()
-    run = await manager.start(SLOW_TOOL)
+    scheduler, agent, checks = checked()
+    run = await scheduler.start(SLOW_TOOL)
     agent.transports[0].say(*step(("a", GOOD)))
     agent.transports[0].say(ItemStarted(Message("m")), TextDelta("m", "More."), ItemEnded("m"))
     await settled()
@@ -423,13 +423,13 @@ async def test_a_step_waits_for_the_check_of_its_calls_and_what_comes_meanwhile_
     await settled()
     assert calls_in(run) == ["b"]
     assert end_of(run).stop == Stop.TOOL_CALLS
-    await manager.close()
+    await scheduler.close()
 
 
 @virtual
 async def test_an_agent_that_dies_while_its_call_is_checked_has_made_the_call() -> None:
-    manager, agent, checks = checked()
-    run = await manager.start(SLOW_TOOL)
+    scheduler, agent, checks = checked()
+    run = await scheduler.start(SLOW_TOOL)
     agent.transports[0].say(*step(("a", GOOD)))
     failed = Failure(kind=FaultKind.UPSTREAM_DISCONNECTED, message="gone")
     agent.transports[0].say(TurnEnded(Stop.FAILED, "provider", failed))
@@ -438,7 +438,7 @@ async def test_an_agent_that_dies_while_its_call_is_checked_has_made_the_call() 
     await settled()
     assert calls_in(run) == ["a"]
     assert end_of(run).stop == Stop.TOOL_CALLS
-    await manager.close()
+    await scheduler.close()
 
 
 @virtual
@@ -446,8 +446,8 @@ async def test_an_agent_that_dies_while_its_call_is_checked_has_made_the_call() 
     ("turn", "said"), [(SLOW_TOOL, step(("a", GOOD))), (SLOW_ANSWER, words(GOOD))], ids=["call", "answer"]
 )
 async def test_what_could_not_be_checked_fails_the_turn_by_name(turn: Turn, said: list[Event]) -> None:
-    manager, agent, checks = checked()
-    run = await manager.start(turn)
+    scheduler, agent, checks = checked()
+    run = await scheduler.start(turn)
     agent.transports[0].say(*said)
     await settled()
     checks.asked[0].set_result(Verdict(unchecked="checking it would take too long"))
@@ -458,15 +458,15 @@ async def test_what_could_not_be_checked_fails_the_turn_by_name(turn: Turn, said
     assert "would take too long" in failure.message
     assert calls_in(run) == []
     assert text_of(read(run)) == ""
-    assert (manager.running, len(agent.transports)) == (0, 1)
-    await manager.close()
+    assert (scheduler.running, len(agent.transports)) == (0, 1)
+    await scheduler.close()
     assert agent.held == 0
 
 
 @virtual
 async def test_an_answer_waits_for_its_check_and_is_asked_for_again_where_it_is_wrong() -> None:
-    manager, agent, checks = checked()
-    run = await manager.start(SLOW_ANSWER)
+    scheduler, agent, checks = checked()
+    run = await scheduler.start(SLOW_ANSWER)
     agent.transports[0].say(*words(BAD))
     await settled()
     assert text_of(read(run)) == ""
@@ -478,7 +478,7 @@ async def test_an_answer_waits_for_its_check_and_is_asked_for_again_where_it_is_
     await settled()
     assert text_of(read(run)) == GOOD
     assert end_of(run).stop == Stop.STOP
-    await manager.close()
+    await scheduler.close()
 
 
 @virtual
@@ -488,47 +488,47 @@ async def test_an_answer_waits_for_its_check_and_is_asked_for_again_where_it_is_
 async def test_a_client_that_leaves_during_a_check_ends_the_turn_at_once(
     turn: Turn, said: list[Event]
 ) -> None:
-    manager, agent, checks = checked()
-    run = await manager.start(turn)
+    scheduler, agent, checks = checked()
+    run = await scheduler.start(turn)
     agent.transports[0].say(*said)
     await settled()
     run.interrupt()
     await settled()
     assert checks.asked[0].cancelled()
     assert end_of(run).stop == Stop.INTERRUPTED
-    assert manager.running == 0
-    await manager.close()
+    assert scheduler.running == 0
+    await scheduler.close()
     assert agent.held == 0
 
 
 @virtual
 async def test_a_server_that_stops_waits_for_turns_and_for_no_check() -> None:
-    manager, agent, _ = checked()
-    run = await manager.start(SLOW_TOOL)
+    scheduler, agent, _ = checked()
+    run = await scheduler.start(SLOW_TOOL)
     agent.transports[0].say(*step(("a", GOOD)))
     await settled()
     began = asyncio.get_running_loop().time()
-    await manager.drain(10)
+    await scheduler.drain(10)
     assert asyncio.get_running_loop().time() - began < 1
     failure = end_of(run).failure
     assert failure is not None
     assert "the server is stopping" in failure.message
-    await manager.close()
+    await scheduler.close()
 
 
 @virtual
 async def test_an_agent_is_not_late_while_its_call_is_checked() -> None:
     agent, checks = ToolAgent(), HeldChecks()
-    manager = RunScheduler(agent, RunLimits(), Deadlines(first=1000, idle=5, total=1000))
-    manager.checks = checks
-    run = await manager.start(SLOW_TOOL)
+    scheduler = RunScheduler(agent, RunLimits(), Deadlines(first=1000, idle=5, total=1000))
+    scheduler.checks = checks
+    run = await scheduler.start(SLOW_TOOL)
     agent.transports[0].say(*step(("a", GOOD)))
     await asyncio.sleep(50)
     assert not run.ended
     checks.asked[0].set_result(Verdict())
     await settled()
     assert end_of(run).stop == Stop.TOOL_CALLS
-    await manager.close()
+    await scheduler.close()
 
 
 # --- a schema that the provider was given ----------------------------------------------------------
@@ -541,8 +541,8 @@ CLOSED_ANSWER = msgspec.structs.replace(ASKING, tools=(), output_schema=CLOSED)
 
 @virtual
 async def test_prose_under_a_schema_that_the_provider_ignored_is_asked_for_again() -> None:
-    manager, agent = managed()
-    run = await manager.start(CLOSED_ANSWER)
+    scheduler, agent = managed()
+    run = await scheduler.start(CLOSED_ANSWER)
     assert agent.last.began is not None
     assert agent.last.began.output_schema == CLOSED
     assert agent.last.began.history == (USER,)
@@ -554,22 +554,22 @@ async def test_prose_under_a_schema_that_the_provider_ignored_is_asked_for_again
     await settled()
     assert text_of(read(run)) == GOOD
     assert end_of(run).stop == Stop.STOP
-    await manager.close()
+    await scheduler.close()
 
 
 @virtual
 async def test_a_schema_that_only_has_to_be_closed_is_given_to_the_agent_closed() -> None:
-    manager, agent = managed()
-    await manager.start(msgspec.structs.replace(CLOSED_ANSWER, output_schema=SCHEMA))
+    scheduler, agent = managed()
+    await scheduler.start(msgspec.structs.replace(CLOSED_ANSWER, output_schema=SCHEMA))
     assert agent.last.began is not None
     assert agent.last.began.output_schema == CLOSED
-    await manager.close()
+    await scheduler.close()
 
 
 @virtual
 async def test_prose_that_comes_again_fails_the_turn() -> None:
-    manager, agent = managed()
-    run = await manager.start(CLOSED_ANSWER)
+    scheduler, agent = managed()
+    run = await scheduler.start(CLOSED_ANSWER)
     for lane in range(2):
         agent.transports[lane].say(*words("It is one."))
         await settled()
@@ -577,7 +577,7 @@ async def test_prose_that_comes_again_fails_the_turn() -> None:
     assert failure is not None
     assert failure.code == "invalid_structured_output"
     assert text_of(read(run)) == ""
-    await manager.close()
+    await scheduler.close()
 
 
 # --- a schema that is made to fit ------------------------------------------------------------------
@@ -592,8 +592,8 @@ OPTIONAL_ANSWER = msgspec.structs.replace(ASKING, tools=(), output_schema=OPTION
 
 @virtual
 async def test_an_answer_under_a_schema_that_was_made_to_fit_comes_without_its_nulls() -> None:
-    manager, agent = managed()
-    run = await manager.start(OPTIONAL_ANSWER)
+    scheduler, agent = managed()
+    run = await scheduler.start(OPTIONAL_ANSWER)
     assert agent.last.began is not None
     assert agent.last.began.output_schema == OPTIONAL_FITTED
     assert agent.last.began.history == (USER,)
@@ -601,27 +601,27 @@ async def test_an_answer_under_a_schema_that_was_made_to_fit_comes_without_its_n
     await settled()
     assert text_of(read(run)) == '{"x":"1"}'
     assert end_of(run).stop == Stop.STOP
-    await manager.close()
+    await scheduler.close()
 
 
 @virtual
 async def test_a_thread_whose_answer_was_rewritten_goes_on_with_what_the_client_echoes() -> None:
-    manager, agent = managed()
-    await manager.start(OPTIONAL_ANSWER)
+    scheduler, agent = managed()
+    await scheduler.start(OPTIONAL_ANSWER)
     agent.transports[0].say(*words('{"x": "1", "y": null}'))
     await settled()
     echo = HistoryMessage("assistant", (TextPart('{"x":"1"}'),))
     again = msgspec.structs.replace(OPTIONAL_ANSWER, history=(USER, echo, USER))
-    await manager.start(again)
+    await scheduler.start(again)
     assert len(agent.transports) == 1
     assert agent.last.fresh == [USER]
-    await manager.close()
+    await scheduler.close()
 
 
 @virtual
 async def test_a_second_try_is_told_the_schema_that_the_provider_has() -> None:
-    manager, agent = managed()
-    run = await manager.start(OPTIONAL_ANSWER)
+    scheduler, agent = managed()
+    run = await scheduler.start(OPTIONAL_ANSWER)
     agent.transports[0].say(*words("It is one."))
     await settled()
     assert agent.last.began is not None
@@ -632,4 +632,4 @@ async def test_a_second_try_is_told_the_schema_that_the_provider_has() -> None:
     agent.transports[1].say(*words('{"y":null,"x":"1"}'))
     await settled()
     assert text_of(read(run)) == '{"x":"1"}'
-    await manager.close()
+    await scheduler.close()

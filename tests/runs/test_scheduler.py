@@ -19,118 +19,118 @@ SPAWN_FAILED = Failure(kind=FaultKind.SPAWN_FAILED, message="no")
 
 def managed(agent: WordAgent | None = None, **limits: float) -> tuple[RunScheduler, WordAgent]:
     agent = agent or WordAgent()
-    given = RunLimits(**{"running": 2, "waiting": 2, "wait": 30.0, **limits})  # type: ignore[arg-type]
+    given = RunLimits(**{"max_running": 2, "max_waiting": 2, "max_wait_seconds": 30.0, **limits})  # type: ignore[arg-type]
     return RunScheduler(agent, given, Deadlines()), agent
 
 
-def at_rest(manager: RunScheduler, agent: WordAgent) -> None:
+def at_rest(scheduler: RunScheduler, agent: WordAgent) -> None:
     """Nothing is held: no slot, no place in the queue, no lane."""
-    assert (manager.running, manager.queued, agent.held) == (0, 0, 0)
+    assert (scheduler.running, scheduler.queued, agent.held) == (0, 0, 0)
 
 
-async def started(manager: RunScheduler) -> asyncio.Task[Run]:
-    task = asyncio.create_task(manager.start(TURN))
+async def started(scheduler: RunScheduler) -> asyncio.Task[Run]:
+    task = asyncio.create_task(scheduler.start(TURN))
     await settled()
     return task
 
 
 @virtual
 async def test_a_turn_takes_a_slot_and_gives_it_back_at_its_end() -> None:
-    manager, agent = managed()
-    await manager.start(TURN)
-    assert manager.running == 1
+    scheduler, agent = managed()
+    await scheduler.start(TURN)
+    assert scheduler.running == 1
     agent.transports[0].say(*said("Hi."), DONE)
     await settled()
-    at_rest(manager, agent)
+    at_rest(scheduler, agent)
 
 
 @virtual
 async def test_who_waits_gets_the_slots_in_the_order_of_coming() -> None:
-    manager, agent = managed(running=1)
-    await manager.start(TURN)
-    first, second = await started(manager), await started(manager)
-    assert manager.queued == 2
+    scheduler, agent = managed(max_running=1)
+    await scheduler.start(TURN)
+    first, second = await started(scheduler), await started(scheduler)
+    assert scheduler.queued == 2
     assert not first.done()
     agent.transports[0].say(DONE)
     await settled()
     assert first.done()
     assert not second.done()
-    assert manager.running == 1
+    assert scheduler.running == 1
     agent.transports[1].say(DONE)
     await settled()
     assert second.done()
     agent.transports[2].say(DONE)
     await settled()
-    at_rest(manager, agent)
+    at_rest(scheduler, agent)
 
 
 @virtual
 async def test_a_newcomer_does_not_overtake_who_waits() -> None:
-    manager, agent = managed(running=1)
-    await manager.start(TURN)
-    waiting = await started(manager)
+    scheduler, agent = managed(max_running=1)
+    await scheduler.start(TURN)
+    waiting = await started(scheduler)
     agent.transports[0].say(DONE)  # the slot is on its way to who waits
-    late = asyncio.create_task(manager.start(TURN))
+    late = asyncio.create_task(scheduler.start(TURN))
     await settled()
     assert waiting.done()
     assert not late.done()
     for lane in (1, 2):
         agent.transports[lane].say(DONE)
         await settled()
-    at_rest(manager, agent)
+    at_rest(scheduler, agent)
 
 
 @virtual
 async def test_a_full_queue_is_refused_at_once() -> None:
-    manager, agent = managed(running=1, waiting=1)
-    await manager.start(TURN)
-    waiting = await started(manager)
+    scheduler, agent = managed(max_running=1, max_waiting=1)
+    await scheduler.start(TURN)
+    waiting = await started(scheduler)
     with pytest.raises(Fault) as caught:
-        await manager.start(TURN)
+        await scheduler.start(TURN)
     assert caught.value.failure.kind is FaultKind.CONCURRENCY_EXCEEDED
     assert caught.value.failure.retry_after
     waiting.cancel()
     await settled()
-    assert manager.queued == 0
+    assert scheduler.queued == 0
     agent.transports[0].say(DONE)
     await settled()
-    at_rest(manager, agent)
+    at_rest(scheduler, agent)
 
 
 @virtual
 async def test_who_waits_too_long_is_refused() -> None:
-    manager, agent = managed(running=1, wait=30.0)
-    run = await manager.start(TURN)
+    scheduler, agent = managed(max_running=1, max_wait_seconds=30.0)
+    run = await scheduler.start(TURN)
     began = asyncio.get_running_loop().time()
     with pytest.raises(Fault) as caught:
-        await manager.start(TURN)
+        await scheduler.start(TURN)
     assert caught.value.failure.kind is FaultKind.CONCURRENCY_EXCEEDED
     assert asyncio.get_running_loop().time() - began == pytest.approx(30.0)
     run.interrupt()
     await settled()
-    at_rest(manager, agent)
+    at_rest(scheduler, agent)
 
 
 @virtual
 async def test_a_slot_that_comes_in_the_moment_of_the_refusal_is_not_lost() -> None:
-    manager, agent = managed(running=1, wait=30.0)
-    run = await manager.start(TURN)
+    scheduler, agent = managed(max_running=1, max_wait_seconds=30.0)
+    run = await scheduler.start(TURN)
     loop = asyncio.get_running_loop()
-    waiting = await started(manager)
+    waiting = await started(scheduler)
     loop.call_at(loop.time() + 30.0, run.interrupt)
     outcome = await asyncio.gather(waiting, return_exceptions=True)
     for each in outcome:
         if isinstance(each, Run):
             each.interrupt()
     await settled()
-    at_rest(manager, agent)
+    at_rest(scheduler, agent)
 
 
 @virtual
 async def test_a_slot_that_comes_to_a_client_that_is_just_leaving_goes_on_to_the_next() -> None:
-    manager, agent = managed(running=1)
-    run = await manager.start(TURN)
-    leaving, next_one = await started(manager), await started(manager)
+    scheduler, agent = managed(max_running=1)
+    run = await scheduler.start(TURN)
+    leaving, next_one = await started(scheduler), await started(scheduler)
     run.interrupt()  # the slot is given to the first of them
     leaving.cancel()  # who has not heard of it yet
     await settled()
@@ -138,113 +138,113 @@ async def test_a_slot_that_comes_to_a_client_that_is_just_leaving_goes_on_to_the
     assert next_one.done()
     next_one.result().interrupt()
     await settled()
-    at_rest(manager, agent)
+    at_rest(scheduler, agent)
 
 
 @virtual
 async def test_a_client_that_leaves_while_its_place_is_opened_gives_the_slot_back() -> None:
-    manager, agent = managed()
+    scheduler, agent = managed()
     agent.gate = asyncio.Event()
-    opening = await started(manager)
-    assert manager.running == agent.opening == 1
+    opening = await started(scheduler)
+    assert scheduler.running == agent.opening == 1
     opening.cancel()
     await settled()
     assert agent.opening == 0
-    at_rest(manager, agent)
+    at_rest(scheduler, agent)
 
 
 @virtual
 async def test_a_client_that_leaves_right_when_its_place_is_open_gives_everything_back() -> None:
-    manager, agent = managed()
+    scheduler, agent = managed()
     agent.gate = asyncio.Event()
-    opening = await started(manager)
+    opening = await started(scheduler)
     agent.gate.set()
     opening.cancel()
     await settled()
-    at_rest(manager, agent)
+    at_rest(scheduler, agent)
 
 
 @virtual
 @pytest.mark.parametrize("fault", [Fault(SPAWN_FAILED), ZeroDivisionError("a fault of ours")])
 async def test_a_place_that_cannot_be_opened_gives_the_slot_back(fault: Exception) -> None:
-    manager, agent = managed(running=1)
+    scheduler, agent = managed(max_running=1)
     agent.fault = fault
     for _ in range(3):
         with pytest.raises(type(fault)):
-            await manager.start(TURN)
-    at_rest(manager, agent)
+            await scheduler.start(TURN)
+    at_rest(scheduler, agent)
 
 
 @virtual
 async def test_a_turn_that_breaks_in_its_first_step_ends_with_our_fault_and_holds_nothing() -> None:
-    manager, agent = managed()
+    scheduler, agent = managed()
     agent.breaks = "begin"
-    run = await manager.start(TURN)
+    run = await scheduler.start(TURN)
     end = end_of(run)
     assert end.failure is not None
     assert end.failure.kind is FaultKind.INTERNAL
     await settled()
     assert agent.transports[0].released == [False]
-    at_rest(manager, agent)
+    at_rest(scheduler, agent)
 
 
 @virtual
 async def test_a_child_that_ends_while_its_run_begins_gives_the_slot_back() -> None:
-    manager, agent = managed()
+    scheduler, agent = managed()
     agent.exclusive = True
-    run = await manager.start(TURN)
+    run = await scheduler.start(TURN)
     reader = agent.transports[0].reader
     assert reader is not None
     reader.ended(Ended(code=1))
     reader.ended(Ended(code=1))
     assert end_of(run).stop == Stop.FAILED
     await settled()
-    at_rest(manager, agent)
+    at_rest(scheduler, agent)
     assert agent.transports[0].released == [True], "once"
 
 
 @virtual
 async def test_draining_refuses_new_turns_and_those_that_wait_and_lets_running_ones_end() -> None:
-    manager, agent = managed(running=1)
-    run = await manager.start(TURN)
-    waiting = await started(manager)
-    draining = asyncio.create_task(manager.drain(10.0))
+    scheduler, agent = managed(max_running=1)
+    run = await scheduler.start(TURN)
+    waiting = await started(scheduler)
+    draining = asyncio.create_task(scheduler.drain(10.0))
     await settled()
     assert not draining.done()
-    for refused in (waiting, asyncio.create_task(manager.start(TURN))):
+    for refused in (waiting, asyncio.create_task(scheduler.start(TURN))):
         with pytest.raises(Fault) as caught:
             await refused
         assert caught.value.failure.kind is FaultKind.STOPPING
     agent.transports[0].say(*said("Hi."), DONE)
     await draining
     assert end_of(run).stop == Stop.STOP
-    await manager.close()
-    at_rest(manager, agent)
+    await scheduler.close()
+    at_rest(scheduler, agent)
 
 
 @virtual
 async def test_what_does_not_end_in_its_time_of_grace_fails_and_is_never_called_complete() -> None:
-    manager, agent = managed()
-    run = await manager.start(TURN)
+    scheduler, agent = managed()
+    run = await scheduler.start(TURN)
     agent.transports[0].say(*said("half an"))
     began = asyncio.get_running_loop().time()
-    await manager.drain(10.0)
+    await scheduler.drain(10.0)
     assert asyncio.get_running_loop().time() - began == pytest.approx(10.0)
     end = end_of(run)
     assert end.stop == Stop.FAILED
     assert end.failure is not None
     assert end.failure.kind is FaultKind.STOPPING
-    await manager.close()
-    at_rest(manager, agent)
+    await scheduler.close()
+    at_rest(scheduler, agent)
     assert agent.closed
 
 
 @virtual
 async def test_a_turn_that_was_accepted_before_the_end_is_waited_for_while_its_place_is_opened() -> None:
-    manager, agent = managed()
+    scheduler, agent = managed()
     agent.gate = asyncio.Event()
-    opening = await started(manager)
-    draining = asyncio.create_task(manager.drain(10.0))
+    opening = await started(scheduler)
+    draining = asyncio.create_task(scheduler.drain(10.0))
     await settled()
     agent.gate.set()
     run = await opening
@@ -255,22 +255,22 @@ async def test_a_turn_that_was_accepted_before_the_end_is_waited_for_while_its_p
 
 @virtual
 async def test_a_turn_whose_place_is_open_only_after_the_time_of_grace_fails_at_once() -> None:
-    manager, agent = managed()
+    scheduler, agent = managed()
     agent.gate = asyncio.Event()
-    opening = await started(manager)
-    await manager.drain(1.0)
+    opening = await started(scheduler)
+    await scheduler.drain(1.0)
     agent.gate.set()
     run = await opening
     failure = end_of(run).failure
     assert failure is not None
     assert failure.kind is FaultKind.STOPPING
     await settled()
-    at_rest(manager, agent)
+    at_rest(scheduler, agent)
 
 
 @virtual
 async def test_an_idle_server_drains_at_once() -> None:
-    manager, _ = managed()
+    scheduler, _ = managed()
     began = asyncio.get_running_loop().time()
-    await manager.drain(10.0)
+    await scheduler.drain(10.0)
     assert asyncio.get_running_loop().time() == began

@@ -78,9 +78,9 @@ def managed(**deadlines: float) -> tuple[RunScheduler, WordAgent, Hands]:
     return RunScheduler(agent, RunLimits(), Deadlines(**deadlines)), agent, Hands()
 
 
-async def asking(manager: RunScheduler, agent: WordAgent, hands: Hands) -> Run:
+async def asking(scheduler: RunScheduler, agent: WordAgent, hands: Hands) -> Run:
     """A run whose model has called the tool."""
-    run = await manager.start(ASKING, runner=hands)
+    run = await scheduler.start(ASKING, runner=hands)
     agent.transports[0].say(ASK, StepCompleted())
     await settled()
     return run
@@ -88,8 +88,8 @@ async def asking(manager: RunScheduler, agent: WordAgent, hands: Hands) -> Run:
 
 @virtual
 async def test_an_output_is_given_to_the_agent_and_its_turn_goes_on() -> None:
-    manager, agent, hands = managed()
-    run = await asking(manager, agent, hands)
+    scheduler, agent, hands = managed()
+    run = await asking(scheduler, agent, hands)
     assert hands.asked == [("desk__find", '{"x": 1}')]
     assert "answer ask1" not in agent.dialects[0].calls
     hands.go.set()
@@ -98,13 +98,13 @@ async def test_an_output_is_given_to_the_agent_and_its_turn_goes_on() -> None:
     agent.transports[0].say(*said("Found."), DONE)
     await settled()
     assert end_of(run).stop == Stop.STOP
-    assert manager.running == 0
+    assert scheduler.running == 0
 
 
 @virtual
 async def test_an_agent_that_waits_for_a_call_is_not_late() -> None:
-    manager, agent, hands = managed(idle=10.0, first=5.0)
-    run = await asking(manager, agent, hands)
+    scheduler, agent, hands = managed(idle=10.0, first=5.0)
+    run = await asking(scheduler, agent, hands)
     await asyncio.sleep(60)
     assert not run.ended
     hands.go.set()
@@ -117,28 +117,28 @@ async def test_an_agent_that_waits_for_a_call_is_not_late() -> None:
 
 @virtual
 async def test_a_client_that_leaves_ends_the_call() -> None:
-    manager, agent, hands = managed()
-    run = await asking(manager, agent, hands)
+    scheduler, agent, hands = managed()
+    run = await asking(scheduler, agent, hands)
     run.interrupt()
     await settled()
     assert hands.cancelled == 1
     assert [event.status for event in read(run) if isinstance(event, ItemEnded)] == ["incomplete"]
-    assert (manager.running, agent.held) == (0, 0)
+    assert (scheduler.running, agent.held) == (0, 0)
 
 
 @virtual
 async def test_a_fault_of_ours_in_a_call_is_a_failed_call() -> None:
-    manager, agent, hands = managed()
+    scheduler, agent, hands = managed()
     hands.breaks = True
-    run = await asking(manager, agent, hands)
+    run = await asking(scheduler, agent, hands)
     assert [event.text for event in read(run) if isinstance(event, OutputDelta)] == [BROKEN.text]
     assert "answer ask1" in agent.dialects[0].calls
 
 
 @virtual
 async def test_what_was_approved_runs_before_the_agent_is_asked_and_is_in_its_history() -> None:
-    manager, agent, hands = managed()
-    run = await manager.start(APPROVED, runner=hands)
+    scheduler, agent, hands = managed()
+    run = await scheduler.start(APPROVED, runner=hands)
     await settled()
     assert agent.transports == []
     [started] = [event.item for event in read(run) if isinstance(event, ItemStarted)]
@@ -155,43 +155,43 @@ async def test_what_was_approved_runs_before_the_agent_is_asked_and_is_in_its_hi
 
 @virtual
 async def test_a_client_that_leaves_before_its_approved_call_has_run_never_reaches_the_agent() -> None:
-    manager, agent, hands = managed()
-    run = await manager.start(APPROVED, runner=hands)
+    scheduler, agent, hands = managed()
+    run = await scheduler.start(APPROVED, runner=hands)
     await settled()
     run.interrupt()
     await settled()
     assert hands.cancelled == 1
     assert agent.transports == []
     assert end_of(run).stop == Stop.INTERRUPTED
-    assert manager.running == 0
+    assert scheduler.running == 0
 
 
 @virtual
 async def test_an_agent_that_takes_no_turn_behind_an_approved_call_fails_the_run() -> None:
-    manager, agent, hands = managed()
+    scheduler, agent, hands = managed()
     failure = Failure(kind=FaultKind.SPAWN_FAILED, message="no")
-    run = await manager.start(APPROVED, runner=hands)
+    run = await scheduler.start(APPROVED, runner=hands)
     agent.fault = Fault(failure)
     hands.go.set()
     await settled()
     assert end_of(run).failure == msgspec.structs.replace(failure, repeatable=False)
-    assert manager.running == 0
+    assert scheduler.running == 0
 
 
 @virtual
 async def test_a_server_that_stops_ends_calls_that_run() -> None:
-    manager, agent, hands = managed()
-    run = await asking(manager, agent, hands)
-    await manager.close()
+    scheduler, agent, hands = managed()
+    run = await asking(scheduler, agent, hands)
+    await scheduler.close()
     assert hands.cancelled == 1
     assert end_of(run).failure is not None
 
 
 @virtual
 async def test_an_agent_is_as_late_behind_a_list_of_tools_as_without_one() -> None:
-    manager, _, hands = managed(idle=100.0, first=5.0)
+    scheduler, _, hands = managed(idle=100.0, first=5.0)
     listed: list[Event] = [ItemStarted(McpTools("mcpl_1", "desk")), ItemEnded("mcpl_1")]
-    run = await manager.start(ASKING, runner=hands, first=listed)
+    run = await scheduler.start(ASKING, runner=hands, first=listed)
     await asyncio.sleep(6)
     failure = end_of(run).failure
     assert failure is not None
@@ -200,13 +200,13 @@ async def test_an_agent_is_as_late_behind_a_list_of_tools_as_without_one() -> No
 
 @virtual
 async def test_a_fault_of_ours_behind_an_approved_call_fails_the_run_instead_of_leaving_it_open() -> None:
-    manager, agent, hands = managed()
-    run = await manager.start(APPROVED, runner=hands)
+    scheduler, agent, hands = managed()
+    run = await scheduler.start(APPROVED, runner=hands)
     agent.fault = ZeroDivisionError("a fault of ours")
     hands.go.set()
     await settled()
     assert end_of(run).failure == msgspec.structs.replace(UNFORESEEN, repeatable=False)
-    assert manager.running == 0
+    assert scheduler.running == 0
 
 
 @virtual
@@ -222,11 +222,11 @@ async def test_an_approved_call_that_says_all_that_a_turn_may_ends_it_and_the_ca
             await asyncio.sleep(1)
             return ToolOutput(FOUND.parts, "x" * 1000)
 
-    manager = RunScheduler(agent, RunLimits(size=1000), Deadlines())
-    run = await manager.start(turn, runner=Mixed())
+    scheduler = RunScheduler(agent, RunLimits(max_chars=1000), Deadlines())
+    run = await scheduler.start(turn, runner=Mixed())
     await asyncio.sleep(2)
     assert end_of(run).stop == Stop.LENGTH
-    assert (slow.cancelled, agent.transports, manager.running) == (1, [], 0)
+    assert (slow.cancelled, agent.transports, scheduler.running) == (1, [], 0)
 
 
 @virtual
@@ -240,10 +240,10 @@ async def test_a_call_is_made_in_the_context_of_its_own_request() -> None:
             heard.append(of.get())
             return FOUND
 
-    manager, agent, _ = managed()
+    scheduler, agent, _ = managed()
     for number in range(2):
         of.set(f"request {number}")
-        await manager.start(ASKING, runner=Listening())
+        await scheduler.start(ASKING, runner=Listening())
     of.set("the process")
     for lane in agent.transports:
         lane.say(ASK, StepCompleted())
@@ -260,25 +260,25 @@ TOO_MUCH: list[Event] = [
 @virtual
 async def test_a_kept_thread_is_not_asked_for_a_turn_that_its_preface_has_ended() -> None:
     agent = WordAgent()
-    manager = RunScheduler(agent, RunLimits(size=ITEM_SIZE + 100), Deadlines())
-    await manager.start(Turn(model="m", history=(USER,), mode="model"))
+    scheduler = RunScheduler(agent, RunLimits(max_chars=ITEM_SIZE + 100), Deadlines())
+    await scheduler.start(Turn(model="m", history=(USER,), mode="model"))
     agent.dialects[0].can_resume = True
     agent.transports[0].say(DONE)
     await settled()
-    assert len(manager.kept) == 1
-    run = await manager.start(Turn(model="m", history=(USER, USER), mode="model"), first=TOO_MUCH)
+    assert len(scheduler.idle_sessions) == 1
+    run = await scheduler.start(Turn(model="m", history=(USER, USER), mode="model"), first=TOO_MUCH)
     await settled()
     assert end_of(run).stop == Stop.LENGTH
     assert "resume" not in agent.dialects[0].calls
-    assert (manager.running, agent.held) == (0, 0)
+    assert (scheduler.running, agent.held) == (0, 0)
 
 
 @virtual
 async def test_nothing_that_was_approved_is_run_for_a_turn_that_its_preface_has_ended() -> None:
     agent, hands = WordAgent(), Hands()
-    manager = RunScheduler(agent, RunLimits(size=ITEM_SIZE + 100), Deadlines())
-    run = await manager.start(APPROVED, runner=hands, first=TOO_MUCH)
+    scheduler = RunScheduler(agent, RunLimits(max_chars=ITEM_SIZE + 100), Deadlines())
+    run = await scheduler.start(APPROVED, runner=hands, first=TOO_MUCH)
     await settled()
     assert end_of(run).stop == Stop.LENGTH
     assert hands.asked == []
-    assert (manager.running, agent.opening, agent.held) == (0, 0, 0)
+    assert (scheduler.running, agent.opening, agent.held) == (0, 0, 0)

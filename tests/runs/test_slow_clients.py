@@ -23,8 +23,8 @@ def held(run: Run) -> int:
 @virtual
 async def test_one_stalled_client_among_a_hundred_is_cut_and_the_others_never_wait() -> None:
     agent = WordAgent()
-    manager = RunScheduler(agent, RunLimits(running=CLIENTS), Deadlines())
-    runs = [await manager.start(TURN) for _ in range(CLIENTS)]
+    scheduler = RunScheduler(agent, RunLimits(max_running=CLIENTS), Deadlines())
+    runs = [await scheduler.start(TURN) for _ in range(CLIENTS)]
     cursors = [run.log.cursor() for run in runs]
     stalled, reading = runs[0], list(zip(runs, cursors, strict=True))[1:]
     for lane in agent.transports:

@@ -34,7 +34,7 @@ async def test_a_client_whose_turn_shares_a_process_is_not_told_the_words_of_ano
 ) -> None:
     async with proxy.open(user("[[fake:text hold=1]]", stream=True)) as held:
         await held.content.readline()
-        assert proxy.server.manager.running == 1
+        assert proxy.server.runs.running == 1
         crashed = await proxy.ask(user(CRASH))
         rest = (await held.read()).decode()
     assert "agent_crashed" in rest

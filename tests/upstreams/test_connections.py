@@ -380,8 +380,8 @@ async def test_a_slow_client_holds_up_the_upstream(tmp_path: Path) -> None:
 async def test_the_server_stops_while_the_upstream_is_silent(tmp_path: Path) -> None:
     async with raw_upstream(silent) as url, proxy_before(url, tmp_path) as proxy:
         asking = asyncio.create_task(proxy.ask(user() | {"model": "m"}))
-        await eventually(lambda: proxy.server.manager.running)
-        await proxy.server.manager.drain(0)
+        await eventually(lambda: proxy.server.runs.running)
+        await proxy.server.runs.drain(0)
         assert (await asking).status == 503
         await nothing_left(proxy)
 
@@ -635,7 +635,7 @@ async def test_a_client_that_leaves_stops_the_agent_behind_two_of_these_servers(
         proxy_before(f"{middle.url}/v1", b) as outer,
     ):
         asking = asyncio.create_task(outer.ask(user("[[fake:silent]]", stream=True) | {"model": "codex-5"}))
-        await eventually(lambda: inner.server.manager.running)
+        await eventually(lambda: inner.server.runs.running)
         asking.cancel()
         for proxy in (outer, middle):
             await nothing_left(proxy)
