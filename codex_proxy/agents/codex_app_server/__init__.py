@@ -1,1 +1,1 @@
-"""The agent `codex-app-server`: its JSON-RPC dialect (pure), and the pool of processes that speak it."""
+"""The agent `codex-app-server`: its dialect (JSON-RPC, without IO), and the pool of `codex app-server` processes."""

@@ -1,4 +1,6 @@
-"""The agent `codex-app-server`: two pools of long-lived processes, for plain-model turns and for agent turns."""
+"""The agent `codex-app-server`: two pools of long-lived processes, one for plain-model turns (in which Codex only
+calls the model) and one for agent turns (in which Codex works with its own tools).
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,8 @@ CLIENT_NAME = "codex_openai_proxy"
 
 
 class AppServerProcesses(msgspec.Struct, frozen=True):
-    """How the processes for plain-model turns and those for agent turns are started, and what is known of the
-    program.
+    """How the processes for plain-model turns (`plain`) and for agent turns (`agent`) are started, and the
+    properties of the Codex program.
     """
 
     name: str
@@ -72,14 +74,18 @@ class AppServerProcesses(msgspec.Struct, frozen=True):
 
 
 class _Start(msgspec.Struct, frozen=True):
-    """When a process was started (`at`), and the stamp of the sign-in file at that time."""
+    """When a process was started, in seconds of a monotonic clock (`at`), and the result of `_stamp` for the
+    sign-in file at that time.
+    """
 
     at: float
     stamp: tuple[int, int, int] | None
 
 
 def _stamp(file: str) -> tuple[int, int, int] | None:
-    """Returns a value that changes when the file changes; None if it does not exist."""
+    """Returns the inode, size and modification time of a file, which change when it is replaced or written; None if
+    it does not exist.
+    """
     try:
         stat = os.stat(file)
     except OSError:
@@ -88,8 +94,8 @@ def _stamp(file: str) -> tuple[int, int, int] | None:
 
 
 class AppServerAgent:
-    """An `Agent` with one or two pools of processes. `start` starts one of the pools: that for plain-model turns
-    with `warm_plain`, else that for agent turns. The other one starts with its first turn.
+    """An `Agent` with one or two pools of processes. `start` starts the pool for plain-model turns if the
+    constructor's `warm_plain` is True, else the pool for agent turns. The other pool starts with its first turn.
     """
 
     members: Mapping[str, Agent] = {}
@@ -152,9 +158,9 @@ class AppServerAgent:
         return AgentSession(turn, transport.dialect, transport)
 
     async def _permissions(self, turn: Turn) -> str | None:
-        """Returns the permission profile for a turn whose commands must not read protected paths; None if it gets a
-        plain sandbox mode. (If Codex cannot limit reading on this machine, a profile would let no command run at
-        all.)
+        """Returns the name of the permission profile for an agent turn whose commands must not read protected
+        paths. Returns None if the turn gets a sandbox mode instead: it may read everything, the release has no
+        profiles, or Codex cannot limit reading on this machine (with a profile every command would then fail).
         """
         profiles, can_confine = self._processes.profiles, self._processes.can_confine
         if turn.mode == "model" or not turn.confine_reads or profiles is None or can_confine is None:
@@ -166,8 +172,10 @@ class AppServerAgent:
         return profiles.of(turn.sandbox) if await asyncio.shield(self._confines) else None
 
     async def _signed_in_transport(self, pool: Pool) -> ThreadTransport:
-        """Returns a transport on a process that is signed in. Only a new process notices a sign-in that came after
-        its start."""
+        """Returns a transport on a process that is signed in. If the process is not, and somebody may have signed
+        in since its start, replaces it by a new one, because only a process's start reads the sign-in. Raises
+        `Fault` if nobody is signed in.
+        """
         transport = await pool.acquire()
         if not transport.process.connection.signed_in and self._may_have_changed(transport.process):
             pool.retire(transport.process)
@@ -179,7 +187,9 @@ class AppServerAgent:
         raise Fault(NOT_SIGNED_IN)
 
     def _may_have_changed(self, process: AppServerProcess) -> bool:
-        """Whether somebody may have signed in since the process was started."""
+        """Returns whether somebody may have signed in since the process was started: if the sign-in file has
+        changed, or more than `RECHECK_SECONDS` have passed.
+        """
         start = self._starts.get(process)
         if start is None or start.stamp != _stamp(self._sign_in_file):
             return True

@@ -1,9 +1,10 @@
 """Finds out which features the Codex binary on this machine supports, and stores the answer in the state folder.
 
-Asks the binary for the schema of its app-server, compares it with the contract, and tries which start switches it
-knows. The answer is for one binary (its path, size and time) and one version of the contract; later starts read it
-from the file. Once a day a start asks again in the background: if the path is that of a script, the binary behind
-it may have changed.
+Runs the binary to get the schema of its app-server protocol, compares it with the contract (see `contract`), and
+tries which start switches it accepts. The answer is valid for one binary (its path, size and modification time) and
+one version of the contract; later starts of the server read it from the file. If the answer is older than a day,
+the server finds it out again in the background after its start: if the path is that of a script, the binary that it
+starts may have changed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ wrong type, `in `x``."""
 
 
 class BinaryCheck(msgspec.Struct, frozen=True):
-    """Which parts of the protocol and which start switches a Codex binary supports."""
+    """What a Codex binary lacks: parts of the app-server protocol (`contract`), and start switches."""
 
     contract: ContractCheck = ContractCheck()
     unknown_switches: tuple[str, ...] = ()
@@ -47,7 +48,9 @@ class BinaryCheck(msgspec.Struct, frozen=True):
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """A stored `BinaryCheck`, with the identity of the binary and a digest of the contract that it is valid for."""
+    """The content of the file: a `BinaryCheck`, the path, size and modification time of the binary for which it is
+    valid, and the digest of the contract.
+    """
 
     binary: tuple[str, int, int]
     contract: str
@@ -55,16 +58,18 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 async def check_binary(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
-    """Returns the answer that is stored in the state folder `state`, or asks the binary and stores the answer.
-    Raises `Fault` if the binary cannot be run.
+    """Returns the answer for the binary at the path `program` from the state folder `state`. If it has none, runs
+    the binary, and stores the answer. `environment` is that of the binary. Raises `Fault` if the binary cannot be
+    run, or its schema cannot be read.
     """
     kept = _read(program, state)
     return kept if kept is not None else await _ask_and_keep(program, state, environment)
 
 
 async def renew_check(program: str, state: str, environment: Mapping[str, str], now: float) -> None:
-    """Asks the binary again if the stored answer is older than a day; `now` is in seconds since 1970. A change is
-    logged and takes effect at the next start. Raises nothing.
+    """Runs the binary and stores the answer if the stored one is older than a day. `now` is in seconds since 1970.
+    A changed answer is logged, and used from the next start of the server on. A failure is logged; nothing is
+    raised.
     """
     try:
         if now - _file(program, state).stat().st_mtime < KEPT_SECONDS:
@@ -79,9 +84,9 @@ async def renew_check(program: str, state: str, environment: Mapping[str, str], 
 
 
 async def ask_binary(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
-    """Runs the binary and returns which parts of the protocol and which start switches it supports. The result is
-    not stored. Raises `Fault` if the binary cannot be run or its schema cannot be read. `state` is the state
-    folder.
+    """Runs the binary at the path `program` and returns what it lacks. The answer is not stored; `state` is the
+    state folder, for a temporary Codex home. Raises `Fault` if the binary cannot be run, or its schema cannot be
+    read.
     """
     with private_home(state) as home:
         base = {**environment, "CODEX_HOME": home}
@@ -97,8 +102,8 @@ async def ask_binary(program: str, state: str, environment: Mapping[str, str]) -
 
 
 async def schema_of(program: str, folder: str, environment: Mapping[str, str]) -> bytes:
-    """Returns the schema that the binary writes into `folder`. Raises `Fault` if the binary cannot be run, fails,
-    or writes no schema.
+    """Returns the JSON Schema of the app-server protocol, which the binary writes into a new folder in `folder`.
+    Raises `Fault` if the binary cannot be run, fails, or writes no schema.
     """
     out = Path(folder) / "schema"
     make_folder(out)
@@ -113,11 +118,11 @@ async def schema_of(program: str, folder: str, environment: Mapping[str, str]) -
 async def unknown_switches(
     command: tuple[str, ...], switches: Sequence[Switch], environment: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Returns the keys of the switches that the binary does not know, or that need another type of value. `command`
-    must be one that ends when stdin is empty.
+    """Returns the keys of those `switches` that the binary does not know, or whose values have a type that it does
+    not accept. `command` must be a command of the binary that ends when stdin is empty.
 
-    The binary names one key at a time, so it is started again until it accepts the rest. If its error names none of
-    the keys, the search ends.
+    The binary's error names one key at a time, so it is run again without that key until it accepts the others. If
+    the error names none of the keys, the search ends.
     """
     left, unknown = list(switches), list[str]()
     while left:
@@ -149,8 +154,8 @@ async def _ask_and_keep(program: str, state: str, environment: Mapping[str, str]
 
 
 def _read(program: str, state: str) -> BinaryCheck | None:
-    """Returns the answer that is stored in the state folder `state`; None if there is none for this binary and this
-    contract.
+    """Returns the stored answer in the state folder `state`; None if there is none that is valid for this binary
+    and this contract.
     """
     try:
         kept = msgspec.json.decode(_file(program, state).read_bytes(), type=_Kept)
@@ -166,7 +171,9 @@ def _file(program: str, state: str) -> Path:
 
 
 def _binary(program: str) -> tuple[str, int, int] | None:
-    """Returns the path, size and time of the binary; None if the file does not exist."""
+    """Returns the resolved path, the size in bytes and the modification time in ns of the binary; None if the file
+    does not exist.
+    """
     try:
         stat = os.stat(program)
     except OSError:
@@ -175,6 +182,6 @@ def _binary(program: str) -> tuple[str, int, int] | None:
 
 
 def _contract_digest() -> str:
-    """Returns a digest of the contract and the switches, which changes with either."""
+    """Returns a digest of the contract and of the switches. It changes when either changes."""
     asked = repr((CONTRACT, COMMON_SWITCHES, PLAIN_SWITCHES))
     return hashlib.sha256(asked.encode()).hexdigest()[:16]

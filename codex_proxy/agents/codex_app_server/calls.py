@@ -1,10 +1,11 @@
-"""The client's tools in the agent's form, and their calls among the raw items of the current model call.
+"""The client's tools as Codex takes them, and the calls of them among the raw items of the current model call. A
+raw item is an output item of the Responses API as the model made it (`rawResponseItem/completed`).
 
-The agent accepts names that match `[A-Za-z0-9_-]{1,128}`, reserves the prefix `mcp__`, and silently leaves out some
-names (`IGNORED_NAMES`). It has no custom tools. Source: experiments with releases 0.163 and 0.169.
+Codex accepts tool names that match `[A-Za-z0-9_-]{1,128}`, reserves the prefix `mcp__`, and silently leaves out the
+tools in `IGNORED_NAMES`. It has no custom tools. Source: experiments with releases 0.163 and 0.169.
 
-Raw items are kept until the model call has ended, because a retry repeats all of them, and only the end shows that
-no further call follows.
+Raw items are kept until the model call has ended: if Codex retries the call, all of them come again, and only the
+end shows that there are no further calls.
 """
 
 from __future__ import annotations
@@ -48,9 +49,10 @@ _ENDS_LIKE_A_DIGEST = re.compile(rf"_[0-9a-f]{{{DIGEST_DIGITS}}}\Z")
 
 
 def agent_name(name: str) -> str:
-    """Returns the name under which the agent is offered a tool. It depends only on the client's name.
-
-    A name that is only reserved is kept as a whole after the prefix, unless it is too long or ends like a digest.
+    """Returns the name under which Codex is offered the client's tool `name`: the same name if Codex accepts it. A
+    name that Codex reserves or ignores, or that begins with `client_`, gets the prefix `client_`. If that is too
+    long or ends in what could be a digest, or if Codex does not accept all characters, the result is the prefix,
+    the name's first characters, and a digest of the name.
     """
     if not _must_rename(name):
         return name
@@ -66,28 +68,32 @@ def agent_name(name: str) -> str:
 
 
 def _must_rename(name: str) -> bool:
-    """Returns whether the agent would refuse or leave out a tool of this name."""
+    """Returns whether Codex would refuse or leave out a tool with this name, or the name begins with `client_`."""
     reserved = name in IGNORED_NAMES or name.startswith((RESERVED_PREFIX, PREFIX))
     return reserved or VALID_NAME.fullmatch(name) is None
 
 
 class ToolNames:
-    """Converts the agent's names of one turn's tools back to the client's."""
+    """Converts the names that `agent_name` has returned for one turn's tools back to the client's names."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._client = {agent_name(name): name for name in names}
 
     def is_offered(self, name: str) -> bool:
-        """Returns whether a tool was offered under the agent's name `name`."""
+        """Returns whether a tool is offered to Codex under this name."""
         return name in self._client
 
     def client_name(self, name: str) -> str:
-        """Returns the client's name for the agent's name `name`."""
+        """Returns the client's name for the tool that is offered to Codex under `name`; `name` itself if there is
+        none.
+        """
         return self._client.get(name, name)
 
 
 def dynamic_tool(tool: Tool) -> dict[str, Any]:
-    """Returns a tool's definition for `thread/start`. A custom tool becomes a function with one string `input`."""
+    """Returns the entry of `dynamicTools` in `thread/start` for a tool. A custom tool becomes a function with one
+    string argument, `input`.
+    """
     name = agent_name(tool.name)
     return {
         "type": "function",
@@ -98,7 +104,9 @@ def dynamic_tool(tool: Tool) -> dict[str, Any]:
 
 
 def custom_arguments(text: str) -> str:
-    """Returns the arguments of the function that represents a custom tool, from the tool's input."""
+    """Returns the JSON arguments of the function with which Codex is offered a custom tool, for a call with the
+    input `text`.
+    """
     return msgspec.json.encode({"input": text}).decode()
 
 
@@ -124,10 +132,12 @@ OUTPUT_TYPES = frozenset({"function_call_output", "custom_tool_call_output"})
 
 
 class ModelItems:
-    """The raw items of the current model call, and the calls in them that wait for the client's output."""
+    """The raw items of the current model call (its response), and those of its calls for which the client must give
+    outputs.
+    """
 
     def __init__(self, tools: Sequence[Tool] = (), *, plain: bool = True) -> None:
-        """`tools` are the client's; `plain`: the turn is in model mode, where the agent has no tools of its own."""
+        """`tools` are the client's. `plain`: it is a plain-model turn, in which Codex has no tools of its own."""
         self._tools = {tool.name: tool for tool in tools}
         self._names = ToolNames(self._tools)
         self._plain = plain
@@ -142,9 +152,9 @@ class ModelItems:
         """The ids of calls whose outputs the client gave. They are in the client's history already."""
 
     def add_item(self, item: msgspec.Raw) -> RawItemHead | None:
-        """Adds an item of the model to those of the current response. Returns its head; returns None and keeps
-        nothing if the item is not of the model, but context of the agent or the output of a call. Raises one of the
-        exceptions in `UNREADABLE` if the item cannot be parsed.
+        """Adds a raw item of the model to those of the current response, and returns its head. Returns None, and
+        adds nothing, if the item is not the model's, but a message that Codex has added or the output of a call.
+        Raises one of the exceptions in `UNREADABLE` if the item cannot be decoded.
         """
         head = msgspec.json.decode(item, type=RawItemHead)
         if head.type not in KEPT_TYPES or (head.type == "message" and head.role != "assistant"):
@@ -158,8 +168,9 @@ class ModelItems:
         return head
 
     def add_output(self, item: msgspec.Raw) -> str | None:
-        """Keeps an output that the agent gave to the model. Returns its call's id, or None if the item is not an
-        output.
+        """Adds a raw item with the output of a call, which Codex has given to the model; an output that the client
+        gave is not added again. Returns the call's id; None if the item is not an output. Raises one of the
+        exceptions in `UNREADABLE` if the item cannot be decoded.
         """
         head = msgspec.json.decode(item, type=RawItemHead)
         if head.type not in OUTPUT_TYPES:
@@ -174,14 +185,13 @@ class ModelItems:
         return call_id
 
     def client_gave_outputs(self, call_ids: Iterable[str]) -> None:
-        """Records that the client gave the outputs of these calls, so that the agent's copies of them are not
-        reported again.
-        """
+        """Records that the client gave the outputs of these calls, so that `add_output` does not add them."""
         self._outputs_from_client.update(call_ids)
 
     def _add_call(self, head: RawItemHead, call: RawItemCall) -> None:
-        """Adds a call of a client's tool. If the agent cannot pass it on (an unknown tool, invalid arguments), it
-        answers the call itself, and a `Notice` is added. `head` and `call` are parts of its raw item.
+        """Adds a call of a client's tool. If Codex cannot pass the call on, because the tool is unknown or the
+        arguments are invalid, it answers the call itself; then a `Notice` is added, except for unknown tools in
+        agent turns. `head` and `call` are the parts of the call's raw item.
         """
         if not self._names.is_offered(call.name):
             if self._plain:  # in agent mode it may be one of the agent's own tools
@@ -198,31 +208,29 @@ class ModelItems:
             )
 
     def _await_agent_output(self, call: RawItemCall) -> None:
-        """Makes the step wait for the agent's own output of a call, so that it is in the history of later turns.
-
-        This does not apply to a call after one of the client's, because some releases run calls one after the
-        other.
+        """Records that the step must not end before Codex has answered this call itself, so that the output is in
+        the history of later turns. Does nothing if a call of a client's tool came before, because some releases run
+        calls one after the other.
         """
         if not self._calls:
             self._agent_calls.add(call.call_id)
 
     def output_requested(self, begun: Collection[str]) -> None:
-        """Handles the agent's request for the output of a client's tool. Before it gets this output, the agent starts
-        none of its own calls that it has not started yet, so the response can end with the calls without them.
-
-        `begun` are the ids of the items that the agent has started.
+        """Handles Codex's request for the output of a client's tool. `begun` are the ids of the items that Codex
+        has started. Codex will start none of its other calls in this response before it gets the output, so the
+        step no longer waits for them.
         """
         self._agent_calls.intersection_update(begun)
 
     def has_call(self, call_id: str) -> bool:
-        """Returns whether the call came in the current response."""
+        """Returns whether the current response has this call of a client's tool."""
         return any(call.call_id == call_id for call in self._calls)
 
     def add_requested_call(self, params: Params) -> bool:
-        """Adds a call that no raw item had, because the agent requests its output. Returns False if it is not a
-        call of a client's tool.
+        """Adds a call of a client's tool for which Codex requests the output, although there was no raw item for
+        it. `params` are the parameters of `item/tool/call`. Returns False if it is not a call of a client's tool.
 
-        Some models do all their work in one tool, `exec`, which runs JavaScript; the client's tools are functions
+        This happens with models that use one tool, `exec`, which runs JavaScript: the client's tools are functions
         in it.
         """
         if not params.call_id or not self._names.is_offered(params.tool or ""):
@@ -235,18 +243,22 @@ class ModelItems:
 
     @property
     def must_request_now(self) -> bool:
-        """Whether the outputs of the client's tools must be requested now, because no end of the model's response
-        will be reported.
+        """Whether the client must be asked for the outputs of its tools' calls now. This is so if no response of
+        the model is open, so that no end of a response will follow, and Codex answers no call itself.
         """
         return bool(self._calls) and not self._response_open and not self._agent_calls
 
     def end_response(self) -> bool:
-        """Handles the end of the model's response. Returns False if the agent must first answer calls of its own."""
+        """Handles the end of the model's response. Returns whether the step ends with it; it does not if there are
+        calls of the client's tools, and Codex has still to answer other calls itself.
+        """
         self._response_open = False
         return not (self._calls and self._agent_calls)
 
     def discard_for_retry(self) -> None:
-        """Drops the items of the model, because the retry repeats them. Outputs are kept."""
+        """Drops the raw items of the model, because Codex retries the model call and they come again. Outputs of
+        calls are kept.
+        """
         self._calls.clear()
         self._agent_calls.clear()
         self._response_open = False
@@ -255,7 +267,7 @@ class ModelItems:
         ]
 
     def take(self) -> tuple[list[Event], list[ToolCallRequested]]:
-        """Removes and returns the raw items, as events, and the calls that wait for the client's outputs."""
+        """Removes and returns the raw items, as events, and the calls for which the client must give outputs."""
         events, self._events = self._events, []
         calls, self._calls = self._calls, []
         self._agent_calls.clear()
@@ -265,8 +277,8 @@ class ModelItems:
     def _tool_call_request(
         self, call_id: str, name: str, text: str, item_id: str | None, *, as_function: bool
     ) -> ToolCallRequested:
-        """Returns the event for a call. `as_function`: `text` is the JSON arguments of the function that represents
-        a custom tool. `item_id` is the id of the raw item; None if there is none.
+        """Returns the event for a call of the tool that Codex calls `name`. `text` is the call's JSON arguments
+        (`as_function`), or the input of a custom tool. `item_id` is the id of the raw item; None if there is none.
         """
         name = self._names.client_name(name)
         kind = self._tools[name].kind
@@ -276,7 +288,7 @@ class ModelItems:
 
 
 def _is_valid_json(arguments: str) -> bool:
-    """Returns whether the agent can read these arguments. It accepts numbers of any size."""
+    """Returns whether Codex can read these arguments: valid JSON, with numbers of any size, or an empty text."""
     if not arguments.strip():
         return True
     try:

@@ -1,8 +1,9 @@
 """The JSON-RPC connection to one `codex app-server` process, without IO: assigns each message to a channel.
 
-Many threads share a connection. Each session gets a *channel*: its request ids are `<channel>.<n>`, so that an
-answer names its channel, and the thread that it starts belongs to it, so that a notification is assigned by its
-thread id. Channel 0 belongs to the connection itself, for `initialize` and for requests about the account.
+Many threads share a connection. Each session has a *channel*, which is a number. Its request ids are
+`<channel>.<n>`, so the channel of an answer is in its id. The thread that it starts belongs to the channel, so a
+notification is assigned by its thread id. Channel 0 belongs to the connection itself, for `initialize` and for
+requests about the account.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class _ThreadStartResult(msgspec.Struct, frozen=True):
 
 
 class Received(msgspec.Struct, frozen=True):
-    """What `Connection.receive` returns: the bytes to write to the process now, and the received messages in order,
-    as pairs of a channel's number and its messages.
+    """The result of `Connection.receive`: bytes to write to the process now, and for each channel its number and
+    its messages, in the order in which they came.
     """
 
     writes: bytes
@@ -65,8 +66,8 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class Connection:
-    """The state of the connection to one process. `ready` becomes True when the process has answered `initialize`;
-    `fault` is why it cannot be used, None if it can.
+    """The state of the connection to one process. `ready` becomes True when the process has answered `initialize`
+    and the question of who is signed in. `fault` is why the process cannot be used; None if it can.
     """
 
     def __init__(self, client_name: str, client_version: str) -> None:
@@ -90,12 +91,12 @@ class Connection:
         return request(INITIALIZE, "initialize", initialize_params(*self._client))
 
     def account_request(self) -> bytes:
-        """Returns the line that asks who is signed in. The answer updates `signed_in`."""
+        """Returns the line with the request that asks who is signed in. The answer updates `signed_in`."""
         return request(ACCOUNT, "account/read", {})
 
     def limits_request(self) -> bytes:
-        """Returns the line that asks for the account's limits. The agent asks its model provider for them, without
-        a turn.
+        """Returns the line with the request for the account's limits. Codex gets them from its model provider,
+        without a turn. The answer is in `Received.limits`.
         """
         return request(LIMITS, "account/rateLimits/read", None)
 
@@ -108,8 +109,8 @@ class Connection:
         return self._last_channel
 
     def close_channel(self, channel: int) -> bytes:
-        """Closes a channel, whose messages are dropped from now on. Returns bytes of other channels that may be
-        written now.
+        """Closes a channel: messages for it are dropped from now on, and its requests no longer count as
+        unanswered. Returns writes of other channels that were held until then, to be written now.
         """
         self._in_flight -= self._unanswered.pop(channel, 0)
         self._threads = {thread: each for thread, each in self._threads.items() if each != channel}
@@ -122,8 +123,8 @@ class Connection:
         return len(self._unanswered)
 
     def send(self, channel: int, writes: bytes) -> bytes:
-        """Returns those of a channel's `writes` that may be written now. Requests beyond `MAX_IN_FLIGHT` are held
-        until answers come.
+        """Returns the bytes to write now, given the `writes` of a channel. To keep at most `MAX_IN_FLIGHT` requests
+        unanswered, writes with further requests are held; `receive` and `close_channel` return them later.
         """
         requests = count_requests(writes)
         if requests and (self._held_writes or self._in_flight + requests > MAX_IN_FLIGHT):
@@ -132,14 +133,16 @@ class Connection:
         return self._count_sent(channel, requests, writes)
 
     def _count_sent(self, channel: int, requests: int, writes: bytes) -> bytes:
-        """Counts requests of an open channel as in flight. Returns `writes`."""
+        """Counts the requests in `writes` as unanswered requests of the channel, unless it is closed. Returns
+        `writes`.
+        """
         if channel in self._unanswered:  # answers to a closed channel are not counted either
             self._unanswered[channel] += requests
             self._in_flight += requests
         return writes
 
     def _release_held(self) -> bytes:
-        """Returns the held writes that may be written now."""
+        """Removes and returns the held writes that may be written now."""
         out = []
         while self._held_writes:
             channel, writes = self._held_writes[0]
@@ -153,7 +156,9 @@ class Connection:
     # --- received messages ----------------------------------------------------------------------
 
     def receive(self, lines: Sequence[bytes]) -> Received:
-        """Assigns the child's lines to channels. Invalid lines are dropped; nothing raises."""
+        """Decodes lines from the process, and assigns each message to its channel. Drops lines that are not
+        JSON-RPC messages, and messages that belong to no open channel. Raises nothing.
+        """
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
         # Most lines are notifications of the same thread as the line before: they need only be decoded.
@@ -179,8 +184,8 @@ class Connection:
         return Received(b"".join(writes), list(by_channel.items()), limits)
 
     def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:
-        """Returns a message's channel; None if the connection handles it itself, or if no channel has it. Lines to
-        write are added to `writes`.
+        """Returns the channel of a message; None if the connection has handled it, or it belongs to no open
+        channel. Lines that must be written because of the message, such as a refusal, are appended to `writes`.
         """
         if message.method is None:
             return self._channel_of_answer(message, writes)
@@ -198,8 +203,9 @@ class Connection:
         return None
 
     def _channel_of_answer(self, message: Message, writes: list[bytes]) -> int | None:
-        """Returns the channel of an answer, and counts its request as answered; None if no channel has it. Lines to
-        write are added to `writes`.
+        """Returns the channel of an answer, and counts its request as answered. Returns None for answers on channel
+        0, which are handled here, and for answers that belong to no open channel. Lines that must be written are
+        appended to `writes`.
         """
         head = message.id.partition(".")[0] if isinstance(message.id, str) else ""
         if not (head.isascii() and head.isdigit() and len(head) <= MAX_CHANNEL_DIGITS):
@@ -218,7 +224,9 @@ class Connection:
         return channel
 
     def _bind_thread(self, channel: int, message: Message) -> None:
-        """Assigns the thread that `thread/start`, a channel's first request, has started to the channel."""
+        """Assigns a thread to the channel. `message` is the answer to the channel's first request, `thread/start`.
+        Does nothing if the answer has no thread.
+        """
         try:
             started = msgspec.json.decode(message.result or b"{}", type=_ThreadStartResult)
         except UNREADABLE:
@@ -227,7 +235,7 @@ class Connection:
             self._threads[started.thread.id] = channel
 
     def _handle_own_answer(self, message: Message) -> bytes:
-        """Handles an answer on channel 0. Returns bytes to write."""
+        """Handles an answer on channel 0, be it a result or an error. Returns the lines to write because of it."""
         if message.error is not None:
             if message.id == INITIALIZE:
                 self.fault = f"the agent refused to start: {message.error.message}"
@@ -246,7 +254,9 @@ class Connection:
             return b""
 
     def _handle_own_result(self, message: Message) -> bytes:
-        """Handles a successful answer on channel 0. Returns bytes to write. Raises `UNREADABLE`."""
+        """Handles a result on channel 0. Returns the lines to write because of it. Raises one of the exceptions in
+        `UNREADABLE` if the result cannot be decoded.
+        """
         result = message.result or b"{}"
         if message.id == INITIALIZE:
             self.user_agent = msgspec.json.decode(result, type=_InitializeResult).user_agent

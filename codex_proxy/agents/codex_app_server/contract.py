@@ -1,16 +1,16 @@
-"""The contract: the messages and fields of `codex app-server` that this server needs, and their comparison with a
-binary's schema.
+"""The contract: the messages and fields of the protocol of `codex app-server` that this server needs, and their
+comparison with the schema of a binary.
 
 Input: the JSON Schema that `codex app-server generate-json-schema --experimental` writes. Output: a `ContractCheck`
 with the messages, fields and values that are missing, and the feature that needs each. Those without a feature are
-needed by every turn. So a binary is judged by its schema, and not by the number of its release.
+needed by every turn. So whether a binary can be used depends on its schema, not on the number of its release.
 
 A clause names fields by their path: `turn.id`; `input[].text` is a field of every element of an array, and
-`item<reasoning>.summary` a field of the variant whose `type` is `reasoning`. Its value is a JSON type, or in double
-quotes a value that an enumeration must have. A field is present when the schema allows that type or value in it.
-For messages that we send, the binary must also require no field that we do not send.
+`item<reasoning>.summary` a field of the variant whose `type` is `reasoning`. The value for a path is a JSON type
+or, in double quotes, a value of an enumeration. A field is present if the schema allows that type or value for it.
+In messages that this server sends, the binary must also require no field that this server does not send.
 
-Source: the schemas of releases 0.133 to 0.169, and the messages that the modules of this folder write and read.
+Source: the schemas of releases 0.133 to 0.169, and the messages that the modules of this package write and read.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ answers whose definition is not named after the request."""
 
 
 class SchemaError(ValueError):
-    """The text is not the JSON Schema of an app-server. The message says why."""
+    """The text is not the JSON Schema of an app-server. The message explains why."""
 
 
 class ProtocolSchema:
     """The JSON Schema of the messages that one binary sends and accepts. A *node* is a part of it: the schema of
-    one value.
+    one value, decoded from JSON.
     """
 
     def __init__(self, text: bytes) -> None:
@@ -55,7 +55,9 @@ class ProtocolSchema:
         self._lists = {name: self._methods(name) for name in lists}
 
     def _methods(self, name: str) -> dict[str, Any]:
-        """Returns the messages in a list of the schema: the node of the parameters, by method."""
+        """Returns the messages of the schema's definition `name`, such as `ClientRequest`: the node of the
+        parameters by method. Raises `SchemaError` if the schema has no such definition.
+        """
         listed = self._pointed(f"#/definitions/{name}")
         variants = listed.get("oneOf") if isinstance(listed, dict) else None
         if not isinstance(variants, list):
@@ -68,15 +70,15 @@ class ProtocolSchema:
         return methods
 
     def _pointed(self, reference: str) -> Any:
-        """Returns the node that a reference names; None if it does not exist."""
+        """Returns the node to which a `$ref` such as `#/definitions/v2/Thread` points; None if it does not exist."""
         node: Any = self._document
         for part in reference.removeprefix("#/").split("/"):
             node = node.get(part) if isinstance(node, dict) else None
         return node
 
     def message(self, kind: MessageKind, method: str) -> Any:
-        """Returns the schema of the parameters or the result of the message `method`; None if the binary does not
-        have it. `kind` says which of these (see `MessageKind`).
+        """Returns the node of the parameters or of the result of the message `method`; `kind` determines which (see
+        `MessageKind`). Returns None if the schema does not have the message.
         """
         if kind in ("request", "answer"):
             listed = self._lists["ClientRequest"].get(method)
@@ -90,14 +92,15 @@ class ProtocolSchema:
         return self._named(method) if listed is None and kind == "notification" else listed
 
     def _named(self, method: str) -> Any:
-        """Returns the definition in `DEFINITIONS` for a method, in the second version of the API or without a
-        version."""
+        """Returns the node of the definition that `DEFINITIONS` names for a method, under `definitions/v2` or
+        `definitions`; None if there is none.
+        """
         name = DEFINITIONS.get(method, "")
         return self._pointed(f"#/definitions/v2/{name}") or self._pointed(f"#/definitions/{name}")
 
     def at(self, node: Any, path: str) -> list[Any]:
-        """Returns the schemas of the field at `path`, which is written as in a clause (`turn.id`, `input[].text`);
-        several if the schema has alternatives, none if it does not have the field. `node` is the schema of the
+        """Returns the nodes of the field at `path`, which is written as in a clause (`turn.id`, `input[].text`):
+        several if the schema has alternatives, none if it does not have the field. `node` is the node of the
         message.
         """
         found = [node]
@@ -112,13 +115,15 @@ class ProtocolSchema:
         return found
 
     def _inside(self, found: list[Any], part: Callable[[dict[str, Any]], Any]) -> list[Any]:
-        """Calls `part` with every node in `found`, references followed, and returns its results that are not None."""
+        """Calls `part` with every node in `found` and with its alternatives, after following references. Returns
+        the results that are not None.
+        """
         parts = (part(inner) for each in found for inner in self.nodes(each))
         return [each for each in parts if each is not None]
 
     def nodes(self, node: Any, seen: frozenset[str] = frozenset()) -> Iterator[dict[str, Any]]:
-        """Yields a schema and its alternatives (`allOf`, `anyOf`, `oneOf`), with `$ref` followed. `seen` are
-        references that were followed already, so that a cycle ends.
+        """Yields a node and its alternatives (in `allOf`, `anyOf` and `oneOf`), with `$ref` followed. `seen` are
+        references that were followed already, so that cycles end.
         """
         if not isinstance(node, dict):
             return
@@ -131,7 +136,7 @@ class ProtocolSchema:
                 yield from self.nodes(each, seen)
 
     def _variants(self, node: Any, tag: str) -> Iterator[dict[str, Any]]:
-        """Yields those alternatives of a node whose `type` may be `tag`."""
+        """Yields those alternatives of a node whose field `type` allows the value `tag`."""
         for each in self.nodes(node):
             kind = (each.get("properties") or {}).get("type")
             if isinstance(kind, dict) and tag in (kind.get("enum") or ()):
@@ -167,7 +172,9 @@ files. `command_clean_up`: commands that outlive their turn are ended."""
 
 
 class Clause(NamedTuple):
-    """Fields of one message, and the feature that needs them. None: every turn needs them."""
+    """Fields that this server needs in one message, each with its type or value by path, and the feature that needs
+    them (None: every turn needs them).
+    """
 
     kind: MessageKind
     method: str
@@ -340,7 +347,7 @@ NEEDED_BY: Final[Mapping[Feature, tuple[Feature, ...]]] = {
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """Something that a binary lacks: `turn/start.outputSchema`, or a whole message."""
+    """Something that a binary lacks. `name` is a field, such as `turn/start.outputSchema`, or a whole message."""
 
     name: str
     feature: Feature | None
@@ -348,18 +355,22 @@ class Missing(msgspec.Struct, frozen=True):
 
 
 class ContractCheck(msgspec.Struct, frozen=True):
-    """Everything that a binary lacks, in the order of the contract."""
+    """The result of comparing the contract with a binary's schema: everything that the binary lacks, in the order
+    of the contract.
+    """
 
     missing: tuple[Missing, ...] = ()
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The names of what is missing and needed by every turn."""
+        """The names of the missing things that every turn needs."""
         return tuple(each.name for each in self.missing if each.feature is None)
 
     @property
     def refusal(self) -> str | None:
-        """Why the binary cannot be used, as the end of a sentence; None if it can."""
+        """Why the binary cannot be used, as the end of a sentence whose beginning names the release; None if it can
+        be used.
+        """
         if not self.needed:
             return None
         return (
@@ -369,7 +380,7 @@ class ContractCheck(msgspec.Struct, frozen=True):
 
     @property
     def off(self) -> dict[str, tuple[str, ...]]:
-        """The features that are off, each with the names of what is missing for it."""
+        """The features that cannot be used with this binary, each with the names of what is missing for it."""
         off: dict[str, tuple[str, ...]] = {}
         for each in self.missing:
             if each.feature is None:
@@ -380,13 +391,13 @@ class ContractCheck(msgspec.Struct, frozen=True):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """The capabilities with this binary."""
+        """The capabilities of the agent with this binary: all except those that are features in `off`."""
         return CAPABILITIES - frozenset(self.off)
 
 
 def check_contract(schema: bytes) -> ContractCheck:
-    """Compares the contract with the schema that a binary wrote. Raises `SchemaError` if the schema is not JSON, or
-    has no lists of methods. What a readable schema lacks is in the result.
+    """Compares the contract with `schema`, the JSON Schema that a binary wrote, and returns what is missing. Raises
+    `SchemaError` if the schema is not JSON, or has no lists of methods.
     """
     return ContractCheck(tuple(_missing(ProtocolSchema(schema))))
 
@@ -401,7 +412,7 @@ def _missing(schema: ProtocolSchema) -> Iterator[Missing]:
 
 
 def _missing_of(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
-    """Yields the names of what a clause needs and the schema lacks."""
+    """Yields the names of what a clause needs and the schema lacks: fields, or the whole message."""
     message = schema.message(clause.kind, clause.method)
     if message is None:
         yield clause.method if clause.kind != "answer" else f"the answer to {clause.method}"
@@ -413,7 +424,9 @@ def _missing_of(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
 
 
 def _unsent(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
-    """Yields the fields that the binary requires in one of our messages (that of `clause`) and that we do not send."""
+    """Yields the fields that the binary requires in the message of a clause and that this server does not send.
+    Yields none for messages that the binary sends.
+    """
     if clause.kind not in ("request", "reply") or clause.feature not in (None, "client_tools"):
         return
     message = schema.message(clause.kind, clause.method)
@@ -432,7 +445,9 @@ def _unsent(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
 
 
 def _allows(schema: ProtocolSchema, found: list[Any], wanted: str) -> bool:
-    """Whether one of the nodes of a field (`found`) allows `wanted`: a type, or a value in quotes."""
+    """Returns whether one of the nodes of a field (`found`) allows `wanted`: a JSON type, a value in double quotes,
+    or `any`.
+    """
     for node in found:
         if wanted == ANY or node is True or node == {}:
             return True

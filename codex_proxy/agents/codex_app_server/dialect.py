@@ -1,9 +1,11 @@
-"""The dialect of `codex app-server`: the turns on one thread, converted to and from its messages. Without IO.
+"""The dialect of `codex app-server`: converts the turns on one thread to messages, and its messages to events.
+Without IO.
 
 A turn is `thread/start`, then `thread/inject_items` and `turn/start` in one write, then notifications until
-`turn/completed`. Calls of the client's tools are collected from the turn's raw items and reported when the model's
-response ends, which only `rawResponse/completed` shows. A thread whose turn has ended, or waits for outputs, can be
-resumed; `interrupt` stops its turn and unsubscribes it. Source: recordings of releases 0.163 and 0.169.
+`turn/completed`. Calls of the client's tools are collected from the turn's raw items (`rawResponseItem/completed`),
+and reported when the model's response ends, which only `rawResponse/completed` shows. A thread whose turn has
+ended, or waits for outputs of calls, can be resumed; `interrupt` stops its turn and unsubscribes it. Source:
+recordings of releases 0.163 and 0.169.
 """
 
 from __future__ import annotations
@@ -73,14 +75,13 @@ CONVERSATION_LOST = Failure(
 
 class AppServerTurn:
     """The `Dialect` of `codex app-server`: the turns on one thread, one after the other. It reads the messages of
-    one channel of a `Connection`; its states are in `turn_states`.
+    one channel of a `Connection`; `turn_states` has its states.
     """
 
     def __init__(self, channel: int, *, parallel_calls: bool = True) -> None:
-        """`channel` is the thread's number in the process, which its request ids contain. `parallel_calls`: the
-        agent reports the end of a model's response, so that its calls are reported together.
-
-        Releases before 0.147 do not. Their calls are reported one by one, when the agent requests the outputs.
+        """`channel` is the number of the session's channel, from which its request ids are made. `parallel_calls`:
+        the Codex release reports the end of a model's response, so that all calls in it are reported together.
+        Releases before 0.147 do not; their calls are reported one by one, when Codex requests the outputs.
         """
         self._parallel_calls = parallel_calls
         self._state = TABLE.start
@@ -241,7 +242,9 @@ class AppServerTurn:
     # --- the end --------------------------------------------------------------------------------
 
     def _end(self, ended: TurnEnded, *, running: bool = True) -> None:
-        """Ends the client's turn. `running`: the agent's turn continues until it is interrupted."""
+        """Ends the client's turn with `ended`. `running`: Codex has not ended its turn, and works on it until it is
+        interrupted.
+        """
         self._reader.flush_outputs()
         raw, _ = self._model_items.take()
         self._events += raw
@@ -257,7 +260,9 @@ class AppServerTurn:
         self._state = TABLE[self._state, change]
 
     def _continue_closing(self) -> None:
-        """Takes the next step towards closing the thread, unless an answer must come first."""
+        """Takes the next step of closing the thread: interrupts the turn if it may still run, then unsubscribes the
+        thread. Does nothing while a request is unanswered.
+        """
         if self._response_handlers:
             return
         if not self._thread_id:
@@ -279,8 +284,8 @@ class AppServerTurn:
         self._unsubscribe()
 
     def _end_commands(self) -> None:
-        """Requests the end of commands that still run. It does not wait for the answer, so that the thread can be
-        resumed at once.
+        """Requests the end of shell commands that still run. Does not wait for the answer, so that the thread can
+        be resumed at once.
         """
         if self._thread_id:
             self._requests += 1
@@ -337,7 +342,9 @@ class AppServerTurn:
             self._events.append(Notice("unknown_request", message.method or ""))
 
     def _is_expected_call(self, params: Params) -> bool:
-        """Returns whether the output that the agent requests is that of a client's tool."""
+        """Returns whether the call for which Codex requests the output is of a client's tool. `params` are the
+        parameters of `item/tool/call`. A call that came in no raw item is added.
+        """
         call_id = params.call_id or ""
         return (
             self._model_items.has_call(call_id)
@@ -346,7 +353,9 @@ class AppServerTurn:
         )
 
     def _thread_closed(self) -> None:
-        """Handles the notification that the thread is closed. It is ignored after `thread/unsubscribe`."""
+        """Handles the notification `thread/closed`: a running turn ends with a failure. Ignored after
+        `thread/unsubscribe`.
+        """
         if self._thread_id:
             self._thread_id = ""
             if self._state is ACTIVE:
@@ -429,7 +438,7 @@ class AppServerTurn:
 
 
 def _ignore_response(_: Message) -> None:
-    """Ignores the answer to a request whose failure has no consequences."""
+    """Handles the answer to `thread/unsubscribe`, which has no consequences."""
 
 
 NOTIFICATIONS: dict[str, Callable[[AppServerTurn, Params], None]] = {

@@ -1,4 +1,6 @@
-"""Converts notifications about items to events: messages, reasoning, and the agent's own activities."""
+"""Converts notifications about the items of a thread to events: messages, reasoning, and the agent's own activities
+(its commands, file changes, searches, plans).
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,15 @@ MAX_OUTPUT_PIECES = 256
 
 
 class FileChange(msgspec.Struct, frozen=True, gc=False):
-    """One file of a `fileChange` item."""
+    """One changed file of a `fileChange` item."""
 
     path: str = ""
 
 
 class ThreadItem(msgspec.Struct, frozen=True, gc=False):
-    """An item of a thread. It has the fields of all types of items that are read; those of other types are None."""
+    """An item of a thread. It has those fields of all types of items that this server reads; the fields that its
+    own type does not have are None or empty.
+    """
 
     type: str
     id: str = ""
@@ -55,7 +59,7 @@ class ThreadItem(msgspec.Struct, frozen=True, gc=False):
 
 
 class PlanStep(msgspec.Struct, frozen=True, gc=False):
-    """A step of the agent's plan."""
+    """A step of the agent's plan. `step` is its text."""
 
     step: str = ""
     status: str = ""
@@ -97,7 +101,9 @@ _STEP_MARKS = {"completed": "[x]", "inProgress": "[>]", "in_progress": "[>]"}
 
 
 def activity_of(item: ThreadItem) -> Activity | None:
-    """Returns the activity that an item stands for; None if it is none."""
+    """Returns the activity for a thread item, with a one-line description; None if items of its type are not
+    activities.
+    """
     known = ACTIVITY_KINDS.get(item.type)
     if known is None:
         return None
@@ -106,14 +112,16 @@ def activity_of(item: ThreadItem) -> Activity | None:
 
 
 def plan_activity(id: str, steps: list[PlanStep]) -> Activity:
-    """Returns the activity of the agent's plan, described in one line."""
+    """Returns the activity with the steps of the agent's plan in one line. `id` is the id of the activity."""
     return Activity(
         id, "plan", "; ".join(f"{_STEP_MARKS.get(each.status, '[ ]')} {each.step}" for each in steps)
     )
 
 
 class ItemReader:
-    """Reads the items of one turn. It appends events to `events`, which its owner empties."""
+    """Reads the notifications about the items of one turn. It appends events to `events`; the caller empties that
+    list.
+    """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -128,18 +136,22 @@ class ItemReader:
         """The output of each running command so far."""
 
     def start_turn(self) -> None:
-        """Starts another turn. Items that were left open by the last turn are dropped."""
+        """Prepares for another turn. Items that the last turn has left open are dropped without an event."""
         self.open_items.clear()
         self.seen_messages.clear()
         self._outputs.clear()
         self.ran_commands = False
 
     def discard_for_retry(self) -> None:
-        """Drops the open items: after a retry they will not be completed."""
+        """Drops the open items. Called if Codex retries the model call, because it never completes the items of the
+        failed one.
+        """
         self.open_items.clear()
 
     def add_refusals(self) -> None:
-        """Adds a refusal for each open message without a text, since the agent drops the refusal's own text."""
+        """Adds a `RefusalDelta` with a fixed text for each open message that had no text and no raw item. Codex
+        does not pass on what the model says when it refuses.
+        """
         self.events += [
             RefusalDelta(id, REFUSED)
             for id, kind in self.open_items.items()
@@ -147,12 +159,12 @@ class ItemReader:
         ]
 
     def flush_outputs(self) -> None:
-        """Adds the output of commands that still run at the end of the turn."""
+        """Adds the collected output of the commands that still run at the end of the turn."""
         self.events += [OutputDelta(id, "".join(pieces)) for id, pieces in self._outputs.items()]
         self._outputs.clear()
 
     def item_started(self, params: Params) -> None:
-        """Handles `item/started`."""
+        """Handles `item/started`: adds the beginning of a message, of reasoning, or of an activity."""
         item = msgspec.json.decode(params.item, type=ThreadItem)
         if item.type == "agentMessage":
             self._start(item.id, items.Message(item.id, phase=item.phase))
@@ -167,12 +179,14 @@ class ItemReader:
                 self._start(item.id, activity)
 
     def _start(self, id: str, item: items.Item) -> None:
-        """Opens an item."""
+        """Adds `ItemStarted` for an item, and records it as open. `id` is the item's id."""
         self.open_items[id] = type(item)
         self.events.append(ItemStarted(item))
 
     def item_completed(self, params: Params) -> None:
-        """Handles `item/completed`."""
+        """Handles `item/completed`: adds the item's whole text or output, and its end. If the item has not been
+        started, adds its beginning first.
+        """
         item = msgspec.json.decode(params.item, type=ThreadItem)
         open_items = item.id in self.open_items
         if item.type == "agentMessage":
@@ -199,24 +213,26 @@ class ItemReader:
         self.open_items.pop(item.id, None)
 
     def _add_full_reasoning(self, item: ThreadItem) -> None:
-        """Adds the full texts of a reasoning item's parts."""
+        """Adds a `FullReasoning` for each part of the item's summary, and for each part of its raw reasoning."""
         for part, text in enumerate(item.summary or ()):
             self.events.append(FullReasoning(item.id, text, part))
         for part, text in enumerate(_texts(item.content)):
             self.events.append(FullReasoning(item.id, text, part, "raw"))
 
     def summary_delta(self, params: Params) -> None:
-        """Handles `item/reasoning/summaryTextDelta`."""
+        """Handles `item/reasoning/summaryTextDelta`: adds a piece of a reasoning summary."""
         if params.item_id and params.delta:
             self.events.append(ReasoningDelta(params.item_id, params.delta, params.summary_index))
 
     def raw_delta(self, params: Params) -> None:
-        """Handles `item/reasoning/textDelta`."""
+        """Handles `item/reasoning/textDelta`: adds a piece of raw reasoning."""
         if params.item_id and params.delta:
             self.events.append(ReasoningDelta(params.item_id, params.delta, params.content_index, "raw"))
 
     def output_delta(self, params: Params) -> None:
-        """Handles `item/commandExecution/outputDelta`."""
+        """Handles `item/commandExecution/outputDelta`: collects a piece of a command's output until the command or
+        the turn ends.
+        """
         # Kept back: the first part of an output, often all of it, comes only with the end of the command.
         if params.item_id and params.delta and params.item_id in self.open_items:
             pieces = self._outputs.setdefault(params.item_id, [])
@@ -224,14 +240,14 @@ class ItemReader:
                 pieces.append(params.delta)
 
     def plan_updated(self, params: Params) -> None:
-        """Handles `turn/plan/updated`."""
+        """Handles `turn/plan/updated`: adds the agent's plan as an activity."""
         self._plans += 1
         plan = plan_activity(f"plan_{self._plans}", msgspec.json.decode(params.plan, type=list[PlanStep]))
         self.events += [ItemStarted(plan), ItemEnded(plan.id)]
 
 
 def _texts(content: msgspec.Raw) -> list[str]:
-    """Returns the raw parts of a reasoning item; none if `content` has another form, as a message's has."""
+    """Returns the parts of a reasoning item's raw reasoning; none if `content` is not a list of strings."""
     try:
         return msgspec.json.decode(content, type=list[str]) if content else []
     except UNREADABLE:

@@ -1,15 +1,16 @@
 """The arguments with which `codex app-server` is started.
 
-Input: settings of the operator and of the provider. Output: the argument vector, and the parameters of `initialize`.
-No IO.
+Input: the settings, and the model provider in the user's config.toml. Output: the argument vector, and the
+parameters of `initialize`. No IO.
 
-There are two kinds of process. A *plain-model* process runs in a shadow home and only passes requests to the model:
-the client is the agent. An *agent* process runs in the user's own home as the user has configured it; its switches
-only turn off what no server needs (side connections, endless retries, idle threads that are kept in memory).
+There are two kinds of process. A *plain-model* process runs in a Codex home that this server creates (the shadow
+home), and only passes requests to the model, since the client is the agent. An *agent* process runs in the user's
+own Codex home, with the user's configuration; its switches only turn off what is of no use in a server (additional
+connections, endless retries, idle threads that are kept in memory).
 
-All switches (`agents.codex.switches`) are arguments of the process: the `config` of a thread comes too late for the
-network, and 0.163 ignores it for the model catalog. A process ends at once if an argument is invalid. Source:
-experiments with releases 0.133 to 0.169, and the tests with the real binary.
+All switches (`agents.codex.switches`) are arguments of the process. In the `config` of `thread/start` they would be
+too late for the network connections, and release 0.163 ignores the model catalog there. A process ends at once if
+an argument is invalid. Source: experiments with releases 0.133 to 0.169, and the tests with the real binary.
 """
 
 from collections.abc import Collection, Iterable
@@ -65,17 +66,17 @@ def app_server_argv(
     unknown: Collection[str] = (),
     version: Version = NEWEST_TESTED,
 ) -> tuple[str, ...]:
-    """Returns the argument vector of an app-server. `codex` is the path of the program; `plain`: the process serves
-    plain-model turns.
+    """Returns the argument vector of an app-server. `codex` is the path of the program. `plain`: the process serves
+    plain-model turns; if False, agent turns.
 
-    `catalog_path` is the path of the catalog from `plain_catalog`. A plain process needs it; without it
-    `ValueError` is raised. With Codex's own catalog some models would get a single tool that runs JavaScript, and
-    could call the client's tools only from a script, not by function calls. `provider` turns off the retries of a
-    custom provider, since a retry would stream text again that the client already has, and keeps its keys from the
-    agent's shells; None: no custom provider. `hidden` are further variables that the shells do not get. `extra` are
-    further `(key, TOML value)` pairs, which override the others. `unknown` are keys of switches that the binary
-    does not know, some of which would end it at once; they are left out. `version` is its release, because some
-    switches are only for earlier ones.
+    `catalog_path` is the path of the file with the result of `plain_catalog`. Raises `ValueError` if a plain
+    process has none: with Codex's own catalog some models would get a single tool that runs JavaScript, and could
+    call the client's tools only from a script. `provider` is the model provider: its retries are turned off if it
+    is the user's own, since after a retry the client would get the beginning of the text twice, and the agent's
+    shells do not get its keys. `hidden` are further variables that the shells do not get. `extra` are further pairs
+    of a key and a TOML value, which override the others. `unknown` are the keys of switches that the binary does
+    not know, and which are left out, because some of them would end it. `version` is the release of the binary,
+    because some switches are only for earlier releases.
     """
     if plain and catalog_path is None:
         raise ValueError("a plain-model process needs the patched model catalog")
@@ -91,7 +92,9 @@ def app_server_argv(
 
 
 def initialize_params(client_name: str, version: str) -> dict[str, Any]:
-    """Returns the parameters of `initialize`. The model server sees `client_name` as `originator`."""
+    """Returns the parameters of `initialize`. Codex sends `client_name` to the model server as `originator`;
+    `version` is this server's.
+    """
     return {
         "clientInfo": {"name": client_name, "title": client_name, "version": version},
         "capabilities": {

@@ -1,13 +1,13 @@
-"""Decides which process of a pool serves a turn, and which processes the pool starts and retires.
+"""Decides which process of a pool serves a turn, and which processes the pool starts and ends.
 
 No IO. Input: the state of the pool's processes, and how many turns wait. Output: what to do, from `assign` for one
-turn and from `maintain` for the pool. The pool does it, and asks again after any change: a turn came or ended, a
-process became ready or ended, time passed.
+turn and from `maintain` for the whole pool. The pool does it, and calls `maintain` again after every change: a turn
+came or ended, a process became ready or ended, time passed.
 
-A worn process (too old, too large, or after too many turns) gets a successor first and takes no turns after that: it
-drains, and is retired when it is idle. Where the limit leaves no room for a successor, one worn process at a time is
-retired if another can serve; the only process of a pool is renewed when it is idle. Serving turns comes before
-renewing processes.
+A worn process (too old, too large, or after too many turns) is replaced. It first gets a successor, and then takes
+no further turns (it *drains*), and is ended (*retired*) when it is idle. If the pool's limit leaves no room for a
+successor, one worn process at a time is retired, provided that another process can serve; the only process of a
+pool is replaced when it is idle. Serving turns comes before replacing processes.
 """
 
 from enum import Enum
@@ -27,7 +27,9 @@ class ProcessState(Enum):
 
 
 class ProcessInfo(msgspec.Struct, frozen=True):
-    """The facts about a process on which decisions depend. Ages are in seconds since its start, memory is in bytes."""
+    """The facts about a process for these decisions. `key` identifies it; `age` is in seconds since its start,
+    `memory` in bytes (0: not known).
+    """
 
     key: int
     state: ProcessState
@@ -40,8 +42,9 @@ class ProcessInfo(msgspec.Struct, frozen=True):
 class PoolLimits(msgspec.Struct, frozen=True):
     """The limits of a pool.
 
-    `min_processes` are kept warm; there are never more than `max_processes`, draining ones included. A process with
-    `busy_from` running turns counts as busy; when all are busy, another one is started ahead of need.
+    At least `min_processes` run; there are never more than `max_processes`, including those that drain. A process
+    with `busy_from` or more running turns counts as busy. If all are busy, another one is started before it is
+    needed. `max_age` is in seconds, `max_memory` in bytes.
     """
 
     min_processes: int = 1
@@ -61,24 +64,24 @@ class PoolLimits(msgspec.Struct, frozen=True):
 
 
 class Use(msgspec.Struct, frozen=True):
-    """The answer of `assign`: the process with this `key` serves the turn."""
+    """The result of `assign`: the process with this `key` serves the turn."""
 
     key: int
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """The answer of `assign`: the turn waits until a process can serve it."""
+    """The result of `assign`: the turn waits until a process can serve it."""
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """The answer of `assign`: the turn is refused. `reason` is a sentence for the client."""
+    """The result of `assign`: the turn is refused. `reason` is the text for the client."""
 
     reason: str
 
 
 class PoolMaintenance(msgspec.Struct, frozen=True):
-    """The answer of `maintain`: whether to start a process, and the keys of the processes to `drain` (busy) and to
-    `retire` (idle).
+    """The result of `maintain`: whether to start a process, the keys of the busy processes that get no further
+    turns (`drain`), and those of the idle processes to end (`retire`).
     """
 
     start: bool
@@ -90,10 +93,11 @@ NOTHING_TO_DO = PoolMaintenance(start=False, drain=(), retire=())
 
 
 def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int) -> Use | Wait | Refuse:
-    """Decides which process serves a turn: a new turn, or the first of those that wait.
+    """Decides which process serves a turn: a new one, or the first of the waiting ones.
 
-    `waiting` is the number of other turns that wait. The least busy process with room is used, a worn one only if
-    there is no other. The pool must count the turn before it calls this for the next one.
+    `waiting` is the number of other turns that wait. The result is the process with the fewest running turns that
+    has room for another; a worn process is only used if there is no other. Before the next call the caller must
+    count the turn in `turns_running`.
     """
     free = [
         s for s in processes if s.state is ProcessState.READY and s.turns_running < limits.max_turns_running
@@ -106,7 +110,9 @@ def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int)
 
 
 def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int) -> PoolMaintenance:
-    """Decides which processes to start (one at most), to drain and to retire, while `waiting` turns have no process."""
+    """Decides which processes to start (one at most), to drain and to retire. `waiting` is the number of turns that
+    wait for a process.
+    """
     if not waiting and _is_steady(processes, limits):
         return NOTHING_TO_DO
     starting = [s for s in processes if s.state is ProcessState.STARTING]
@@ -130,8 +136,9 @@ def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: in
 
 
 def _is_steady(processes: tuple[ProcessInfo, ...], limits: PoolLimits) -> bool:
-    """Whether every process takes turns, none is worn, and no other one is needed. This is the usual case, and the pool
-    asks for its next actions three times for each turn, so it is checked first.
+    """Returns whether there is nothing to do if no turn waits: every process takes turns, none is worn, and no
+    other is needed. This is usually so, and the pool calls `maintain` three times for each turn, so it is checked
+    first.
     """
     if len(processes) < limits.min_processes:
         return False
@@ -144,7 +151,9 @@ def _is_steady(processes: tuple[ProcessInfo, ...], limits: PoolLimits) -> bool:
 
 
 def is_worn(process: ProcessInfo, limits: PoolLimits) -> bool:
-    """Whether a process is too old, has served too many turns, or has grown too large."""
+    """Returns whether a process is too old, has served too many turns, or uses too much memory, so that it must be
+    replaced.
+    """
     if limits.max_memory and process.memory >= limits.max_memory:
         return True
     return process.age >= limits.max_age or process.turns_served >= limits.max_turns_served
@@ -180,7 +189,10 @@ LOOP_FAILURES = 4
 
 
 class RestartBackoff(msgspec.Struct, frozen=True):
-    """Counts failures of processes in a row, and decides when the next may be started."""
+    """Counts failures of processes in a row, and decides when the next process may be started. `last_at` is the
+    time of the last failure, in seconds of a monotonic clock; `outside_turns` counts the failures of processes
+    without a running turn.
+    """
 
     failures: int = 0
     last_at: float = 0.0
@@ -189,22 +201,22 @@ class RestartBackoff(msgspec.Struct, frozen=True):
     def after_failure(
         self, now: float, lived_seconds: float = 0.0, *, during_turn: bool = False
     ) -> "RestartBackoff":
-        """Returns the count after a failure of a process that was ready for `lived_seconds`. A stable process resets
-        it first.
-
-        `during_turn`: the process had a turn, which may have been the cause.
+        """Returns the count after the failure of a process at the time `now`. `lived_seconds` is how long the
+        process was ready: after a long time (`is_stable`) earlier failures no longer count. `during_turn`: a turn
+        was running on it, and may have caused the failure.
         """
         before = RestartBackoff() if is_stable(lived_seconds) else self
         return RestartBackoff(before.failures + 1, now, before.outside_turns + (not during_turn))
 
     def after_success(self, started_at: float) -> "RestartBackoff":
-        """Returns the count after a completed turn; `started_at` is when its process was started."""
+        """Returns the count after a turn has completed: zero if its process was started (`started_at`) after the
+        last failure, else unchanged.
+        """
         return RestartBackoff() if started_at >= self.last_at else self
 
     def pause_seconds(self, now: float) -> float:
-        """Returns the seconds until the next start may happen: 0 after the first failure, then growing up to a limit.
-
-        Only failures outside turns make it grow.
+        """Returns the number of seconds until the next process may be started: 0 after the first failure, then a
+        pause that doubles up to a limit with each failure outside of turns.
         """
         if self.failures < 2:
             return 0.0
@@ -215,12 +227,12 @@ class RestartBackoff(msgspec.Struct, frozen=True):
 
     @property
     def looping(self) -> bool:
-        """Whether so many processes have failed in a row that a turn would most likely fail, too."""
+        """Whether so many processes have failed in a row that the next turn would most likely fail, too."""
         return self.failures >= LOOP_FAILURES
 
 
 def is_stable(lived_seconds: float) -> bool:
-    """Returns whether a process that was ready for this many seconds counts as working, so that a later failure is
-    not counted with earlier ones.
+    """Returns whether a process that was ready for this many seconds counts as working, so that its failure is not
+    counted together with earlier ones.
     """
     return lived_seconds >= STABLE_SECONDS
