@@ -406,7 +406,7 @@ async def spawn(
     return Child(loop, command, launch(command), listener, on_stderr)
 
 
-class _End:
+class _EndFuture:
     """A `ChildListener` that ignores the output; its future `exit` gets how the child ended."""
 
     def __init__(self) -> None:
@@ -423,7 +423,7 @@ async def run_to_end(command: Command, timeout_seconds: float) -> Exit | None:
     """Runs a short command without input, ignores its stdout, and returns how it ended; None if it could not be
     started or did not end within `timeout_seconds`. None of its processes is left.
     """
-    end = _End()
+    end = _EndFuture()
     try:
         child = await spawn(command, end)
     except SpawnError:

@@ -89,7 +89,7 @@ def with_whole_calls(history: list[HistoryItem]) -> tuple[HistoryItem, ...]:
     """Returns the history with each group of outputs in the order of its calls. A raw call without an output is
     left out, and so is a raw output without a call: its counterpart was deleted, or the turn ended before it.
     """
-    heads = {id(item): _half_of(item) for item in history}
+    heads = {id(item): _kind_and_call_id(item) for item in history}
     called = [call_id for kind, call_id in heads.values() if kind == "call"]
     answered = {call_id for kind, call_id in heads.values() if kind == "output"}
     out: list[HistoryItem] = []
@@ -116,7 +116,7 @@ def _in_order(
     return sorted(group, key=lambda item: places.get(heads[id(item)][1], len(places)))
 
 
-def _half_of(item: HistoryItem) -> tuple[str, str]:
+def _kind_and_call_id(item: HistoryItem) -> tuple[str, str]:
     """Returns the kind and the call id of an item: the kind is `call`, `output`, or another word if the item is
     neither.
     """

@@ -1,9 +1,9 @@
-"""Images and files in a request: turns those that can reach the model into parts, and refuses the others.
+"""Images and files in a request: converts those that can reach the model to parts, and refuses the others.
 
-Input: the URL of an image; the fields of a file part, which have the same names in both APIs; the texts of PDFs
-that have been read. Output: an `ImagePart`, or the text of a file with its name. Raises `Fault` INVALID_REQUEST.
-There is no Files API, so a `file_id` is refused, and so is a `file_url`, because the server does not download
-files.
+Input: the URL of an image; the fields of a file part, which have the same names in the Chat Completions and
+Responses APIs; and the texts of the request's PDFs. Output: an `ImagePart`, or the text of a file with its name.
+Raises `Fault` INVALID_REQUEST. There is no Files API, so a `file_id` is refused, and so is a `file_url`, because
+the server does not download files.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ _WEB_IMAGE: Final = re.compile(r"https?://\S", re.IGNORECASE)
 
 
 def image_part(url: str, detail: str | None, place: str) -> ImagePart:
-    """Returns the image that `url` names: a web address as it is, a data URL checked and cleaned. `detail` is the
-    resolution that the client asks for, None if it names none. `place` is the field that holds the URL. Raises
-    `Fault` INVALID_REQUEST for any other URL, and for data that is no complete image.
+    """Returns an image as a part. `url` is a web address, which is kept as it is, or a data URL, which is checked
+    and normalized. `detail` is the resolution that the client asks for, None if it names none. `place` is the path
+    of the field that holds the URL, for the `param` of errors. Raises `Fault` INVALID_REQUEST for any other URL,
+    and for data that is not a complete image.
     """
     return ImagePart(image_url(url, place), detail)
 
 
 def image_url(url: str, place: str) -> str:
-    """Returns the URL of an image: a web address as it is, a data URL checked and cleaned. `place` is the field
-    that holds the URL. Raises `Fault` INVALID_REQUEST for any other URL, and for data that is no complete image.
+    """Returns the URL of an image, as `image_part` uses it. `place` is the path of the field that holds the URL,
+    for the `param` of errors. Raises `Fault` INVALID_REQUEST for a URL that is neither a web address nor a data
+    URL, and for data that is not a complete image.
     """
     url = url.strip()
     if _WEB_IMAGE.match(url):
@@ -68,11 +70,13 @@ def file_text(
     id: str | None = None,
     url: str | None = None,
 ) -> str:
-    """Returns the file as text for the model. `place` is the field of the part that holds the file. `name` is the
-    file's name, and `data` its content as base64 or a data URL; a file given by `id` or `url` in place of `data` is
-    refused. `pdfs` has the texts of PDFs; a PDF without a text is added to its `unread`, and the caller reads it
-    and parses the request again. None if the server reads no PDFs, and refuses them. Raises `Fault` INVALID_REQUEST
-    for a file without `data`, or whose content is no text.
+    """Returns a file as text for the model: its content between `<file name="...">` and `</file>`. `place` is the
+    path of the file part in the request, for the `param` of errors. `name` is the file's name, and `data` its
+    content as base64 or a data URL. `id` and `url` are refused if they are given.
+
+    `pdfs` has the texts of PDFs. A PDF whose text it does not have is added to its `unread`; the caller then has it
+    read and parses the request again. If `pdfs` is None, PDFs are refused. Raises `Fault` INVALID_REQUEST for a
+    file without `data`, or that is neither text nor a PDF.
     """
     if id is not None:
         raise bad_request(
@@ -119,7 +123,7 @@ def _text_of(data: str, place: str, pdfs: PdfTexts | None) -> str:
 
 
 def _decoded(raw: bytes) -> str | None:
-    """Decodes a text file (UTF-8, or UTF-16 with a byte order mark). Returns None where it is not text."""
+    """Decodes a text file (UTF-8, or UTF-16 with a byte order mark). Returns None if the bytes are not text."""
     try:
         text = raw.decode("utf-16" if raw.startswith(_WIDE) else "utf-8-sig")
     except UnicodeDecodeError:

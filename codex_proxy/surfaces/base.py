@@ -1,12 +1,12 @@
-"""What all wire formats share: JSON encoding that never fails, and the order of text in a stream.
+"""Parts that all wire formats share: JSON encoding that never fails, and the order of text in a stream.
 
-An agent's text can contain lone surrogates, halves of an escaped pair that were cut apart between two deltas. UTF-8
-cannot encode them, so they become U+FFFD. Where both halves are in one text they become their character.
+An agent's text can contain lone surrogates: halves of an escaped character that was divided between two deltas.
+UTF-8 cannot encode them, so each becomes U+FFFD. If both halves are in one text they become their character.
 
-Most events are deltas of one message. The bytes around them are the same for all deltas in a row, so a renderer
-computes them once for the row. Two open calls (or messages) may get their deltas alternately. A stream shows them one
-after the other: the first that was opened is sent at once, the others' deltas wait until it is closed. Source:
-docs/contract.md#streams.
+Most events are deltas of one message. The bytes around the text are the same for consecutive deltas, so a renderer
+computes them once. Two items (calls or messages) that are open at the same time may get their deltas alternately. A
+stream contains them one after the other: the deltas of the first item are sent at once, and those of the others
+wait until it is closed. Source: docs/contract.md#streams.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def without_surrogates(text: str) -> str:
 
 
 def json_text(text: str) -> bytes:
-    """Returns `text` as a JSON string with its quotes. Never raises."""
+    """Returns `text` as a JSON string with its quotes; lone surrogates become U+FFFD. Never raises."""
     try:
         return _encode(text)
     except UnicodeEncodeError:
@@ -37,8 +37,9 @@ def json_text(text: str) -> bytes:
 
 
 def json_lines(texts: Sequence[str]) -> bytes:
-    """Returns each text as a JSON string, separated by newlines. An encoded string contains no newline. Never
-    raises."""
+    """Returns each text as a JSON string (as `json_text` does), separated by newlines. Encoded strings contain no
+    newlines. Never raises.
+    """
     try:
         return _encoder.encode_lines(texts)[:-1]
     except UnicodeEncodeError:
@@ -46,18 +47,20 @@ def json_lines(texts: Sequence[str]) -> bytes:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Returns `value` as JSON. Texts from elsewhere must go through `json_text` or `raw_text` first."""
+    """Returns `value` as JSON. Texts that do not come from this server must be encoded with `raw_text` before,
+    because lone surrogates raise `UnicodeEncodeError`.
+    """
     return _encode(value)
 
 
 def raw_text(text: str) -> msgspec.Raw:
-    """Returns `text` as encoded JSON, to be put into a value for `json_bytes`."""
+    """Returns `text` as encoded JSON (see `json_text`), to be put into a value for `json_bytes`."""
     return msgspec.Raw(json_text(text))
 
 
 def schema_json(schema: Any) -> msgspec.Raw:
-    """Encodes JSON that a client sent, as it was parsed. Uses the standard library, because it may contain integers
-    of any size.
+    """Encodes a parsed JSON value of a client (a schema) again. Uses the standard library, because the value may
+    contain integers of any size.
     """
     return msgspec.Raw(json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode())
 
@@ -70,7 +73,7 @@ class TextRun(msgspec.Struct, frozen=True):
 
 
 def pieces_together(events: Iterable[Event]) -> Iterator[Event | TextRun]:
-    """Yields the same events in order, with one `TextRun` in place of consecutive `TextDelta`s of one message."""
+    """Yields the same events in order, except that consecutive `TextDelta`s of one message become one `TextRun`."""
     speaker: str | None = None
     texts: list[str] = []
     for event in events:
@@ -90,10 +93,11 @@ def pieces_together(events: Iterable[Event]) -> Iterator[Event | TextRun]:
 
 
 class SerialOutput:
-    """Puts the texts of several open items (calls or messages), each with an id, one after the other. The item that
-    was opened first sends its text at once; that of the others is kept until it is closed.
+    """Puts the texts of several items (calls or messages) that are open at the same time one after the other. The
+    text of the item that was opened first is to be sent at once (`speaker` is its id); the texts of the others are
+    kept until that item is closed.
 
-    With `whole` an item sends nothing until it is closed, and then all of its text.
+    If `whole` is True, no text is to be sent at once: each item gets all of its text when it is closed.
     """
 
     def __init__(self, *, whole: bool = False) -> None:
@@ -103,7 +107,7 @@ class SerialOutput:
         self._ended: set[str] = set()
 
     def open(self, id: str) -> bool:
-        """Opens the item `id`. Returns whether its text may be sent at once."""
+        """Opens the item `id`. Returns whether its text is to be sent at once; if not, it goes to `keep`."""
         if self.speaker is None and not self._whole:
             self.speaker = id
             return True
@@ -111,14 +115,15 @@ class SerialOutput:
         return False
 
     def keep(self, id: str, text: str) -> None:
-        """Keeps a text of the open item `id` until it may be sent. Does nothing for an item that was never opened."""
+        """Keeps a piece of text of the item `id` until it may be sent. Does nothing if the item is not open."""
         if id in self._waiting:
             self._waiting[id].append(text)
 
     def close(self, id: str) -> list[tuple[str, str]]:
-        """Closes `id`. Returns the ids whose text may be sent now, in order, each with its kept text.
+        """Closes the item `id`. Returns the items whose texts are to be sent now, in order, each with its id and
+        its kept text.
 
-        All of them but the last are closed already; the last may still be open.
+        All of these items are closed except possibly the last one, which is then the new `speaker`.
         """
         if id == self.speaker:
             self.speaker = None

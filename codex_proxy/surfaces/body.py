@@ -1,10 +1,10 @@
-"""Turns the bytes of a request into a validated value, or raises a 400 that names the field as OpenAI does.
+"""Converts the bytes of a request to a validated value, or raises a 400 that names the field as OpenAI does.
 
 Input: bytes and a pydantic model. Output: an instance of the model. Raises only `Fault`: INVALID_REQUEST, also for
 NaN, 10^30, lone surrogates, invalid UTF-8 and deep nesting (docs/wire-rules.md#errors), or REQUEST_TOO_LARGE.
 
-Members of a union are chosen by `by_kind`. Its tags start with `~`, because pydantic puts the tag into the path of an
-error, where it is removed again.
+The members of a union are chosen by `by_kind`. Its tags start with `~`, because pydantic puts the tag into the path
+of an error, from which `_path` removes it.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ StopSequence: TypeAlias = Annotated[str, Field(max_length=MAX_STOP_CHARS)]
 
 
 class Wire(BaseModel):
-    """The base of the models of requests: unknown fields are ignored, and types are strict. A model is built at its
-    first use, since building them all would take a fifth of the server's start."""
+    """The base class of the pydantic models of requests: unknown fields are ignored, and types are strict. A model
+    is built when it is first used, because building all of them would take a fifth of the server's start time.
+    """
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True, defer_build=True)
 
@@ -118,12 +119,12 @@ def by_kind(
     unknown: str | None = None,
     untyped: Callable[[dict[str, Any]], str | None] | None = None,
 ) -> Discriminator:
-    """Returns a discriminator that chooses the member of a union for a value.
+    """Returns a pydantic discriminator that chooses the member of a union for a value, by a tag.
 
-    An object is chosen by the value of its `field`: `tags` maps values to tags, `unknown` is the tag for any other
-    string (default: `other`), and `other` that for any other value. `untyped` returns the tag for an object without
-    the field. `text` and `array` are the tags for a string and for an array. Where a tag is None, such a value is
-    invalid.
+    For an object, the tag depends on the value of its `field`: `tags` maps strings to tags, `unknown` is the tag
+    for any other string (None: `other`), and `other` the tag if the field is missing or is no string. If `untyped`
+    is given, it returns the tag for an object without the field. `text` and `array` are the tags for a string and
+    for an array. A value whose tag is None is invalid.
     """
 
     def tag(value: Any) -> str | None:
@@ -148,8 +149,8 @@ def by_kind(
 
 
 def parse_as(model: type[M], body: bytes) -> M:
-    """Returns the body as an instance of `model`. Raises `Fault` INVALID_REQUEST, which names the field, if it is
-    no JSON object (see `decoded`) or a field is invalid.
+    """Returns the body as an instance of `model`. Raises the `Fault`s of `decoded`, and INVALID_REQUEST that names
+    the field if a field is invalid.
     """
     value = decoded(body)
     try:
@@ -162,8 +163,8 @@ T = TypeVar("T")
 
 
 def validated(adapter: TypeAdapter[T], value: Any, param: str) -> T:
-    """Validates a value that is not a whole body, with `adapter`. `param` is the field it comes from. Raises
-    `Fault` INVALID_REQUEST, which names the field, if it is invalid.
+    """Validates a value that is not a whole body, with `adapter`, and returns it. `param` is the path of the field
+    that the value comes from. Raises `Fault` INVALID_REQUEST, which names the field, if the value is invalid.
     """
     try:
         return adapter.validate_python(value)
@@ -172,8 +173,8 @@ def validated(adapter: TypeAdapter[T], value: Any, param: str) -> T:
 
 
 def decoded(body: bytes) -> dict[str, Any]:
-    """Decodes the body without validating it. Raises `Fault` INVALID_REQUEST if it is not JSON, no object, nested
-    too deep, or has too many values.
+    """Decodes the body, a JSON object, without validating its fields. Raises `Fault` INVALID_REQUEST if it is not
+    JSON, is not an object, or is nested too deep, and REQUEST_TOO_LARGE if it has too many values.
     """
     if len(body) > MAX_BRACKETS and body.count(b"[") + body.count(b"{") > MAX_BRACKETS:
         raise _too_many(None)
@@ -207,8 +208,9 @@ def _too_deep() -> Fault:
 
 
 def _too_many(body: dict[str, Any] | None) -> Fault:
-    """Returns the fault of a body with too many values. It names the field with the most members, where the body was
-    decoded."""
+    """Returns the fault of a body with too many values. It names the field with the most members; none if the body
+    was not decoded (`body` is None).
+    """
     param = None
     if body is not None:
         sizes = {field: len(part) for field, part in body.items() if isinstance(part, dict | list)}
@@ -236,8 +238,9 @@ def check_length(field: str, count: int, limit: int) -> None:
 
 
 def _fault(error: ValidationError, place: str = "") -> Fault:
-    """Returns the fault for the first validation error, in OpenAI's words and codes. `place` is the path of the
-    value."""
+    """Returns the fault for the first of the validation errors, with OpenAI's message and code. `place` is the path
+    of the value that was validated; empty for a whole body.
+    """
     first = error.errors(include_url=False)[0]
     kind, value, context = first["type"], first["input"], first.get("ctx", {})
     param = place + _path(first["loc"])
@@ -259,7 +262,7 @@ def _fault(error: ValidationError, place: str = "") -> Fault:
 
 
 def wrong_value(code: str, message: LiteralString) -> PydanticCustomError:
-    """Returns an error for a validator to raise: a message, and OpenAI's code for it."""
+    """Returns an error that a pydantic validator raises: a message, and OpenAI's code for it."""
     return PydanticCustomError(f"{_OWN}{code}", message)
 
 
@@ -275,13 +278,17 @@ def check_range(field: str, value: int, least: int, most: int) -> None:
 
 
 def _problem(kind: str, value: Any, context: Mapping[str, Any]) -> tuple[str, str]:
-    """Returns OpenAI's message and code for a value that has the right type and is not allowed; two empty strings
-    where OpenAI has none."""
+    """Returns OpenAI's message and code for a value of the right type that is not allowed; two empty strings if
+    OpenAI has no message for it. `kind` and `context` are those of pydantic's error.
+    """
     if kind in _BOUNDS:
         bound, side, sign, code = _BOUNDS[kind]
         number = "decimal" if isinstance(context[bound], float) else "integer"
         expected = f"Expected a value {sign} {context[bound]:.16g}"
-        return f"{number} {side} value. {expected}, but got {_figure(value)} instead.", f"{number}_{code}"
+        return (
+            f"{number} {side} value. {expected}, but got {_number_text(value)} instead.",
+            f"{number}_{code}",
+        )
     if kind in _LENGTHS:
         bound, side, extreme, code = _LENGTHS[kind]
         bare = _NOUNS[type(value)]
@@ -297,8 +304,8 @@ def _problem(kind: str, value: Any, context: Mapping[str, Any]) -> tuple[str, st
     return "", ""
 
 
-def _figure(value: Any) -> str:
-    """Returns a number as text for an error message, shortened if it has very many digits."""
+def _number_text(value: Any) -> str:
+    """Returns a number as text for an error message. A number with very many digits is shortened or described."""
     return excerpt(str(value)) if isinstance(value, float) or abs(value) < 10**MAX_EXCERPT else "a larger one"
 
 

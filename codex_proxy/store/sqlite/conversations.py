@@ -113,7 +113,7 @@ def append(
     """
     row, position = _at_version(connection, owner, id, version)
     pairs = [_resolved(connection, owner, item) for item in items]
-    _list(connection, row, position, [held for held, _ in pairs], now)
+    _append_entries(connection, row, position, [held for held, _ in pairs], now)
     if limits is not None:
         limits.check(*_size(connection, row))
     return tuple(item for _, item in pairs)
@@ -131,7 +131,7 @@ def end_turn(
     for each in held:
         if each.id not in new and not _is_listed(connection, row, each.id):
             new[each.id] = each
-    _list(connection, row, position, list(new.values()), now)
+    _append_entries(connection, row, position, list(new.values()), now)
 
 
 def items(connection: sqlite3.Connection, owner: str, id: str, page: PageRequest) -> Page:
@@ -254,7 +254,7 @@ def _is_listed(connection: sqlite3.Connection, row: int, item_id: str) -> bool:
     return found.fetchone() is not None
 
 
-def _list(
+def _append_entries(
     connection: sqlite3.Connection, row: int, position: int, held: Sequence[ListEntry], now: float
 ) -> None:
     """Appends the stored items `held` to the list of the conversation in `row`, from `position` on. Raises

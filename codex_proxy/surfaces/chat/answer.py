@@ -1,8 +1,8 @@
-"""Reads from a chat request which answer the client wants: how many choices, how long, in which format, with which
-sampling.
+"""Reads the fields of a chat request that determine the form of the answer: how many choices, how long, in which
+format, with which sampling.
 
-Input: a validated request and the operator's settings. Output: the values, checked. Raises `Fault` INVALID_REQUEST
-with `param` for what this server does not support. Source: docs/contract.md#parameters-of-chat-completions.
+Input: a validated request and the operator's settings. Output: the checked values. Raises `Fault` INVALID_REQUEST
+with `param` for values that this server does not support. Source: docs/contract.md#parameters-of-chat-completions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ SAMPLING: Final = (
 
 
 def ignored_by_us(request: ChatRequest) -> tuple[str, ...]:
-    """Returns the names of those parameters in the request that have no effect, in the order of `IGNORED`."""
+    """Returns the names of those parameters in the request that this server accepts and that have no effect. Raises
+    `Fault` INVALID_REQUEST if `logprobs` has the wrong type.
+    """
     given = tuple(name for name in IGNORED if getattr(request, name) is not None)
     named = any(isinstance(each, AssistantMessage) and each.name for each in request.messages)
     return (
@@ -52,13 +54,13 @@ def ignored_by_us(request: ChatRequest) -> tuple[str, ...]:
 
 
 def sampling_of(request: ChatRequest) -> dict[str, Any]:
-    """Returns those parameters of `SAMPLING` that the request has, by name."""
+    """Returns the request's sampling parameters (those in `SAMPLING`), by name."""
     return {name: value for name in SAMPLING if (value := getattr(request, name)) is not None}
 
 
 def logprobs_asked_for(request: ChatRequest) -> tuple[str, ...]:
-    """Returns the names of the given parameters that ask for log probabilities. Raises `Fault` for one of the wrong
-    type.
+    """Returns which of `logprobs` and `top_logprobs` the request uses to ask for log probabilities. Raises `Fault`
+    INVALID_REQUEST if `logprobs` has the wrong type.
     """
     given = request.logprobs
     if given is not None and not isinstance(given, bool | int):
@@ -68,8 +70,8 @@ def logprobs_asked_for(request: ChatRequest) -> tuple[str, ...]:
 
 
 def choices_of(request: ChatRequest, most: int) -> int:
-    """Returns `n`; 1 if the request has none. Raises `Fault` INVALID_REQUEST if it is not between 1 and the
-    operator's limit (`most`).
+    """Returns the request's `n`, the number of choices; 1 if the request has none. Raises `Fault` INVALID_REQUEST
+    if it is not between 1 and the operator's limit (`most`).
     """
     count = 1 if request.n is None else request.n
     if most == 1 and count != 1:
@@ -79,14 +81,16 @@ def choices_of(request: ChatRequest, most: int) -> int:
 
 
 def stops_of(request: ChatRequest) -> tuple[str, ...]:
-    """Returns the stop sequences. An empty one is left out, because it would stop everywhere."""
+    """Returns the different stop sequences of the request. Empty ones are left out, because they would match
+    everywhere.
+    """
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
     return tuple(dict.fromkeys(sequence for sequence in stop if sequence))
 
 
 def format_of(request: ChatRequest, *, structured_output: bool) -> Format:
-    """Returns the format of `response_format`. Raises `Fault` for formats other than text if `structured_output` is
-    False, and for a `json_schema` format without a schema.
+    """Returns the format that `response_format` asks for. Raises `Fault` INVALID_REQUEST for a format other than
+    text if `structured_output` is False, and for a `json_schema` format without a schema.
     """
     wanted = request.response_format
     if wanted is None or wanted.type == "text":
@@ -108,8 +112,8 @@ def format_of(request: ChatRequest, *, structured_output: bool) -> Format:
 
 
 def refuse_unsupported(request: ChatRequest, logprobs: Logprobs) -> None:
-    """Raises `Fault` for parameters that would change the kind of the answer and are not supported. `logprobs` is
-    the operator's PROXY_LOGPROBS.
+    """Raises `Fault` INVALID_REQUEST for parameters that ask for another kind of answer: audio, and log
+    probabilities if `logprobs` (the setting PROXY_LOGPROBS) is `refuse`.
     """
     for name in logprobs_asked_for(request):
         if logprobs == "refuse":
@@ -125,7 +129,7 @@ def refuse_unsupported(request: ChatRequest, logprobs: Logprobs) -> None:
 
 
 def refuse_contradictions(request: ChatRequest) -> None:
-    """Raises `Fault` for parameters that exclude each other."""
+    """Raises `Fault` INVALID_REQUEST for parameters that exclude each other."""
     if request.max_tokens is not None and request.max_completion_tokens is not None:
         raise bad_request(
             "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.",

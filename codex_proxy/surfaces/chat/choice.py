@@ -1,4 +1,4 @@
-"""One choice of a chat answer: its stream frames, and the message that is the sum of them.
+"""One choice of a chat answer: its stream frames, and the whole message that consists of the same text.
 
 Input: pieces of a message, of reasoning, of calls and of the agent's activity. Output: SSE frames, appended to the
 caller's list, and `whole()`, which is made of the same encoded fragments as the frames, so that the streamed and
@@ -25,20 +25,20 @@ _CALL_ENDS: Final = frozenset({Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
 
 
 class Chunk(NamedTuple):
-    """What is the same in every chunk of one stream: the bytes before its choice, and those after it."""
+    """The bytes that are the same in every chunk of one stream: those before the choice object, and those after it."""
 
     before: bytes
     after: bytes
 
 
 class Text:
-    """A text of the message (content, refusal or reasoning) that grows by deltas. It has the constant bytes around
-    each delta, and every fragment that was sent.
+    """A text of the message (content, refusal or reasoning) that grows by deltas. It keeps the constant bytes
+    around each delta, and every encoded fragment that was sent.
     """
 
     def __init__(self, before: bytes, after: bytes, *said: bytes) -> None:
-        """`before` and `after` are the bytes of a chunk around the text. `said` are fragments of the text that were
-        sent in frames of another kind.
+        """`before` and `after` are the bytes of a chunk around the text. `said` are fragments of the text, as JSON
+        strings, that were already sent in other chunks.
         """
         self._before = before
         self._after = after
@@ -50,8 +50,9 @@ class Text:
         out += (self._before, fragment, self._after)
 
     def add_all(self, texts: list[str], out: list[bytes]) -> None:
-        """Appends a chunk for each text. One `str.replace` makes all of them, which is faster than making them one by
-        one."""
+        """Appends a chunk to `out` for each text. All are made by one `bytes.replace`, which is faster than one
+        after the other.
+        """
         if not texts:
             return
         lines = json_lines(texts)
@@ -63,11 +64,11 @@ class Text:
 
     @property
     def count(self) -> int:
-        """The number of fragments of the text that were added so far."""
+        """The number of fragments of the text. The texts of one call of `add_all` are one fragment."""
         return len(self._fragments)
 
     def length(self, fragments: int) -> int:
-        """Returns the number of characters in the first `fragments`."""
+        """Returns the number of characters in the first `fragments` fragments."""
         return sum(len(msgspec.json.decode(fragment)) for fragment in self._fragments[:fragments])
 
     def whole(self) -> msgspec.Raw:
@@ -81,9 +82,9 @@ class Call:
     def __init__(
         self, item: ToolCall, index: int, arguments: str, *, legacy: bool, before: bytes, after: bytes
     ) -> None:
-        """`index` is the call's number in the answer. `legacy`: the call is sent as `function_call`. `before` and
-        `after` are the bytes of a chunk around its delta. `arguments` is the beginning of the arguments, which the
-        first chunk contains.
+        """`index` is the call's number in the answer. `arguments` is the beginning of the arguments, which the
+        first chunk contains. `legacy`: the call is sent as `function_call` instead of `tool_calls`. `before` and
+        `after` are the bytes of a chunk around its delta.
         """
         name = json_text(item.name)
         first = json_text(arguments)
@@ -102,7 +103,7 @@ class Call:
         self._item = item
 
     def whole(self) -> dict[str, Any]:
-        """Returns the call as it is in a whole message."""
+        """Returns the call in the form that it has in a whole message."""
         name = msgspec.Raw(json_text(self._item.name))
         if self._legacy:
             return {"name": name, "arguments": self.arguments.whole()}
@@ -113,13 +114,13 @@ class Call:
 
 
 class Choice:
-    """One `choices[index]` of a chat completion: renders its chunks and keeps their sum. Its methods append SSE
-    frames to `out`.
+    """One `choices[index]` of a chat completion: renders its chunks and keeps their text for the whole answer. Its
+    methods append SSE frames to `out`.
     """
 
     def __init__(self, index: int, chunk: Chunk, *, legacy: bool, whole_calls: bool) -> None:
-        """`index` is the choice's number; `legacy`: calls are sent as `function_call`. `whole_calls`: each call is
-        sent as one chunk when it is complete.
+        """`index` is the choice's number; `chunk` are the bytes around it. `legacy`: calls are sent as
+        `function_call`. `whole_calls`: each call is sent as one chunk when it is complete.
         """
         self._before = chunk.before + b'{"index":%d,"delta":' % index
         self._middle = b',"finish_reason":'
@@ -148,7 +149,7 @@ class Choice:
         return Text(self._before + b'{"%b":' % field, b"}" + self._after)
 
     def begin(self, out: list[bytes]) -> None:
-        """Appends the first chunk of the choice, the only one with a role."""
+        """Appends the first chunk of the choice, the only one with `role`."""
         out += (self._before, b'{"role":"assistant"}', self._after)
 
     # --- text ---------------------------------------------------------------------------------
@@ -157,17 +158,19 @@ class Choice:
         self._message_lane.open(id)
 
     def add_text(self, id: str, texts: list[str], out: list[bytes]) -> None:
-        """Adds deltas of a message's text."""
+        """Adds deltas to the text of the open message `id`. While another message is sent first, they are kept."""
         if id != self._message_lane.speaker:
             self._message_lane.keep(id, "".join(texts))
         elif id == self._last_message:
             self._content.add_all(texts, out)
         else:
-            self._speak(id, texts[0], out)
+            self._add_to_content(id, texts[0], out)
             self._content.add_all(texts[1:], out)
 
-    def _speak(self, id: str, text: str, out: list[bytes]) -> None:
-        """Adds text to `content`. Several messages share one `content`; a blank line separates them."""
+    def _add_to_content(self, id: str, text: str, out: list[bytes]) -> None:
+        """Adds text of the message `id` to `content`. All messages of the choice share one `content`; a blank line
+        separates them.
+        """
         if id != self._last_message:
             if self._last_message is not None:
                 text = BLANK_LINE + text
@@ -178,10 +181,10 @@ class Choice:
     def close_message(self, id: str, out: list[bytes]) -> None:
         for heard, text in self._message_lane.close(id):
             if text:
-                self._speak(heard, text, out)
+                self._add_to_content(heard, text, out)
 
     def place_of(self, id: str) -> int:
-        """Returns the index in `content` at which the text of a message begins."""
+        """Returns the index in `content` at which the text of the message `id` begins."""
         before = self._begins.get(id)
         return 0 if before is None else self._content.length(before) + len(BLANK_LINE)
 
@@ -194,7 +197,9 @@ class Choice:
     # --- reasoning and activity ---------------------------------------------------------------
 
     def add_reasoning(self, id: str, part: int, text: str, out: list[bytes]) -> None:
-        """Adds a piece of a reasoning summary. A blank line separates parts and items."""
+        """Adds text to `reasoning_content`: a delta of part `part` of the reasoning summary `id`. A blank line
+        separates parts and summaries.
+        """
         if self._last_thought not in (None, (id, part)):
             text = BLANK_LINE + text
         self._last_thought = (id, part)
@@ -202,7 +207,7 @@ class Choice:
         self._reasoning.add(text, out)
 
     def add_activity(self, did: str, out: list[bytes]) -> None:
-        """Adds a line that describes what the agent did to the reasoning."""
+        """Adds a line to `reasoning_content` that describes what the agent did (`did`)."""
         line = f"{' '.join(did.split())}\n"
         self._reasoning.add(line if self._at_line_start else "\n" + line, out)
         self._last_thought = None
@@ -211,8 +216,9 @@ class Choice:
     # --- calls --------------------------------------------------------------------------------
 
     def open_call(self, item: ToolCall, out: list[bytes]) -> None:
-        """Begins a call. The first call decides the form of all calls in the choice. The legacy form holds one call
-        only, so further ones are left out."""
+        """Begins a call. The choice's first call decides whether calls are sent as `tool_calls` or as
+        `function_call`. The latter has room for one call, so further calls are left out.
+        """
         if self._legacy_calls:
             return
         if self._legacy_calls is None:
@@ -236,7 +242,7 @@ class Choice:
         return call
 
     def add_arguments(self, id: str, text: str, out: list[bytes]) -> None:
-        """Adds a piece of a call's arguments."""
+        """Adds a delta to the arguments of the call `id`. While another call is sent first, it is kept."""
         if id == self._call_lane.speaker:
             self._calls[id].arguments.add(text, out)
         else:
@@ -255,16 +261,18 @@ class Choice:
     # --- the end ------------------------------------------------------------------------------
 
     def finish(self, stop: str, out: list[bytes]) -> None:
-        """Appends the last chunk: an empty delta and the `finish_reason`. An answer without text has the empty string
-        as content."""
+        """Appends the last chunk: an empty delta and the `finish_reason` for the turn's reason `stop`. If the
+        choice has neither text nor calls, a chunk with the empty string as content precedes it.
+        """
         if not (self._content or self._refusal or self._calls):
             self._content.add("", out)
         self.finish_reason = self._reason(stop)
         out += (self._before, b"{}", self._middle, json_text(self.finish_reason), self._tail)
 
     def _reason(self, stop: str) -> str:
-        """Returns the `finish_reason`. A reason of the provider's is passed on; `tool_calls` (or `function_call`)
-        if there are calls; else `stop`.
+        """Returns the `finish_reason`: `tool_calls` (or `function_call`) if the choice has calls, else `stop`. A
+        reason that is neither a normal end nor that of calls (such as `length`, or one of the provider's own) is
+        returned as it is.
         """
         if stop not in _PLAIN_ENDS and stop not in _CALL_ENDS:
             return str(stop)
@@ -273,7 +281,7 @@ class Choice:
         return "function_call" if self._legacy_calls else "tool_calls"
 
     def whole(self) -> dict[str, Any]:
-        """Returns the choice of a whole answer, made of the fragments that its chunks had."""
+        """Returns the choice object of a whole answer, with the same text as the chunks."""
         message: dict[str, Any] = {
             "role": "assistant",
             "content": self._content.whole() if self._content else None,
@@ -294,6 +302,6 @@ class Choice:
         }
 
     def tokens(self) -> int:
-        """Returns an estimate of the tokens of the choice's text and calls."""
+        """Returns an estimate of the tokens of the choice: content, refusal and the arguments of calls."""
         texts = [self._content, self._refusal, *(call.arguments for call in self._calls.values())]
         return json_tokens(bytes(text.whole()) for text in texts)

@@ -1,8 +1,10 @@
-"""Decides which parts of a chat request are sent unchanged to an upstream that speaks Chat Completions.
+"""Decides which parts of a chat request are sent unchanged to an upstream, a model server that speaks Chat
+Completions.
 
-Input: the validated request, and its JSON members as bytes. Output: the whole request (`ForwardedRequest`), if this
-server has nothing to do in the turn; otherwise the fields and messages that a `Turn` cannot represent. Values keep
-their bytes, so that numbers are neither rounded nor written differently. Source: docs/upstreams.md.
+Input: the validated request, and the members of its JSON as bytes. Output: a `ForwardedRequest` with the whole
+request if this server has nothing to do in the turn; otherwise the fields and messages that a `Turn` cannot
+represent. Values keep their bytes, so that numbers are neither rounded nor written differently. Source:
+docs/upstreams.md.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ _EFFORT: Final = frozenset({"effort", "summary"})
 
 
 class ForwardPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What an upstream that speaks Chat Completions may be sent unchanged."""
+    """Which parts of a request may be sent unchanged to an upstream that speaks Chat Completions."""
 
     whole: bool
     """Whether a whole request may be forwarded. It may not if it gets tools of the operator's MCP servers."""
@@ -61,13 +63,16 @@ class ForwardPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fields_of(body: bytes) -> dict[str, msgspec.Raw]:
-    """Returns the members of a body that was already validated, each as the bytes that the client wrote."""
+    """Returns the members of a request body, by name, each as the bytes that the client wrote. The body must be a
+    valid JSON object.
+    """
     return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
 
 
 def unknown_fields(request: wire.ChatRequest, fields: Fields) -> tuple[str, ...]:
-    """Returns the names of fields that this server does not know, and types of parts (`messages[].content[].TYPE`):
-    those that a header can contain, at most `MAX_NAMED`.
+    """Returns the names of the request's fields that this server does not know, and of unknown types of parts (as
+    `messages[].content[].TYPE`), for a response header. At most `MAX_NAMED`; names that a header cannot contain are
+    left out.
     """
     known = _known_fields()
     named = [name for name in fields if name not in known and _NAME.fullmatch(name)]
@@ -78,14 +83,17 @@ def unknown_fields(request: wire.ChatRequest, fields: Fields) -> tuple[str, ...]
 
 @cache
 def _known_fields() -> frozenset[str]:
-    """Returns the names of the fields of a request. They are cached, because Pydantic takes a while to return them."""
+    """Returns the names of all fields of a chat request that this server knows. Cached, because Pydantic takes a
+    while to return them.
+    """
     return frozenset(wire.ChatRequest.model_fields)
 
 
 def may_forward_whole(request: wire.ChatRequest, policy: ForwardPolicy, *, has_web_images: bool) -> bool:
-    """Whether the whole request is forwarded to the upstream. It is if this server has no tools to run, no answer
-    to check and no image to fetch, or if the request asks for something that only a forwarded answer can contain.
-    `policy` says what the upstream accepts. `has_web_images`: the request has images by web address.
+    """Whether the whole request is forwarded to the upstream. It is not if `policy` forbids it, or if its images or
+    instructions need this server. Otherwise it is if this server has no client tools and no answer format to
+    handle, or if the request asks for something that only a forwarded answer can contain. `has_web_images`: the
+    request has images by web address.
     """
     if not policy.whole or (has_web_images and not policy.web_images):
         return False
@@ -108,13 +116,13 @@ def _parts(request: wire.ChatRequest) -> Iterator[object]:
 
 
 def wants_text(request: wire.ChatRequest) -> bool:
-    """Whether the answer's text need not have a certain format."""
+    """Whether the request asks for no `response_format` other than text."""
     return request.response_format is None or request.response_format.type == "text"
 
 
 def only_in_bytes(request: wire.ChatRequest) -> tuple[str, ...]:
-    """Returns the names of the request's parameters that have an effect only if the whole request is forwarded,
-    such as audio.
+    """Returns the names of those parameters in the request that have an effect only if the whole request is
+    forwarded: several choices, audio, and log probabilities.
     """
     spoken = any(isinstance(each, wire.AssistantMessage) and each.audio for each in request.messages)
     asked = {
@@ -129,9 +137,10 @@ def only_in_bytes(request: wire.ChatRequest) -> tuple[str, ...]:
 def forwarded_request(
     request: wire.ChatRequest, fields: Fields, *, effort: str | None, model_asked: str
 ) -> ForwardedRequest:
-    """Returns the whole request, to be forwarded. `request` is the parsed body and `fields` its top-level fields as
-    raw JSON, unknown ones too. `effort` is the reasoning effort that the request asks for, by any of its fields or
-    by the model's name. `model_asked` is the model's name as the client wrote it.
+    """Returns the whole request as it is forwarded. `request` is the parsed body and `fields` its top-level fields
+    as raw JSON, including unknown ones. `effort` is the reasoning effort that one of the fields or the model's name
+    asks for, None for none; it is sent as `reasoning_effort`. `model_asked` is the model's name as the client wrote
+    it.
     """
     kept = {name: value for name, value in fields.items() if name != "reasoning"}
     if effort is not None:
@@ -146,25 +155,29 @@ def forwarded_request(
 
 
 def passed_fields(fields: Fields) -> dict[str, msgspec.Raw]:
-    """Returns the fields to be sent along with a turn that is not forwarded as a whole."""
+    """Returns the fields that a `Turn` does not represent, as raw JSON, to be sent along with a turn that is not
+    forwarded as a whole. Null values are left out.
+    """
     told = TURN_FIELDS | {"reasoning"}
     kept = {name: value for name, value in fields.items() if name not in told and bytes(value) != _NULL}
     return kept | _reasoning(fields)
 
 
 def sampling_in(fields: Fields) -> dict[str, Any]:
-    """Returns those fields of `SAMPLING` that the request has, as the client wrote them."""
+    """Returns the request's sampling parameters (those in `SAMPLING`), by name, each as the bytes that the client
+    wrote. Null values are left out.
+    """
     return {name: fields[name] for name in SAMPLING if name in fields and bytes(fields[name]) != _NULL}
 
 
 def messages_in(fields: Fields) -> Sequence[msgspec.Raw]:
-    """Returns the messages, each as the bytes that the client wrote."""
+    """Returns the request's messages, each as the bytes that the client wrote."""
     return msgspec.json.decode(fields["messages"], type=list[msgspec.Raw])
 
 
 def _reasoning(fields: Fields) -> dict[str, msgspec.Raw]:
-    """Returns the field `reasoning` (OpenRouter's) if it has more than the effort and summary, which are sent
-    otherwise.
+    """Returns the field `reasoning` (an object of OpenRouter's API) under its name, if it has members besides the
+    effort and the summary; else nothing, because these two are sent in other fields.
     """
     given = fields.get("reasoning")
     value = None if given is None else msgspec.json.decode(given, type=dict[str, Any] | None)

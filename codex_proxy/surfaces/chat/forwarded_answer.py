@@ -1,4 +1,4 @@
-"""The answer to a forwarded chat request: the bytes of the upstream's answer.
+"""The answer to a chat request that was forwarded as a whole to an upstream: the upstream's bytes.
 
 Input: the events of the turn. Output: the bytes unchanged, as a stream or joined to one body; if the turn fails
 after bytes were sent, an error frame after them. Source: docs/contract.md#failures-of-a-stream.
@@ -16,8 +16,9 @@ from codex_proxy.surfaces.usage import TurnTokens
 
 
 class ForwardedAnswer:
-    """Passes the bytes of a forwarded answer on, with the interface of a renderer. `stream`: the client asked for a
-    stream. `prompt_tokens` estimates the tokens of the request, in case the upstream reports no usage.
+    """Passes on the bytes of a forwarded answer, with the interface of `ChatRenderer`. `stream`: the client has
+    asked for a stream. `prompt_tokens` estimates the tokens of the request, and is called if the upstream reports
+    no usage.
     """
 
     def __init__(self, *, stream: bool, prompt_tokens: Callable[[], int]) -> None:
@@ -33,7 +34,7 @@ class ForwardedAnswer:
         self._body: list[bytes] = []
 
     def feed(self, events: Iterable[Event]) -> bytes:
-        """Returns the bytes of a batch of events; empty if the answer is not streamed."""
+        """Returns the answer's bytes in a batch of events; empty if the answer is not streamed."""
         out: list[bytes] = []
         for event in events:
             if isinstance(event, ForwardedBytes):
@@ -50,18 +51,18 @@ class ForwardedAnswer:
         return b""
 
     def open(self) -> bytes:
-        """Returns no bytes, because the upstream's answer contains its own first chunk."""
+        """Returns empty bytes, because the upstream's answer contains its own first chunk."""
         return b""
 
     def result(self) -> bytes:
-        """Returns the whole answer. Raises the `Fault` of a failed turn."""
+        """Returns the bytes of the whole answer. Raises the `Fault` of a failed turn."""
         if self.failure is not None:
             raise Fault(self.failure)
         return b"".join(self._body)
 
     def spending(self) -> Spending:
-        """Returns the tokens that the upstream reported; otherwise an estimate that counts one token for each
-        delta.
+        """Returns the tokens of the turn so far: those that the upstream reported, or else an estimate, with one
+        output token for each delta.
         """
         return self.spent.spending(
             prompt=self._prompt_tokens, answer=lambda: self._deltas, failed=self.failure is not None

@@ -1,9 +1,9 @@
-"""Turns the messages of a chat request into the history of a turn.
+"""Converts the messages of a chat request to the history of a turn.
 
 Input: validated messages. Output: history items, oldest first. System messages become developer messages, tool and
 function messages become outputs, and the assistant's tool calls become past calls. Outputs are put into the order
-of their calls. Raises `Fault` INVALID_REQUEST for a call without output, an output without call, a second output,
-and for parts that no agent accepts. Sources: docs/contract.md#messages-and-parts, OpenAI's own 400s.
+of their calls. Raises `Fault` INVALID_REQUEST for a call without output, an output without call, a second output of
+a call, and for parts that no agent accepts. Sources: docs/contract.md#messages-and-parts, the 400s of OpenAI's API.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ def history_of(
     pdfs: PdfTexts | None = None,
     originals: Sequence[msgspec.Raw] | None = None,
 ) -> tuple[HistoryItem, ...]:
-    """Turns `messages` into the history of a turn. `pdfs`: the texts of the request's PDFs; None if the server
-    reads none. `originals` are the messages as JSON, if the agent accepts them in this form: it is given those of
-    the user that contain audio, files or parts of unknown types.
+    """Converts `messages` to the history of a turn. `pdfs` has the texts of the request's PDFs; None if the server
+    reads no PDFs. `originals` are the same messages as raw JSON, None if the agent does not accept messages in that
+    form: a user message with audio, files or parts of unknown types is given to the agent as its original. Raises
+    `Fault` INVALID_REQUEST.
     """
     reader = _Reader(pdfs, originals)
     for index, message in enumerate(messages):
@@ -48,7 +49,7 @@ def history_of(
 
 
 def web_images(messages: Iterable[wire.AnyMessage]) -> dict[str, str]:
-    """Returns the web addresses of images in the messages, each with the path of the first field that has it."""
+    """Returns the web addresses of images in the messages, each with the path of the first field that contains it."""
     found: dict[str, str] = {}
     for index, message in enumerate(messages):
         parts = message.content if isinstance(message, wire.UserMessage | wire.ToolMessage) else None
@@ -60,12 +61,14 @@ def web_images(messages: Iterable[wire.AnyMessage]) -> dict[str, str]:
 
 
 def has_instructions(messages: Iterable[wire.AnyMessage]) -> bool:
-    """Whether the messages contain instructions (`system` or `developer`)."""
+    """Whether any message is an instruction (role `system` or `developer`)."""
     return any(isinstance(message, wire.InstructionMessage) for message in messages)
 
 
 class _Reader:
-    """Collects the history, and the calls of the last assistant message with the outputs that have come for them."""
+    """Collects the history, and meanwhile the calls of the last assistant message with the outputs that have
+    followed them.
+    """
 
     def __init__(self, pdfs: PdfTexts | None, originals: Sequence[msgspec.Raw] | None) -> None:
         self.items: list[HistoryItem] = []
@@ -101,7 +104,9 @@ class _Reader:
         return HistoryMessage("user", parts, chat_message=bytes(self._originals[index]))
 
     def settle(self) -> None:
-        """Checks that each call of the last assistant message has its output, and adds both to the history."""
+        """Adds the outputs of the last assistant message's calls to the history, in the order of the calls. Raises
+        `Fault` INVALID_REQUEST if a call has no output.
+        """
         missing = [call_id for call_id in self._calls if call_id not in self._outputs]
         if missing:
             raise self._unanswered(missing)
@@ -200,7 +205,9 @@ def _text_parts(content: wire.TextContent) -> tuple[Part, ...]:
 
 
 def _named(name: str | None, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Returns the parts with the speaker's `name` in front, because agents have no field for it."""
+    """Returns the parts with the participant's `name` at the beginning of the text, because agents have no field
+    for it.
+    """
     if not name:
         return parts
     first, *others = parts
@@ -210,8 +217,8 @@ def _named(name: str | None, parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def _assistant_parts(message: wire.AssistantMessage, place: str) -> tuple[Part, ...]:
-    """Returns the text and the refusal of an assistant message as text parts; none for a message with calls only.
-    `place` is the path of the message, for faults.
+    """Returns the texts and the refusal of an assistant message as text parts; none for a message with calls only.
+    `place` is the path of the message's content, for errors.
     """
     content = message.content or ()
     if isinstance(content, str):
@@ -239,7 +246,7 @@ def _shown_parts(content: wire.ShownContent, place: str, pdfs: PdfTexts | None) 
 
 
 def _has_attachments(content: wire.ShownContent) -> bool:
-    """Whether there are parts that are neither text nor images."""
+    """Whether the content has parts that are neither text nor images."""
     return not isinstance(content, str) and any(isinstance(part, _ATTACHMENTS) for part in content)
 
 

@@ -1,9 +1,10 @@
-"""Parses a chat request into a `Turn`, with the client's tools, and what is needed to answer it.
+"""Parses a chat request into a `Turn` with the client's tools, and the values needed to answer it.
 
-Input: the bytes of the body, the operator's settings, the models, and the headers. Output: `ParsedChat`. Raises
-`Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode where it is switched off).
-Admission checks later what the agent can do. Sources: docs/contract.md#parameters-of-chat-completions,
-docs/contract.md#messages-and-parts, docs/contract.md#tools-and-tool_choice, docs/wire-rules.md#chat-completions.
+Input: the bytes of the body, the operator's settings, the models, and the request's headers. Output: `ParsedChat`.
+Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode if the operator has
+switched it off). Whether the agent can run the turn is checked later, by `admission`. Sources:
+docs/contract.md#parameters-of-chat-completions, docs/contract.md#messages-and-parts,
+docs/contract.md#tools-and-tool_choice, docs/wire-rules.md#chat-completions.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ from codex_proxy.surfaces.request_options import (
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """The tools that the model is offered, and the client's `tool_choice`. `legacy`: the client used `functions`
+    """The tools that the request offers to the model, and its tool choice. `legacy`: the client used `functions`
     and expects `function_call` in the answer.
     """
 
@@ -69,7 +70,7 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 def offered_by(request: wire.ChatRequest) -> Offered:
-    """Returns the tools that the request offers to the model, and its `tool_choice`. Raises `Fault` INVALID_REQUEST
+    """Returns the tools that the request offers to the model, and its tool choice. Raises `Fault` INVALID_REQUEST
     for an invalid or duplicate tool, for both `tools` and `functions`, and for a choice of a tool that is not
     offered.
     """
@@ -140,7 +141,7 @@ def _chosen(choice: wire.ChosenTool, tools: list[Tool], place: str) -> str:
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's settings that a chat request depends on."""
+    """The operator's settings on which the parsing of a chat request depends."""
 
     max_choices: int = 5
     builtin_tools: BuiltinTools = "auto"
@@ -159,7 +160,9 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParsedChat(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed chat request: `turn` is for the agent, and the other fields say how to answer."""
+    """A parsed chat request: `turn` is for the agent, and the other fields determine the form of the answer and of
+    errors.
+    """
 
     turn: Turn
     model_asked: str
@@ -193,9 +196,10 @@ def parse(
     pdfs: PdfTexts | None = None,
     forward_policy: Callable[[str], ForwardPolicy | None] = lambda model: None,
 ) -> ParsedChat:
-    """Parses the body of a request. Raises the `Fault` of the first error. `pdfs`: the texts of the request's PDFs;
-    None if the server reads none. `forward_policy` takes the agent's name of a model and returns what may be
-    forwarded unchanged to its upstream; None if the agent is no upstream that speaks Chat Completions.
+    """Parses the body of a request. Raises the `Fault` of the first error. `catalog` are the models that the client
+    may use. `pdfs` has the texts of the request's PDFs; None if the server reads none. `forward_policy` takes the
+    agent's name of a model and returns what may be forwarded unchanged to its upstream; None if the agent is no
+    upstream that speaks Chat Completions.
     """
     request = parse_body(body)
     check_length("messages", len(request.messages), settings.max_items)
@@ -205,11 +209,11 @@ def parse(
     resolved = resolve(asked, catalog)
     policy = forward_policy(resolved.agent_model)
     if policy is None:
-        return _understood(request, resolved, settings, catalog, headers, pdfs)
+        return _converted(request, resolved, settings, catalog, headers, pdfs)
     fields = fields_of(body)
     if may_forward_whole(request, policy, has_web_images=bool(web_images(request.messages))):
         return _forwarded(request, resolved, fields, settings, headers)
-    parsed = _understood(request, resolved, settings, catalog, headers, pdfs, messages_in(fields))
+    parsed = _converted(request, resolved, settings, catalog, headers, pdfs, messages_in(fields))
     turn = msgspec.structs.replace(
         parsed.turn,
         sampling=sampling_in(fields),
@@ -234,7 +238,9 @@ def _forwarded(
     settings: ChatSettings,
     headers: RequestHints,
 ) -> ParsedChat:
-    """Returns a request that is forwarded as a whole. Its turn has only what this server itself needs."""
+    """Returns a request that is forwarded as a whole. Its turn has only the fields that this server itself uses,
+    and no history. `fields` are the request's top-level fields as raw JSON.
+    """
     asked = DEFAULT_NAME if request.model is None else request.model
     mode = mode_of(
         by_name=resolved.mode,
@@ -271,7 +277,7 @@ def _forwarded(
     )
 
 
-def _understood(
+def _converted(
     request: ChatRequest,
     resolved: Resolved,
     settings: ChatSettings,
@@ -280,8 +286,8 @@ def _understood(
     pdfs: PdfTexts | None,
     originals: Sequence[msgspec.Raw] | None = None,
 ) -> ParsedChat:
-    """Returns a request that is converted to a turn. `originals` are its messages as JSON, for those with audio or
-    files; None if the agent does not accept them. `pdfs`: see `file_text`.
+    """Returns a request that is converted to a turn, not forwarded. `originals` are its messages as raw JSON; None
+    if the agent takes no messages in that form. `pdfs` has the texts of PDFs (see `file_text`).
     """
     refuse_unsupported(request, settings.logprobs)
     choices = choices_of(request, settings.max_choices)
@@ -334,5 +340,7 @@ def _understood(
 
 
 def _effort(request: ChatRequest) -> str | None:
-    """Returns the reasoning effort: `reasoning_effort`, else `reasoning.effort`."""
+    """Returns the reasoning effort of the request: `reasoning_effort`, else `reasoning.effort`; None if it has
+    neither.
+    """
     return request.reasoning_effort or (request.reasoning.effort if request.reasoning else None)

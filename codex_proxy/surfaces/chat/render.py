@@ -1,11 +1,11 @@
-"""Renders the events of a turn as a chat completion: SSE bytes while they come, or one body at the end.
+"""Renders the events of a turn as a chat completion: SSE bytes as the events arrive, or one body at the end.
 
 Input: batches of well-formed events (see `core/repair.py`). Output: `feed` returns the bytes of a batch, `result`
-the whole answer. Both are made of the same `Choice`s, so they cannot differ. Order, placeholders and the error
-frame: docs/contract.md#streams, docs/contract.md#failures-of-a-stream.
+the whole answer. Both are made of the same `Choice`s, so they cannot differ. For the order of chunks, placeholders
+and the error frame see docs/contract.md#streams and docs/contract.md#failures-of-a-stream.
 
-Until `visible` is true nothing of the answer was sent, and the HTTP handler can still answer a `failure` with a plain
-status. `result` raises the `Fault` of a failed turn.
+Until `visible` is True the client was sent no part of the answer, so that the HTTP handler can still answer a
+`failure` with an HTTP status. `result` raises the `Fault` of a failed turn.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ from codex_proxy.surfaces.usage import TurnTokens
 
 
 class StreamMetrics(msgspec.Struct, frozen=True):
-    """The measured times of a stream, in milliseconds, and its tokens per second."""
+    """The measured times of a stream: milliseconds until the first token, and tokens per second after it; None if
+    not measured.
+    """
 
     time_to_first_token: float | None = None
     throughput_after_first_token: float | None = None
@@ -51,8 +53,9 @@ Measure: TypeAlias = Callable[[int], StreamMetrics]
 def chat_usage(
     spent: TurnTokens, *, copies: int, prompt: Callable[[], int], answer: Callable[[], int]
 ) -> dict[str, Any]:
-    """Returns the `usage` object for the tokens that the turn has `spent`. `copies` is the number of choices that
-    share the reported output. `prompt` and `answer` estimate tokens where the agent reports none.
+    """Returns the `usage` object for the tokens that the turn has used (`spent`). `copies` is the number of choices
+    that have the same output; their output tokens count once for each. `prompt` and `answer` return estimates of
+    the input and output tokens, for an agent that reports none.
     """
     usage = spent.tokens(prompt=prompt, answer=answer)
     completion = usage.output * copies
@@ -84,11 +87,11 @@ class ChatRenderer:
     in order, in batches of any size. The private methods append SSE frames to `out`.
 
     `stream`: the answer is streamed; `include_usage` then adds a chunk with the usage. `legacy_function_call`:
-    calls are sent as `function_call`. `whole_calls` is for `parallel_tool_calls: false`: each call is then one
-    delta (docs/contract.md#streams). `show_activity`: what the agent does is shown. `prompt_tokens` estimates the
-    input; `max_tokens` is the limit that the request sets, which an estimate of the answer's tokens does not
-    exceed; None for no limit. `metrics` measures the stream, None for no measurement. `service_tier` is the tier to
-    report, None to leave the field out.
+    calls are sent as `function_call`. `whole_calls` (for `parallel_tool_calls: false`): each call is sent as one
+    delta (docs/contract.md#streams). `show_activity`: lines about what the agent does are added to the reasoning.
+    `prompt_tokens` estimates the input tokens. `max_tokens` is the request's limit of output tokens, above which no
+    estimate goes; None for no limit. `metrics` measures the stream; None for no measurement. `service_tier` is the
+    value of that field in the answer; None leaves the field out.
     """
 
     def __init__(
@@ -146,7 +149,7 @@ class ChatRenderer:
     # --- what an exchange asks ------------------------------------------------------------------
 
     def feed(self, events: Iterable[Event]) -> bytes:
-        """Returns the SSE bytes of a batch; empty where the answer is not streamed, and after the end."""
+        """Returns the SSE bytes of a batch of events; empty if the answer is not streamed, and after the end."""
         out: list[bytes] = []
         handlers = HANDLERS
         for event in pieces_together(events):
@@ -158,8 +161,9 @@ class ChatRenderer:
         return b"".join(out) if self._stream else b""
 
     def open(self) -> bytes:
-        """Returns the first chunk (with the role) of each choice that has not sent it. Sent with the first
-        keepalive."""
+        """Returns the first chunk (with `role`) of each choice, to be sent with the first keepalive; empty if these
+        chunks were sent or the answer is not streamed.
+        """
         out: list[bytes] = []
         if self._stream and not self.visible:
             self._begin(out)
@@ -179,7 +183,7 @@ class ChatRenderer:
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
-        """The finish reason of each choice, once the turn has ended without a failure."""
+        """The finish reason of each choice; empty until the turn has ended without a failure."""
         return tuple(choice.finish_reason for choice in self._choices if choice.finish_reason)
 
     # --- what happens in a turn -----------------------------------------------------------------
@@ -191,8 +195,8 @@ class ChatRenderer:
     def _each(
         self, targets: tuple[Choice, ...], say: Callable[[Choice, list[bytes]], None], out: list[bytes]
     ) -> None:
-        """Renders the same piece for several choices (`targets`), by calling `say` for each: one chunk for each or,
-        in the profile `codex-completions-api`, one chunk with all.
+        """Renders the same event for each choice in `targets`, by calling `say(choice, out)`: as one chunk for each
+        choice or, in the profile `codex-completions-api`, as one chunk with all of them.
         """
         if not self._joined:
             for choice in targets:
@@ -210,7 +214,7 @@ class ChatRenderer:
             out += (self._chunk_head, b",".join(parts), self._chunk_end)
 
     def _pieces(self, pieces: TextRun, out: list[bytes]) -> None:
-        targets = self._hearing(pieces.id, out)
+        targets = self._choices_with(pieces.id, out)
 
         def saying(texts: list[str]) -> Callable[[Choice, list[bytes]], None]:
             return lambda choice, said: choice.add_text(pieces.id, texts, said)
@@ -222,13 +226,13 @@ class ChatRenderer:
             self._each(targets, saying([text]), out)
 
     def _refusal_delta(self, event: RefusalDelta, out: list[bytes]) -> None:
-        targets = self._hearing(event.id, out)
+        targets = self._choices_with(event.id, out)
         self._each(targets, lambda choice, said: choice.refuse(event.id, event.text, said), out)
 
     def _reasoning_delta(self, event: ReasoningDelta, out: list[bytes]) -> None:
-        """Adds reasoning summaries. Raw reasoning is not shown to clients."""
+        """Adds a delta of a reasoning summary. Raw reasoning is not sent to clients."""
         if event.kind == "summary":
-            targets = self._hearing(event.id, out)
+            targets = self._choices_with(event.id, out)
             self._each(
                 targets,
                 lambda choice, said: choice.add_reasoning(event.id, event.part, event.text, said),
@@ -236,11 +240,13 @@ class ChatRenderer:
             )
 
     def _arguments_delta(self, event: ArgumentsDelta, out: list[bytes]) -> None:
-        targets = self._hearing(event.id, out)
+        targets = self._choices_with(event.id, out)
         self._each(targets, lambda choice, said: choice.add_arguments(event.id, event.text, said), out)
 
-    def _hearing(self, id: str, out: list[bytes]) -> tuple[Choice, ...]:
-        """Returns the choices that show an item. Appends the first chunk of every choice if none was sent yet."""
+    def _choices_with(self, id: str, out: list[bytes]) -> tuple[Choice, ...]:
+        """Returns the choices that contain the item `id`; none if it is not part of the answer. Appends the first
+        chunk of every choice if none was sent yet.
+        """
         targets = self._targets.get(id, NOBODY)
         if targets and not self.visible:
             self._begin(out)
@@ -251,25 +257,31 @@ class ChatRenderer:
         line = self._line_of(item)
         if line is None and not isinstance(item, _SHOWN_ITEMS):
             return
-        self._targets[item.id] = self._addressed(item)
+        self._targets[item.id] = self._choices_for(item)
         if isinstance(item, Message):
             for choice in self._targets[item.id]:
                 choice.open_message(item.id)
         elif isinstance(item, ToolCall):
-            self._each(self._hearing(item.id, out), lambda choice, said: choice.open_call(item, said), out)
+            self._each(
+                self._choices_with(item.id, out), lambda choice, said: choice.open_call(item, said), out
+            )
         elif line is not None:
-            self._each(self._hearing(item.id, out), lambda choice, said: choice.add_activity(line, said), out)
+            self._each(
+                self._choices_with(item.id, out), lambda choice, said: choice.add_activity(line, said), out
+            )
 
     def _line_of(self, item: Item) -> str | None:
-        """Returns a line about what the agent or this server did; None where the client did not ask for it."""
+        """Returns a line about an item that is an action of the agent or of this server; None for other items, and
+        if the client did not ask for such lines.
+        """
         if not self._show_activity:
             return None
         if isinstance(item, McpCall):
             return f"[mcp_call] {item.server_label}.{item.name}"
         return f"[{item.kind}] {item.text}" if isinstance(item, Activity) else None
 
-    def _addressed(self, item: Item) -> tuple[Choice, ...]:
-        """Returns the choices of an item: all of them where the agent names none."""
+    def _choices_for(self, item: Item) -> tuple[Choice, ...]:
+        """Returns the choices that contain an item: the one that the agent names, or all if it names none."""
         if item.choice is None:
             return self._choices
         self._routed = True
@@ -302,8 +314,9 @@ class ChatRenderer:
         out.append(DONE)
 
     def _details_chunk(self) -> bytes:
-        """Returns the chunk with what the model's server says of its answer. It comes last but for the finish reasons,
-        since parts of it are known only then."""
+        """Returns a chunk with the fields and annotations that the model's server adds to its answer. Some of them
+        are known only at the end, so the chunk comes directly before those with the finish reasons.
+        """
         details = self._details
         choices = []
         for choice in self._choices:
@@ -315,7 +328,7 @@ class ChatRenderer:
         return b"data: " + body[:-1] + self._chunk_end.removeprefix(b"]")
 
     def _annotations(self, choice: Choice) -> msgspec.Raw | list[dict[str, Any]]:
-        """Returns the annotations of a choice; an empty list if it has none."""
+        """Returns the annotations of a choice's message; an empty list if there are none."""
         if self._details.annotations:
             return msgspec.Raw(self._details.annotations)
         return [
@@ -325,7 +338,7 @@ class ChatRenderer:
         ]
 
     def _annotation_added(self, event: AnnotationAdded, out: list[bytes]) -> None:
-        self._cited.append((self._hearing(event.id, out), event))
+        self._cited.append((self._choices_with(event.id, out), event))
 
     def _take_details(self, event: AnswerDetails, out: list[bytes]) -> None:
         self._details = event
@@ -344,8 +357,9 @@ class ChatRenderer:
         return figures
 
     def _answer_tokens(self) -> int:
-        """Returns an estimate of the answer's tokens, counted as for `max_tokens`. An answer that several choices
-        share counts once."""
+        """Returns an estimate of the answer's tokens, at most `max_tokens` for each choice. If all choices have the
+        same output, it counts once.
+        """
         counted = self._choices if self._routed else self._choices[:1]
         tokens = [choice.tokens() for choice in counted]
         if self._max_tokens is not None:
@@ -353,7 +367,7 @@ class ChatRenderer:
         return sum(tokens)
 
     def spending(self) -> Spending:
-        """Returns the tokens of the turn so far. An answer that several choices share counts once."""
+        """Returns the tokens of the turn so far. If all choices have the same output, it counts once."""
         return self.spent.spending(
             prompt=self._prompt_tokens,
             answer=self._answer_tokens,
@@ -370,8 +384,10 @@ class ChatRenderer:
 
 
 def _nested(annotation: bytes, place: int) -> dict[str, Any]:
-    """Returns an annotation in the form of Chat Completions, which has an object with its fields beside the type.
-    `place`: where the text that it counts in begins in the content."""
+    """Converts an annotation of the Responses API (JSON) to that of Chat Completions, in which the fields are
+    nested under the name of the type. `place` is the index in `content` at which the annotated message begins; it
+    is added to the indexes.
+    """
     fields: dict[str, Any] = msgspec.json.decode(annotation)
     for name in ("start_index", "end_index"):
         if isinstance(fields.get(name), int):
