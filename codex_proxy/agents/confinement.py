@@ -199,8 +199,8 @@ async def find_confinement(wanted: Wanted, folder: Path, *, codex: str | None, p
         plain = Confinement(
             mechanism=mechanism, codex_folder=str(codex_folder), tmp=str(tmp), program=program
         )
-        for candidate in _forms(plain):
-            why = await _trouble(candidate, folder)
+        for candidate in _variants(plain):
+            why = await _reason_unusable(candidate, folder)
             if not why:
                 return FoundConfinement(candidate, reasons)
             reasons.setdefault(mechanism, why)
@@ -213,7 +213,7 @@ def _tried(wanted: Wanted) -> Sequence[Mechanism]:
     return MECHANISMS if wanted == "auto" else (wanted,)
 
 
-def _forms(plain: Confinement) -> Iterator[Confinement]:
+def _variants(plain: Confinement) -> Iterator[Confinement]:
     """Yields the variants of a mechanism, the strictest first: bubblewrap with a process namespace of its own, then
     without one. The stricter variant mounts /proc, which containers often forbid.
     """
@@ -222,7 +222,7 @@ def _forms(plain: Confinement) -> Iterator[Confinement]:
         yield msgspec.structs.replace(plain, sees_others=True)
 
 
-async def _trouble(candidate: Confinement, folder: Path) -> str:
+async def _reason_unusable(candidate: Confinement, folder: Path) -> str:
     """Tries the mechanism of `candidate` with a program that writes inside and outside of the allowed folders.
     Returns why the mechanism cannot be used; empty if it can.
     """

@@ -127,7 +127,7 @@ class CustomInput:
             if token[0] == '"':
                 self._ended = True
                 break
-            out.append(_meaning(token))
+            out.append(_unescaped(token))
             place = token.end()
         return "".join(out)
 
@@ -147,7 +147,7 @@ def _end_of_opening(text: str) -> int | None:
     return place
 
 
-def _meaning(token: re.Match[str]) -> str:
+def _unescaped(token: re.Match[str]) -> str:
     """Returns the characters that a token of a JSON string stands for; an escape that JSON does not know unchanged."""
     text = token[0]
     if text[0] != "\\":

@@ -39,7 +39,7 @@ HELD: Final = frozenset({TurnStarted, Notice, RawItem, AccountLimitsReported})
 
 
 class UpstreamAttempt(msgspec.Struct, frozen=True):
-    """An attempt that has not begun: the upstream, and a session with it."""
+    """An attempt to answer a turn that has not begun: the upstream, and a session with it."""
 
     member: Member
     session: AgentSession

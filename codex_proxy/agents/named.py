@@ -67,7 +67,7 @@ def named_agents(settings: Settings) -> tuple[NamedAgent, ...]:
     if "agent" in settings.model_fields_set:
         default = settings.agent
         if default not in found:
-            own = _alone(settings, agent=settings.agent)
+            own = _settings_for_one(settings, agent=settings.agent)
             default = CODEX if default == registry.DEFAULT else default
             if default in found:
                 raise NoAgentError(
@@ -82,29 +82,29 @@ def runs_codex(settings: Settings) -> bool:
     """Whether any agent runs Codex. False if the agents cannot be determined (an invalid table, an unusable
     plugin), since the server does not start then.
     """
-    return any(each.spec.uses_codex for each in _known(settings))
+    return any(each.spec.uses_codex for each in _agents_or_none(settings))
 
 
 def is_plain_only(settings: Settings) -> bool:
     """Whether every agent only serves plain models: no agent has a folder, commands or a sandbox. False if the
     agents cannot be determined.
     """
-    known = _known(settings)
+    known = _agents_or_none(settings)
     return bool(known) and all(each.spec.plain_only for each in known)
 
 
 def codex_settings(settings: Settings) -> tuple[Settings, ...]:
     """Returns the settings of each agent that runs Codex; none if the agents cannot be determined."""
-    return tuple(each.settings for each in _known(settings) if each.spec.uses_codex)
+    return tuple(each.settings for each in _agents_or_none(settings) if each.spec.uses_codex)
 
 
 def plugin_references(settings: Settings) -> tuple[str, ...]:
     """Returns the reference (`module:attribute`) of every plugin whose agent is used."""
-    found = (registry.plugin_reference(each.settings) for each in _known(settings))
+    found = (registry.plugin_reference(each.settings) for each in _agents_or_none(settings))
     return tuple(reference for reference in found if reference is not None)
 
 
-def _known(settings: Settings) -> tuple[NamedAgent, ...]:
+def _agents_or_none(settings: Settings) -> tuple[NamedAgent, ...]:
     """Returns every agent of the server, even if `settings` are the settings of a single agent. Returns none if the
     agents cannot be determined, because of an invalid table or an unusable plugin.
     """
@@ -114,7 +114,7 @@ def _known(settings: Settings) -> tuple[NamedAgent, ...]:
         return ()
 
 
-def _alone(settings: Settings, **more: Any) -> Settings:
+def _settings_for_one(settings: Settings, **more: Any) -> Settings:
     """Returns a copy of the settings without the tables of agents and upstreams, for one agent of several, with the
     fields `more` replaced. The server's settings stay available as `of_server`.
     """
@@ -129,7 +129,7 @@ def _of_agent_table(settings: Settings, name: str, table: AgentTable) -> NamedAg
         registry.check_name(kind, settings.agent_plugin)
     except ValueError as error:
         raise NoAgentError(f"[agents.{name}]: {error}") from error
-    own = _alone(settings, agent=kind)
+    own = _settings_for_one(settings, agent=kind)
     spec = registry.chosen_spec(own)
     for key, value in table.own_settings.items():
         if key not in spec.settings:
@@ -160,7 +160,7 @@ def _of_upstream_table(settings: Settings, name: str, table: UpstreamTable) -> N
         "total_timeout": table.total_timeout or settings.total_timeout,
         "codex_model": table.default_model,
     }
-    own = _alone(settings, agent=kind, **given)
+    own = _settings_for_one(settings, agent=kind, **given)
     return NamedAgent(name=name, settings=own, spec=registry.chosen_spec(own), upstream=table)
 
 

@@ -36,7 +36,9 @@ class OriginMarks:
         self._mark = f"{name}:"
 
     def mark(self, events: list[Event]) -> list[Event]:
-        """Returns the events, with the mark put before the encrypted text of raw items."""
+        """Returns the events, with the mark put before the encrypted text of each raw item (a Responses item as the
+        provider sent it).
+        """
         return [
             RawItem(event.type, self._marked(event.json))
             if type(event) is RawItem and event.type in ENCRYPTED
@@ -65,7 +67,7 @@ class OriginMarks:
 
 
 def _encrypted(raw: bytes) -> str | None:
-    """Returns the encrypted text of a raw item; None if it has none."""
+    """Returns the encrypted text of a raw item, given its JSON; None if it has none."""
     try:
         head = msgspec.json.decode(raw, type=_Head)
     except (msgspec.DecodeError, UnicodeDecodeError):

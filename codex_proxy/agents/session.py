@@ -5,7 +5,8 @@ with the transport for its bytes.
 what the dialect returns, and passes the dialect's events to its listener. It keeps the transport until the agent
 has finished with the turn.
 
-A transport splits the output of its child into the units that the dialect reads, usually lines by a `LineFramer`.
+A transport splits the output of its child (the agent's process) into the units that the dialect reads, usually
+lines by a `LineFramer`.
 """
 
 from __future__ import annotations

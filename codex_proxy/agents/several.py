@@ -99,7 +99,7 @@ class SeveralAgents:
         name, model = self._split(turn.model)
         member = self._members[name]
         if member.rules is None:
-            session = await member.open(_for(turn, name, model))
+            session = await member.open(_turn_for(turn, name, model))
             session.origin = OriginMarks(name)
             self._givers[session] = member
             return session
@@ -110,7 +110,7 @@ class SeveralAgents:
 
         async def opened(target: UpstreamTarget, may_wait: bool) -> UpstreamAttempt:
             asked = self._members[target.name]
-            given = _for(turn, target.name, target.model)
+            given = _turn_for(turn, target.name, target.model)
             return UpstreamAttempt(asked, await asked.open(given, may_wait=may_wait))
 
         return await _failover_session(AttemptPlan(targets, self._chance), opened, self._sleep)
@@ -208,7 +208,7 @@ class SeveralAgents:
         return name, own or self._defaults.get(name, "")
 
 
-def _for(turn: Turn, name: str, model: str) -> Turn:
+def _turn_for(turn: Turn, name: str, model: str) -> Turn:
     """Returns the turn as the member `name` gets it: with the member's own name of the model, and without raw items
     that only other agents can decrypt.
     """

@@ -115,8 +115,9 @@ class Pool:
         await self.release(transport, finished=True)
 
     async def acquire(self) -> ThreadTransport:
-        """Opens a channel on the least busy process and returns its transport; waits until a process is free if
-        none is. Raises `Fault` if too many turns wait, the server is stopping, or no process can be started.
+        """Opens a channel (for one thread) on the least busy process and returns its transport; waits until a
+        process is free if none is. Raises `Fault` if too many turns wait, the server is stopping, or no process can
+        be started.
         """
         if self._closed:
             raise Fault(STOPPING)
@@ -150,7 +151,7 @@ class Pool:
 
     @property
     def processes(self) -> list[AppServerProcess]:
-        """The processes that have started."""
+        """The processes that are started and still run, also those that get no further turns."""
         return [each.process for each in self._entries.values() if each.state is not ProcessState.STARTING]
 
     def readiness_failure(self) -> Failure | None:

@@ -106,9 +106,9 @@ def _places(context: AgentContext) -> CodexPlaces:
 
 
 def lite_form(settings: Settings) -> bool | None:
-    """Returns the value of `use_responses_lite` for the models of plain-model turns, which decides in which form
-    Codex sends its requests to the provider: the setting `codex_lite`. None keeps the value of each model in
-    Codex's own catalog.
+    """Returns the value of `use_responses_lite` for the models of plain-model turns (turns without Codex's own
+    prompt and tools). It decides in which form Codex sends its requests to the provider. The value is the setting
+    `codex_lite`; None keeps the value of each model in Codex's own catalog.
 
     The lite form always has `parallel_tool_calls: false`. So if the setting is missing and parallel calls are
     switched on, the value is False.

@@ -1,9 +1,10 @@
 """The dialect of `codex exec --json`: converts a turn's output lines to events, and the turn to the prompt on
 stdin.
 
-Each line describes a whole item: there are no deltas and no requests, and nothing is written after the prompt. A
-table maps each type of line, and each type of item, to its handler; unknown types are ignored, since later releases
-have more. Source: recordings of releases 0.163 and 0.169 (`tests/golden/recordings/exec`).
+Each line describes a whole item: there are no deltas and no requests, and nothing is written after the prompt.
+Commands, file changes, MCP calls, web searches and plans become `Activity` items. A table maps each type of line,
+and each type of item, to its handler; unknown types are ignored, since later releases have more. Source: recordings
+of releases 0.163 and 0.169 (`tests/golden/recordings/exec`).
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ READING_PROMPT: Final = "Reading "
 
 
 class CodexExec:
-    """One turn of a `codex exec` process, as a `Dialect`. Its private methods append events to `out`."""
+    """One turn of a `codex exec` process (the child), as a `Dialect`. Its methods return a `Step`: events, and
+    bytes to write to the child. Its private methods append events to `out`.
+    """
 
     def __init__(self) -> None:
         self._model = ""

@@ -49,8 +49,8 @@ def exec_argv(
     """Returns the argument vector for a turn. `pairs` are keys and TOML values for ``-c``; `images` and `schema`
     are the paths of the turn's files. `schema` is None if the turn has no output schema.
 
-    A plain-model turn runs read-only. A turn with `permissions` uses that permission profile, which `pairs` must
-    define, instead of a sandbox.
+    A plain-model turn (without Codex's own prompt and tools) runs read-only. A turn with `permissions` uses that
+    permission profile, which `pairs` must define, instead of a sandbox.
     """
     argv = [program, "exec"]
     for path in images:

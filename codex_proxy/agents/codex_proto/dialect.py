@@ -60,8 +60,9 @@ TURN_END_EVENTS = frozenset({"task_complete", "turn_aborted", "error"})
 
 
 class CodexProto:
-    """One turn of a `codex proto` process, as a `Dialect`. `extended`: whether the child is the fake agent, which
-    accepts more fields. The private methods append events to `out`.
+    """One turn of a `codex proto` process (the child), as a `Dialect`. Its methods return a `Step`: events, and
+    bytes to write to the child. `extended`: whether the child is the fake agent, which accepts more fields. The
+    private methods append events to `out`.
     """
 
     def __init__(self, *, extended: bool = False) -> None:

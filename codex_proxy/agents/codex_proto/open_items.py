@@ -1,7 +1,7 @@
 """The items that the model is writing at the moment: messages, reasoning, and calls of the client's tools.
 
-`codex proto` gives messages and reasoning no ids, so they get ids here (`m0`, `r0`; calls are `c0`). The methods
-append the events of an item (start, deltas, end) to the list `out`.
+`codex proto` (the child) gives messages and reasoning no ids, so they get ids here (`m0`, `r0`; calls are `c0`).
+The methods append the events of an item (start, deltas, end) to the list `out`.
 """
 
 from __future__ import annotations

@@ -115,8 +115,8 @@ class UpstreamAgent:
         prevent the start.
         """
         await self._client.start()
-        await self._look()
-        self._watch = asyncio.get_running_loop().create_task(self._look_again())
+        await self._refresh_models()
+        self._watch = asyncio.get_running_loop().create_task(self._refresh_models_at_intervals())
 
     async def open(self, turn: Turn) -> AgentSession:
         """Returns a session, which sends its first request when it begins. Raises `Fault` if the request has come
@@ -204,24 +204,24 @@ class UpstreamAgent:
             for model in found
         )
 
-    async def _look_again(self) -> None:
+    async def _refresh_models_at_intervals(self) -> None:
         while True:
             usual = self._upstream.health_interval or MODELS_SECONDS
             await asyncio.sleep(usual if self._trouble is None else min(usual, RETRY_SECONDS))
-            await self._look()
+            await self._refresh_models()
 
-    async def _look(self) -> None:
+    async def _refresh_models(self) -> None:
         """Requests the list of models, stores the models and the failure, and logs a change between working and
         failing. A server without such a list counts as working.
         """
         before = self._trouble
-        self._trouble = await self._asked_for_models()
+        self._trouble = await self._request_models()
         if self._trouble is not None and before is None:
             log.warning("upstream_trouble", **self._upstream.log_fields, reason=self._trouble.message)
         elif self._trouble is None and before is not None:
             log.info("upstream_is_back", **self._upstream.log_fields)
 
-    async def _asked_for_models(self) -> Failure | None:
+    async def _request_models(self) -> Failure | None:
         if self._upstream.clients_key:
             return None  # only clients have a key to ask with
         try:
@@ -248,6 +248,6 @@ async def request_models_once(
     agent = UpstreamAgent(upstream, clock, OpenAIChat)
     await agent._client.start()
     try:
-        return await agent._asked_for_models(), agent.models()
+        return await agent._request_models(), agent.models()
     finally:
         await agent.close()

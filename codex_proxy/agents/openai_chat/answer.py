@@ -146,7 +146,9 @@ class Answer:
         if len(self.annotations) > self._told_annotations and "message" in self._open:
             new = self.annotations[self._told_annotations :]
             self._told_annotations = len(self.annotations)
-            out += [AnnotationAdded(self.message_id, encoded(form)) for form in map(_flat, new) if form]
+            out += [
+                AnnotationAdded(self.message_id, encoded(form)) for form in map(_flat_annotation, new) if form
+            ]
         calls = delta.get("tool_calls")
         for each in calls if isinstance(calls, list) else ():
             self._add_call(self.calls.feed(each), out)
@@ -227,7 +229,7 @@ class Answer:
             out.append(ItemEnded(id))
 
 
-def _flat(annotation: Any) -> dict[str, Any] | None:
+def _flat_annotation(annotation: Any) -> dict[str, Any] | None:
     """Converts an annotation of Chat Completions, like `{"type": "url_citation", "url_citation": {...}}`, to the
     form of the Responses API, in which the inner fields are beside `type`. Returns other objects unchanged, and
     None if it is not an object.

@@ -251,14 +251,14 @@ class Exchange:
     def _set_timer(self, seconds: float) -> None:
         self._deadline = deadline = self._loop.time() + seconds
         if self._check is None or deadline < self._check.when():
-            self._look_at(deadline)
+            self._check_at(deadline)
 
-    def _look_at(self, when: float) -> None:
+    def _check_at(self, when: float) -> None:
         if self._check is not None:
             self._check.cancel()
-        self._check = self._loop.call_at(when, self._look)
+        self._check = self._loop.call_at(when, self._check_deadline)
 
-    def _look(self) -> None:
+    def _check_deadline(self) -> None:
         """Handles the timer: cancels the read if its deadline has passed; otherwise sets the timer to the deadline,
         which reads have moved.
         """
@@ -266,7 +266,7 @@ class Exchange:
         if self._deadline <= self._loop.time():
             self._timer.reschedule(self._deadline)
         elif self._deadline < math.inf:
-            self._look_at(self._deadline)
+            self._check_at(self._deadline)
 
     def _late(self) -> Failure:
         limits = self._timeouts

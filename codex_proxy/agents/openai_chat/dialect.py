@@ -54,8 +54,8 @@ calls."""
 
 
 class OpenAIChat(UpstreamTurn[Answer]):
-    """The `Dialect` of Chat Completions servers, for one turn. The base class sends the requests and reads the
-    answers.
+    """The `Dialect` of Chat Completions servers, for one turn. Its methods return a `Step`: events, and the body of
+    the next request (empty for none). The base class sends the requests and reads the answers.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class OpenAIChat(UpstreamTurn[Answer]):
         self._turn = msgspec.structs.replace(
             without_content(turn), tools=tools, output_schema=turn.output_schema
         )
-        return Step([TurnStarted(model=self._model)], self._ask())
+        return Step([TurnStarted(model=self._model)], self._next_request())
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
         """Adds the output of the call `ask_id` to the conversation. When no call of the last answer lacks an output
@@ -109,7 +109,7 @@ class OpenAIChat(UpstreamTurn[Answer]):
             return NOTHING
         self._asked.remove(ask_id)
         output = self._put_output(ask_id, reply.parts)
-        return Step([output], b"" if self._asked else self._ask())
+        return Step([output], b"" if self._asked else self._next_request())
 
     # --- one exchange -----------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class OpenAIChat(UpstreamTurn[Answer]):
         ends = not calls or (self._ends_with_calls and all(call.item_id for call in calls))
         if not ends:
             self._ends_with_calls = False  # what the client does not see is remembered with its calls
-            self._hold(answer, calls, out)
+            self._request_outputs(answer, calls, out)
         out.append(StepCompleted(answer.usage))
         if ends:
             self._ended = True
@@ -196,10 +196,10 @@ class OpenAIChat(UpstreamTurn[Answer]):
                 )
             )
 
-    def _hold(self, answer: Answer, calls: Sequence[Call], out: list[Event]) -> None:
-        """Adds the calls of `answer` to the conversation, and to `out`: first their raw items, then the requests
-        for their outputs, for which the turn waits. An invalid call gets an error text as its output at once. If
-        all calls are invalid, the next request is prepared.
+    def _request_outputs(self, answer: Answer, calls: Sequence[Call], out: list[Event]) -> None:
+        """Adds the calls of `answer` to the conversation, and to `out`: first as raw items (Responses items that
+        later requests contain), then as requests for their outputs, for which the turn waits. An invalid call gets
+        an error text as its output at once. If all calls are invalid, the next request is prepared.
         """
         asks: list[Event] = []
         if self._reasoning_back and answer.reasoning:
@@ -223,7 +223,7 @@ class OpenAIChat(UpstreamTurn[Answer]):
                 )
             )
         for ask in [ask for ask in asks if isinstance(ask, ToolCallRequested)]:
-            wrong = None if ask.item_reported else self._wrong_with(ask.name, ask.kind, ask.arguments)
+            wrong = None if ask.item_reported else self._fault_in_call(ask.name, ask.kind, ask.arguments)
             if wrong is None:
                 self._asked.add(ask.ask_id)
                 continue
@@ -232,7 +232,7 @@ class OpenAIChat(UpstreamTurn[Answer]):
             out += [Notice(code, ask.name), self._put_output(ask.call_id, (TextPart(text),))]
         out += asks
         if not asks:
-            self._writes = self._ask()
+            self._writes = self._next_request()
 
 
 def _wire_output(parts: Sequence[Part]) -> Any:

@@ -36,8 +36,9 @@ _REFUSING: Final = frozenset({400, 422, 500})
 
 
 class Forwarding:
-    """A `Dialect` for one turn that forwards the client's request. It sends one request, or two if the upstream
-    refuses the option `stream_options`, which asks for usage.
+    """A `Dialect` for one turn that forwards the client's request. Its methods return a `Step`: events, and the
+    body of the next request (empty for none). It sends one request, or two if the upstream refuses the option
+    `stream_options`, which asks for usage.
     """
 
     def __init__(

@@ -95,7 +95,7 @@ class PassThrough:
         block = chunk if whole else self._block(chunk)
         if not block:
             return b""
-        return block if self._goes_by(block) else b"".join(self._observed(block))
+        return block if self._needs_no_decoding(block) else b"".join(self._observed(block))
 
     def close(self) -> bytes:
         """Ends the body. Returns the last bytes to send to the client."""
@@ -115,7 +115,7 @@ class PassThrough:
         bytes: `[DONE]`, or the JSON object of the whole answer.
         """
         self.done = True
-        return b"".join(self._passed(DONE, begins=True)) if self._stream else self._folded()
+        return b"".join(self._passed(DONE, begins=True)) if self._stream else self._whole_answer()
 
     def _recognise(self, chunk: bytes) -> bool:
         first = chunk.lstrip(_SPACE)[:1]
@@ -128,7 +128,7 @@ class PassThrough:
             return False
         return True
 
-    def _goes_by(self, block: bytes) -> bool:
+    def _needs_no_decoding(self, block: bytes) -> bool:
         """Returns whether a block of whole events can be passed on without being decoded, because all its events
         are plain deltas. Counts them in `deltas` if so.
         """
@@ -193,7 +193,7 @@ class PassThrough:
                 return
             event = block[start : blank.end()]
             # The first block and the last one may have many plain deltas beside the events that matter.
-            if self._goes_by(event):
+            if self._needs_no_decoding(event):
                 yield event
             else:
                 split = blank.start() + 1 - start
@@ -218,7 +218,7 @@ class PassThrough:
         whole = b"\n".join(data)
         if whole == b"[DONE]":
             self.done = True
-            last = (lines + blank if blank else DONE) if self._stream else self._folded()
+            last = (lines + blank if blank else DONE) if self._stream else self._whole_answer()
             yield from self._passed(last, begins=True)
             return
         event = decoded_event(whole, "error" if name == b"error" else "chunk")
@@ -232,11 +232,9 @@ class PassThrough:
             self._keep(event.value, len(whole))
         elif changed is None:
             as_it_is = lines + blank if blank else lines.rstrip(b"\r\n") + b"\n\n"
-            yield from self._passed(as_it_is, begins=_says_something(event.value))
+            yield from self._passed(as_it_is, begins=_has_content(event.value))
         elif changed:
-            yield from self._passed(
-                b"data: " + encoded(changed) + b"\n\n", begins=_says_something(event.value)
-            )
+            yield from self._passed(b"data: " + encoded(changed) + b"\n\n", begins=_has_content(event.value))
 
     def _passed(self, data: bytes, *, begins: bool) -> Iterator[bytes]:
         """Yields the events that were held back, then `data`; before the first content, holds `data` back and
@@ -275,7 +273,7 @@ class PassThrough:
             self._chunks.clear()
             self.fault = StreamEvent("too_long")
 
-    def _folded(self) -> bytes:
+    def _whole_answer(self) -> bytes:
         """Returns the JSON object of the whole answer, combined from the chunks of the stream."""
         answer = whole_of(self._chunks)
         if self._model_shown is not None:
@@ -318,7 +316,7 @@ class PassThrough:
         return _with_model(body, self._model_shown)
 
 
-def _says_something(chunk: dict[str, Any]) -> bool:
+def _has_content(chunk: dict[str, Any]) -> bool:
     """Returns whether a chunk contains more than the role, with which a stream begins."""
     choices = chunk.get("choices")
     for choice in choices if isinstance(choices, list) else ():

@@ -32,8 +32,8 @@ A = TypeVar("A")
 
 
 class UpstreamTurn(ABC, Generic[A]):
-    """The base class of dialects that send HTTP requests. The `writes` of each step are the body of one request.
-    `A` is the type of the object that collects an answer.
+    """The base class of dialects that send HTTP requests. Their methods return a `Step`: events, and the body of
+    the next request (empty for none). `A` is the type of the object that collects an answer.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class UpstreamTurn(ABC, Generic[A]):
 
     # --- one exchange -----------------------------------------------------------------------------
 
-    def _ask(self) -> bytes:
+    def _next_request(self) -> bytes:
         """Prepares for the next answer, and returns the body of the request for it."""
         self._answer = self._new_answer()
         self._reader = self._error = None
@@ -164,7 +164,7 @@ class UpstreamTurn(ABC, Generic[A]):
         field = self._refused_field(head.status, body)
         if field is not None:
             self._refused.add(field)
-            self._writes = self._ask()
+            self._writes = self._next_request()
         else:
             out += self._failed(self._errors.of_response(head.status, head.headers, body, self._now()))
 
@@ -176,9 +176,9 @@ class UpstreamTurn(ABC, Generic[A]):
             self._spent = usage if self._spent is None else self._spent + usage
             out.append(UsageReported(self._spent, "provider"))
 
-    def _wrong_with(self, name: str, kind: str, arguments: str) -> tuple[str, str] | None:
-        """Returns what is invalid about a call: the code of a notice, and an error text for the model. None if it
-        is valid.
+    def _fault_in_call(self, name: str, kind: str, arguments: str) -> tuple[str, str] | None:
+        """Returns what is invalid about a call: the code of a `Notice`, and an error text for the model. None if
+        the call is valid.
         """
         if all(tool.name != name for tool in self._turn.tools):
             return (

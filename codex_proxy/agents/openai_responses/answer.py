@@ -187,9 +187,9 @@ class Answer:
         if id in self._done or id in self._begun:
             return
         self._begun[id] = (item, [])
-        self._report(item, id, out)
+        self._open_call(item, id, out)
 
-    def _report(self, item: Mapping[str, Any], id: str, out: list[Event]) -> None:
+    def _open_call(self, item: Mapping[str, Any], id: str, out: list[Event]) -> None:
         """Adds the event that opens a call's item, once, if calls of the tool are streamed and the call's name and
         id are known.
         """
@@ -204,8 +204,8 @@ class Answer:
             out.append(ItemStarted(ToolCall(id, call_id, name, kind)))
 
     def _item(self, item: dict[str, Any], id: str, out: list[Event]) -> None:
-        """Handles a complete output item: adds the contents that no delta had, and the raw item for later requests.
-        An item that is already complete is ignored.
+        """Handles a complete output item: adds the contents that no delta had, and the item itself as a `RawItem`,
+        which later requests contain. An item that is already complete is ignored.
         """
         if id in self._done:
             return
@@ -240,8 +240,8 @@ class Answer:
         out.append(ItemEnded(id))
 
     def _call(self, item: dict[str, Any], id: str, out: list[Event]) -> None:
-        """Adds a complete call. Fields that are missing in `item` are taken from the item as it began, and from the
-        pieces of its text.
+        """Handles a complete call: stores it in `calls`, and ends its item if events have opened one. Fields that
+        are missing in `item` are taken from the item as it began, and from the pieces of its text.
         """
         begun, pieces = self._begun.pop(id, ({}, []))
         name, call_id = (
@@ -260,7 +260,7 @@ class Answer:
         text = encoded(given).decode() if isinstance(given, dict) else given if isinstance(given, str) else ""
         text = text or "".join(pieces) or ("" if kind == "custom" else "{}")
         item[_TEXTS[kind]] = text
-        self._report(item, id, out)
+        self._open_call(item, id, out)
         told = id in self._told
         if told:
             cut = item.get("status") == "incomplete"

@@ -54,8 +54,8 @@ _CUT: Final = {
 
 
 class OpenAIResponses(UpstreamTurn[Answer]):
-    """The `Dialect` of servers of the Responses API, for one turn. The base class sends the requests and reads the
-    answers.
+    """The `Dialect` of servers with the Responses API, for one turn. Its methods return a `Step`: events, and the
+    body of the next request (empty for none). The base class sends the requests and reads the answers.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class OpenAIResponses(UpstreamTurn[Answer]):
             for tool in turn.tools
             if turn.parallel_tool_calls and not tool.strict and tool.mcp is None
         )
-        return Step([TurnStarted(model=self._model)], self._ask())
+        return Step([TurnStarted(model=self._model)], self._next_request())
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
         """Adds the output of the call `ask_id` to the conversation. When no call of the last answer lacks an output
@@ -98,7 +98,7 @@ class OpenAIResponses(UpstreamTurn[Answer]):
         if ask_id not in self._asked or not isinstance(reply, ToolReply) or self._ended:
             return NOTHING
         output = self._put_output(self._asked.pop(ask_id), reply)
-        return Step([output], b"" if self._asked else self._ask())
+        return Step([output], b"" if self._asked else self._next_request())
 
     # --- one exchange -----------------------------------------------------------------------------
 
@@ -150,13 +150,13 @@ class OpenAIResponses(UpstreamTurn[Answer]):
         stop = _CUT.get(answer.reason, Stop.LENGTH) if answer.status == "incomplete" else Stop.STOP
         calls = answer.calls if stop is Stop.STOP else []
         if calls:
-            self._hold(calls, out)
+            self._request_outputs(calls, out)
         out.append(StepCompleted(answer.usage))
         if not calls:
             self._ended = True
             out.append(TurnEnded(stop, "provider"))
 
-    def _hold(self, calls: Sequence[Call], out: list[Event]) -> None:
+    def _request_outputs(self, calls: Sequence[Call], out: list[Event]) -> None:
         """Requests the output of each call by an event; the turn then waits for the outputs. An invalid call gets
         an error text as its output at once. If all calls are invalid, the next request is prepared.
         """
@@ -165,7 +165,7 @@ class OpenAIResponses(UpstreamTurn[Answer]):
             if made.kind == "function" and made.name in self._custom:  # it travelled as a function
                 call = msgspec.structs.replace(made, kind="custom", text=custom_input(made.text))
             item_reported = bool(call.item_id)
-            wrong = None if item_reported else self._wrong_with(call.name, call.kind, call.text)
+            wrong = None if item_reported else self._fault_in_call(call.name, call.kind, call.text)
             if wrong is None:
                 self._asked[call.call_id] = call
                 id = call.call_id
@@ -177,7 +177,7 @@ class OpenAIResponses(UpstreamTurn[Answer]):
             else:
                 out += [Notice(wrong[0], call.name), self._put_output(call, ToolReply((TextPart(wrong[1]),)))]
         if not self._asked:
-            self._writes = self._ask()
+            self._writes = self._next_request()
 
 
 def _is_error(event: dict[str, Any]) -> bool:

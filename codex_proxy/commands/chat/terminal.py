@@ -97,9 +97,9 @@ class Chat:
             if line == "/quit":
                 return 0
             if line:
-                self._take(line)
+                self._handle_line(line)
 
-    def _take(self, line: str) -> None:
+    def _handle_line(self, line: str) -> None:
         """Handles one line. An error is shown, and the chat continues."""
         try:
             if line.startswith("/"):

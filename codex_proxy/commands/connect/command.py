@@ -39,14 +39,14 @@ def write(file: Path, text: str) -> Path | None:
     """
     target = Path(os.path.realpath(file))
     make_folder(target.parent)
-    backup = _kept(target) if target.exists() else None
+    backup = _make_backup(target) if target.exists() else None
     mode = target.stat().st_mode & 0o777 if backup else FILE_MODE
     with replacing(target, mode=mode) as out:
         out.write(text.encode())
     return backup
 
 
-def _kept(file: Path) -> Path:
+def _make_backup(file: Path) -> Path:
     """Copies the file to a new name in the same folder, and returns the path of the copy."""
     number = 0
     while True:
