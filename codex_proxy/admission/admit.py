@@ -129,7 +129,7 @@ class Admission:
         if not (client.allows_some_effort(turn.model) if any_effort else client.allows(turn)):
             raise model_not_allowed(model)
         self._check_mcp(mcp, turn, client)
-        turn = self._as_served(turn, client)
+        turn = self._in_served_mode(turn, client)
         self._check_capabilities(turn, fields)
         if turn.tools or turn.output_schema is not None:
             await check_schemas(self._checks, turn, answer=fields.output_schema, tool=fields.tool_schema)
@@ -160,7 +160,7 @@ class Admission:
         )
         choice = choice_with(turn.tool_choice, request.choices, found.tools)
         turn = with_server_tools(turn, found, steps=self._tools.steps, calls=request.max_calls)
-        turn = self._as_served(msgspec.structs.replace(turn, tool_choice=choice), client)
+        turn = self._in_served_mode(msgspec.structs.replace(turn, tool_choice=choice), client)
         self._check_capabilities(turn, fields)
         offered = {tool.name for tool in turn.tools}
         for call, _ in approved_calls(turn):
@@ -180,10 +180,10 @@ class Admission:
         if not client.mcp:
             raise mcp_not_allowed(offers[0].param)
 
-    def _as_served(self, turn: Turn, client: Client) -> Turn:
-        """Returns the turn in a mode that the agent has. A plain-model turn with tools becomes a read-only agent
-        turn if the agent can call a client's tools only in agent turns. It stays as it is if the client may have no
-        agent turns.
+    def _in_served_mode(self, turn: Turn, client: Client) -> Turn:
+        """Returns the turn in a mode that the agent has: a plain-model turn with tools becomes a read-only agent
+        turn if the agent can call a client's tools only in agent turns. Returns the turn unchanged if the client
+        may have no agent turns.
         """
         able = serving(self._agent, turn.model).capabilities
         if turn.mode == "agent" or not turn.tools or "plain_model" in able or "client_tools" not in able:

@@ -34,7 +34,10 @@ class Keys(Protocol):
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """A client of the server: its name, its settings for each API, and its limits."""
+    """A client of the server: its name, its settings for each API, and its limits. `rpm` and `concurrency` limit
+    its requests (0: no limit); `models` and `catalog` the models that it may use; `mcp` is False if its turns get
+    no tools of MCP servers.
+    """
 
     name: str
     """The owner of what the client stores: the name of its key, or `local` where no keys are required."""

@@ -176,7 +176,9 @@ class ImageFetcher:
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """One entry of the operator's list of allowed hosts."""
+    """One entry of the operator's list of allowed hosts. With `below` it allows the subdomains of `host`, else
+    `host` itself.
+    """
 
     scheme: str
     host: str

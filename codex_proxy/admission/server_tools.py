@@ -23,7 +23,8 @@ from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer
 
 class ServerTools(msgspec.Struct, frozen=True):
     """The tools of MCP servers for one turn: of the servers that the request names (`tools`), and of the operator's
-    (`operators`).
+    (`operators`). `lists` are events with the items that list the former for the client (`mcp_list_tools`);
+    `runner` runs calls.
     """
 
     tools: tuple[Tool, ...] = ()
@@ -37,7 +38,9 @@ class ServerTools(msgspec.Struct, frozen=True):
 
 
 class McpRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request contains about MCP servers: the servers, its tool choice, and a limit on calls."""
+    """What a request contains about MCP servers: the servers (`offers`), their tool lists if the client has sent
+    these back (`known`), the tools that `tool_choice` names (`choices`), and the limit on calls.
+    """
 
     offers: tuple[McpOffer, ...] = ()
     """The MCP servers that the request names, whose tools this server runs."""

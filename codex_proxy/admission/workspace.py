@@ -19,7 +19,8 @@ from codex_proxy.core.turn import Turn
 
 class Workspace(msgspec.Struct, frozen=True):
     """The folders in which a client's turns may work: the default one (`folder`), and all that lie in one of the
-    `roots`, whose paths are resolved.
+    `roots`, whose paths are resolved. `protected` are paths that no turn may be able to write to; with
+    `confine_reads` its commands must not read what the server stores.
     """
 
     folder: str

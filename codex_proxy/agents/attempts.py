@@ -45,7 +45,8 @@ limit or an invalid key does not count."""
 
 class UpstreamTarget(msgspec.Struct, frozen=True):
     """One upstream for a turn: its name, its own name for the turn's `model`, and how many times a failed attempt
-    at it is repeated (`retries`).
+    at it is repeated (`retries`). If it answers with a `Retry-After` of more than `max_retry_after` seconds, the
+    attempt is not repeated.
     """
 
     name: str

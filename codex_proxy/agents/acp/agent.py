@@ -75,8 +75,9 @@ class ProcessScope(msgspec.Struct, frozen=True):
 
 
 class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
-    """How the agent's program is started: its preset, the command, the folder of the first process, and what
-    confines the process.
+    """How the agent's program is started: its preset, the command, and the folder and sandbox of the first process.
+    `confinement` is the mechanism with which this server confines the process, None for none; `unconfined`: the
+    operator lets the agent act without permission.
     """
 
     preset: AcpPreset
@@ -322,10 +323,10 @@ class AcpAgent:
             process.kill()
             raise
         process.on_change = self._tidy
-        self._take_in(slot, process)
+        self._store_answers(slot, process)
         return process
 
-    def _take_in(self, slot: _Slot, process: AcpProcess) -> None:
+    def _store_answers(self, slot: _Slot, process: AcpProcess) -> None:
         """Stores what a new process declared, and the models and modes that its probe session listed. If the probe
         session could not be opened, stores the failure in `slot`.
         """

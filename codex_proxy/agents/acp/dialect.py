@@ -181,7 +181,7 @@ class AcpTurn:
         self._reopening, self.session = True, thread
         method = self._program.reopening
         if self._ahead:
-            self._expect(self._unused_opened)
+            self._expect(self._close_unused)
         if not method:
             self._fail(SESSION_LOST)
             return self._take_step()
@@ -295,7 +295,7 @@ class AcpTurn:
         self._handlers[id] = on_answer
         return id
 
-    def _unused_opened(self, message: Message) -> None:
+    def _close_unused(self, message: Message) -> None:
         """Handles the answer to `session/new` of a session that was opened ahead: closes that session, because the
         turn continues an earlier one."""
         session = message.result.get("sessionId") if isinstance(message.result, dict) else None
@@ -318,7 +318,7 @@ class AcpTurn:
         if failure is not None:
             self._fail(failure)
             return
-        self._go_on_opening()
+        self._continue_setup()
 
     def _plan_setup(self, result: object) -> Failure | None:
         """Stores in `_setup` the requests that set the mode, model and effort of the session. `result` is the
@@ -361,7 +361,7 @@ class AcpTurn:
         assert self._turn is not None
         return unknown_model(self._turn.model, self._program.preset)
 
-    def _go_on_opening(self) -> None:
+    def _continue_setup(self) -> None:
         """Sends the next request that sets up the session. If there are no more, sends the prompt; if the agent has
         not listed the client's tools yet, waits for that first."""
         if self._setup:
@@ -378,7 +378,7 @@ class AcpTurn:
         if message.error is not None:
             self._fail(on_refusal(message.error))
         else:
-            self._go_on_opening()
+            self._continue_setup()
 
     def _send_prompt(self, blocks: list[dict[str, Any]]) -> None:
         self._change(TurnChange.PROMPTED)
@@ -391,7 +391,7 @@ class AcpTurn:
         self._reader.read(update)
         if self._reader.calls_model_again:
             self._usage.add_model_call()
-        if self._settled and not self._waiting and self._are_all_called():
+        if self._settled and not self._waiting and self._all_calls_arrived():
             self._ask_client()
         usage = self._usage.read_update(update.meta)
         if usage is not None:
@@ -478,7 +478,7 @@ class AcpTurn:
                 self._settled = False
             case ToolCalled():
                 self._writes.append(tool_output(message.key, call_result((), success=False)))
-            case ToolsSettled() if not self._waiting and (message.last or self._are_all_called()):
+            case ToolsSettled() if not self._waiting and (message.last or self._all_calls_arrived()):
                 self._ask_client()
             case ToolsSettled():
                 self._settled = True
@@ -492,9 +492,9 @@ class AcpTurn:
         if not message.in_time:
             self._events.append(Notice("tools_not_listed"))
         if self._state is TurnState.OPENING and self.session and not self._handlers:
-            self._go_on_opening()
+            self._continue_setup()
 
-    def _are_all_called(self) -> bool:
+    def _all_calls_arrived(self) -> bool:
         """Returns whether as many calls have arrived at the tool server as the agent has reported in its updates.
         If so, no further call of this step, and no text that comes before the calls, can arrive."""
         called, reported = len(self._new_calls), self._reader.open_client_calls

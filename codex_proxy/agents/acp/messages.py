@@ -1,5 +1,6 @@
 """The messages of the Agent Client Protocol, version 1: JSON-RPC 2.0, one JSON object per line; both sides send
-requests.
+requests. Also the events of the tool server, the MCP server at which the agent calls the client's tools; a dialect
+reads both.
 
 Agents differ in which fields they leave out and in what a field contains, so most fields are decoded as plain JSON
 values. Source: npm @agentclientprotocol/sdk 2.4.0 `schema/v1/schema.json`, and recordings of eight agents.
@@ -173,7 +174,7 @@ def request_id(channel: int, number: int) -> int:
 
 def channel_of(id: object) -> int | None:
     """Returns the channel of the request to which the agent responds, given the `id` in its response. Returns None
-    if the id has not the form of `request_id`'s.
+    if the id is not an integer from 0 on, as those that `request_id` returns are.
     """
     if isinstance(id, bool) or not isinstance(id, int) or id < 0:
         return None

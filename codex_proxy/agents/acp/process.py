@@ -36,7 +36,8 @@ RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it
 
 class AcpProcess:
     """A process that serves many sessions at once, each on a channel of its `connection`. Call `start` and `probe`,
-    then `open_channel` for each session.
+    then `open_channel` for each session. When no turn is running, it opens one session ahead, so that the next turn
+    need not wait for it; that turn gets the session by `take_ahead`.
     """
 
     def __init__(self, error_log: str = "") -> None:
@@ -142,9 +143,9 @@ class AcpProcess:
             self._child.clear_stderr()
 
     def take_ahead(self, folder: str) -> int | None:
-        """Gives the session that was opened ahead in this folder to a turn, which must have no tools and no system
-        prompt. Returns its channel; None if there is no such session. Its `session/new` was sent already, and
-        perhaps answered.
+        """Assigns the session that was opened ahead in this folder to a turn, which must have no tools and no
+        system prompt, and returns its channel; None if there is no such session. Its `session/new` was already
+        sent, and perhaps answered.
         """
         channel = self.connection.ahead
         if channel is None or folder != self._folder:

@@ -27,8 +27,9 @@ the agent has its own and asks before it uses them."""
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """The properties that an agent declared in its answer to `initialize`. A flag is False, and a text empty, if it
-    declared none.
+    """The properties that an agent declared in its answer to `initialize`, such as whether it accepts images, and
+    whether it can close sessions and open closed ones again (`session/resume`, `session/load`). A flag is False,
+    and a text empty, if the agent declared nothing about it.
     """
 
     name: str = ""
@@ -72,7 +73,10 @@ def declared_in(result: object) -> Declared:
 
 
 class Program(msgspec.Struct, frozen=True):
-    """The facts about an agent program: its preset, what it declared, and the operator's settings about its rights."""
+    """The facts about an agent program: its preset, and what it declared. `unconfined`: the operator lets the agent
+    act without permission in the sandbox `danger-full-access`. `confined`: this server confines its process to the
+    turn's sandbox.
+    """
 
     preset: AcpPreset
     declared: Declared = Declared()

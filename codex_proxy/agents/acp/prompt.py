@@ -18,7 +18,7 @@ from codex_proxy.core.items import HistoryItem, HistoryMessage, ImagePart, Part,
 
 class Prompt(msgspec.Struct, frozen=True):
     """A prompt: its content blocks, and the system prompt of the session, which only the first prompt of a session
-    has.
+    has. `flattened`: the history is in one text, with the roles of its messages as labels.
     """
 
     blocks: list[dict[str, Any]]

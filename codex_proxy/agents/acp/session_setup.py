@@ -23,7 +23,10 @@ UNNAMED_MODEL: Final = "default"
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A setting of a session that has one of several values, and the request that sets it."""
+    """A setting of a session that has one of several values. A request with the method `method` sets it; the
+    parameter `key` is the value, and `option` the id of the option if the method needs one. `names` are display
+    names for the values.
+    """
 
     method: str
     """The method of the request that sets a value."""

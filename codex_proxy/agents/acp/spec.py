@@ -128,8 +128,8 @@ def _state_folders(launch: AcpLaunch, context: AgentContext) -> tuple[str, ...]:
 
 
 def _environment(preset: AcpPreset, context: AgentContext) -> dict[str, str]:
-    """Returns the program's environment variables: the usual ones of child processes, those that the preset passes
-    on and sets, and those in the setting `--agent-env`.
+    """Returns the program's environment variables: those that every child process gets, those that the preset
+    passes on or sets, and those in the setting `--agent-env`.
     """
     from codex_proxy.config import split_list
 

@@ -316,8 +316,8 @@ def _text_of(content: Any) -> str:
 
 
 def _merged(before: Update, call: Update) -> Update:
-    """Returns the call `before` with the fields that its update `call` has. `raw_input` is not replaced by an empty
-    one.
+    """Returns the call `before` with the fields that are set in its update `call` replaced. An empty `raw_input`
+    replaces nothing.
     """
     fields = {name: value for name in Update.__struct_fields__ if (value := getattr(call, name)) is not None}
     if isinstance(before.meta, dict) and isinstance(call.meta, dict):

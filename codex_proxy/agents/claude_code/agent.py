@@ -47,7 +47,10 @@ RECHECK_SECONDS: Final = 10.0
 
 
 class ClaudeProcesses(msgspec.Struct, frozen=True):
-    """How the processes are started, and how many are kept without a running turn."""
+    """How the processes are started, and how many are kept without a running turn (`kept`). `warm` is the kind of
+    process that is started before the first turn; `advice` is a sentence for the operator if a process cannot be
+    started.
+    """
 
     name: str
     version: str
@@ -127,8 +130,8 @@ class ClaudeCodeAgent:
     # --- processes ------------------------------------------------------------------------------
 
     def _take(self, key: LaunchKey) -> ClaudeTransport | None:
-        """Returns the waiting process if it was started with this key, still runs, and is not too old; it then
-        waits no more. Returns None otherwise.
+        """Returns the waiting process for a turn, if it was started with this key, still runs, and is not too old;
+        None otherwise. A process with this key no longer waits after that.
         """
         waits, transport = self._waiting.get(key.mode, (None, None))
         if transport is None or waits != key:

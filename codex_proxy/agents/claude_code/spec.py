@@ -95,9 +95,9 @@ def program_of(context: AgentContext) -> str:
 
 
 def claude_environment(context: AgentContext) -> dict[str, str]:
-    """Returns the environment variables of a `claude` process: the usual ones of child processes, those with the
-    address of its model provider and with its home, those that the operator passes on (keys only if named by the
-    operator), and `SWITCHES`.
+    """Returns the environment variables of a `claude` process: those that every child process gets, those with the
+    address of its model provider and with its home (`ALLOWED_NAMES`), those that the operator passes on (the only
+    ones that may have keys), and `SWITCHES`.
     """
     from codex_proxy.agents.claude_code.launch import ALLOWED_NAMES, SWITCHES
 

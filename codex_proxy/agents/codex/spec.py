@@ -59,7 +59,9 @@ def codex_program(context: AgentContext) -> str:
 
 
 class Protocol(msgspec.Struct, frozen=True):
-    """The protocol by which this server drives an installed Codex (`agent` is the agent for it), or why it cannot."""
+    """The protocol by which this server drives an installed Codex (`agent` is the name of the agent for it), or why
+    it cannot (`fault`).
+    """
 
     agent: Dialect
     check: BinaryCheck | None = None
@@ -104,8 +106,8 @@ async def protocol_of(
 
 
 async def speaks_proto(program: str, environment: Mapping[str, str]) -> bool:
-    """Returns whether the program has the command `codex proto`, which its help is asked for. (A release without
-    the command takes the word as a prompt.) False if the program cannot be run.
+    """Runs `codex proto --help`, and returns whether the program has the command `codex proto`. False if the
+    program cannot be run. (A release without the command would take the word as a prompt.)
     """
     from codex_proxy.agents.codex.program import output_of
 

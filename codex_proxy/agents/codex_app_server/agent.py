@@ -44,7 +44,7 @@ CLIENT_NAME = "codex_openai_proxy"
 
 class AppServerProcesses(msgspec.Struct, frozen=True):
     """How the processes for plain-model turns (`plain`) and for agent turns (`agent`) are started, and the
-    properties of the Codex program.
+    properties of the Codex program: its release, its models, and what its protocol lacks (`contract`).
     """
 
     name: str

@@ -40,11 +40,12 @@ class ProcessInfo(msgspec.Struct, frozen=True):
 
 
 class PoolLimits(msgspec.Struct, frozen=True):
-    """The limits of a pool.
+    """The limits of a pool. `max_age` is in seconds, `max_memory` in bytes.
 
     At least `min_processes` run; there are never more than `max_processes`, including those that drain. A process
-    with `busy_from` or more running turns counts as busy. If all are busy, another one is started before it is
-    needed. `max_age` is in seconds, `max_memory` in bytes.
+    with `busy_from` or more running turns counts as busy; if all are busy, another one is started before it is
+    needed. A process has at most `max_turns_running` turns, and is worn after `max_turns_served`. At most
+    `max_waiting` turns wait; further ones are refused.
     """
 
     min_processes: int = 1
