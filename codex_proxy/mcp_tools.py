@@ -1,6 +1,7 @@
-"""Implements `ToolSource` with MCP servers: those of the operator and those of requests.
+"""Implements `admission.server_tools.ToolSource`: lists and runs the tools of MCP servers, both those in the
+operator's file and those that requests name.
 
-It connects the MCP client with processes, runs and surfaces, so it may use every layer, as `app` does.
+The module connects the MCP client with processes, runs and surfaces, so it may import every layer, as `app` may.
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ from codex_proxy.workers.schema_checks import SchemaChecks
 
 
 class McpConfigError(Exception):
-    """The operator's file of MCP servers cannot be read. The text says what is wrong, and in which file."""
+    """The operator's file of MCP servers cannot be read, or a setting for MCP is invalid. The message has the file
+    or setting, and the reason.
+    """
 
 
 def configured_servers(settings: Settings, environ: Mapping[str, str]) -> dict[str, Definition]:
-    """Returns the servers in the file of PROXY_MCP_CONFIG, by name; none if that is not set. Raises
-    `McpConfigError` if the file cannot be read or is invalid.
+    """Returns the servers in the file that PROXY_MCP_CONFIG names, by server name; none if it is not set. `environ`
+    has the variables to which the file may refer. Raises `McpConfigError` if the file cannot be read or is invalid.
     """
     if settings.mcp_config is None:
         return {}
@@ -54,11 +57,12 @@ def configured_servers(settings: Settings, environ: Mapping[str, str]) -> dict[s
 
 
 class Programs:
-    """Starts MCP servers that are programs, under the warden, with the environment and limits of every child.
+    """Starts those MCP servers that are programs, as child processes that end with the proxy (`process.child`),
+    with the environment and limits of every child. It implements `mcp.interfaces.Spawn`.
 
-    They start in the folder of the configuration file, so that relative paths in it work. A folder for temporary
-    files would be unsafe: interpreters load files from the folder in which they start, and everybody can write
-    there.
+    A program starts in the folder of the operator's file, so that relative paths in the file work. A folder for
+    temporary files would be unsafe: interpreters load files from the folder in which they start, and everybody can
+    write there.
     """
 
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
@@ -67,8 +71,8 @@ class Programs:
         self._folder = (settings.mcp_config or Path()).expanduser().absolute().parent
 
     def command(self, argv: tuple[str, ...], env: Mapping[str, str], cwd: str | None) -> Command:
-        """Returns the command that starts a server. `env` is added to the environment of every server; `cwd` is its
-        folder, relative to the common one.
+        """Returns the command that starts the program `argv`. `env` is added to the environment of every child;
+        `cwd` is relative to the folder of the operator's file, None for that folder.
         """
         folder = str(self._folder / (cwd or ""))
         return Command(argv=argv, env={**self._environment, **env}, cwd=folder, limits=self._limits)
@@ -86,7 +90,9 @@ log = structlog.get_logger(__name__)
 
 
 class McpToolSource:
-    """Lists and runs the tools of all MCP servers of this proxy. Call `close` after the last turn."""
+    """Lists and runs the tools of all MCP servers: `servers` are those in the operator's file, `remote` those that
+    requests name. Call `close` after the last turn.
+    """
 
     def __init__(
         self,
@@ -105,15 +111,15 @@ class McpToolSource:
         self._checks = checks
 
     def check(self, asked: Sequence[McpOffer]) -> None:
-        """Raises `Fault` INVALID_REQUEST if one of the servers in the request (`asked`) may not be named by
-        requests.
-        """
+        """Raises `Fault` INVALID_REQUEST if the request may not use one of the servers that it names (`asked`)."""
         for offer in asked:
             self._remote.check(_named(offer), f"{offer.param}.server_url")
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
-        """Returns the tools for one turn. All servers are asked at the same time, with a time limit each.
-        `operators`: the operator's servers are asked, too.
+        """Returns the tools for one turn: those of the servers that the request names and, with `operators`, those
+        of the operator's servers. `owner` is the name of the request's API key. All servers are asked at the same
+        time, each with a time limit. A server that fails has no tools: an item for the client, or the log, has the
+        reason.
         """
         asked = request.offers
         has_operators = operators and bool(self._servers.labels)
@@ -132,12 +138,12 @@ class McpToolSource:
         return ServerTools(tools, await self._fitting(own), lists, _Runner(self, owner, named))
 
     async def _fitting(self, tools: Sequence[Tool], whose: str | None = None) -> tuple[Tool, ...]:
-        """Returns the tools that the agent accepts. A tool with an invalid schema is left out, because the agent
-        would refuse the whole turn.
+        """Returns the tools whose schemas the agent accepts. A tool with an invalid schema is left out and logged,
+        because the agent would refuse the whole turn.
 
-        `whose` is the server's name for the log; None: the name in the tool, which the operator has chosen.
+        `whose` is the server's name in the log. None for servers of the operator: then the log has their own names.
         """
-        wrong = await wrong_of(self._checks, [bytes(tool.parameters or b"") for tool in tools])
+        wrong = await schema_errors(self._checks, [bytes(tool.parameters or b"") for tool in tools])
         for tool, what in zip(tools, wrong, strict=True):
             if what is not None and tool.mcp is not None:
                 shown = {} if whose else {"tool": tool.mcp.name}
@@ -149,18 +155,21 @@ class McpToolSource:
     async def _listed(
         self, offer: McpOffer, owner: str, known: Mapping[str, tuple[ListedTool, ...]]
     ) -> tuple[Sequence[Event], Sequence[Tool]]:
-        """Returns the events of the item that lists a server's tools for the client, and the tools. A list in
-        `known` (by server label), which the client has sent back, is used without asking the server, and without
-        events. A server that fails has no tools; its item says why.
+        """Lists the tools of one server that a request names. Returns the events of the `mcp_list_tools` item for
+        the client, and the tools.
+
+        `known` has the lists that the client has sent back, by server label. If it has one for this server, that
+        list is used, the server is not asked, and there are no events. If the server fails, there are no tools, and
+        the item has the reason.
         """
         there = known.get(offer.server_label)
         if there is not None and _covers(there, offer):
-            return [], _asked_for(offer, [tool for tool in there if allows(offer, tool)])
+            return [], _offered_each(offer, [tool for tool in there if allows(offer, tool)])
         listing = await self._remote.tools(_named(offer), owner)
         listed = [_listed_tool(tool) for tool in listing.tools]
         tools = [tool for tool in listed if allows(offer, tool)]
         fault = next(iter(listing.faults), None)
-        return self._listing_events(offer, tools, fault), _asked_for(offer, tools)
+        return self._listing_events(offer, tools, fault), _offered_each(offer, tools)
 
     def _listing_events(
         self, offer: McpOffer, tools: Sequence[ListedTool], fault: McpFault | None
@@ -173,7 +182,9 @@ class McpToolSource:
         return [ItemStarted(McpTools(id, offer.server_label, wire)), ItemEnded(id)]
 
     async def call(self, server: NamedServer | str, owner: str, tool: str, arguments: str) -> McpResult:
-        """Runs a tool. `server` is a server that the request names, or the name of one of the operator's."""
+        """Runs a tool and logs the call. `server` is a server that the request names, or the name of one of the
+        operator's; `arguments` is JSON text. A call that fails returns a failed result.
+        """
         began = time.monotonic()
         if isinstance(server, str):
             result = await self._servers.call(server, tool, arguments, self._within)
@@ -192,13 +203,13 @@ class McpToolSource:
         return result
 
     async def close(self) -> None:
-        """Ends every server and every session."""
+        """Ends every server and every session, and waits for that."""
         await asyncio.gather(self._servers.close(), self._remote.close())
 
 
 class _Runner:
-    """Runs the tools of one request. If the request and the operator use the same name for a server, the request's
-    is used.
+    """Runs the calls of one turn's MCP tools. `named` are the servers that the request names, by label. If the
+    operator has a server of the same name, the request's is used.
     """
 
     def __init__(self, source: McpToolSource, owner: str, named: Mapping[str, NamedServer]) -> None:
@@ -214,14 +225,16 @@ class _Runner:
 
 
 def _text_of(result: McpResult) -> str:
-    """Returns a single text unchanged, and several texts as a JSON array of strings."""
+    """Returns the text of a result for the client: a single text unchanged, several texts as a JSON array of
+    strings.
+    """
     texts = [part.text for part in result.parts if isinstance(part, TextPart)]
     return texts[0] if len(texts) == 1 else result.text
 
 
 def _covers(known: Sequence[ListedTool], offer: McpOffer) -> bool:
-    """Whether the client's list of a server's tools (`known`) has every tool that the request allows by name, so
-    that the server need not be asked.
+    """Whether the list of a server's tools that the client has sent back (`known`) has every tool that the request
+    allows by name. If so, the server need not be asked.
     """
     names = offer.allowed.names
     return names is None or {tool.name for tool in known}.issuperset(names)
@@ -243,19 +256,25 @@ def _listed_tool(tool: McpTool) -> ListedTool:
 
 
 def _offered(server_label: str, tool: ListedTool | McpTool, *, asks: bool = False) -> Tool:
-    """Returns the tool in the form that the model is offered. `asks`: the client must approve each call."""
+    """Returns a tool of an MCP server in the form in which a model is offered it. `asks`: the client must approve
+    each call.
+    """
     origin = McpOrigin(server_label, tool.name, asks)
     schema = msgspec.Raw(tool.input_schema)
     return Tool(offered_name(server_label, tool.name), tool.description, schema, mcp=origin)
 
 
-def _asked_for(offer: McpOffer, tools: Sequence[ListedTool]) -> list[Tool]:
-    """Returns those of a server's tools that the request allows, in the form that the model is offered."""
+def _offered_each(offer: McpOffer, tools: Sequence[ListedTool]) -> list[Tool]:
+    """Returns the tools of a server that a request names, in the form in which a model is offered them. Which calls
+    need approval is determined by `offer`.
+    """
     return [_offered(offer.server_label, tool, asks=needs_approval(offer, tool)) for tool in tools]
 
 
-async def wrong_of(checks: SchemaChecks, schemas: Sequence[bytes]) -> list[str | None]:
-    """Returns for each of these JSON schemas of tools what is wrong with it; None for one that an agent accepts."""
+async def schema_errors(checks: SchemaChecks, schemas: Sequence[bytes]) -> list[str | None]:
+    """Returns, for each of these JSON schemas of tools' arguments, why it cannot be used; None for one that an
+    agent accepts.
+    """
     verdicts = await checks.of_schemas(schemas)
     return [_wrong(schema, verdict) for schema, verdict in zip(schemas, verdicts, strict=True)]
 
@@ -285,8 +304,8 @@ def _wire(tool: ListedTool) -> dict[str, object]:
 def tool_source(
     settings: Settings, environ: Mapping[str, str], clock: Clock, ids: IdSource, checks: SchemaChecks
 ) -> McpToolSource:
-    """Returns the MCP servers that the settings name. Raises `McpConfigError` if the file of servers cannot be read
-    or is invalid, or an entry of the allowed URLs is.
+    """Returns the source of the MCP tools that the settings configure. Raises `McpConfigError` if the operator's
+    file cannot be read or is invalid, or an entry of PROXY_MCP_ALLOWED_URLS is invalid.
     """
     definitions = configured_servers(settings, environ)
     interval, limits = settings.mcp_tool_refresh_interval, McpLimits(list_seconds=settings.mcp_start_wait)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codex_proxy.mcp_tools import wrong_of
+from codex_proxy.mcp_tools import schema_errors
 from codex_proxy.workers.schema_checks import SchemaChecks
 
 
@@ -20,7 +20,7 @@ from codex_proxy.workers.schema_checks import SchemaChecks
     ],
 )
 async def test_a_schema_of_an_object_is_taken(schema: bytes) -> None:
-    assert await wrong_of(SchemaChecks(), [schema]) == [None]
+    assert await schema_errors(SchemaChecks(), [schema]) == [None]
 
 
 @pytest.mark.sampled(every=3)
@@ -40,5 +40,5 @@ async def test_a_schema_of_an_object_is_taken(schema: bytes) -> None:
 )
 async def test_one_that_the_agent_would_refuse_the_turn_for_is_left_out(schema: bytes) -> None:
     checks = SchemaChecks()
-    assert all(await wrong_of(checks, [schema]))
+    assert all(await schema_errors(checks, [schema]))
     await checks.close()

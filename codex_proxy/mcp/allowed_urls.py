@@ -1,11 +1,11 @@
-"""Checks the URLs of MCP servers that requests name: against the operator's list, and against private
-networks.
+"""Checks the URLs of MCP servers that requests name, against the operator's list, and that their host names do
+not resolve to private networks.
 
-An entry of the list permits its own URL and the URLs below it: `https://example.com/mcp` permits `/mcp`,
-`/mcp/x` and `/mcp?x=1`, but not `/mcpx`. A listed host name must resolve to public addresses only, and the
-client connects to exactly the addresses that were checked. To permit a server on a private network, the
-operator lists its IP address (`http://10.0.0.5:8080/mcp`) or `localhost`; servers under private host names go
-into the operator's own file.
+An entry of the list permits its own URL and the URLs below it: `https://example.com/mcp` permits `/mcp`, `/mcp/x`
+and `/mcp?x=1`, but not `/mcpx`. A listed host name must resolve to public addresses only, and the client connects
+to exactly the addresses that were checked. To permit a server on a private network, the operator lists its IP
+address (`http://10.0.0.5:8080/mcp`) or `localhost`. A server whose private address must be resolved from a name
+can only be named in the operator's file of MCP servers.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _AMBIGUOUS: Final = re.compile(r"[\\\x00-\x20\x7f]|%(?:2e|2f|5c)|/\.{1,2}(?:[/?#
 
 
 class ForbiddenAddressError(Exception):
-    """A permitted host name resolves to an address that may not be connected to."""
+    """A permitted host name resolves to an address that is not public, so the client must not connect to it."""
 
 
 class NormalizedUrl(msgspec.Struct, frozen=True):
-    """The parts of a URL, normalized for comparison; the query is left out."""
+    """The parts of a URL in a form that can be compared: the port is always given, and the query is left out."""
 
     scheme: str
     host: str
@@ -44,7 +44,7 @@ class NormalizedUrl(msgspec.Struct, frozen=True):
     path: str
 
     def covers(self, other: NormalizedUrl) -> bool:
-        """Returns whether `other` is the same URL as this one, or below it."""
+        """Whether `other` is the same URL as this one, or has a path below its path."""
         if (self.scheme, self.host, self.port) != (other.scheme, other.host, other.port):
             return False
         folder = self.path if self.path.endswith("/") else self.path + "/"
@@ -52,10 +52,10 @@ class NormalizedUrl(msgspec.Struct, frozen=True):
 
 
 def normalized_url(url: str) -> NormalizedUrl:
-    """Parses a URL for comparison with the list.
+    """Parses a URL for a comparison with the operator's list.
 
-    Raises `ValueError` for a URL that no list may hold: of another scheme, with a user name, ambiguous or not
-    ASCII.
+    Raises `ValueError` for a URL that can never be permitted: its scheme is not http or https, it has a user
+    name, its path is ambiguous, or its host is not ASCII.
     """
     if _AMBIGUOUS.search(url):
         raise ValueError("it holds blanks, dots or slashes that can be read in two ways")
@@ -85,7 +85,7 @@ class AllowedUrls:
         self._resolve = resolve or resolve_with_system
 
     def permits(self, url: str) -> bool:
-        """Returns whether the list has an entry that covers the URL."""
+        """Whether the list has an entry that covers the URL."""
         try:
             normalized = normalized_url(url)
         except ValueError:
@@ -93,10 +93,10 @@ class AllowedUrls:
         return any(entry.covers(normalized) for entry in self._allowed)
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """Returns the IP addresses to connect to for a permitted host.
+        """Returns the IP addresses to connect to for a permitted host. An IP address is returned as it is.
 
-        Raises `ForbiddenAddressError` if any address of a host name is not public, and `OSError` where it has
-        no address.
+        Raises `ForbiddenAddressError` if any address of a host name is not public (for `localhost`: not
+        loopback), and `OSError` if it has no address.
         """
         if ip_literal(host) is not None:
             return [host]
@@ -112,7 +112,9 @@ class AllowedUrls:
 
 
 async def resolve_with_system(host: str, port: int) -> list[str]:
-    """Resolves a host name by the system's resolver. Returns its IP addresses without repetitions."""
+    """Returns the IP addresses of a host name, each once, from the system's resolver. Raises `OSError` if there
+    are none.
+    """
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 

@@ -1,11 +1,11 @@
-"""Parses the operator's file of MCP servers, in the format other MCP clients use: `{"mcpServers": {"name":
+"""Parses the operator's file of MCP servers, in the format that other MCP clients use: `{"mcpServers": {"name":
 {...}}}`.
 
 A server has either `command`, `args`, `env` and `cwd` (a program that is used over its stdin and stdout), or `url`,
 `headers` and `type` (`http`, `streamable-http` or `sse`). `${NAME}`, `${env:NAME}` and `${NAME:-default}` are
 replaced by environment variables. Fields that other clients add are ignored, except `disabled: true` and `enabled:
-false`, which leave a server out. Errors name the server and what is wrong, but never a value, since values may be
-secrets.
+false`, with which a server is not used. Errors contain the server's name and the reason, but never a value, since
+values may be secrets.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class StdioServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HttpServer(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server with a URL. Transport `either` tries Streamable HTTP first, then SSE if the server lacks
-    it.
+    """An MCP server with a URL. With the transport `either`, Streamable HTTP is tried first, then SSE if the server
+    does not support it.
     """
 
     label: str
@@ -70,7 +70,7 @@ Definition: TypeAlias = StdioServer | HttpServer
 
 
 class _Entry(msgspec.Struct):
-    """One server as the file has it, before variables are replaced."""
+    """The entry of one server in the file, before variables are replaced."""
 
     command: str | None = None
     args: tuple[str, ...] = ()
@@ -84,15 +84,16 @@ class _Entry(msgspec.Struct):
 
 
 class _File(msgspec.Struct):
-    """The file: the servers by name, each decoded later so that an error can name its server."""
+    """The whole file: the entries by server name. They are decoded one by one later, so that an error can contain
+    the server's name.
+    """
 
     servers: dict[str, msgspec.Raw] = msgspec.field(name="mcpServers")
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
-    """Returns `text` with each secret replaced by `[...]`.
-
-    Of a secret like `Bearer abc`, the credential (`abc`) is also replaced where it stands alone.
+    """Returns `text` with each secret replaced by `[...]`. Of a secret with spaces, such as `Bearer abc`, the last
+    word (`abc`) alone is replaced, too. Secrets shorter than `MIN_SECRET_CHARS` are not replaced.
     """
     parts = {
         part
@@ -108,8 +109,8 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
 def parse_servers(text: str | bytes, variables: Mapping[str, str]) -> dict[str, Definition]:
     """Parses the file. Returns the servers that are not disabled, by name, in the file's order.
 
-    `variables` are the environment variables that entries may refer to. Raises `ValueError`, naming the
-    server.
+    `variables` are the environment variables to which entries may refer. Raises `ValueError`, with the server's
+    name, for an entry that is not valid.
     """
     try:
         file = msgspec.json.decode(text, type=_File)
@@ -129,9 +130,7 @@ def parse_servers(text: str | bytes, variables: Mapping[str, str]) -> dict[str, 
 
 
 def _definition(label: str, entry: _Entry) -> Definition:
-    """Turns an entry of the file into the definition of the server `label`. Raises `ValueError` if its fields do
-    not make a server.
-    """
+    """Returns the definition of the server `label`. Raises `ValueError` if the entry's fields do not fit together."""
     if (entry.command is None) == (entry.url is None):
         raise ValueError("it needs a `command` or a `url`, and not both")
     if entry.command is not None:
@@ -150,7 +149,9 @@ def _definition(label: str, entry: _Entry) -> Definition:
 
 
 def _expanded(entry: _Entry, variables: Mapping[str, str]) -> _Entry:
-    """Replaces the variables in all values of an entry. Raises `ValueError` for one that is not set."""
+    """Returns the entry with the variables in all of its values replaced. Raises `ValueError` for a variable that
+    is not set.
+    """
 
     def expand(value: Any) -> Any:
         if isinstance(value, str):

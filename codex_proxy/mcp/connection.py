@@ -1,8 +1,8 @@
 """One session with one MCP server, from its handshake to its end.
 
-Imports the `mcp` package, which is large: import this module only when a server is used. The session runs in
-a task of its own, since the package's transports must be closed by the task that opened them; callers run in
-other tasks and can be cancelled safely. All failures come out as `McpError` or as a failed `McpResult`.
+Imports the `mcp` package, which is large: import this module only when a server is used. The session runs in a task
+of its own, because the package's transports must be closed by the task that opened them; callers run in other tasks
+and can be cancelled safely. Every failure is an `McpError`, or a failed `McpResult`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Connection:
         limits: McpLimits,
         on_change: Callable[[], None],
     ) -> None:
-        """`transports` are tried in order, until the server knows one.
+        """`transports` are tried in order; the next one only if the server does not support the one before.
 
         `on_change` is called when the server announces that its list of tools has changed.
         """
@@ -82,11 +82,15 @@ class Connection:
 
     @property
     def session_lost(self) -> bool:
-        """Whether the session ended because the server no longer knew it. Then the last call did not run."""
+        """Whether the session ended because the server answered that it does not know it. In that case the server
+        has not run the last call.
+        """
         return self._report.session_lost
 
     async def start(self) -> None:
-        """Connects, and does the handshake. If that fails, closes the connection and raises `McpError`."""
+        """Connects and does the handshake. If one of them fails, closes the connection and raises `McpError`. Has
+        no time limit of its own.
+        """
         self._task = asyncio.create_task(self._run(), name=f"mcp {self._label}")
         self._task.add_done_callback(_retrieve_exception)
         ready = asyncio.create_task(self._ready.wait())
@@ -99,7 +103,9 @@ class Connection:
             raise McpError(self.fault())
 
     async def close(self) -> None:
-        """Ends the session, in at most twice `limits.close_seconds`. May be called again, also concurrently."""
+        """Ends the session, and returns after at most twice `limits.close_seconds`. May be called again, also
+        concurrently.
+        """
         task = self._task
         if task is None:
             return
@@ -111,7 +117,7 @@ class Connection:
             await asyncio.wait((task,), timeout=self._limits.close_seconds)
 
     async def wait_closed(self) -> None:
-        """Waits until the session has ended, for whatever reason."""
+        """Waits until the session has ended, whatever the reason is."""
         if self._task is not None:
             await asyncio.wait((self._task,))
 
@@ -133,9 +139,9 @@ class Connection:
     # --- tools ----------------------------------------------------------------------------------
 
     async def tools(self) -> McpListing:
-        """Fetches all tools of the server, page by page. Tools beyond the limits are left out, and the listing then
-        has a fault that says so. Raises `McpError` if the server answers with an error or an invalid list, or the
-        connection has ended.
+        """Fetches all tools of the server, page by page. Tools beyond the limits are left out; the listing then has
+        a fault with the message for the log. Raises `McpError` if the server answers with an error or an invalid
+        list, or the connection has ended.
         """
         found: dict[str, McpTool] = {}
         cursor: str | None = None
@@ -155,9 +161,9 @@ class Connection:
         return self._truncated(found)
 
     async def call(self, tool: str, arguments: dict[str, Any], timeout_seconds: float) -> McpResult:
-        """Runs a tool. When the time is over or the caller is cancelled, the server is asked to stop.
-
-        `timeout_seconds` bounds the wait for the answer. Raises `McpError` where the tool gave no answer.
+        """Runs a tool. `arguments` are those of the call, decoded. Raises `McpError` if the server answers with an
+        error, or does not answer within `timeout_seconds`. When the time is over, or the caller is cancelled, the
+        server is asked to stop the call.
         """
         request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
         try:
@@ -179,7 +185,7 @@ class Connection:
         return result_of(answer, self._limits)
 
     async def _page(self, cursor: str | None) -> ListToolsResult:
-        """Fetches one page of the list of tools. Raises `McpError`."""
+        """Fetches one page of the list of tools; `cursor` None is the first page. Raises `McpError` if that fails."""
         params = PaginatedRequestParams(cursor=cursor) if cursor else None
         try:
             return await self._current_session().list_tools(params=params)
@@ -189,14 +195,14 @@ class Connection:
             raise McpError(self._fault(McpFaultKind.PROTOCOL, "sent an invalid list of tools.")) from None
 
     def _current_session(self) -> ClientSession:
-        """Returns the open session. Raises `McpError` where there is none."""
+        """Returns the open session. Raises `McpError`, with the reason of its end, if it is not open."""
         if self._session is None:
             raise McpError(self.fault())
         return self._session
 
     async def _fault_of(self, error: MCPError) -> McpFault:
-        """Turns an error of the `mcp` package into a fault: the connection's end, an HTTP refusal, or an
-        error answer.
+        """Returns the fault for an error that a request to the server has raised: why the connection ended, the
+        HTTP status with which the server refused the request, or the error that the server answered.
         """
         if error.code == CONNECTION_CLOSED or self._report.ended.is_set():
             self._report.ended.set()
@@ -212,7 +218,9 @@ class Connection:
     # --- the session's task ---------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Runs the session over the first transport that the server knows, until it ends."""
+        """Runs the session over the first transport that the server supports, until the session ends. Raises what
+        ended it.
+        """
         *others, last = self._transports
         for open_transport in others:
             try:
@@ -226,7 +234,9 @@ class Connection:
         await self._run_session(last)
 
     async def _run_session(self, open_transport: OpenTransport) -> None:
-        """Runs the session over one transport, until `close` is called or the transport ends."""
+        """Opens one transport and runs the session over it, until `close` is called or the transport ends. Raises
+        `McpError` if the transport ends first, and other errors of the handshake unchanged.
+        """
         try:
             async with (
                 open_transport(self._report) as (read, write),
@@ -240,7 +250,7 @@ class Connection:
             self._session = None
 
     async def _unless_ended(self, awaited: Coroutine[Any, Any, object]) -> None:
-        """Awaits a coroutine. Raises what it raises, and `McpError` if the transport ends before it is done."""
+        """Awaits a coroutine. Raises what it raises, and `McpError` if the transport ends first."""
         done = asyncio.create_task(awaited)
         ended = asyncio.create_task(self._report.ended.wait())
         try:
@@ -253,14 +263,16 @@ class Connection:
             ended.cancel()
 
     async def _on_message(self, message: IncomingMessage) -> None:
-        """Handles what the server sends on its own: only a changed list of tools matters."""
+        """Handles a message that the server sends without a request. Only the announcement of a changed list of
+        tools has an effect.
+        """
         if isinstance(message, ToolListChangedNotification):
             self._on_change()
 
     # --- values and messages --------------------------------------------------------------------
 
     def _tool(self, tool: Tool) -> McpTool:
-        """Converts a tool from the `mcp` package's type."""
+        """Converts a tool of the `mcp` package into an `McpTool`."""
         hints = tool.annotations
         return McpTool(
             server_label=self._label,
@@ -271,12 +283,12 @@ class Connection:
         )
 
     def _truncated(self, found: dict[str, McpTool]) -> McpListing:
-        """Returns a listing of the tools found so far, with a fault that says that there are more."""
+        """Returns a listing of the tools in `found`, with a fault whose message is that the server has more."""
         what = f"has more tools than can be offered: all but the first {len(found)} are left out."
         return McpListing(tuple(found.values()), (self._fault(McpFaultKind.PROTOCOL, what),))
 
     def _error_text(self, error: MCPError) -> str:
-        """Returns the server's error message, without secrets and cut to `MAX_ERROR_CHARS`."""
+        """Returns the message of the server's error, with secrets removed, cut to `MAX_ERROR_CHARS`."""
         return redacted(error.message, self._definition.secrets)[:MAX_ERROR_CHARS]
 
     def _fault(self, kind: McpFaultKind, what: str) -> McpFault:
@@ -291,8 +303,8 @@ def _retrieve_exception(task: asyncio.Task[None]) -> None:
 
 
 def _first_cause(error: BaseException | None) -> BaseException | None:
-    """Returns the first exception in nested groups: a transport fails in one task, and that cancels the
-    others.
+    """Returns the first exception inside nested exception groups: the transport's task that fails first cancels the
+    others, so the first exception is the cause.
     """
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -1,9 +1,9 @@
-"""The HTTP transports (Streamable HTTP and the older SSE), guarded: only permitted URLs, bounded sizes and
+"""The HTTP transports of MCP (Streamable HTTP and the older SSE), limited to permitted URLs, and in sizes and
 times.
 
-Imports the `mcp` package, which is large: import this module only when a server is used. Every request passes
-`_GuardedTransport`, also redirects and the URL that an SSE server names for messages. It checks the URL,
-resolves the host, and connects to exactly the address that it checked.
+Imports the `mcp` package, which is large: import this module only when a server is used. Every request goes
+through `_GuardedTransport`, including redirects and requests to the URL that an SSE server announces for
+messages. It checks the URL, resolves the host, and connects to exactly the address that it checked.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _NOTIFICATION: Final = b'"method":"notifications/'
 async def streamable_transport(
     server: HttpServer, allowed_urls: AllowedUrls | None, limits: McpLimits, report: TransportReport
 ) -> AsyncGenerator[TransportStreams, None]:
-    """Opens a Streamable HTTP transport.
-
-    `allowed_urls` None permits any URL: the operator's own servers are not restricted.
+    """Opens a Streamable HTTP transport, and closes it at the end of the `with`. `allowed_urls` are the
+    permitted URLs; None permits any, as for the operator's own servers. Why the transport fails is written into
+    `report`.
     """
     guard = _GuardedTransport(server, allowed_urls, limits, report)
     async with (
@@ -56,8 +56,9 @@ async def streamable_transport(
 async def sse_transport(
     server: HttpServer, allowed_urls: AllowedUrls | None, limits: McpLimits, report: TransportReport
 ) -> AsyncGenerator[TransportStreams, None]:
-    """Opens a transport of the older kind, HTTP with SSE. The `mcp` package ends it at an event above 1 MiB.
-    `allowed_urls`: the permitted URLs; None permits any.
+    """Opens a transport of the older kind, HTTP with SSE, and closes it at the end of the `with`. The `mcp`
+    package ends it at an event above 1 MiB. `allowed_urls` are the permitted URLs; None permits any. Why the
+    transport fails is written into `report`.
     """
     guard = _GuardedTransport(server, allowed_urls, limits, report, is_sse=True)
 
@@ -73,7 +74,7 @@ async def sse_transport(
 
 
 def _client(server: HttpServer, guard: _GuardedTransport) -> httpx2.AsyncClient:
-    """Makes the HTTP client, whose requests all go through the guard."""
+    """Returns an HTTP client whose requests all go through `guard`."""
     return httpx2.AsyncClient(
         headers={"User-Agent": "codex-proxy", **server.headers, "Accept-Encoding": "identity"},
         transport=guard,
@@ -83,7 +84,7 @@ def _client(server: HttpServer, guard: _GuardedTransport) -> httpx2.AsyncClient:
 
 
 class _GuardedTransport(httpx2.AsyncBaseTransport):
-    """An HTTP transport that sends permitted requests only, and writes into the report why a request failed."""
+    """An httpx transport that sends only permitted requests, and writes into `report` why a request failed."""
 
     def __init__(
         self,
@@ -102,7 +103,9 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         self._inner = httpx2.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Sends a request, if it is permitted, and returns its response with the body's size bounded."""
+        """Sends a request, if its URL is permitted, and returns the response with a limit on the size of its
+        body. Raises `httpx2.TransportError` if the request is not permitted or fails.
+        """
         if request.method == "POST" and _NOTIFICATION in (await request.aread())[:200]:
             request.extensions["timeout"]["read"] = NOTIFICATION_SECONDS
         try:
@@ -124,7 +127,7 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         """Sends a request to the first address of its host that accepts a connection.
 
-        Raises `httpx2.ConnectError` where the URL or an address is not permitted, with the reason in the
+        Raises `httpx2.ConnectError` if the URL or an address is not permitted, and writes the reason into the
         report.
         """
         if self._allowed_urls is None:
@@ -149,12 +152,16 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         raise fault
 
     def _forbidden(self, what: str) -> httpx2.ConnectError:
-        """Writes the reason (`what`: see `_note`) into the report and returns the error to raise."""
+        """Writes a fault with the message `what` (see `_note`) into the report, and returns the exception to
+        raise.
+        """
         self._note(McpFaultKind.FORBIDDEN, what)
         return httpx2.ConnectError("not allowed")
 
     def _note_status(self, request: httpx2.Request, response: httpx2.Response) -> None:
-        """Writes into the report what the status of a response means."""
+        """Writes into the report whether the server has accepted the request, and the fault if it has not, from
+        the response's status.
+        """
         status = response.status_code
         # A Streamable HTTP server may refuse GET: not every server sends messages of its own.
         if request.method != ("GET" if self._is_sse else "POST") and not (self._is_sse and status >= 300):
@@ -177,7 +184,9 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
             self._note(McpFaultKind.UNREACHABLE, f"answered with status {status}.")
 
     def _limited(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
-        """Returns the response with its body bounded, and with the end of an SSE stream reported."""
+        """Returns the response with a limit on the size of its body. When the body of the SSE transport's event
+        stream ends, the report's `ended` is set.
+        """
         events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         stream = response.stream
         assert isinstance(stream, httpx2.AsyncByteStream)
@@ -203,8 +212,9 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
 
 
 class _LimitedBody(httpx2.AsyncByteStream):
-    """A response body with a size limit in bytes. A limit of None is for event streams, whose events are limited
-    one by one.
+    """A response body with a size limit in bytes. Above it, `on_too_large` is called, and reading raises
+    `httpx2.StreamError`. The limit is None for event streams, because each of their events has a limit. `on_end`
+    is called when the body is closed.
     """
 
     def __init__(

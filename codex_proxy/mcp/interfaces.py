@@ -1,4 +1,5 @@
-"""The interfaces that the MCP client needs: a way to start a program, and a report of how a transport failed.
+"""The interfaces that the MCP client needs from its caller: a function that starts a program, and the running
+program. Also the report in which a transport says how it failed.
 
 This package starts no process itself. `mcp_tools` implements `Spawn` with child processes that end with the proxy,
 even if it is killed.
@@ -14,11 +15,11 @@ from codex_proxy.mcp.values import McpFault
 
 
 class ProgramStartError(Exception):
-    """The program could not be started. The text names it and says what to do."""
+    """The program could not be started. The message has its name, and what the user can do."""
 
 
 class ProcessExit(Protocol):
-    """The interface of the record how a process ended: its exit code or its signal."""
+    """How a process has ended: its exit code, or the number of the signal that ended it. The other one is None."""
 
     @property
     def code(self) -> int | None: ...
@@ -31,7 +32,9 @@ class ProcessExit(Protocol):
 
 
 class ProcessListener(Protocol):
-    """Receives a process's output. Its methods are called on the event loop, `ended` exactly once and last."""
+    """The interface of an object that receives the output of a process. Its methods are called on the event loop;
+    `ended` is called exactly once, and last.
+    """
 
     def received(self, chunk: bytes) -> None:
         """Handles a chunk of the process's stdout."""
@@ -45,42 +48,42 @@ class Process(Protocol):
 
     @property
     def unsent(self) -> int:
-        """The number of bytes written that the process has not yet read from its stdin."""
+        """The number of bytes that were written and that the process has not yet read from its stdin."""
         ...
 
     def write(self, data: bytes) -> None:
-        """Sends bytes to stdin. Neither blocks nor raises."""
+        """Writes bytes to the process's stdin. Neither blocks nor raises, also if the process has ended."""
 
     def pause(self) -> None:
-        """Stops reading the process's stdout, until `resume`."""
+        """Stops reading the process's stdout until `resume` is called."""
 
     def resume(self) -> None:
         """Reads the process's stdout again."""
 
     async def end(self, *, grace: float | None = None) -> ProcessExit:
-        """Ends the process within a bounded time and returns how it ended. Cancelling the call does not stop the
-        end. `grace`: the seconds that it gets to end by itself; None for the default.
+        """Ends the process, within a bounded time, and returns how it ended. `grace` is the number of seconds in
+        which it may end by itself before it is killed; None for the default. If the call is cancelled, the process
+        is ended all the same.
         """
         ...
 
 
 class Spawn(Protocol):
-    """Starts a program, and returns the running process. `ProgramStartError` is raised if it cannot be started."""
+    """The interface of a function that starts a program."""
 
     async def __call__(
         self, argv: tuple[str, ...], env: Mapping[str, str], cwd: str | None, listener: ProcessListener
     ) -> Process:
-        """`env` is added to the environment of every child. `cwd` None leaves the folder to the
-        implementation.
-
-        Raises `ProgramStartError`.
+        """Starts the program `argv` and returns it running. `env` is added to the environment that every child
+        gets; `cwd` is the folder in which it starts, None for a default. `listener` receives its output. Raises
+        `StartError` if it cannot be started.
         """
         ...
 
 
 class TransportReport:
-    """How a transport has failed, as far as the `mcp` package does not report it. The transport writes it, the
-    connection reads it.
+    """Why a transport has failed, which the `mcp` package does not report. The transport writes it, and the
+    `Connection` reads it.
     """
 
     def __init__(self) -> None:

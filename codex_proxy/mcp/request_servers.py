@@ -1,8 +1,8 @@
-"""MCP servers that requests name by URL: permitted by the operator's list, with one session per owner and
-server.
+"""MCP servers that requests name by URL. The operator's list must permit the URL. Each owner (API key) has a
+session of its own with each server.
 
-Raises `Fault` INVALID_REQUEST for a server that is not permitted or not valid, before connecting. Later
-failures are values in the listing or result. No message contains a header or an authorization of a request.
+Raises `Fault` INVALID_REQUEST, before connecting, for a server that is not permitted or not valid. Later failures
+are values in the listing or result. No message contains a header or an authorization of a request.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ protocol."""
 
 
 class NamedServer(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server that a request names by its URL."""
+    """An MCP server that a request names by its URL, as an item of the request's `tools` describes it."""
 
     server_label: str
     server_url: str
@@ -61,12 +61,14 @@ class NamedServer(msgspec.Struct, frozen=True, kw_only=True):
     """The names of the tools that this request may use; None permits all."""
 
     def allows(self, tool: str) -> bool:
-        """Returns whether this request may use the tool."""
+        """Whether this request may use the tool of this name."""
         return self.allowed_tools is None or tool in self.allowed_tools
 
 
 class _Session:
-    """A session with a server for one owner, and the number of requests that use it."""
+    """An owner's session with a server. `users` is the number of requests that use it now; `expiry` is the timer
+    that closes it when it was not used for a while.
+    """
 
     def __init__(self, mcp_server: McpServer) -> None:
         self.mcp_server = mcp_server
@@ -75,8 +77,8 @@ class _Session:
 
 
 class RequestServers:
-    """Opens sessions with the MCP servers that requests name, and keeps them for a while. Call `close` when the
-    server stops.
+    """Opens sessions with the MCP servers that requests name, and keeps unused ones for a while. Call `close` when
+    the proxy stops.
     """
 
     def __init__(
@@ -90,12 +92,12 @@ class RequestServers:
         max_sessions: int = MAX_SESSIONS,
         resolve: Resolve | None = None,
     ) -> None:
-        """`allowed` lists the permitted URLs (see `allowed_urls`); `resolve` looks up host names, None means the
-        system.
+        """`allowed` lists the permitted URLs (see `allowed_urls`); `resolve` looks up host names, None for the
+        system's resolver.
 
         `idle_seconds` is how long an unused session is kept, `refresh_interval` the age in seconds at which a list
-        of tools is fetched again, `max_sessions` the most sessions that are open. Raises `ValueError` for an
-        invalid entry of `allowed`.
+        of tools is fetched again, and `max_sessions` the most open sessions. Raises `ValueError` for an invalid
+        entry of `allowed`.
         """
         self._allowed_urls = AllowedUrls(allowed, resolve)
         self._clock = clock
@@ -110,8 +112,8 @@ class RequestServers:
     def check(self, server: NamedServer, param: str = "tools") -> None:
         """Checks that a request may use the server.
 
-        Raises `Fault` INVALID_REQUEST naming `param`, and the setting where the URL is not on the operator's
-        list.
+        Raises `Fault` INVALID_REQUEST for the field `param` if the URL is invalid or not permitted, or a header or
+        the authorization is not allowed.
         """
         try:
             normalized_url(server.server_url)
@@ -132,8 +134,8 @@ class RequestServers:
             raise self._invalid(server, "has an invalid `authorization`.", param)
 
     async def tools(self, server: NamedServer, owner: str) -> McpListing:
-        """Returns those tools of the server that the request allows. `owner` is the client whose session is used.
-        Raises `Fault` INVALID_REQUEST if the request may not use the server.
+        """Returns those tools of the server that the request allows, or the fault why there are none. `owner` is
+        the name of the request's API key. Raises `Fault` INVALID_REQUEST if the request may not use the server.
         """
         self.check(server)
         session = self._acquire(server, owner)
@@ -148,7 +150,8 @@ class RequestServers:
     async def call(
         self, server: NamedServer, owner: str, tool: str, arguments: str, timeout_seconds: float
     ) -> McpResult:
-        """Runs a tool. `arguments` is JSON text. If the call is cancelled, the server is asked to stop. Raises
+        """Runs a tool. `owner` is the name of the request's API key, and `arguments` is JSON text. A call that
+        fails returns a failed result. If the caller is cancelled, the server is asked to stop the call. Raises
         `Fault` INVALID_REQUEST if the request may not use the server.
         """
         self.check(server)
@@ -169,7 +172,7 @@ class RequestServers:
         return len(self._sessions)
 
     async def close(self) -> None:
-        """Ends all sessions and waits for them, within the limits. May be called twice."""
+        """Ends all sessions and waits until they have ended, for a bounded time. May be called twice."""
         self._closed = True
         for key in list(self._sessions):
             self._close_session(key)
@@ -179,7 +182,9 @@ class RequestServers:
     # --- sessions -------------------------------------------------------------------------------
 
     def _acquire(self, server: NamedServer, owner: str) -> _Session | McpFault:
-        """Returns the owner's session with this server, which is created if there is none; a fault if it cannot be."""
+        """Returns the owner's session with this server, after creating it if needed, and counts the request as its
+        user. Returns a fault if no session can be opened. Each session must be given back with `_release`.
+        """
         if self._closed:
             return self._fault(
                 McpFaultKind.CLOSED, server, "is not used any more: the proxy is shutting down."
@@ -201,11 +206,11 @@ class RequestServers:
         return session
 
     def _release(self, session: _Session) -> None:
-        """Notes that a request no longer uses the session."""
+        """Counts one user of the session less."""
         session.users -= 1
 
     def _expire(self, key: tuple[str, str, bytes]) -> None:
-        """Closes a session whose idle time is over, unless it is in use."""
+        """Closes the session `key` if no request uses it; otherwise restarts its timer. Called by the timer."""
         session = self._sessions[key]
         if session.users:
             loop = asyncio.get_running_loop()
@@ -214,8 +219,8 @@ class RequestServers:
             self._close_session(key)
 
     def _make_room(self) -> bool:
-        """Makes room for one more session, by closing the least recently used idle one if needed. Returns False if
-        all are in use.
+        """Makes room for one more session: if `max_sessions` are open, closes the least recently used of those
+        that no request uses. Returns whether there is room.
         """
         if len(self._sessions) < self._max_sessions:
             return True
@@ -235,7 +240,9 @@ class RequestServers:
         closing.add_done_callback(self._closing.discard)
 
     def _new_server(self, server: NamedServer, headers: dict[str, str]) -> McpServer:
-        """Makes the client of a server. A URL that ends in `/sse` is taken for an SSE server."""
+        """Returns a client of the server, not yet connected. A URL whose path ends with `/sse` gets the SSE
+        transport.
+        """
         path = normalized_url(server.server_url).path.rstrip("/")
         transport: Transport = "sse" if path.endswith("/sse") else "either"
         definition = HttpServer(
@@ -252,17 +259,21 @@ class RequestServers:
     # --- values and messages --------------------------------------------------------------------
 
     def _invalid(self, server: NamedServer, what: str, param: str) -> Fault:
-        """Makes the error to raise, for the field `param`; `what` continues the sentence `MCP server 'label' ...`."""
+        """Returns the exception to raise, for the field `param`; `what` continues the sentence `MCP server 'label'
+        ...`.
+        """
         return bad_request(f"MCP server '{server.server_label}' {what}", param, "invalid_mcp_server")
 
     def _fault(self, kind: McpFaultKind, server: NamedServer, what: str) -> McpFault:
-        """Makes a fault; `what` continues the sentence `MCP server 'label' ...`."""
+        """Returns a fault of this server; `what` continues the sentence `MCP server 'label' ...`."""
         message = f"MCP server '{server.server_label}' {what}"
         return McpFault(kind=kind, server_label=server.server_label, message=message)
 
 
 def _headers(server: NamedServer) -> dict[str, str]:
-    """Returns the headers to send, with the server's access token as `Authorization`."""
+    """Returns the headers to send to the server: those of the request, with the access token as `Authorization` if
+    there is one.
+    """
     if server.authorization is None:
         return server.headers
     others = {name: value for name, value in server.headers.items() if name.lower() != "authorization"}

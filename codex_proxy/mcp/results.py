@@ -1,7 +1,7 @@
 """Converts a server's answer to a tool call into an `McpResult` that a model can read, cut to the limits.
 
-Converting never fails: content that is neither text nor an image of a supported type becomes a line of text
-that names it.
+This never fails: content that is neither text nor an image of a supported type is replaced by a line of text
+that describes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _PRINTABLE: Final = re.compile(r"[\w.+/-]{1,100}")
 
 
 class _ResultBuilder:
-    """Collects the parts of a result, up to the limits, and notes what was left out (`omissions`)."""
+    """Collects the parts of a result up to the limits. `omissions` has a phrase for each kind of content
+    that was left out.
+    """
 
     def __init__(self, limits: McpLimits) -> None:
         self._limits = limits
@@ -34,7 +36,9 @@ class _ResultBuilder:
         self.omissions: dict[str, None] = {}
 
     def add_text(self, text: str) -> None:
-        """Adds a text, cut to what is left of the limit of all text."""
+        """Adds a text. The end of it that exceeds the limit for all texts together (`McpLimits.text_bytes`)
+        is cut off.
+        """
         raw = text.encode("utf-8", "replace")
         if len(self.parts) >= self._limits.max_parts:
             self._cut_parts()
@@ -49,8 +53,8 @@ class _ResultBuilder:
                 self.parts.append(TextPart(kept))
 
     def add_image(self, data: str, media_type: str) -> None:
-        """Adds an image given in base64; one above the limits is left out, one that is broken becomes a line
-        of text.
+        """Adds an image; `data` is its base64. An image that exceeds the limit for all images together is
+        left out, and one that is broken is replaced by a line of text.
         """
         if len(self.parts) >= self._limits.max_parts:
             self._cut_parts()
@@ -72,9 +76,8 @@ class _ResultBuilder:
 
 
 def result_of(answer: CallToolResult, limits: McpLimits) -> McpResult:
-    """Converts the server's answer to a call. Texts and images keep their order.
-
-    Structured content without any text is also given to the model as text.
+    """Returns the result for the server's answer to a call. Texts and images keep their order. If the answer
+    has structured content but no text, its JSON is added as a text.
     """
     result = _ResultBuilder(limits)
     for block in answer.content:
@@ -95,7 +98,7 @@ def result_of(answer: CallToolResult, limits: McpLimits) -> McpResult:
 
 
 def _add_block(result: _ResultBuilder, block: Any) -> None:
-    """Adds one content block of the answer."""
+    """Adds one content block of the server's answer to the result."""
     match block.type:
         case "text":
             result.add_text(block.text)
@@ -116,7 +119,9 @@ def _add_block(result: _ResultBuilder, block: Any) -> None:
 
 
 def _structured(content: object, result: _ResultBuilder, limits: McpLimits) -> bytes | None:
-    """Returns the structured content as JSON; None where there is none, or it is above the limit."""
+    """Returns the structured content as JSON; None if there is none. If it is larger than
+    `McpLimits.text_bytes`, notes that in `result.omissions` and returns None.
+    """
     if content is None:
         return None
     encoded = msgspec.json.encode(content)
@@ -127,10 +132,10 @@ def _structured(content: object, result: _ResultBuilder, limits: McpLimits) -> b
 
 
 def _type_name(media_type: str | None) -> str:
-    """Returns the name of a media type for a message. If it is missing or not printable, returns a general name."""
+    """Returns a media type for a message, or `of an unknown type` if it is missing or not printable."""
     return media_type if media_type and _PRINTABLE.fullmatch(media_type) else "of an unknown type"
 
 
 def _shown_size(limit: int) -> str:
-    """Formats a number of bytes for a message."""
+    """Returns a number of bytes as text for a message, in MiB if it is large."""
     return f"{limit / (1 << 20):g} MiB" if limit >= 1 << 20 else f"{limit} bytes"

@@ -1,9 +1,9 @@
-"""MCP servers as the rest of the proxy uses them: connected when first needed, with a cache of their tools, and
-restarted after failures.
+"""Clients of MCP servers, which connect when first needed, cache the server's tools, and reconnect after failures.
 
-Nothing here raises: a failure is a fault in the listing or in the result. The start of a server continues when the
-request that caused it has ended, and later requests use it. Restarts after repeated failures are delayed: not at
-all, then 1, 2, 4 ... seconds, up to `limits.max_backoff_seconds`.
+Only the public methods matter to other packages, and they do not raise: a failure is a fault in the listing or in
+the result. The start of a server continues when the request that caused it has ended, and later requests use it.
+After the first failure the server is started again at once, after further ones in a row with a delay of 1, 2, 4
+... seconds, up to `limits.max_backoff_seconds`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ started again at once, because most servers fail only once."""
 
 
 class McpServer:
-    """A client of one MCP server: connects to it when needed, and caches its tools. Call `close` when it is no
-    longer needed.
+    """A client of one MCP server, which connects when it is needed, and caches the server's tools. Call `close`
+    when it is no longer needed.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class McpServer:
         spawn: Spawn | None = None,
         allowed_urls: AllowedUrls | None = None,
     ) -> None:
-        """`spawn` starts servers that are programs; None forbids them.
+        """`spawn` starts servers that are programs; None if no program may be started.
 
-        `refresh_interval` is the age in seconds at which a list of tools is fetched again. `allowed_urls`
-        restricts the URLs it may connect to; None permits any.
+        `refresh_interval` is the age in seconds at which a list of tools is fetched again. `allowed_urls` are the
+        URLs to which it may connect; None permits any.
         """
         self._definition = definition
         self._label = definition.label
@@ -74,7 +74,8 @@ class McpServer:
     async def tools(self) -> McpListing:
         """Returns the server's tools, or the fault why there are none.
 
-        Connects first if needed. Takes at most `limits.list_seconds` + `limits.refresh_seconds`.
+        Connects first if needed. Takes at most `limits.list_seconds` + `limits.refresh_seconds`; if the server
+        needs longer to start, the fault says that it is still starting.
         """
         for last in (
             False,
@@ -95,10 +96,10 @@ class McpServer:
 
     async def call(self, tool: str, arguments: str, timeout_seconds: float) -> McpResult:
         """Runs a tool. `arguments` is JSON text; `timeout_seconds` includes connecting. If the tool cannot be run,
-        or its server does not answer in time, the result is a failed one with the reason; nothing is raised.
+        or the server does not answer in time, returns a failed result with the reason.
 
-        A call is sent once, since tools have side effects. It is repeated only when the server no longer knew the
-        session, and so has not run it.
+        A call is sent only once, since tools have side effects. The exception is a server that answers that it
+        does not know the session, and so has not run the call: it is sent again in a new session.
         """
         deadline = self._clock.monotonic() + timeout_seconds
         try:
@@ -115,7 +116,7 @@ class McpServer:
         raise AssertionError("the last try returns or raises")
 
     async def close(self) -> None:
-        """Ends the connection, and returns when it has ended or the time for that is over. May be called twice."""
+        """Ends the connection, and waits for that for a bounded time. May be called twice."""
         self._closed = True
         pending = [task for task in (self._starting, self._listing) if task is not None and not task.done()]
         for task in pending:
@@ -130,9 +131,9 @@ class McpServer:
     # --- connecting -----------------------------------------------------------------------------
 
     def _wait_seconds(self) -> float:
-        """Returns how long a request waits for the server to start.
-
-        All requests share one wait: otherwise a hanging server would hold up each of them.
+        """Returns how many seconds a request may wait for the server to start: what remains of
+        `limits.list_seconds` since the start began, so that a server that hangs does not delay every request by
+        the whole time; 0 if the last start took too long.
         """
         if self._last_fault is not None and self._last_fault.kind is McpFaultKind.TIMED_OUT:
             return 0.0
@@ -140,7 +141,9 @@ class McpServer:
         return began + self._limits.list_seconds - self._clock.monotonic()
 
     async def _connect(self, wait: float) -> Connection:
-        """Returns the connection, made if there is none, after at most `wait` seconds. Raises `McpError`."""
+        """Returns the open connection, after starting the server if there is none. Raises `McpError` if the start
+        fails, is not allowed yet, or takes longer than `wait` seconds; in the last case the start continues.
+        """
         if self._closed:
             raise self._error(McpFaultKind.CLOSED, "is not used any more: the proxy is shutting down.")
         if self._connection is not None and self._connection.alive:
@@ -158,14 +161,16 @@ class McpServer:
         return starting.result()
 
     def _raise_in_backoff(self) -> None:
-        """Raises `McpError` with the last fault while a restart is delayed."""
+        """Raises `McpError` with the last fault if the next start is not allowed yet."""
         left = self._retry_at - self._clock.monotonic()
         if left > 0 and self._last_fault is not None:
             message = f"{self._last_fault.message} It is tried again in {left:.0f} s."
             raise McpError(msgspec.structs.replace(self._last_fault, message=message))
 
     async def _start(self) -> Connection:
-        """Connects and fetches the tools. Raises `McpError`."""
+        """Connects, fetches the tools, and returns the connection. Raises `McpError` if one of them fails or takes
+        too long.
+        """
         # The package is large: imported on the event loop it would hold up all other streams.
         await asyncio.to_thread(importlib.import_module, "codex_proxy.mcp.connection")
         from codex_proxy.mcp.connection import Connection
@@ -190,14 +195,17 @@ class McpServer:
         return connection
 
     def _started(self, starting: asyncio.Task[Connection]) -> None:
-        """Handles the end of a start. If it failed, the next start is delayed."""
+        """Called when the task of `_start` has ended. Records a failure, so that the next start may be delayed."""
         self._starting = None
         error = None if starting.cancelled() else starting.exception()
         if isinstance(error, McpError):
             self._back_off(error.fault)
 
     async def _watch(self, connection: Connection) -> None:
-        """Waits for a connection's end, and delays the restart unless the connection was stable."""
+        """Waits until a connection has ended, and records that as a failure. If the connection was stable, or the
+        server has only lost the session, earlier failures are forgotten first, so that the server is started again
+        at once.
+        """
         since = self._clock.monotonic()
         await connection.wait_closed()
         if self._clock.monotonic() - since >= self._limits.stable_seconds or connection.session_lost:
@@ -205,8 +213,8 @@ class McpServer:
         self._back_off(connection.fault())
 
     def _back_off(self, fault: McpFault) -> None:
-        """Counts a failure, whose reason is `fault`. From `FIRST_DELAYED_FAILURE` failures on it sets the earliest
-        time of the next start, later after each failure.
+        """Counts a failure in a row, and keeps its `fault`. From `FIRST_DELAYED_FAILURE` failures on, sets the
+        time before which the server is not started again, later after each failure.
         """
         self._failures += 1
         self._last_fault = fault
@@ -216,8 +224,8 @@ class McpServer:
             self._retry_at = self._clock.monotonic() + wait
 
     async def _transports(self) -> list[OpenTransport]:
-        """Returns how to open the server's transport: several ways, in the order to try them. Raises
-        `McpError`.
+        """Returns functions that open a transport to the server, in the order in which to try them. Raises
+        `McpError` if the server is a program, and programs may not be started.
         """
         definition, limits = self._definition, self._limits
         if isinstance(definition, StdioServer):
@@ -233,7 +241,7 @@ class McpServer:
         return await self._http_transports(definition)
 
     async def _http_transports(self, definition: HttpServer) -> list[OpenTransport]:
-        """Returns the ways to open the transport of a server with a URL."""
+        """Returns functions that open a transport to a server with a URL, in the order in which to try them."""
         await asyncio.to_thread(importlib.import_module, "codex_proxy.mcp.http_transports")
         from codex_proxy.mcp.http_transports import sse_transport, streamable_transport
 
@@ -253,11 +261,13 @@ class McpServer:
     # --- tools ----------------------------------------------------------------------------------
 
     def _tools_changed(self) -> None:
-        """Handles the server's notification that its tools have changed: the next request fetches them again."""
+        """Called when the server announces that its tools have changed: the next request fetches them again."""
         self._changed = True
 
     async def _refresh(self, connection: Connection) -> None:
-        """Fetches the tools again. If that takes too long or fails, the list that is known stays in use."""
+        """Fetches the tools again, and waits for them for at most `limits.refresh_seconds`. If that takes longer
+        or fails, the cached list stays in use. Never raises.
+        """
         if self._listing is None:
             self._listing = asyncio.create_task(
                 self._fetch_listing(connection), name=f"mcp tools {self._label}"
@@ -266,13 +276,17 @@ class McpServer:
         await asyncio.wait((self._listing,), timeout=self._limits.refresh_seconds)
 
     def _listed(self, listing: asyncio.Task[None]) -> None:
-        """Handles the end of a fetch. Its exception is dropped: the connection reports its own end."""
+        """Called when a fetch of the tools has ended. Its exception is ignored, because `Connection.fault` has the
+        reason if the connection has ended.
+        """
         self._listing = None
         if not listing.cancelled():
             listing.exception()  # retrieved, so that asyncio does not log it
 
     async def _fetch_listing(self, connection: Connection) -> None:
-        """Fetches the tools and keeps them. Raises `McpError`."""
+        """Fetches the tools into the cache. Raises `McpError` if that fails or takes longer than
+        `limits.list_seconds`.
+        """
         self._changed = False  # before the request: a change that comes meanwhile is fetched again
         try:
             async with asyncio.timeout(self._limits.list_seconds):
@@ -286,7 +300,9 @@ class McpServer:
     # --- values and messages --------------------------------------------------------------------
 
     def _decoded(self, arguments: str) -> dict[str, Any]:
-        """Decodes the arguments of a call. Raises `McpError` where they are not a JSON object."""
+        """Returns the decoded arguments of a call; empty text has none. Raises `McpError` if they are not a JSON
+        object.
+        """
         try:
             return msgspec.json.decode(arguments or "{}", type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeEncodeError):
@@ -295,13 +311,15 @@ class McpServer:
             ) from None
 
     def _error(self, kind: McpFaultKind, what: str) -> McpError:
-        """Makes the error of a fault; `what` continues the sentence `MCP server 'label' ...`."""
+        """Returns the exception for a fault of this server; `what` continues the sentence `MCP server 'label'
+        ...`.
+        """
         message = f"MCP server '{self._label}' {what}"
         return McpError(McpFault(kind=kind, server_label=self._label, message=message))
 
 
 class OperatorServers:
-    """The MCP servers of the operator's file (`config.parse_servers`). Call `close` when the server stops."""
+    """The MCP servers of the operator's file (`config.parse_servers`). Call `close` when the proxy stops."""
 
     def __init__(
         self,
@@ -329,7 +347,8 @@ class OperatorServers:
         return tuple(self._servers)
 
     async def tools(self) -> McpListing:
-        """Returns the tools of all servers, in the file's order, and the faults of the servers that have none now.
+        """Returns the tools of all servers, in the file's order, and a fault for each server that has none now, or
+        has more than the limits.
 
         All servers are asked at the same time, each within the time limit of `McpServer.tools`.
         """
@@ -340,9 +359,8 @@ class OperatorServers:
         )
 
     async def call(self, server_label: str, tool: str, arguments: str, timeout_seconds: float) -> McpResult:
-        """Runs a tool of the server of this name. `arguments` is JSON text.
-
-        If the call is cancelled, the server is asked to stop. An unknown server gives a failed result.
+        """Runs a tool of the server `server_label`. `arguments` is JSON text. A call that fails, or of an unknown
+        server, returns a failed result. If the caller is cancelled, the server is asked to stop the call.
         """
         server = self._servers.get(server_label)
         if server is None:
@@ -353,5 +371,5 @@ class OperatorServers:
         return await server.call(tool, arguments, timeout_seconds)
 
     async def close(self) -> None:
-        """Ends all servers at once and waits for them. May be called twice."""
+        """Ends all servers at the same time, and waits for that for a bounded time. May be called twice."""
         await asyncio.gather(*(server.close() for server in self._servers.values()))

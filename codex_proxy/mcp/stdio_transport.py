@@ -1,7 +1,7 @@
-"""The stdio transport: JSON-RPC messages in lines, over the stdin and stdout of a process.
+"""The stdio transport of MCP: JSON-RPC messages, one per line, over the stdin and stdout of a process.
 
 Imports the `mcp` package, which is large: import this module only when a server is used. Lines that are not
-JSON-RPC are ignored, since programs print to stdout; a line above the size limit ends the connection.
+JSON-RPC are ignored, since programs also print to stdout; a line above the size limit ends the connection.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ MAX_DETAIL_CHARS = 2000
 async def stdio_transport(
     server: StdioServer, spawn: Spawn, limits: McpLimits, report: TransportReport
 ) -> AsyncGenerator[TransportStreams, None]:
-    """Starts the server with `spawn`, yields the message streams of its session, and ends the server on leaving.
+    """Starts the server with `spawn`, and yields the message streams of its session. The server is ended at the
+    end of the `with`.
 
-    How the transport ends is written into `report`. Raises `McpError` where the server cannot be started.
+    When the server ends or fails meanwhile, the reason is written into `report`. Raises `McpError` if the server
+    cannot be started.
     """
     lines = _StdoutLines(limits.message_bytes)
     try:
@@ -76,7 +78,9 @@ async def stdio_transport(
 
 
 class _StdoutLines:
-    """Splits a process's stdout into lines, in bounded memory. Iterating over it ends when the process has ended."""
+    """The lines of a process's stdout, as an async iterator that ends with the process, or at a line longer than
+    `limit` bytes. It keeps about `READ_AHEAD` bytes of unread output; then the process has to wait.
+    """
 
     def __init__(self, limit: int) -> None:
         self.process: Process | None = None
@@ -88,7 +92,7 @@ class _StdoutLines:
         self._changed = asyncio.Event()
 
     def received(self, chunk: bytes) -> None:
-        """Buffers a chunk of stdout (see `ProcessListener`)."""
+        """Buffers a chunk of stdout. (A method of `ProcessListener`.)"""
         self._chunks.append(chunk)
         self._buffered_bytes += len(chunk)
         if self._buffered_bytes > READ_AHEAD and self.process is not None:
@@ -96,7 +100,7 @@ class _StdoutLines:
         self._changed.set()
 
     def ended(self, exit: ProcessExit) -> None:
-        """Stores how the process ended (see `ProcessListener`)."""
+        """Stores how the process ended. (A method of `ProcessListener`.)"""
         self.exit = exit
         self._changed.set()
 
@@ -115,7 +119,9 @@ class _StdoutLines:
                 return
 
     async def _next(self) -> bytes | None:
-        """Waits for the next chunk of stdout; None at its end."""
+        """Returns the next chunk of stdout, after waiting for it; None when the process has ended and all chunks
+        were returned.
+        """
         while not self._chunks:
             if self.exit is not None:
                 return None
@@ -129,7 +135,7 @@ class _StdoutLines:
 
 
 def _message(line: bytes) -> SessionMessage | None:
-    """Parses a line; None where it is not JSON-RPC."""
+    """Returns the JSON-RPC message in a line; None if the line has none."""
     if not line.lstrip().startswith(b"{"):
         return None
     try:
@@ -139,12 +145,12 @@ def _message(line: bytes) -> SessionMessage | None:
 
 
 def _line(message: SessionMessage) -> bytes:
-    """Encodes a message as one line of JSON."""
+    """Returns a message as one line of JSON, with its line feed."""
     return message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
 
 
 def _end_fault(server: StdioServer, lines: _StdoutLines) -> McpFault:
-    """Returns why the process sends no more lines."""
+    """Returns the fault for a process whose stdout has ended: its line was too long, or the process has exited."""
     if lines.too_long or lines.exit is None:
         return _fault(
             McpFaultKind.PROTOCOL, server, f"MCP server '{server.label}' sent a line that is too long."

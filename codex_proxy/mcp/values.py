@@ -1,6 +1,7 @@
 """The values of the MCP client: tools, results, faults, and limits.
 
-It uses neither OpenAI's wire formats nor the `mcp` package, which is imported only when a server is used.
+The module uses neither OpenAI's wire formats nor the `mcp` package, which is imported only when a server
+is used.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ MIB = 1024 * 1024
 
 
 class McpLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits on what one server may cost: times in seconds, sizes in bytes."""
+    """Limits for one MCP server: times in seconds, sizes in bytes. They keep a server that is slow, or
+    sends too much, from delaying turns or filling the memory.
+    """
 
     start_seconds: float = 60.0
     """The most seconds from the start of a server until its tools are listed. A package runner downloads a server
@@ -52,7 +55,7 @@ class McpLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool of an MCP server."""
+    """A tool of an MCP server, as the server lists it."""
 
     server_label: str
     name: str
@@ -64,7 +67,7 @@ class McpTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpFaultKind(StrEnum):
-    """What went wrong with a server or a call."""
+    """What went wrong with an MCP server, or with a call of one of its tools."""
 
     UNREACHABLE = "unreachable"
     """The server could not be started or connected to."""
@@ -93,7 +96,9 @@ class McpFaultKind(StrEnum):
 
 
 class McpFault(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault of one server. `message` says what happened and what to do, and contains no header, key or URL."""
+    """A failure of one MCP server or call. `message` says what happened and what to do, and contains no
+    header, key or URL.
+    """
 
     kind: McpFaultKind
     server_label: str
@@ -105,7 +110,7 @@ class McpFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpError(Exception):
-    """Carries an `McpFault` up to the public functions of this package, which return the fault."""
+    """Carries an `McpFault` inside this package. Its public functions catch it and return the fault."""
 
     def __init__(self, fault: McpFault) -> None:
         super().__init__(fault.message)
@@ -113,14 +118,18 @@ class McpError(Exception):
 
 
 class McpListing(msgspec.Struct, frozen=True):
-    """Tools of one or several servers, and the faults of servers whose tools are missing."""
+    """The tools of one or several servers, and the faults of the servers whose tools are missing or
+    incomplete.
+    """
 
     tools: tuple[McpTool, ...]
     faults: tuple[McpFault, ...] = ()
 
 
 class McpResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a tool call. A failed call has a result, too, so that the model can read why."""
+    """The result of a tool call. A failed call has a result too (`is_error`), so that the model can read
+    the reason.
+    """
 
     text: str
     """The texts as a JSON array of strings (docs/contract.md#mcp-calls)."""
@@ -141,6 +150,8 @@ def text_array(parts: tuple[Part, ...]) -> str:
 
 
 def failed(fault: McpFault) -> McpResult:
-    """Returns the result of a call that got no answer, with the fault's message for the model."""
+    """Returns a failed result with this fault, for a call that got no answer. The fault's message is the
+    text for the model.
+    """
     parts = (TextPart(fault.message),)
     return McpResult(text=text_array(parts), parts=parts, is_error=True, fault=fault)
