@@ -1,8 +1,9 @@
 """Computes an upper bound of the tokens of a request, for `POST /v1/messages/count_tokens`.
 
 Input: the bytes of the body. Output: a number that the model's own count does not exceed, since a client that gets
-too small a number shortens its conversation too late. Every kind of block is counted, unknown ones too; only a body
-that is no request is refused. Raises `Fault` INVALID_REQUEST or MODEL_NOT_FOUND.
+too small a number shortens its conversation too late. Blocks of every type are counted, unknown ones too; only
+`thinking` blocks count nothing, because the model does not get them again. Raises `Fault`: INVALID_REQUEST for a
+body that is not a Messages request, MODEL_NOT_FOUND for an unknown model.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 
 from codex_proxy.core.media import picture_of
 from codex_proxy.core.token_bound import Piece, most_tokens
+from codex_proxy.surfaces.messages.tools import loaded_names
 from codex_proxy.surfaces.messages.wire import InputMessage, parse_body
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
 
@@ -48,15 +50,14 @@ _NOT_OFFERED: Final = _NOT_SHOWN | {"defer_loading", "eager_input_streaming", "s
 
 
 def count_tokens(body: bytes, catalog: ModelCatalog) -> int:
-    """Returns an upper bound of the tokens of a request's system prompt, tools and messages."""
+    """Returns an upper bound of the tokens of a request's system prompt, tools, messages and output schema."""
     request = parse_body(body)
     resolve(request.model or DEFAULT_NAME, catalog)
     counter = _Counter()
-    loaded = _tools_named(request.messages)
-    offered = [
-        tool for tool in request.tools or () if not tool.get("defer_loading") or tool.get("name") in loaded
-    ]
-    wanted = request.output_config.format if request.output_config else request.output_format
+    tools = request.tools or ()
+    loaded = loaded_names(tools, request.tool_choice, _tools_named(request.messages))
+    offered = [tool for tool in tools if not tool.get("defer_loading") or str(tool.get("name")) in loaded]
+    wanted = (request.output_config and request.output_config.format) or request.output_format
     return (
         _REQUEST
         + counter.content(request.system)
@@ -82,7 +83,7 @@ class _Counter:
         return 0
 
     def value(self, value: Any) -> int:
-        """Returns the tokens of a value, which the model sees as text if it is a string, else as JSON."""
+        """Returns the tokens of a JSON value. The model gets a string as it is, and any other value as JSON text."""
         if value is None:
             return 0
         return self._text(value if isinstance(value, str) else msgspec.json.encode(value).decode())
@@ -117,7 +118,9 @@ class _Counter:
 
 
 def _image(source: Any) -> int:
-    """Returns the tokens of the image in a block's `source` by its size: in tiles or in patches, whichever is more."""
+    """Returns the tokens of the image in a block's `source`, computed from its width and height: in tiles or in
+    patches, whichever is more. An image of unknown size counts as the largest.
+    """
     data = source.get("data") if isinstance(source, dict) else None
     picture = picture_of(data) if isinstance(data, str) else None
     if picture is None:
@@ -132,8 +135,9 @@ def _sealed(value: Any) -> int:
 
 
 def _tools_named(messages: Iterable[InputMessage]) -> set[str]:
-    """Returns the names of tools that the messages refer to or call: a deferred tool is shown to the model from there
-    on."""
+    """Returns the names of the tools that the messages refer to or call. The model is offered a deferred tool once
+    a message has named it.
+    """
     named: set[str] = set()
     waiting = [each.content for each in messages if isinstance(each.content, list)]
     while waiting:
@@ -148,5 +152,5 @@ def _tools_named(messages: Iterable[InputMessage]) -> set[str]:
 
 
 def _shown(tool: dict[str, Any]) -> dict[str, Any]:
-    """Returns a tool without the fields that only the server reads."""
+    """Returns a tool definition without the fields that the model does not get (`_NOT_OFFERED`)."""
     return {name: value for name, value in tool.items() if name not in _NOT_OFFERED}

@@ -1,12 +1,12 @@
 """Reads the tools of a request in Anthropic's form, and its `tool_choice`.
 
-Input: the tools, the choice, and the names of tools that the history refers to. Output: `Offered`. Raises `Fault`
-INVALID_REQUEST for a tool that only Anthropic's servers run or that cannot be read, for names that occur twice, and
-for a choice of a tool that is not offered. Source: docs/messages.md#tools.
+Input: the tools, the choice, and the names of the tools that the history refers to. Output: `Offered`. Raises
+`Fault` INVALID_REQUEST for a tool that only Anthropic's servers run or that cannot be read, for names that occur
+twice, and for a choice of a tool that is not offered. Source: docs/messages.md#tools.
 
-A tool with `defer_loading` is offered once a `tool_reference` or a call in the history names it. If the client
-wants Anthropic's servers to search for tools, all tools are offered at once, because this server has no such
-search.
+A tool with `defer_loading` is offered once a `tool_reference` or a call in the history names it, or if
+`tool_choice` names it. If the request asks Anthropic's servers to search for tools, all tools are offered at once,
+because this server has no such search.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ _NO_ARGUMENTS: Final = msgspec.Raw(b'{"type":"object","properties":{}}')
 
 
 class Offered(msgspec.Struct, frozen=True, kw_only=True):
-    """The tools that the model is offered. `client_names`: the client's names of tools, by the names that the model
-    is offered, where they differ.
+    """What the model is offered. `choice` is which of the `tools` may or must be called; `parallel`: it may make
+    several calls in one answer. `client_names`: the client's names of tools, by the names that the model is
+    offered, if they differ.
     """
 
     tools: tuple[Tool, ...]
@@ -56,7 +57,7 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def model_name(name: str) -> str:
-    """Returns the name under which a model is offered the tool `name`. It depends only on that name.
+    """Returns the name under which the model is offered the client's tool `name`. It depends on `name` alone.
 
     A name that is too long, or has characters that models do not accept, is cut and ends with a digest of the whole
     name.
@@ -71,15 +72,14 @@ def offered_by(
     given: Sequence[dict[str, Any]], choice: GivenToolChoice | None, referenced: Collection[str]
 ) -> Offered:
     """Returns what the model is offered. `given` and `choice` are the request's `tools` and `tool_choice` (None:
-    the request has none). `referenced`: the names of tools that the history refers to or has calls of. Raises
+    the request has none). `referenced` are the names of the tools that the history refers to or calls. Raises
     `Fault` INVALID_REQUEST for an invalid or duplicate tool, for a tool that only Anthropic's servers run, and for
     a choice of a tool that is not offered.
     """
     found: list[tuple[Tool, str]] = []
     ignored: list[str] = []
     web_search = False
-    searched_by_server = any(_TOOL_SEARCH.fullmatch(_type_of(tool)) for tool in given)
-    chosen = choice.name if choice is not None and choice.type == "tool" else None
+    loaded = loaded_names(given, choice, referenced)
     for index, tool in enumerate(given):
         kind, place = _type_of(tool), f"tools[{index}]"
         if _WEB_SEARCH.fullmatch(kind):
@@ -89,8 +89,7 @@ def offered_by(
             ignored.append(place)
         elif kind in ("", "custom"):
             made = _tool(tool, place)
-            name = _name_of(tool)
-            if not tool.get("defer_loading") or searched_by_server or name in referenced or name == chosen:
+            if not tool.get("defer_loading") or _name_of(tool) in loaded:
                 found.append((made, f"{place}.name"))
         else:
             raise _not_here(kind, place)
@@ -104,6 +103,21 @@ def offered_by(
         client_names={tool.name: tool.client_name.name for tool in tools if tool.client_name is not None},
         ignored=tuple(ignored),
     )
+
+
+def loaded_names(
+    given: Sequence[dict[str, Any]], choice: GivenToolChoice | None, referenced: Collection[str]
+) -> set[str]:
+    """Returns the names of the tools that are offered even if they have `defer_loading`: those that the history or the
+    choice names, and every tool if Anthropic's servers are to search for tools. The parameters are those of
+    `offered_by`.
+    """
+    names = set(referenced)
+    if choice is not None and choice.type == "tool" and choice.name:
+        names.add(choice.name)
+    if any(_TOOL_SEARCH.fullmatch(_type_of(tool)) for tool in given):
+        names.update(map(_name_of, given))
+    return names
 
 
 _SEARCH_OPTIONS: Final = ("max_uses", "allowed_domains", "blocked_domains", "user_location")

@@ -73,6 +73,10 @@ def image(data: str) -> dict[str, Any]:
         {"messages": [HELLO, said("user", {"type": "new_next_year", "of": [{"what": LONG}]})]},
         {"tools": [tool(description=LONG)]},
         {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object", "title": LONG}}}},
+        {
+            "output_config": {"effort": "low"},
+            "output_format": {"type": "json_schema", "schema": {"type": "object", "title": LONG}},
+        },
     ],
     ids=lambda fields: next(iter(fields)),
 )
@@ -103,6 +107,17 @@ def test_a_deferred_tool_counts_once_a_search_has_found_it_or_it_was_called() ->
     assert more(tools=tools) < 60
     assert more(tools=tools, messages=[HELLO, said("user", found)]) > WORTH
     assert more(tools=tools, messages=[HELLO, said("assistant", use(name="mcp__files__read"))]) > WORTH
+
+
+def test_a_deferred_tool_counts_where_it_is_offered_at_once() -> None:
+    tools = [tool("mcp__files__read", description=LONG, defer_loading=True)]
+    search = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
+    assert more(tools=tools, tool_choice={"type": "tool", "name": "mcp__files__read"}) > WORTH
+    assert more(tools=[search, *tools]) > WORTH
+
+
+def test_a_deferred_tool_without_a_readable_name_is_counted_as_one_that_is_not_offered() -> None:
+    assert more(tools=[{**tool(description=LONG, defer_loading=True), "name": {}}]) < 60
 
 
 @pytest.mark.parametrize(
