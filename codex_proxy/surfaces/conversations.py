@@ -1,8 +1,9 @@
 """Conversations and their items: parses the bodies of requests, and makes the objects that clients see.
 
-Input: bytes, or stored values. Output: metadata and normalised items without ids (see `items.with_ids`), or dicts.
-Raises `Fault` INVALID_REQUEST with `param`; the functions `..._not_found` return faults for the caller to raise.
-Source: docs/contract.md#conversations: at most 20 items at once, metadata of 16 keys, null deletes a key on update.
+Input: the bytes of a body, or the stored values of a conversation or an item. Output: metadata and normalised items
+without ids (see `items.with_ids`), or dicts to be encoded as JSON. Raises `Fault` INVALID_REQUEST with `param`;
+`not_found`, `item_not_found` and `too_large` return faults for the caller to raise. Source:
+docs/contract.md#conversations: at most 20 items at once, metadata of 16 keys, null deletes a key on update.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ class AddItemsBody(Wire):
 
 
 class NewConversation(msgspec.Struct, frozen=True):
-    """The metadata and the first items of a conversation that is created."""
+    """The metadata and the first items of a conversation that is to be created."""
 
     metadata: dict[str, str]
     items: tuple[ItemDict, ...]
 
 
 def parse_create(body: bytes, pdfs: PdfTexts | None = None) -> NewConversation:
-    """Parses `POST /v1/conversations`. A missing body means an empty conversation. `pdfs`: the texts of the
-    request's PDFs; None if the server reads none.
+    """Parses the body of `POST /v1/conversations`; an empty body means an empty conversation. `pdfs`: the texts of
+    the request's PDFs; None if the server reads none. Raises `Fault` INVALID_REQUEST.
     """
     request = parse_as(CreateBody, body or b"{}")
     metadata = {key: value for key, value in (request.metadata or {}).items() if value is not None}
@@ -59,13 +60,15 @@ def parse_create(body: bytes, pdfs: PdfTexts | None = None) -> NewConversation:
 
 
 def parse_update(body: bytes) -> dict[str, str | None]:
-    """Parses `POST /v1/conversations/{id}`. Returns the metadata to merge, where None removes a key."""
+    """Parses the body of `POST /v1/conversations/{id}`. Returns the metadata to merge with the stored metadata; a
+    value of None removes the key. Raises `Fault` INVALID_REQUEST.
+    """
     return dict(parse_as(UpdateBody, body).metadata or {})
 
 
 def parse_items(body: bytes, pdfs: PdfTexts | None = None) -> tuple[ItemDict, ...]:
-    """Parses `POST /v1/conversations/{id}/items`. `pdfs`: the texts of the request's PDFs; None if the server reads
-    none.
+    """Parses the body of `POST /v1/conversations/{id}/items`. Returns its items, normalised and without ids.
+    `pdfs`: the texts of the request's PDFs; None if the server reads none. Raises `Fault` INVALID_REQUEST.
     """
     return normalised(parse_as(AddItemsBody, body).items, "items", pdfs)
 
@@ -74,8 +77,8 @@ ITEMS_LIMIT: Final = 100
 
 
 def conversation(id: str, created_at: int, metadata: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the conversation object. The request that deletes an item of a conversation is answered with this
-    object, too.
+    """Returns the conversation object. It is also the answer to DELETE of one of the conversation's items.
+    `created_at` is in seconds since 1970.
     """
     return {"id": id, "object": "conversation", "created_at": created_at, "metadata": dict(metadata)}
 
@@ -97,8 +100,9 @@ print a conversation read them (docs/contract.md#conversations)."""
 
 
 def item(item: ItemDict, created_at: int) -> ItemDict:
-    """Returns an item as a conversation shows it: with a status, the time at which it was added, and a role if it
-    has none.
+    """Returns an item in the form in which the Conversations API lists it: with a status, a `created_at`, and for
+    some types a role and content that the stored item does not have (see `SPEAKERS`). `created_at` is when the item
+    was added, in seconds since 1970.
     """
     return {"status": "completed", **SPEAKERS.get(item["type"], {}), **item, "created_at": created_at}
 
@@ -110,8 +114,9 @@ def not_found(id: str) -> Fault:
 
 
 def too_large(held: str, param: str) -> Fault:
-    """Returns the fault for a conversation that is larger than a turn may continue, or would be with the new items.
-    `held` says what it contains, `param` names the field.
+    """Returns the fault for a conversation that has more content than one turn may read, or would have with the
+    request's new items. `held` is the part of the message that says how much content there is; `param` is the
+    request's field that is at fault.
     """
     return bad_request(
         f"The conversation holds too much, or would: {held}. Delete items of it, or begin another one with what "

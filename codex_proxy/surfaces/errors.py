@@ -85,21 +85,21 @@ def status_of(failure: Failure, surface: Surface) -> int:
 
 
 def statuses(surface: Surface) -> tuple[int, ...]:
-    """Returns every status that a fault may have, in ascending order."""
+    """Returns every HTTP status that a failure may have in this API, in ascending order."""
     rows = messages.TABLE.values() if surface == "messages" else TABLE.values()
     return tuple(sorted({row.status for row in rows}))
 
 
 def forbids_retry(failure: Failure, surface: Surface) -> bool:
-    """Whether the answer gets the header `x-should-retry: false`. Without it SDKs send the request again on certain
-    statuses.
+    """Whether the answer gets the header `x-should-retry: false`. Without it, SDKs send the request again after
+    certain statuses.
     """
     return messages.forbids_retry(failure) if surface == "messages" else not failure.repeatable
 
 
 def error_body(failure: Failure, surface: Surface, request_id: str = "") -> bytes:
-    """Returns the JSON body of an error that occurs before the first byte: `{"error": {message, type, param,
-    code}}`, or Anthropic's form with the request's id.
+    """Returns the JSON body of an error that occurs before the first byte of the answer: `{"error": {message, type,
+    param, code}}`, or Anthropic's form with the request's id.
     """
     if surface == "messages":
         return messages.error_body(failure, request_id)
@@ -107,7 +107,7 @@ def error_body(failure: Failure, surface: Surface, request_id: str = "") -> byte
 
 
 def error_frame(failure: Failure) -> bytes:
-    """Returns the SSE frame with an error that ends a chat stream. Its `param` is null."""
+    """Returns the SSE frame of an error that ends a stream of Chat Completions. Its `param` is null."""
     return b"data: " + _envelope(failure, "chat", None) + b"\n\n"
 
 

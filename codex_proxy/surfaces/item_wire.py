@@ -28,7 +28,7 @@ TEXT_LIMIT: Final = 10_485_760
 
 
 class TextPart(Wire):
-    """A part with text. The items of a conversation may also have the type `text`."""
+    """A part with text. A message of any role may have parts of each of these types."""
 
     type: Literal["input_text", "output_text", "text"]
     text: str
@@ -135,8 +135,8 @@ class CustomCallItem(Item):
 
 
 class ToolSearchCallItem(Item):
-    """A call of the client's tool search, by which the model finds deferred tools. One without a `call_id` was run
-    by OpenAI's own servers.
+    """A call of the client's tool search, by which the model finds deferred tools. A call without a `call_id` was
+    run by OpenAI's own servers.
     """
 
     type: Literal["tool_search_call"]
@@ -175,8 +175,8 @@ class CallOutputItem(Item):
 
 
 class AgentMessagePart(Wire):
-    """A part of a message between sub-agents. `encrypted_content` is plain text if the model of this server wrote
-    it.
+    """A part of a message between Codex's sub-agents. The model gets its `text` or `encrypted_content` as text: a
+    model behind this server writes plain text into `encrypted_content`.
     """
 
     type: Literal["input_text", "encrypted_content"]
@@ -270,7 +270,7 @@ class ShellCallItem(NativeItem):
 
 
 class ShellOutputItem(Item):
-    """The output of a call of the client's shell. `id` is that of the call where there is no `call_id`."""
+    """The output of a call of the client's shell. Without a `call_id`, `id` is the id of the call."""
 
     type: Literal["local_shell_call_output"]
     call_id: CallId | None = None
@@ -278,8 +278,8 @@ class ShellOutputItem(Item):
 
 
 class ActivityItem(Item):
-    """An item that shows what the agent did, of this server's own type. Clients that asked for such items may send
-    them back.
+    """An item of this server's own type that describes what the agent did. Clients get such items if they ask for
+    them (`X-Codex-Activity: items`), and may send them back.
     """
 
     type: Literal["codex:activity"]
@@ -289,7 +289,9 @@ class ActivityItem(Item):
 
 
 def _untyped(value: dict[str, Any]) -> str | None:
-    """Returns the type of an item that has no `type`: a message, or a reference if it has nothing but an id."""
+    """Returns the tag of the model for an item without a `type`: `~message` if it has a role or content,
+    `~reference` if it has only an id, else None.
+    """
     if "role" in value or "content" in value:
         return "~message"
     return "~reference" if "id" in value else None

@@ -1,9 +1,9 @@
-"""Normalises the items that clients send, into the one form in which they are stored, listed and shown.
+"""Normalises the items that clients send: converts them to the one form in which they are stored and listed.
 
-Input: validated items (`item_wire`). Output: plain dicts with a status, whose content is a list of parts:
+Input: validated items (`item_wire`). Output: plain dicts with a status. The content of messages is a list of parts:
 `output_text` for the assistant, `input_text` for everybody else. Unknown fields are dropped. `with_ids` adds ids
-later, because no id is made here. Raises `Fault` INVALID_REQUEST for parts that no agent accepts and for references
-to items that do not exist. Source: docs/wire-rules.md#lists-and-stored-objects.
+later, because this conversion is pure and cannot make ids. Raises `Fault` INVALID_REQUEST for parts that no agent
+accepts and for references to items that do not exist. Source: docs/wire-rules.md#lists-and-stored-objects.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def normalised(
 
 
 def with_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
-    """Returns the items, each with an id: its own, or a new one with the prefix of its type. References keep theirs."""
+    """Returns the items, each with an id: its own, or a new one with the prefix of its type. The id of a reference,
+    which names another item, is kept.
+    """
     return [
         item if item.get("id") else {"id": ids.new(PREFIXES.get(item["type"], "item_")), **item}
         for item in items
@@ -67,7 +69,9 @@ def with_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
 
 
 def web_images(items: Iterable[ItemDict], field: str = "input") -> dict[str, str]:
-    """Returns the web addresses of images in the items, each with the path of the first field that has it."""
+    """Returns the web addresses of images in the items, each with the path of the first field that has it, such as
+    `input[0].content[1].image_url`. `field` is the request's field that has the items.
+    """
     found: dict[str, str] = {}
     for index, item in enumerate(items):
         for key in ("content", "output"):
@@ -86,8 +90,9 @@ def references_of(items: Iterable[ItemDict]) -> tuple[str, ...]:
 def resolved(
     items: Iterable[ItemDict], found: Mapping[str, ItemDict], field: str = "input"
 ) -> tuple[ItemDict, ...]:
-    """Returns the items with each reference replaced by the item in `found`. Raises `Fault` for one that is not
-    there. `field` is the field of the items, for the `param` of the fault.
+    """Returns the items with each reference replaced by the item in `found` that has its id. Raises `Fault`
+    INVALID_REQUEST for a reference to an item that is not in `found`. `field` is the request's field that has the
+    items, for the `param` of the fault.
     """
     whole = []
     for index, item in enumerate(items):
@@ -123,7 +128,7 @@ def _status(item: wire.Item) -> str:
 
 
 def _kept(item: ItemDict, **optional: Any) -> ItemDict:
-    """Returns the item with its required fields, and those of the `optional` fields that are not None."""
+    """Returns `item` with those of the `optional` fields that are not None."""
     return item | {key: value for key, value in optional.items() if value is not None}
 
 
@@ -135,7 +140,7 @@ def _message_form(item: wire.MessageItem, place: str, pdfs: PdfTexts | None) -> 
 
 def _parts(content: wire.Content, place: str, pdfs: PdfTexts | None, *, said: bool) -> list[ItemDict]:
     """Returns the content as a list of parts. `place` is the path of its field, for faults; `pdfs`: see
-    `file_text`; `said`: it is a message of the assistant.
+    `file_text`; `said`: the content is that of the assistant.
     """
     if isinstance(content, str):
         return [_text(content, said=said)]

@@ -1,6 +1,6 @@
 """The pydantic models of a Chat Completions request: unknown fields are ignored, types are strict.
 
-Input: the bytes of the body. Output: `ChatRequest`. Raises `Fault` INVALID_REQUEST with `param`. The parser checks
+Input: the bytes of the body. Output: `ChatRequest`. Raises `Fault` INVALID_REQUEST with `param`. `parse.py` checks
 later what depends on settings or on several fields. Sources: docs/contract.md#parameters-of-chat-completions,
 docs/contract.md#messages-and-parts, OpenAI's own types for the ranges.
 """
@@ -55,14 +55,14 @@ class FilePart(Wire):
 
 
 class AudioPart(Wire):
-    """A part of a message with audio, which no agent accepts."""
+    """A part of a message with audio. The parser refuses it, because no agent accepts audio."""
 
     type: Literal["input_audio"]
 
 
 class OtherPart(Wire):
-    """A part of a type that this server does not know. It reaches only an upstream that is sent the message
-    unchanged.
+    """A part of a type that this server does not know. The parser refuses it, unless the whole request is forwarded
+    to an upstream of Chat Completions: the upstream gets the part unchanged.
     """
 
     type: str
@@ -375,5 +375,5 @@ class ChatRequest(Wire):
 
 
 def parse_body(body: bytes) -> ChatRequest:
-    """Returns the body as a `ChatRequest`. Raises a `Fault` that names the field."""
+    """Returns the body as a `ChatRequest`. Raises `Fault` INVALID_REQUEST; its `param` names the invalid field."""
     return parse_as(ChatRequest, body)

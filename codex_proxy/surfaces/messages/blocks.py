@@ -1,10 +1,11 @@
 """Converts content blocks to parts of the history: texts, images, documents, search results, references to tools.
 
-Input: the client's blocks, their path in the request, and whether they are in the newest message. Output: parts
-that a model accepts. Raises `Fault` INVALID_REQUEST for an image that cannot be shown, but only in the newest
-message: a client sends its history again with every request, so a fault in it would make the whole conversation
-unusable. In earlier messages a note takes its place. The same holds for documents that cannot be read and for
-unknown types of blocks. Source: docs/messages.md#content.
+Input: the client's blocks, their path in the request, and whether they are in the newest message of the user.
+Output: parts that a model accepts. Raises `Fault` INVALID_REQUEST for an image that the agent cannot take, but only
+in the newest message of the user: a client sends its history again with every request, so a fault in the history
+would make the whole conversation unusable. In earlier messages a note to the model takes the image's place. A note
+also takes the place of every document that cannot be read and of every block of an unknown type. Source:
+docs/messages.md#content.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ _QUOTE: Final = str.maketrans({'"': "'", "<": "(", ">": ")"})
 
 class BlockReader:
     """Converts the content blocks of one request. `ignored` collects the names of parameters without an effect, for
-    a response header; `web_images` the web addresses of images, each with the path of the first field that has it.
+    a response header; `web_images` collects the web addresses of images, each with the path of the first field that
+    has it.
     """
 
     def __init__(self, pdfs: PdfTexts | None, *, takes_images: bool = True, fetches: bool = True) -> None:
-        """`pdfs`: the texts of the request's PDFs; None if the server reads none. `takes_images`: the agent can
-        show images to its model. `fetches`: images in earlier messages that are given by web address are fetched
-        again.
+        """`pdfs`: the texts of the request's PDFs; None if the server reads none. `takes_images`: whether the agent
+        can pass images to its model. `fetches`: whether images in earlier messages that are given by web address
+        are fetched again; otherwise a note takes their place.
         """
         self.ignored: dict[str, None] = {}
         self.web_images: dict[str, str] = {}
@@ -43,8 +45,9 @@ class BlockReader:
 
     def parts(self, content: Any, place: str, *, newest: bool) -> Iterator[Part]:
         """Yields the parts of the content of a message or tool result: a text, or a list of blocks. Empty texts are
-        left out. `place` is the path of the content in the request, for faults; `newest`: it belongs to the last
-        message.
+        left out. `place` is the path of the content in the request, for faults; `newest`: whether it belongs to the
+        newest message of the user. Raises `Fault` INVALID_REQUEST for an image in that message that the agent
+        cannot take.
         """
         if isinstance(content, str):
             if content:
@@ -54,8 +57,8 @@ class BlockReader:
             yield from self.parts_of_block(block, f"{place}[{index}]", newest=newest)
 
     def parts_of_block(self, block: Any, place: str, *, newest: bool) -> Iterator[Part]:
-        """Yields the parts of one block. `place` is the path of the block in the request, for faults; `newest`: it
-        belongs to the last message.
+        """Yields the parts of one block. `place` is the path of the block in the request; `newest`, and what it
+        raises: see `parts`.
         """
         kind = block_type(block)
         if kind == "text":
@@ -76,8 +79,8 @@ class BlockReader:
     # --- images -----------------------------------------------------------------------------------
 
     def _image(self, source: Any, place: str, *, newest: bool) -> Part:
-        """Returns the image that the block's `source` describes, or a note if it cannot be shown. If it belongs to
-        the last message (`newest`), raises `Fault` instead of returning a note.
+        """Returns the image that the block's `source` describes, or a note to the model if the agent cannot take
+        it. If it belongs to the newest message of the user (`newest`), raises `Fault` instead of returning a note.
         """
         source = source if isinstance(source, dict) else {}
         try:
@@ -132,7 +135,8 @@ class BlockReader:
 
     def _file(self, source: dict[str, Any], title: str, head: str, place: str) -> TextPart:
         """Returns the base64 document in a block's `source` as text, if it is text or a PDF that can be read;
-        otherwise a note to the model. `head` is the line before the text; `place`: see `parts`.
+        otherwise a note to the model. `title` is the document's title, for the note; `head` are the lines before
+        the text; `place` is the path of the block in the request.
         """
         media_type = _text(source, "media_type") or "of no type"
         data = _text(source, "data")
@@ -152,7 +156,9 @@ class BlockReader:
         return TextPart(f"[Document {shown}: this model cannot read it.]")
 
     def _pdf_text(self, raw: bytes, place: str) -> str | None:
-        """Returns the text of a PDF; None if PDFs are not read. `place` is its field in the request."""
+        """Returns the text of a PDF; None if the server does not read PDFs, the PDF is too large, or the text is
+        empty. `place` is the path of the field with its data.
+        """
         if self._pdfs is None or not raw:
             return None
         try:
@@ -162,20 +168,20 @@ class BlockReader:
 
 
 def block_type(block: Any) -> str:
-    """Returns the block's type; empty if it is not a block."""
+    """Returns the block's `type`; an empty string if it has none or is not an object."""
     kind = block.get("type") if isinstance(block, dict) else None
     return kind if isinstance(kind, str) else ""
 
 
 def text_of(block: dict[str, Any]) -> str:
-    """Returns the text of a text block."""
+    """Returns the `text` of a text block; an empty string if that is not a string."""
     return _text(block, "text")
 
 
 def results_text(block: dict[str, Any]) -> str:
-    """Returns the result of a tool that Anthropic's servers ran as text: a line for each entry, with the title,
-    URL, text, output or error code that it has, joined by ` - `. `block` is the result block as the client sends it
-    back.
+    """Returns the result of a tool that Anthropic's servers ran as text: a line for each entry, with those of
+    title, URL, text, output and error code that the entry has, joined by ` - `. `block` is the result block as the
+    client sends it back.
     """
     content = block.get("content")
     lines: list[str] = []

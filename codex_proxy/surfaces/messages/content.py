@@ -34,7 +34,7 @@ _SEPARATOR: Final = "\n\n"
 
 
 def frame(type: str, fields: dict[str, Any]) -> bytes:
-    """Returns one server-sent event of this type, with these fields beside `type` in its data."""
+    """Returns one server-sent event of this type. Its data is a JSON object with `type` and these fields."""
     return b"event: %b\ndata: %b\n\n" % (type.encode(), json_bytes({"type": type, **fields}))
 
 
@@ -45,7 +45,7 @@ class GrowingBlock:
     """A block of text or thinking, which grows by deltas. Its methods append SSE frames to `out`."""
 
     def __init__(self, kind: str, index: int) -> None:
-        """`index` is the block's number in the answer. `kind`: `text` or `thinking`."""
+        """`kind`: `text` or `thinking`. `index` is the block's index in the answer's `content`."""
         self.kind = kind
         self._index = index
         self._fragments: list[bytes] = []
@@ -82,8 +82,9 @@ class GrowingBlock:
 
 
 class WholeBlock:
-    """A block that is sent in one piece. `kind` is its type, such as `tool_use`; `fields` are its fields without
-    `input`; `input` is the JSON text of an object (None: the block has no such field).
+    """A block that is sent in one piece. `kind` is its type, such as `tool_use`; `fields` are its other fields,
+    without `input`; `input` is the JSON text of an object (None: the block has no such field). `index` is the
+    block's index in the answer's `content`.
     """
 
     def __init__(self, kind: str, index: int, fields: dict[str, Any], input: str | None = None) -> None:
@@ -111,8 +112,9 @@ class WholeBlock:
 
 
 def input_of(arguments: str) -> str | None:
-    """Returns a call's arguments as the JSON text of an object; None if they are not an object, which clients fail
-    on."""
+    """Returns a call's arguments as the JSON text of an object; None if they are not a JSON object. Clients fail on
+    a `tool_use` block whose input is not an object.
+    """
     text = arguments.strip() or "{}"
     readers: tuple[Callable[[str], Any], ...] = (msgspec.json.decode, _strictly)
     for read in readers:  # the second one reads numbers of any size
@@ -150,8 +152,8 @@ class TextItem:
         self._part: int | None = None
 
     def with_break(self, part: int, text: str) -> str:
-        """Returns the piece `text` of the summary part `part`, with a blank line before it if that is another part
-        than the last.
+        """Returns `text`, a delta of the summary part with the number `part`, with a blank line before it if the
+        previous delta belonged to another part.
         """
         text = _SEPARATOR + text if self._part not in (None, part) else text
         self._part = part

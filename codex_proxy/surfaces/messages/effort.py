@@ -1,8 +1,8 @@
-"""Determines the reasoning effort from a request's `thinking` and `output_config`, in terms of the chosen model.
+"""Determines the reasoning effort of a turn from a request's `thinking` and `output_config`.
 
-Input: the request, the effort that the model's name contains, the model's own efforts. Output: an effort of the
-agent's, or None for its default. Nothing is refused: an effort that the model does not have becomes the nearest
-lower one, else the lowest. Source: docs/messages.md#thinking.
+Input: the request, the effort that the model's name contains, the efforts that the model supports. Output: one of
+these efforts, or None for the agent's default. Nothing is refused: an effort that the model does not support
+becomes the nearest lower one, or the lowest if there is none. Source: docs/messages.md#thinking.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _UNKNOWN_MODELS: Final = ("low", "medium", "high")
 
 
 def wants_thinking(thinking: Thinking | None) -> bool:
-    """Whether the client is prepared for `thinking` blocks in the answer. False if `thinking` is None: the request
-    has no such field.
+    """Whether the client asks for `thinking` blocks in the answer (`enabled` or `adaptive`). `thinking` is None if
+    the request has no such field.
     """
     return thinking is not None and thinking.type in ("enabled", "adaptive")
 
 
 def effort_asked(request: MessagesRequest) -> str | None:
-    """Returns the effort that a request asks for: that of the newest message that has one, else that of the
-    request; None if it asks for none. Not checked against the model.
+    """Returns the `effort` that a request asks for: that of the newest message that has one, else that of the
+    request's `output_config`; None if there is none. It is returned as the client wrote it, valid or not.
     """
     for message in reversed(request.messages):
         if message.output_config is not None and message.output_config.effort is not None:
@@ -39,8 +39,8 @@ def effort_asked(request: MessagesRequest) -> str | None:
 
 
 def effort_of(request: MessagesRequest, by_name: str | None, efforts: Sequence[str]) -> str | None:
-    """Returns the effort of a turn; None for the agent's default. `by_name` is the effort in the model's name;
-    `efforts` are those of the model, empty if unknown.
+    """Returns the reasoning effort of a turn; None for the agent's default. `by_name` is the effort in the model's
+    name, None if it has none; `efforts` are those that the model supports, empty if unknown.
     """
     thinking = request.thinking
     if thinking is not None and thinking.type == "disabled":
@@ -55,13 +55,17 @@ def effort_of(request: MessagesRequest, by_name: str | None, efforts: Sequence[s
 
 
 def efforts_of(model: str, catalog: ModelCatalog) -> tuple[str, ...]:
-    """Returns the efforts of the agent's model of this name (empty: its default); none if they are unknown."""
+    """Returns the reasoning efforts that a model supports; an empty tuple if they are unknown. `model` is the
+    agent's name of the model; an empty string means its default model.
+    """
     model = model or default_of(catalog)
     return next((each.efforts for each in catalog.models if each.id == model), ())
 
 
 def nearest(effort: str, efforts: Sequence[str]) -> str:
-    """Returns the effort if the model has it, else the nearest lower one, else the model's lowest."""
+    """Returns `effort` if it is one of the model's `efforts`, else the nearest lower one, else the lowest. If
+    `efforts` is empty, `low`, `medium` and `high` are assumed.
+    """
     known = [each for each in EFFORTS if each in (efforts or _UNKNOWN_MODELS)]
     if not known or effort in known:
         return effort

@@ -16,7 +16,7 @@ from codex_proxy.surfaces.base import json_bytes, raw_text
 
 
 class FaultRow(NamedTuple):
-    """The HTTP status and error type of a kind of fault. `lasting`: a retry of the same request would always fail."""
+    """The HTTP status and error type of one kind of fault. `lasting`: the same request would always fail again."""
 
     status: int
     type: str
@@ -95,11 +95,11 @@ def error_event(failure: Failure, request_id: str) -> bytes:
 
 
 def prompt_too_long(failure: Failure, tokens: int, window: int | None) -> Failure:
-    """Returns a failure of a context that is too long with Anthropic's message, which has two numbers of tokens;
-    any other failure unchanged.
+    """Returns a CONTEXT_LENGTH_EXCEEDED failure with the message of Anthropic's API, `prompt is too long: N tokens
+    > M maximum`; any other failure unchanged.
 
-    `tokens` is an estimate for the request. `window` is the model's context window; None if the agent does not
-    report it.
+    `tokens` is an estimate for the request. `window` is the model's context window, in tokens; None if the agent
+    does not report it.
     """
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED:
         return failure

@@ -1,10 +1,11 @@
-"""Converts the messages of a request to the history of a turn. Nothing in them is a fault.
+"""Converts the messages of a request to the history of a turn.
 
-Input: validated messages. Output: history items, oldest first. Instructions (`system`) become developer messages in
-the same place. Outputs follow directly after their calls, in the order of the calls; other content of the message
-comes after them. A call without a result gets an output that says so; a result without its call becomes text of the
-user. The model's raw items, which a `redacted_thinking` block of this server contains, are put back in their places
-among the texts and calls of its message. Source: docs/messages.md#the-conversation.
+Input: validated messages. Output: history items, oldest first. Raises `Fault` INVALID_REQUEST only for an image in
+the newest message of the user; nothing else in the messages is refused. Instructions (`system`) become developer
+messages in the same place. Outputs follow directly after their calls, in the order of the calls; other content of
+the message comes after them. A call without a result gets an output that says so; a result without its call becomes
+text of the user. The model's raw items, which a `redacted_thinking` block of this server contains, are put back in
+their places among the texts and calls of its message. Source: docs/messages.md#the-conversation.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _SEARCHED: Final = "[Results of a search:]\n"
 
 
 def instructions_of(system: wire.Content | None) -> str:
-    """Returns the text of `system`, without the block in which Claude Code identifies itself to Anthropic's
-    servers; empty if `system` is None or has no text.
+    """Returns the text of the request's `system`, without the block in which Claude Code identifies itself to
+    Anthropic's servers; an empty string if `system` is None or has no text.
     """
     if system is None or isinstance(system, str):
         texts = [system or ""]
@@ -53,9 +54,9 @@ def instructions_of(system: wire.Content | None) -> str:
 def history_of(
     messages: Sequence[wire.InputMessage], reader: BlockReader, identity: str
 ) -> tuple[HistoryItem, ...]:
-    """Turns `messages` into the history of a turn. `identity` names the agent and model that will read it. `reader`
-    reads the content blocks. Raises `Fault` INVALID_REQUEST for a block that cannot be read, such as an invalid
-    image in the newest message of the user.
+    """Returns the history of a turn, made from `messages`. `reader` converts the content blocks. `identity` names
+    the agent and model of the turn: raw items that were made by another are left out. Raises `Fault`
+    INVALID_REQUEST for an image in the newest message of the user that the agent cannot take.
     """
     newest = max((index for index, each in enumerate(messages) if each.role == "user"), default=-1)
     history = _History(reader, identity)
@@ -66,7 +67,7 @@ def history_of(
 
 
 def tools_referred_to(messages: Iterable[wire.InputMessage]) -> set[str]:
-    """Returns the names of tools that the history refers to (`tool_reference`) or has calls of."""
+    """Returns the names of the tools that the messages refer to (`tool_reference`) or call."""
     names: set[str] = set()
     for message in messages:
         for block in _blocks(message.content):
@@ -86,7 +87,7 @@ def tools_referred_to(messages: Iterable[wire.InputMessage]) -> set[str]:
 
 
 class _History:
-    """Collects the history, the calls of the last answer, and content that came with their results."""
+    """Collects the history items, the calls of the last answer, and the content that came with their results."""
 
     def __init__(self, reader: BlockReader, identity: str) -> None:
         self.items: list[HistoryItem] = []
@@ -118,8 +119,8 @@ class _History:
         self._user(message.content, place, newest=newest)
 
     def settle(self) -> None:
-        """Adds the result of each call of the last answer, or a text that says that there is none, then the content
-        that came with the results.
+        """Adds an output for each call of the last answer (its result, or a text that says that there is none),
+        then the content that came with the results.
         """
         for call_id in self._calls:
             missing = HistoryOutput(call_id, (TextPart(NO_RESULT),))
@@ -128,7 +129,9 @@ class _History:
         self._calls, self._outputs, self._beside = {}, {}, []
 
     def _say(self, item: HistoryItem) -> None:
-        """Adds an item to the history; after the results, if there are calls whose results are still collected."""
+        """Adds an item to the history. While the results of the last answer's calls are being collected, the item
+        is kept, and added after them.
+        """
         (self._beside if self._calls else self.items).append(item)
 
     # --- what the user said -----------------------------------------------------------------------
@@ -147,8 +150,8 @@ class _History:
             self._say(HistoryMessage("user", tuple(said)))
 
     def _result(self, block: dict[str, Any], place: str, *, newest: bool) -> Iterator[Part]:
-        """Keeps the result of a call of the last answer. Yields the parts of any other result, as text of the user.
-        `place` and `newest`: see `BlockReader.parts`.
+        """Keeps the result of a call of the last answer. For any other result, yields its parts, which become text
+        of the user. `place` and `newest`: see `BlockReader.parts`.
         """
         call_id = block.get("tool_use_id")
         parts = tuple(self._reader.parts(block.get("content"), f"{place}.content", newest=newest))
@@ -189,8 +192,9 @@ class _History:
     def _in_place(
         self, state: Sequence[Element], said: list[HistoryMessage], calls: dict[str, HistoryCall]
     ) -> Iterator[HistoryItem]:
-        """Yields the items of an answer in the order that `state` has; then the texts and calls that `state` does
-        not mention. `said` are the answer's texts, `calls` its calls by id.
+        """Yields the texts and calls of an answer with its raw items among them, in the order that `state` records
+        (see `Element`); then the texts and calls that are not in `state`. `said` are the answer's texts, `calls`
+        its calls by id.
         """
         left = list(said)
         for element in state:
@@ -217,7 +221,7 @@ class _History:
 
 
 def _past_call(block: dict[str, Any]) -> HistoryCall | None:
-    """Converts a `tool_use` block. Returns None if it has no id or no name, so that no result could refer to it."""
+    """Converts a `tool_use` block to a call. Returns None if it has no id or no name: no result could refer to it."""
     call_id, name = block.get("id"), block.get("name")
     if not (isinstance(call_id, str) and call_id and isinstance(name, str) and name):
         return None
@@ -227,7 +231,9 @@ def _past_call(block: dict[str, Any]) -> HistoryCall | None:
 
 
 def _as_error(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Returns the parts of a failed result, with a text that says so, since models do not see `is_error`."""
+    """Returns the parts of a failed result with `Error: ` before the text, since models do not get `is_error`. A
+    text that begins with an error is not changed.
+    """
     first = parts[0] if parts else TextPart("")
     text = first.text if isinstance(first, TextPart) else ""
     if "error" in text[:40].lower():

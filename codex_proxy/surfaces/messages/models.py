@@ -1,7 +1,7 @@
 """The lists of models in the form of Anthropic's API.
 
-Input: the catalog, and a page's cursors. Output: a body as a dict. Raises `Fault`: MODEL_NOT_FOUND for an unknown
-name, INVALID_REQUEST for invalid parameters of a page.
+Input: the catalog of models, and the query parameters of a page. Output: a body as a dict. Raises `Fault`:
+MODEL_NOT_FOUND for an unknown name, INVALID_REQUEST for invalid query parameters.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class PageQuery(msgspec.Struct, frozen=True):
 
 
 def page_query(limit: str | None, after_id: str | None, before_id: str | None) -> PageQuery:
-    """Parses the query parameters of a request for a page; None for one that is absent. A model's name in
-    `after_id` or `before_id` says where the page begins or ends. Raises `Fault` INVALID_REQUEST for an invalid
-    `limit`, and for both of these names.
+    """Parses the query parameters of a request for a page of models; None: the parameter is absent. `after_id` and
+    `before_id` are names of models. Raises `Fault` INVALID_REQUEST for an invalid `limit`, and if both `after_id`
+    and `before_id` are given.
     """
     size = DEFAULT_PAGE
     if limit is not None:
@@ -48,9 +48,9 @@ def page_query(limit: str | None, after_id: str | None, before_id: str | None) -
 
 
 def anthropic_names(catalog: ModelCatalog, env: str) -> list[str]:
-    """Returns every name in the list. Claude Code shows only names with `claude` or `anthropic` in them, so each of
-    the others is listed a second time with the prefix `claude-`. `env` selects the built-in aliases: `codev-5*` for
-    `dev`, else `codex-5*`.
+    """Returns the names in the list of models. Claude Code only lists names with `claude` or `anthropic` in them,
+    so each of the other names is listed a second time with the prefix `claude-`. `env` selects the built-in
+    aliases: `codev-5*` for `dev`, else `codex-5*`.
     """
     names = listed_names(catalog, env)
     return list(dict.fromkeys([*names, *map(with_claude_prefix, names)]))
@@ -76,8 +76,8 @@ def model_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]
 def models_page(
     names: Sequence[str], query: PageQuery, catalog: ModelCatalog, created: int
 ) -> dict[str, Any]:
-    """Returns one page of the models with these names. `created`: the creation time that each model gets, in
-    seconds since 1970. Raises `Fault` INVALID_REQUEST if a cursor in `query` is none of the names.
+    """Returns one page of the models with these names. `created` is the creation time that each model gets, in
+    seconds since 1970. Raises `Fault` INVALID_REQUEST if `after_id` or `before_id` in `query` is none of the names.
     """
     first, last = 0, len(names)
     if query.after_id:

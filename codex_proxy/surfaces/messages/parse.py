@@ -1,8 +1,9 @@
 """Parses a request of Anthropic's Messages API into a `Turn`, and what is needed to answer it.
 
 Input: the bytes of the body, the operator's settings, the models, and the headers. Output: `ParsedMessages`. Raises
-`Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode where it is switched off).
-Admission checks later what the agent can do. Source: docs/messages.md.
+`Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode that is switched off, or a wider
+sandbox than the server's). Whether the agent can do what the turn needs is checked later, in `admission`. Source:
+docs/messages.md.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class MessagesSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParsedMessages(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed request: `turn` is for the agent, the other fields say how to answer."""
+    """A parsed request. `turn` is what the agent gets; the other fields are for the HTTP handler and the renderer."""
 
     turn: Turn
     model_asked: str
@@ -94,9 +95,9 @@ def parse(
     """Parses a request body. Raises the `Fault` of the first error.
 
     `identity` returns a name for the agent and model of a turn; raw items in the history are used only if they were
-    made by the same. `pdfs`: the texts of the request's PDFs; None if the server reads none. `takes_images` returns
-    whether the turn's agent can show images to its model. `fetches`: images in earlier messages that are given by
-    web address are fetched again.
+    made by the same agent and model. `pdfs`: the texts of the request's PDFs; None if the server reads none.
+    `takes_images` returns whether the turn's agent can pass images to its model. `fetches`: whether images in
+    earlier messages that are given by web address are fetched again.
     """
     request = parse_body(body)
     check_length("messages", len(request.messages), settings.max_items)
@@ -131,7 +132,7 @@ def _turn(
     headers: RequestHints,
     workdir: str,
 ) -> Turn:
-    """Returns the turn without its history. `offered` are its tools, `workdir` is the folder that it works in."""
+    """Returns the turn without its history. `offered` has its tools, `workdir` is its working folder."""
     resolved = resolve(request.model or DEFAULT_NAME, catalog)
     schema = _schema_of(request)
     return Turn(
@@ -162,13 +163,16 @@ def _turn(
 
 
 def _stops_of(request: MessagesRequest) -> tuple[str, ...]:
-    """Returns the stop sequences without duplicates. Empty ones are left out, since they would stop everywhere."""
+    """Returns the stop sequences without duplicates. Empty sequences are left out, since they would match
+    everywhere.
+    """
     return tuple(dict.fromkeys(each for each in request.stop_sequences or () if each))
 
 
 def _schema_of(request: MessagesRequest) -> msgspec.Raw | None:
-    """Returns the schema of the answer, from `output_config.format` or its earlier name `output_format`; None if
-    there is none."""
+    """Returns the JSON schema of the answer, from `output_config.format` or its earlier name `output_format`; None
+    if there is none. Raises `Fault` INVALID_REQUEST for a format that is not `json_schema`.
+    """
     config = request.output_config
     wanted, field = request.output_format, "output_format"
     if config is not None and config.format is not None:
@@ -190,7 +194,7 @@ def _metadata(request: MessagesRequest) -> dict[str, str | None]:
 
 
 def _sampling(request: MessagesRequest) -> dict[str, float]:
-    """Returns the fields of `SAMPLING` that are numbers."""
+    """Returns those of the request's fields `temperature`, `top_p` and `top_k` that are numbers."""
     given = request.model_extra or {}
     return {
         name: value

@@ -7,8 +7,8 @@ without a gap; content that comes while another block is open waits. Calls are s
 the model's raw items, so that a client that cuts its history at a call keeps both. Source:
 docs/messages.md#streams.
 
-Until `visible` is true nothing of the answer was sent, and the HTTP handler can still answer a `failure` with a
-status. `result` raises the `Fault` of a failed turn.
+Until `visible` is true nothing of the answer was sent, and the HTTP handler can still answer a `failure` with an
+HTTP status. `result` raises the `Fault` of a failed turn.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ class MessagesRenderer:
         prompt_tokens: Callable[[], int] = lambda: 0,
         max_tokens: int | None = None,
     ) -> None:
-        """`thinking`: the client wants thinking blocks. `state_identity`: the name of agent and model, if the
-        answer is to contain the model's raw items. `web_search`: the agent's searches are shown as blocks.
-        `client_names`: see `Offered`. `stream`: the answer is sent as a stream. `show_activity`: what the agent
-        does is shown as thinking. `prompt_tokens` estimates the input; `max_tokens` is the limit that the request
-        sets, None for none.
+        """`stream`: the answer is sent as a stream. `thinking`: the client asked for thinking blocks.
+        `state_identity`: the name of the agent and model, if the answer is to contain the model's raw items; else
+        None. `web_search`: the agent's searches are sent as blocks. `client_names`: see `Offered`. `show_activity`:
+        what the agent does is sent as thinking, if the client asked for that. `prompt_tokens` returns an estimate
+        of the input's tokens; `max_tokens` is the limit that the request sets, None for none.
         """
         self._id, self._model, self._request_id = id, model, request_id
         self._stream = stream
@@ -128,13 +128,15 @@ class MessagesRenderer:
         return b"".join(out) if self._stream else b""
 
     def estimate_prompt(self) -> None:
-        """Estimates the request's tokens, which the first event contains. Called while the agent starts, so that
-        the event need not wait for it.
+        """Estimates the tokens of the request, which the first event of the answer contains. Called while the agent
+        starts, so that the first event need not wait for the estimate.
         """
         self._prompt_tokens()
 
     def open(self) -> bytes:
-        """Returns the bytes of `message_start` if it was not sent yet. Sent with the first ping."""
+        """Returns the bytes of `message_start` if it was not sent yet; empty if the answer is not streamed. Called
+        before the first ping.
+        """
         out: list[bytes] = []
         if self._stream and not self.visible:
             self._begin(out)
@@ -189,16 +191,16 @@ class MessagesRenderer:
             return
         if not self.visible:
             self._begin(out)
-        self._tell_state(out)
-        calls = self._tell_calls(out)
+        self._send_state(out)
+        calls = self._send_calls(out)
         self._finish((event.choice_stops or {}).get(0, event.stop), event.stop_sequence, calls)
         self.spent.end(event)
         out.append(frame("message_delta", {"delta": self._end(), "usage": self._usage()}))
         out.append(frame("message_stop", {}))
 
     def _finish(self, stop: str, sequence: str | None, calls: int) -> None:
-        """Sets the stop reason of the answer, by the turn's `stop`, the stop `sequence` that was met and the number
-        of `calls`; `end_turn` for a reason that Anthropic's API does not have.
+        """Sets the stop reason of the answer from the turn's `stop`, the stop `sequence` that was met (None for
+        none) and the number of `calls`; `end_turn` if Anthropic's API has no such reason.
         """
         reason = _STOP_REASONS.get(stop, "end_turn")
         if reason == "end_turn" and sequence is not None:
@@ -218,7 +220,7 @@ class MessagesRenderer:
         self._say(event.id, [event.text], out)
 
     def _reasoning_delta(self, event: ReasoningDelta, out: list[bytes]) -> None:
-        """Adds a delta of a reasoning summary. Raw reasoning is not shown to clients."""
+        """Sends a delta of a reasoning summary. Raw reasoning is not sent to clients."""
         text_item = self._text_items.get(event.id)
         if event.kind == "summary" and text_item is not None:
             self._say(event.id, [text_item.with_break(event.part, event.text)], out)
@@ -290,7 +292,9 @@ class MessagesRenderer:
             self._close(text_item, out)
 
     def _line_of(self, item: Item) -> str | None:
-        """Returns one line that describes what the agent or this server did; None if activity is not shown."""
+        """Returns one line that describes what the agent or this server did; None if activity is not sent to the
+        client.
+        """
         if not self._show_activity:
             return None
         if isinstance(item, McpCall):
@@ -298,8 +302,8 @@ class MessagesRenderer:
         return f"[{item.kind}] {' '.join(item.text.split())}" if isinstance(item, Activity) else None
 
     def _search(self, item: Activity, out: list[bytes]) -> None:
-        """Sends a search of the agent as the two blocks that Anthropic's own search has. Its results are empty,
-        because only the model knows them. The search is left out if another block is open.
+        """Sends a search of the agent as the two blocks that Anthropic's own search has. The list of results is
+        empty, because this server does not know them. The search is left out if another block is open.
         """
         if self._open_item is not None:
             return
@@ -328,7 +332,7 @@ class MessagesRenderer:
 
     # --- the end --------------------------------------------------------------------------------
 
-    def _tell_state(self, out: list[bytes]) -> None:
+    def _send_state(self, out: list[bytes]) -> None:
         """Sends the model's raw items as a `redacted_thinking` block, if the turn had calls. Without calls they are
         not needed: providers ignore the reasoning of earlier turns, and `claude --print` prints the last block,
         whatever it is.
@@ -339,7 +343,7 @@ class MessagesRenderer:
         if data is not None:
             self._send("redacted_thinking", {"data": data}, out)
 
-    def _tell_calls(self, out: list[bytes]) -> int:
+    def _send_calls(self, out: list[bytes]) -> int:
         """Sends the calls, and returns how many. A call whose arguments were cut off is left out. Complete
         arguments that are not an object, which clients cannot read, are sent as an object with the text in `input`,
         so that the tool reports the mistake.

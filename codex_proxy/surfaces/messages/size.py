@@ -1,7 +1,7 @@
 """Estimates the number of tokens that a model reads for a request.
 
-The estimate is sent with the first event of an answer, and must not delay it: only a sample of a long request is
-counted, within a millisecond.
+The estimate is sent with the first event of an answer, and must not delay it: of a long request only a sample of
+its text is counted, which takes less than a millisecond.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _SLICE: Final = 160
 
 
 def prompt_tokens(turn: Turn) -> int:
-    """Returns an estimate of the tokens that the model reads: the history's text and images, the tools, and the
-    answer's schema.
+    """Returns an estimate of the tokens that the model reads for a turn: the text and images of the history, the
+    tools, and the schema of the answer.
     """
     images = sum(
         isinstance(part, ImagePart)

@@ -6,9 +6,9 @@ the block's `data`, an opaque text that clients send back unchanged; and from th
 texts and calls of the answer. Nothing here raises: state that is damaged, of an unknown version, or of another
 agent or model counts as none.
 
-The text is base64 of a version byte, a digest of the identity, and zlib of a JSON array. Its elements are items, or
-marks for what the client has itself: 0 for a message, a call's id for a call. It is neither secret nor signed: a
-client can put the same into any request.
+The text is base64 of a version byte, a digest of the identity, and zlib of a JSON array. An element of the array is
+a raw item, or stands for content that the client itself sends back: 0 for a message, a call's id for a call. The
+state is neither encrypted nor signed, so any client can make one.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ or the id of a call."""
 
 
 def packed(raw: Iterable[bytes], identity: str) -> str | None:
-    """Returns the items as a block's `data`; None if the client has all of them already. `identity` names the agent
-    and model that made them.
+    """Returns a turn's raw items as a block's `data`; None if the client itself sends all of them back, or if an
+    item is not JSON. `identity` names the agent and model that made them.
     """
     try:
         elements = _elements(raw)
@@ -69,9 +69,9 @@ def packed(raw: Iterable[bytes], identity: str) -> str | None:
 
 
 def unpacked(data: str, identity: str) -> list[Element]:
-    """Returns the elements of a block's `data`, which clients send back. `identity` names the agent and model that
-    will read them. Empty if the block was made for another identity or by another version, or if it is damaged or
-    would become larger than it may; single elements of an unknown form are left out. Nothing is raised.
+    """Returns the elements of a block's `data`, which a client sends back. `identity` names the agent and model
+    that will read them. The list is empty if the block was made for another identity or by another version, is
+    damaged, or would become too large; single elements of an unknown form are left out. Nothing is raised.
     """
     try:
         raw = binascii.a2b_base64(data, strict_mode=True)
@@ -90,7 +90,7 @@ def unpacked(data: str, identity: str) -> list[Element]:
 
 
 def _most(size: int) -> int:
-    """Returns the maximum unpacked size for this packed size, both in bytes."""
+    """Returns the maximum unpacked size for a block of this packed `size`, both in bytes."""
     return min(MAX_BYTES, _FREE_BYTES + MAX_GROWTH * size)
 
 

@@ -22,7 +22,7 @@ Content: TypeAlias = Annotated[
 
 
 class MessageOutputConfig(Wire):
-    """Settings in a message. They apply to this turn and the turns after it."""
+    """The `output_config` of one message. It applies to the turn of that message and to later turns."""
 
     effort: str | None = None
 
@@ -61,7 +61,9 @@ class GivenToolChoice(Wire):
 
 
 class MessagesRequest(Wire):
-    """The body of `POST /v1/messages`. Every optional field may be null; others are taken and ignored."""
+    """The body of `POST /v1/messages`. Each optional field may be null. Fields that are not listed are accepted and
+    kept in `model_extra`.
+    """
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
@@ -80,5 +82,5 @@ class MessagesRequest(Wire):
 
 
 def parse_body(body: bytes) -> MessagesRequest:
-    """Parses a request body. Raises a `Fault` that names the invalid field."""
+    """Returns the body as a `MessagesRequest`. Raises `Fault` INVALID_REQUEST; its `param` names the invalid field."""
     return parse_as(MessagesRequest, body)

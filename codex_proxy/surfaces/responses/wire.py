@@ -99,7 +99,7 @@ ModelName: TypeAlias = Annotated[str, Field(min_length=1)]
 
 
 class ContextFields(Wire):
-    """The fields of a request that make up the model's input."""
+    """The fields of a request that make up the model's input. Also the body of `POST /v1/responses/input_tokens`."""
 
     model: ModelName | None = None
     input: Input | None = None
@@ -152,12 +152,12 @@ class ResponseRequest(ContextFields):
 
 
 def parse_body(body: bytes) -> ResponseRequest:
-    """Returns the body as a `ResponseRequest`. Raises a `Fault` that names the field."""
+    """Returns the body as a `ResponseRequest`. Raises `Fault` INVALID_REQUEST; its `param` names the invalid field."""
     return parse_as(ResponseRequest, body)
 
 
 def parse_context(body: bytes, *, counting: bool) -> ContextFields:
-    """Parses the body of `input_tokens` (`counting`) or of `compact`. Raises `Fault` INVALID_REQUEST for the first
-    invalid field.
+    """Returns the body of `POST /v1/responses/input_tokens` (with `counting`) or `POST /v1/responses/compact`.
+    Raises `Fault` INVALID_REQUEST; its `param` names the first invalid field.
     """
     return parse_as(ContextFields if counting else CompactRequest, body)
