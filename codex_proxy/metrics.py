@@ -176,7 +176,7 @@ class Metrics:
         return Histogram(f"codex_proxy_{name}", about, ("route",), buckets=SECONDS, registry=self._registry)
 
     def count(self, record: RequestRecord) -> None:
-        """Counts one finished request."""
+        """Adds one finished request to the counters and histograms of requests."""
         self._requests.labels(record.route, record.method, str(record.status), record.error).inc()
         self._seconds.labels(record.route).observe(record.seconds)
         if record.first_seconds is not None:

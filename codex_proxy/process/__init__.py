@@ -1,1 +1,1 @@
-"""Child processes: how they are started, watched and ended, with everything that they start."""
+"""Child processes: starts, watches and ends them, together with all processes that they start."""

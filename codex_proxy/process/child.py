@@ -207,8 +207,8 @@ class Child:
         self._finish_when_drained()
 
     def clear_stderr(self) -> None:
-        """Forgets what the child has written to stderr so far: `Exit.stderr_tail` will contain only what comes
-        later.
+        """Forgets what the child has written to stderr so far, so that `Exit.stderr_tail` will contain only later
+        output.
         """
         self._stderr.read_available(PIPE_BYTES)
         self._stderr_tail.clear()
@@ -280,7 +280,7 @@ class Child:
         self._warden_timer = self._loop.call_later(ABANDON_SECONDS, self._abandon)
 
     def _abandon(self) -> None:
-        """Gives up waiting for a child whose warden was killed."""
+        """Ends the wait for a child whose warden was killed `ABANDON_SECONDS` ago, and reports its end."""
         self._finish(ChildChange.STUCK if self.alive else ChildChange.DRAINED)
 
     def _stdout_closed(self) -> None:

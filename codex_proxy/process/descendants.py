@@ -33,7 +33,9 @@ def seconds_since_boot() -> float:
 
 
 def children_of(pid: int) -> dict[int, float]:
-    """Returns the direct children of a process: pid to start time in seconds since boot."""
+    """Returns the direct children of a process: pid to start time in seconds since boot. Empty if the process has
+    ended.
+    """
     found: dict[int, float] = {}
     with contextlib.suppress(OSError):  # it has ended
         for child in child_pids(pid):

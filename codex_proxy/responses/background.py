@@ -59,7 +59,9 @@ RETRY_SECONDS = 2.0
 
 
 class BackgroundResponse(RunningResponse):
-    """Runs the turn of a response that is stored with the status `queued`, and stores its frames and its end."""
+    """Runs the turn of a response that is stored with the status `queued`, and stores its frames and its final
+    object.
+    """
 
     def __init__(self, service: ResponsesService, prepared: PreparedResponse, store: Store) -> None:
         super().__init__(service, prepared, "sse" if prepared.parsed.stream else "whole", paced=False)

@@ -63,7 +63,7 @@ class ServerTasks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class Live(Protocol):
+class LiveResponse(Protocol):
     """The interface of a background response that has not ended yet."""
 
     id: str
@@ -82,8 +82,9 @@ class Live(Protocol):
 
 
 class BackgroundResponses:
-    """The background responses that have not ended. `limit` is how many run at once. `owners` returns the number of
-    owners (client keys) there may be; if there are several, none of them can occupy all places.
+    """The background responses that have not ended. `limit` is how many run at once; others wait. `owners` returns
+    the number of owners (client keys) there may be; if there are several, none of them can have all responses that
+    run at once.
     """
 
     def __init__(self, limit: int, owners: Callable[[], int] = lambda: 1) -> None:
@@ -91,7 +92,7 @@ class BackgroundResponses:
         self.tasks = ServerTasks()
         """The tasks of all responses, foreground responses included."""
         self._owners = owners
-        self._live: dict[tuple[str, str], Live] = {}
+        self._live: dict[tuple[str, str], LiveResponse] = {}
         self._being_created: Counter[str] = Counter()
         """The number of responses of each owner that are being prepared and stored."""
 
@@ -118,7 +119,7 @@ class BackgroundResponses:
             if not self._being_created[owner]:
                 del self._being_created[owner]
 
-    def start(self, response: Live, on_end: Callable[[], None] = lambda: None) -> None:
+    def start(self, response: LiveResponse, on_end: Callable[[], None] = lambda: None) -> None:
         """Starts the task of a response. Until the task ends, `find` returns the response; then `on_end` is called."""
         key = (response.owner, response.id)
         self._live[key] = response
@@ -129,7 +130,7 @@ class BackgroundResponses:
 
         response.start_in(self.tasks).add_done_callback(over)
 
-    def find(self, owner: str, id: str) -> Live | None:
+    def find(self, owner: str, id: str) -> LiveResponse | None:
         return self._live.get((owner, id))
 
     async def close(self) -> None:

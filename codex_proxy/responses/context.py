@@ -47,7 +47,7 @@ class ContextItem(msgspec.Struct, frozen=True):
 
 class Context(msgspec.Struct, frozen=True):
     """The items that the model gets in a turn. `earlier` are those of the conversation or of the previous
-    responses, oldest first.
+    responses, oldest first; `fresh` are the request's own items, and `input` the same as they are stored.
     """
 
     earlier: tuple[ContextItem, ...] = ()

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import msgspec
 
 from codex_proxy.core.faults import Failure, FaultKind, bad_request
-from codex_proxy.responses.background_responses import Live
+from codex_proxy.responses.background_responses import LiveResponse
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Push
 from codex_proxy.store.base import UNFINISHED, Frame, NotStored, Store, StoredResponse
@@ -52,7 +52,7 @@ def starting_after(query: Mapping[str, str]) -> int:
     return int(given)
 
 
-async def check_followable(store: Store, found: StoredResponse, live: Live | None) -> None:
+async def check_followable(store: Store, found: StoredResponse, live: LiveResponse | None) -> None:
     """Raises `Fault` if the response `found` has no stream to follow: it is not a background response, or was
     created without `stream`. `live` is the response if it still runs, else None.
     """

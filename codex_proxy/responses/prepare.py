@@ -154,7 +154,7 @@ def renderer_of(
 
 
 def stores(service: ResponsesService, parsed: ParsedResponse) -> bool:
-    """Whether the response is stored when it ends."""
+    """Whether the response will be stored: the request does not have `store: false`, and the server has a store."""
     return parsed.store and service.store is not None
 
 

@@ -1,10 +1,10 @@
 """A response from the start of its turn until it is saved, as one task of the server.
 
 The task reads the log of the turn (`runs/event_log.py`) and renders its events into a buffer of frames (encoded
-stream events). When the turn has ended it saves the response, and then releases the last frames, so that a client
-that has read the last event finds the response in the store. Clients read the buffer, over HTTP or a WebSocket,
-from the beginning or from a later frame. A response that is returned as one object has no frames; its reader waits
-for the end.
+stream events). To release frames means to put them into that buffer, from which clients read them, over HTTP or a
+WebSocket. When the turn has ended, the task saves the response and then releases the last frames, so that a client
+that has read the last event finds the response in the store. A response that is returned as one object has no
+frames; its reader waits for the end.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ NOT_SAVED = Failure(
 class RunningResponse(ABC):
     """The common part of foreground and background responses.
 
-    A subclass defines how the turn starts (`_start`), how frames get to the readers (`_release`), and how the end is
-    saved (`_save`) and released (`_complete`).
+    A subclass defines how the turn starts (`_start`), how frames are released to the readers (`_release`), how the
+    final object is saved (`_save`), and how the last frames are released (`_complete`).
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class RunningResponse(ABC):
         await self._run_turn()
 
     async def _run_turn(self) -> None:
-        """Runs the turn, then finishes the response."""
+        """Runs the turn, records the tokens that it has used, and ends the response by `_finish`."""
         with self._service.usage.turn(self.owner, billed_model(self._prepared.turn), self):
             await self._finish(await self._end_of_turn())
 
@@ -295,7 +295,7 @@ class RunningResponse(ABC):
 
     @abstractmethod
     async def _release(self, frames: Frames) -> None:
-        """Gives frames to the readers."""
+        """Gives frames to the readers of the response."""
 
     @abstractmethod
     async def _save(self, final: dict[str, Any], ended: TurnEnded) -> None:

@@ -128,7 +128,7 @@ class EventLog:
 
     @property
     def backlog(self) -> int:
-        """Bytes that the slowest reader has not seen; 0 without readers."""
+        """The bytes of agent output whose events the slowest reader has not delivered; 0 without readers."""
         if len(self._cursors) == 1:
             return self.appended - self._cursors[0].seen
         return max((self.appended - cursor.seen for cursor in self._cursors), default=0)

@@ -367,8 +367,8 @@ class Run:
                 self._release_session()
 
     def tool_finished(self, ask_id: str, output: ToolOutput) -> None:
-        """Passes on the output of a call that this server has run. `ask_id` is the id of the agent's request for
-        the call.
+        """Continues the turn with the output of a call that this server has run. `ask_id` is the id of the agent's
+        request for the call.
         """
         self._calls_running -= 1
         self._wait_for_agent()

@@ -50,8 +50,8 @@ ends all the same. (The store gives up on a locked database earlier.)"""
 
 
 class RunLimits(msgspec.Struct, frozen=True):
-    """The limits of turns: `running` turns at once, `waiting` turns in the queue of each owner (client key) for at
-    most `wait` seconds, and `size`, the most characters that a turn may put out.
+    """The limits of turns: `max_running` turns at once; `max_waiting` turns in the queue of each owner (client
+    key), each for at most `max_wait_seconds`; and `max_chars`, the most characters that a turn may put out.
     """
 
     max_running: int = 16
@@ -99,9 +99,9 @@ class RunScheduler:
     ) -> None:
         """`limits` bound the number of runs and their size, `deadlines` the time of each run; `deadlines_of`
         returns the deadlines of a turn if they depend on its agent (None: `deadlines` hold for all). `memory` is
-        the step memory, which keeps the calls of one request for the next one (None: in RAM). `kept` limits the
-        idle sessions that are kept. `owners` returns the number of owners (client keys) there may be; if there are
-        several, none of them can take all slots. `epoch` returns the seconds since 1970.
+        the step memory, which keeps the calls of one request for the next one (None: in RAM). `idle_limits` bound
+        the idle sessions that are kept. `owners` returns the number of owners (client keys) there may be; if there
+        are several, none of them can take all slots. `epoch` returns the seconds since 1970.
         """
         self.agent = agent
         self._epoch = epoch

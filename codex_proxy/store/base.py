@@ -159,7 +159,7 @@ class StoredItem(msgspec.Struct, frozen=True):
 
 
 class ItemReference(msgspec.Struct, frozen=True):
-    """Refers to an existing item of the same owner, in any response or conversation."""
+    """A reference to an existing item of the same owner, in any response or conversation."""
 
     id: str
 
@@ -201,7 +201,7 @@ class ChainTurn(msgspec.Struct, frozen=True):
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """One stored event of a background response's stream."""
+    """One stored event of a background response's stream; `data` is the event as SSE bytes."""
 
     number: int
     """The event's `sequence_number`."""
@@ -230,7 +230,9 @@ class Append(msgspec.Struct, frozen=True):
 
 
 class ConversationContext(msgspec.Struct, frozen=True):
-    """All items of a conversation, hidden ones included, oldest first, and the version of the conversation."""
+    """All items of a conversation, oldest first, including those that clients do not see, and the conversation's
+    version.
+    """
 
     version: int
     items: tuple[StoredItem, ...]
@@ -283,7 +285,9 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    """How many objects of each kind were removed."""
+    """How many objects of each kind were removed. `frames` are stream events, `steps` entries of the step memory,
+    and `usage` hourly sums of usage.
+    """
 
     responses: int = 0
     conversations: int = 0
@@ -527,7 +531,9 @@ class StoreMaintenance(Protocol):
         ...
 
     async def vacuum(self) -> int:
-        """Returns the file's unused pages to the file system, in small steps. Returns the number of bytes."""
+        """Gives the file's unused pages back to the file system, in small steps. Returns the number of bytes given
+        back.
+        """
         ...
 
     async def close(self) -> None:

@@ -105,7 +105,9 @@ NOTHING: Final = Figures()
 
 
 class RamUsage:
-    """A `UsageLedger` in RAM, for a server without a store."""
+    """A `UsageLedger` in RAM, for a server without a store. If there are more than `most` entries, the oldest are
+    dropped.
+    """
 
     def __init__(self, most: int = MAX_ENTRIES) -> None:
         self._most = most
