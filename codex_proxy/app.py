@@ -91,7 +91,7 @@ FLUSH_SECONDS = 2.0
 
 
 class SystemClock:
-    """A `Clock` with the computer's real time."""
+    """A `Clock` that reads the computer's own clocks: monotonic seconds, and seconds since 1970."""
 
     monotonic = staticmethod(time.monotonic)
     epoch = staticmethod(time.time)
@@ -326,7 +326,7 @@ class Server:
                         await self.runner.cleanup()
 
     def kill(self) -> None:
-        """Kills every process of the agents at once."""
+        """Kills every process that the agents have started, at once."""
         self.agent.kill()
 
 

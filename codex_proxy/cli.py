@@ -156,7 +156,9 @@ def serve(config_file: Path | None, **flags: Any) -> None:
 
 
 def load_settings(flags: dict[str, Any], config_file: Path | None) -> Any:
-    """Returns the settings. Raises `click.UsageError` that names an invalid one."""
+    """Returns the `Settings` from the flags of a command, environment variables and the settings file. Raises
+    `click.UsageError`, which names the setting, if one is invalid.
+    """
     from pydantic import ValidationError
 
     from codex_proxy.config import load

@@ -174,7 +174,7 @@ class FoundConfinement(msgspec.Struct, frozen=True):
     """Why the mechanisms that were tried without success do not work, by mechanism."""
 
     def why_none(self) -> str:
-        """Returns the reasons as one text: `codex: ...; bubblewrap: ...`."""
+        """Returns `reasons` as one text: `codex: ...; bubblewrap: ...`."""
         return "; ".join(f"{name}: {why}" for name, why in self.reasons.items())
 
 

@@ -86,7 +86,7 @@ class CustomInput:
         self._ended = False
 
     def feed(self, piece: str) -> str:
-        """Takes the next piece of the arguments. Returns the part of the input that is known now."""
+        """Takes the next piece of the arguments. Returns the next part of the input; empty if none is known yet."""
         if self._begin is None:
             return "" if self._ended else self._read(piece)
         self._begin += piece
@@ -101,7 +101,7 @@ class CustomInput:
         return ""
 
     def close(self) -> str:
-        """Ends the arguments. Returns the rest of the input."""
+        """Ends the arguments. Returns the part of the input that `feed` has not returned."""
         if self._begin is None:
             return ""
         try:

@@ -184,7 +184,7 @@ class FailoverSession(AgentSession):
             self._attempt.member.record("answered" if answered else "left")
 
     def is_current(self, attempt: UpstreamAttempt) -> bool:
-        """Whether this attempt is the current one, and has not failed."""
+        """Returns whether this attempt is the current one and has not failed."""
         return attempt is self._attempt and self._going_on is None
 
 

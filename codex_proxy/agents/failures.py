@@ -319,7 +319,7 @@ def _message(fault: FaultKind, said: str, status: int | None) -> str:
 
 
 def status_in(text: str) -> int | None:
-    """Returns the HTTP status in an error text; None if it contains none."""
+    """Returns the HTTP status that an error text names, as in `unexpected status 503`; None if it names none."""
     found = _STATUS.search(text)
     return int(found.group(1)) if found else None
 

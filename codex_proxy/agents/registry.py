@@ -114,7 +114,7 @@ def _load(line: str) -> AgentSpec:
 
 
 def _entry_points() -> dict[str, str]:
-    """Returns the references of the agents in installed packages, by name."""
+    """Returns the agents that installed packages declare: their references (`module:attribute`) by name."""
     return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=GROUP)}
 
 

@@ -50,7 +50,9 @@ class TransportReader(Protocol):
 
 
 class Transport(Protocol):
-    """Sends and receives the bytes of one session. Its child may serve other sessions, too."""
+    """Sends bytes to a child (a process of the agent) for one session, and receives its output. The child may serve
+    other sessions, too.
+    """
 
     @property
     def exclusive(self) -> bool:
@@ -196,7 +198,7 @@ class AgentSession:
 
     @property
     def reopens(self) -> bool:
-        """Whether `begin` will open a closed session of the agent again, instead of a new one."""
+        """Whether `begin` will reopen a closed session of the agent instead of starting a new one."""
         return self._closed is not None
 
     @property
@@ -374,7 +376,7 @@ class Chunks:
     """
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Returns the chunk."""
+        """Returns a list with the chunk alone."""
         return [chunk]
 
     def close(self) -> bytes | None:

@@ -176,7 +176,7 @@ class SeveralAgents:
         await asyncio.gather(*(member.ask_limits() for member in self._members.values()))
 
     def processes(self) -> ProcessCounts:
-        """Returns the sum of all members' counts."""
+        """Returns the counts of processes, summed over all members."""
         counts = [member.processes() for member in self._members.values()]
         return ProcessCounts(
             idle=sum(each.idle for each in counts),

@@ -40,8 +40,9 @@ class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The context window, in tokens, of the upstream's models whose entry in the list of models does not have it;
     None if the operator has not set it."""
     reasoning_back: str = ""
-    """The field of a message in which the upstream's models get their reasoning back with their calls; empty if
-    they get none."""
+    """The field of an assistant message in which a model's reasoning is sent back to it with its calls; empty if it
+    is not sent back.
+    """
     forward_headers: tuple[str, ...] = ()
     """The names of client headers that are sent to the upstream, in lower case."""
     health_interval: float | None = None
@@ -77,7 +78,7 @@ class AgentContext(msgspec.Struct, frozen=True):
 
     @property
     def child_limits(self) -> ChildLimits:
-        """The limits that the settings put on each child process."""
+        """The limits on open files, memory and processes that the settings put on each child process."""
         return child_limits(self.settings)
 
     def child_environment(self, *names: str) -> dict[str, str]:
@@ -130,7 +131,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def child_limits(settings: Settings) -> ChildLimits:
-    """Returns the limits that the settings put on each child process."""
+    """Returns the limits on open files, memory and processes that the settings put on each child process."""
     return ChildLimits(
         open_files=settings.child_open_files,
         address_space=settings.child_address_space,

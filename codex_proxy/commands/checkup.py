@@ -72,7 +72,7 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys(step for step in steps if step))
 
     def as_json(self) -> str:
-        """Returns the JSON that `doctor --json` prints."""
+        """Returns the report as JSON text, which `doctor --json` prints."""
         body: dict[str, Any] = {
             "schema": SCHEMA,
             "version": __version__,

@@ -176,7 +176,7 @@ class Pool:
         self._changed()
 
     async def close(self) -> None:
-        """Ends every process, and returns when they are gone."""
+        """Ends every process, and returns when all have ended. Waiting turns fail."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -189,7 +189,7 @@ class Pool:
         await asyncio.gather(*(process.end() for process in processes))
 
     def kill(self) -> None:
-        """Ends every process at once, without waiting."""
+        """Kills every process, without waiting for its end."""
         for each in self._entries.values():
             each.process.kill()
 

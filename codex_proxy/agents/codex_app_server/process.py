@@ -58,7 +58,7 @@ class AppServerProcess:
         self._had_parallel_turns = False
         """Whether turns have overlapped since the process last had none."""
         self._agent_pids: frozenset[int] = frozenset()
-        """The process ids of the warden's children before the first turn, which are the agent itself."""
+        """The process ids of the agent itself: the children of the warden (its supervisor) before the first turn."""
         self._agent_processes: dict[int, float] = {}
         """The agent and any wrapper it was started through: pid to start time."""
 
@@ -122,7 +122,7 @@ class AppServerProcess:
 
     @property
     def turns_running(self) -> int:
-        """The number of channels in use; idle channels do not count."""
+        """The number of channels in use by a turn; idle channels do not count."""
         return self.connection.channel_count - len(self._idle_channels)
 
     def open_channel(self) -> ThreadTransport:

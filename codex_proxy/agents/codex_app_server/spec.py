@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def pool_limits(settings: Settings) -> PoolLimits:
-    """Returns the limits of a pool of processes, from the settings."""
+    """Returns the limits of the pool from the settings: the most processes and waiting turns, and the age, number
+    of turns and memory after which a process is replaced.
+    """
     from codex_proxy.agents.codex_app_server.plan import PoolLimits
 
     return PoolLimits(

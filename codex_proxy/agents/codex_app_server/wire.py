@@ -70,7 +70,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Address(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The thread and turn that a message belongs to."""
+    """The ids of the thread and turn that a message is about; None if it names none."""
 
     thread_id: str | None = None
     turn_id: str | None = None
@@ -136,7 +136,7 @@ def decode_loosely(line: bytes) -> Message | None:
 
 
 def request(id: str, method: str, params: dict[str, Any] | None) -> bytes:
-    """Encodes a request as one line, even if the client's JSON inside it contains line breaks."""
+    """Encodes a request as one line. Line breaks in `params`, which may have JSON of the client, become spaces."""
     line = msgspec.json.encode({"id": id, "method": method, "params": params})
     return line.replace(b"\n", b" ") + b"\n"  # between tokens only: in a string it would be escaped
 
@@ -147,12 +147,14 @@ def notification(method: str) -> bytes:
 
 
 def answer(id: int | str, result: Any) -> bytes:
-    """Encodes the answer to one of the agent's requests as one line."""
+    """Encodes a successful answer to the agent's request `id` as one line."""
     return msgspec.json.encode({"id": id, "result": result}) + b"\n"
 
 
 def refusal(id: int | str) -> bytes:
-    """Encodes the refusal of one of the agent's requests. Without any answer the agent's turn would hang."""
+    """Encodes an error as the answer to the agent's request `id`, as one line. Without any answer the agent's turn
+    would hang.
+    """
     return msgspec.json.encode({"id": id, "error": {"code": -32601, "message": "unsupported"}}) + b"\n"
 
 
@@ -199,7 +201,7 @@ class TurnHead(msgspec.Struct, frozen=True):
 
 
 class TurnStartResult(msgspec.Struct, frozen=True):
-    """The answer to `turn/start`."""
+    """The result of a `turn/start` request."""
 
     turn: TurnHead
 
@@ -211,14 +213,16 @@ class ThreadHead(msgspec.Struct, frozen=True):
 
 
 class ThreadStartResult(msgspec.Struct, frozen=True):
-    """The answer to `thread/start`."""
+    """The result of a `thread/start` request. `model` is the name of the model that the thread uses, None if it is
+    not reported.
+    """
 
     thread: ThreadHead
     model: str | None = None
 
 
 class Tokens(msgspec.Struct, frozen=True, rename="camel"):
-    """Token counts of model calls, as the app-server writes them."""
+    """Token counts of one or several model calls, as the app-server reports them."""
 
     input_tokens: int = 0
     cached_input_tokens: int = 0
@@ -290,7 +294,7 @@ class RawItemHead(msgspec.Struct, frozen=True):
 
 
 class RawItemPart(msgspec.Struct, frozen=True):
-    """A part of a raw item's content."""
+    """One content part of a raw item; `text` is None if it has none."""
 
     text: str | None = None
 
@@ -404,7 +408,7 @@ def failed_end(error: TurnError | None) -> TurnEnded:
 
 
 def turn_end(turn: TurnPayload) -> TurnEnded:
-    """Returns the event that ends a turn, from the agent's notification about it."""
+    """Returns the event that ends a turn, from the turn in the agent's notification `turn/completed`."""
     if turn.status == "completed":
         return TurnEnded(Stop.STOP)
     return TurnEnded(Stop.INTERRUPTED) if turn.status == "interrupted" else failed_end(turn.error)

@@ -173,7 +173,7 @@ class CodexExec:
             self._add_plan(line.item, out)
 
     def _item_completed(self, line: Line, out: list[Event]) -> None:
-        """Handles a complete item. An item that is reported twice is ignored the second time."""
+        """Handles a completed item: appends its events. A second report of the same item is ignored."""
         item = line.item
         if item is None or item.id in self._done:
             return
@@ -236,7 +236,7 @@ class CodexExec:
     # --- helpers ------------------------------------------------------------------------------------
 
     def _add_plan(self, item: Item, out: list[Event]) -> None:
-        """Adds the plan as an activity, if its text has changed."""
+        """Adds the agent's plan as a completed activity, unless its text is that of the last one."""
         steps = (f"{step.text} ({'completed' if step.completed else 'pending'})" for step in item.items or ())
         text = _one_line(", ".join(steps))
         if text and text != self._plan:
@@ -247,7 +247,9 @@ class CodexExec:
     def _begin_activity(
         self, kind: ActivityKind, described: Callable[[Item], str], item: Item, out: list[Event]
     ) -> str:
-        """Starts the activity that `item` reports and returns its id. `described` returns its text."""
+        """Adds the event that starts the activity reported by `item`, and returns the new item's id. `described`
+        returns the description for an item.
+        """
         own = self._next_id("a")
         out.append(ItemStarted(Activity(own, kind, _one_line(described(item)))))
         return own

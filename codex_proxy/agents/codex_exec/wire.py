@@ -12,7 +12,7 @@ import msgspec
 
 
 class TokenUsage(msgspec.Struct, gc=False):
-    """The tokens of the turn; all zeros if the provider reported none."""
+    """The token counts of the whole turn; all zeros if the provider reported none."""
 
     input_tokens: int = 0
     cached_input_tokens: int = 0
@@ -28,7 +28,7 @@ class FileUpdate(msgspec.Struct, gc=False):
 
 
 class Todo(msgspec.Struct, gc=False):
-    """A step of the agent's plan."""
+    """One step of the agent's plan, and whether it is completed."""
 
     text: str = ""
     completed: bool = False

@@ -52,7 +52,7 @@ def file_changes(msg: Msg, workdir: str) -> str:
 
 
 def mcp_call(msg: Msg) -> str:
-    """Returns the called tool, like `server.tool`."""
+    """Returns the name of the called MCP tool, like `server.tool`; empty if the event has none."""
     called = msg.invocation
     return one_line(f"{called.server}.{called.tool}" if called else "")
 

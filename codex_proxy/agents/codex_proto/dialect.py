@@ -266,7 +266,7 @@ class CodexProto:
             self._calls.add_piece(key, None, function.name, function.arguments or "", "legacy", out)
 
     def _begin_output(self, out: list[Event]) -> None:
-        """Ends the open reasoning item, because the model has begun to write something else."""
+        """Ends the open reasoning item, if there is one, because the model has begun to write something else."""
         self._step_has_output = True
         if self._reasoning:
             self._reasoning.end(out)
@@ -364,7 +364,9 @@ class CodexProto:
         self._calls.end_all(out)
 
     def _end(self, stop: str, trigger: str, failure: Failure | None = None) -> Event:
-        """Returns the event that ends the turn. `trigger` is the name of the child's event that ended it."""
+        """Returns the event that ends the turn with the stop reason `stop`. `trigger` is the name of the child's
+        event that ended it; `failure` is None unless the turn failed.
+        """
         self._ended = True
         return TurnEnded(stop, trigger, failure)
 

@@ -42,7 +42,7 @@ class Messages:
         """Whether any message so far belonged to a particular choice."""
 
     def __bool__(self) -> bool:
-        """Whether a message is open."""
+        """Returns whether any message is open."""
         return bool(self._ids)
 
     @property
@@ -81,7 +81,7 @@ class Messages:
         self._ids.clear()
 
     def _start(self, choice: int | None, out: list[Event]) -> str:
-        """Opens a message and returns its id."""
+        """Opens a message for this choice, and returns its item id."""
         item = self._ids[choice] = f"m{self.count}"
         self.count += 1
         self.by_choice = self.by_choice or choice is not None
@@ -107,7 +107,7 @@ class ReasoningItems:
         self._full_texts = {"summary": 0, "raw": 0}
 
     def __bool__(self) -> bool:
-        """Whether an item is open."""
+        """Returns whether a reasoning item is open."""
         return bool(self._item)
 
     def section_break(self, out: list[Event]) -> None:
@@ -164,11 +164,11 @@ class ReasoningItems:
         self._full_texts = {"summary": 0, "raw": 0}
 
     def _has_full_text(self) -> bool:
-        """Whether the open item has had a full text."""
+        """Returns whether the open item has received the full text of any part."""
         return any(self._full_texts.values())
 
     def _start(self, out: list[Event]) -> None:
-        """Opens an item, if none is open."""
+        """Opens a reasoning item, if none is open."""
         if not self._item:
             self._item = f"r{self._count}"
             self._count += 1
@@ -176,7 +176,7 @@ class ReasoningItems:
 
 
 class _Call:
-    """A call that is not complete yet."""
+    """A call whose arguments are still arriving."""
 
     __slots__ = ("buffered_arguments", "call_id", "item_id", "kind")
 
@@ -280,7 +280,7 @@ class Calls:
         self._end(key, out)
 
     def end_all(self, out: list[Event]) -> None:
-        """Closes all open calls: the model call is over."""
+        """Closes all open calls, because the model's answer is complete."""
         for key in list(self._open):
             self._end(key, out)
 
@@ -304,7 +304,9 @@ class Calls:
         return name is not None and (key[0], name) in self._done
 
     def _start(self, key: _Key, call: _Call, name: str, out: list[Event]) -> None:
-        """Opens the item of a call whose name is known."""
+        """Opens the item of a call: appends its start with the tool's `name`, and the arguments that came before
+        the name.
+        """
         call_id = call.call_id or f"call_{self._earlier_calls + self._count}"
         call.item_id = f"c{self._count}"
         self._count += 1
@@ -314,7 +316,7 @@ class Calls:
             out.append(ArgumentsDelta(call.item_id, call.buffered_arguments))
 
     def _end(self, key: _Key, out: list[Event]) -> None:
-        """Closes a call. A call that never had a name becomes a `Notice`."""
+        """Closes the open call `key`. A call that never had a name becomes a `Notice` instead."""
         call = self._open.pop(key)
         if not call.item_id:
             out.append(Notice("nameless_call"))

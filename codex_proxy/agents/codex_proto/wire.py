@@ -28,7 +28,7 @@ ALIASES = {
 
 
 class TokenUsage(msgspec.Struct, gc=False):
-    """Token counts as 0.42 writes them."""
+    """Token counts in the form of release 0.42."""
 
     input_tokens: int = 0
     cached_input_tokens: int = 0
@@ -44,7 +44,7 @@ class TokenInfo(msgspec.Struct, gc=False):
 
 
 class Function(msgspec.Struct, gc=False):
-    """The name and the argument text of a call, or a piece of them."""
+    """The tool's name and the arguments (JSON text) of a call, or a piece of the arguments."""
 
     name: str | None = None
     arguments: str | None = None
@@ -60,14 +60,14 @@ class CallPiece(msgspec.Struct, gc=False):
 
 
 class Invocation(msgspec.Struct, gc=False):
-    """The MCP server and the tool of an MCP call."""
+    """The names of the MCP server and the tool that are called."""
 
     server: str = ""
     tool: str = ""
 
 
 class McpContent(msgspec.Struct, gc=False):
-    """An MCP server's answer; only whether it is an error is read."""
+    """The result of an MCP tool call, of which only `isError` is read."""
 
     isError: bool | None = None
 
@@ -80,7 +80,7 @@ class McpResult(msgspec.Struct, gc=False):
 
 
 class PlanStep(msgspec.Struct, gc=False):
-    """One step of the agent's plan."""
+    """One step of the agent's plan; `status` is `pending`, `in_progress` or `completed`."""
 
     step: str = ""
     status: str = ""
@@ -151,7 +151,7 @@ class _Delta(msgspec.Struct, gc=False):
 
 
 class _DeltaLine(msgspec.Struct, gc=False):
-    """A line with a text delta, and nothing else."""
+    """A line of which only the text delta is decoded."""
 
     msg: _Delta
 
@@ -246,7 +246,7 @@ class TurnUsage:
 
     @property
     def so_far(self) -> Usage:
-        """The tokens of this turn so far."""
+        """The tokens that the turn has used so far."""
         return _difference(self._session_total, self._session_before or NO_USAGE)
 
     def add_count(self, msg: Msg, *, has_output: bool) -> Usage | None:
@@ -282,7 +282,7 @@ class TurnUsage:
 
 
 def _usage(tokens: TokenUsage) -> Usage:
-    """Converts the child's token counts."""
+    """Converts the child's token counts to `Usage`."""
     return Usage(
         tokens.input_tokens,
         tokens.cached_input_tokens,

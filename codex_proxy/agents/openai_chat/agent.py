@@ -183,7 +183,7 @@ class UpstreamAgent:
         return self._trouble
 
     async def close(self) -> None:
-        """Closes every connection."""
+        """Ends the requests that are running, and closes every connection."""
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)

@@ -207,7 +207,7 @@ class Answer:
             self._begin_call(call, kind, out)
 
     def _begin_call(self, call: Call, kind: Kind, out: list[Event]) -> None:
-        """Opens the item of a call, with the arguments that have come so far."""
+        """Appends the event that opens the item of a call, and the arguments that have arrived so far."""
         self._end("reasoning", out)
         self._end("message", out)
         call.item_id = self._open[call.id] = self._new_id("fc_")
@@ -216,7 +216,7 @@ class Answer:
         self._add_arguments(call, "".join(call.arguments), out)
 
     def _add_arguments(self, call: Call, text: str, out: list[Event]) -> None:
-        """Adds a piece of the arguments of an open call."""
+        """Appends a delta with a piece of the arguments of an open call; for a custom tool, with its input."""
         self._say(call, text if call.input is None else call.input.feed(text), out)
 
     def _say(self, call: Call, text: str, out: list[Event]) -> None:

@@ -20,7 +20,7 @@ MAX_ID_CHARS: Final = 64
 
 
 class Call:
-    """One tool call, as far as it has arrived."""
+    """One tool call, with the pieces of its arguments that have arrived."""
 
     def __init__(self) -> None:
         self.id = ""
@@ -121,7 +121,9 @@ def _text(value: Any) -> str:
 
 
 def _arguments(value: Any) -> str:
-    """Returns the arguments as text: some servers send a JSON object instead."""
+    """Returns the arguments in a delta as JSON text. Some servers send an object, which is encoded; other types
+    count as empty.
+    """
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return _text(value)

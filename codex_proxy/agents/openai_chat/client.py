@@ -76,7 +76,7 @@ class UpstreamClient:
         )
 
     async def close(self) -> None:
-        """Closes all connections."""
+        """Closes all connections to the upstream."""
         if self._session is not None:
             await self._session.close()
 
@@ -347,7 +347,7 @@ class HttpTransport:
     exclusive = True
 
     def __init__(self, client: UpstreamClient, headers: Mapping[str, str]) -> None:
-        """`headers` are sent with every request of the session."""
+        """`client` sends the requests. `headers` are sent with every request of the turn."""
         self._client = client
         self._headers = headers
         self._reader: TransportReader | None = None
@@ -378,7 +378,7 @@ class HttpTransport:
             self._exchanges[-1].resume()
 
     def set_idle(self, idle: bool) -> None:
-        """Does nothing: sessions of an upstream are not kept."""
+        """Does nothing: the session of an upstream ends with its turn."""
 
     async def release(self, *, finished: bool) -> None:
         """Closes the connection, so that the upstream notices that the client has left. A connection whose answer

@@ -86,7 +86,7 @@ class OpenAIChat(UpstreamTurn[Answer]):
         """Ids of the calls of the last step that wait for outputs."""
 
     def begin(self, turn: Turn) -> Step:
-        """Returns the step that sends the first request."""
+        """Returns the step that starts the turn and sends the first request."""
         self._conversation = Conversation(turn.history, reasoning_back=self._reasoning_back)
         tools = turn.tools
         self._custom = frozenset(tool.name for tool in tools if tool.kind == "custom")

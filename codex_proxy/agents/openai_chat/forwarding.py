@@ -75,7 +75,7 @@ class Forwarding:
         return False
 
     def begin(self, turn: Turn) -> Step:
-        """Returns the step that sends the request."""
+        """Returns the step that starts the turn and sends the request."""
         return Step(
             [TurnStarted(model=self._model)], forwarded_body(self._request, self._model, self._refused)
         )
@@ -85,7 +85,9 @@ class Forwarding:
         return NOTHING
 
     def receive(self, messages: Sequence[Message]) -> Step:
-        """Reads messages of the exchange. Those after the end of the answer are ignored."""
+        """Reads messages of the exchange, and returns a step with the resulting events. Messages after the end of
+        the answer are ignored.
+        """
         out: list[Event] = []
         writes = b""
         for message in messages:
@@ -112,7 +114,7 @@ class Forwarding:
         return NOTHING
 
     def eof(self, ended: Ended) -> Step:
-        """Fails the turn if it has not ended. `ended` is not used: an upstream has no process."""
+        """Fails the turn if it has not ended. (`ended` describes the end of a process; an upstream has none.)"""
         out: list[Event] = []
         if not self._ended:
             self._fail(BROKEN_OFF, out)

@@ -79,7 +79,7 @@ class Conversation:
             self._add_output(item)
 
     def messages(self) -> list[dict[str, Any]]:
-        """Returns all messages of the conversation."""
+        """Returns all messages of the conversation, as a request contains them."""
         out: list[dict[str, Any]] = []
         for entry in self._entries:
             if isinstance(entry, _Calls):

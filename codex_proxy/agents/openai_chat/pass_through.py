@@ -98,7 +98,9 @@ class PassThrough:
         return block if self._needs_no_decoding(block) else b"".join(self._observed(block))
 
     def close(self) -> bytes:
-        """Ends the body. Returns the last bytes to send to the client."""
+        """Ends the body. Returns the last bytes to send to the client: those of an event that lacks its blank line,
+        or the converted JSON object.
+        """
         rest = b"".join(self._parts)
         self._parts.clear()
         if self.over or not rest.strip(_SPACE):
@@ -317,7 +319,7 @@ class PassThrough:
 
 
 def _has_content(chunk: dict[str, Any]) -> bool:
-    """Returns whether a chunk contains more than the role, with which a stream begins."""
+    """Returns whether a chunk has a finish reason, or a non-empty field of a delta other than `role`."""
     choices = chunk.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict):

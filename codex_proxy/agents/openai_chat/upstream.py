@@ -120,8 +120,9 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     """The context window, in tokens, of the upstream's models whose entry in the list of models does not have it;
     None if the operator has not set it."""
     reasoning_back: str = ""
-    """The field of a message in which the upstream's models get their reasoning back with their calls; empty if
-    they get none."""
+    """The field of an assistant message in which a model's reasoning is sent back to it with its calls; empty if it
+    is not sent back.
+    """
     forward_headers: tuple[str, ...] = ()
     """The names of client headers that are sent to the upstream, in lower case."""
     health_interval: float | None = None

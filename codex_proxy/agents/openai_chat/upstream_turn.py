@@ -82,7 +82,9 @@ class UpstreamTurn(ABC, Generic[A]):
         return NOTHING
 
     def receive(self, messages: Sequence[Message]) -> Step:
-        """Reads messages of the current exchange. Those after the end of an answer are ignored."""
+        """Reads messages of the current exchange, and returns a step with the resulting events and, if needed, the
+        next request. Messages after the end of an answer are ignored.
+        """
         out: list[Event] = []
         self._writes = b""
         for message in messages:
@@ -107,7 +109,7 @@ class UpstreamTurn(ABC, Generic[A]):
         return NOTHING
 
     def eof(self, ended: Ended) -> Step:
-        """Fails the turn if it has not ended. `ended` is not used: an upstream has no process."""
+        """Fails the turn if it has not ended. (`ended` describes the end of a process; an upstream has none.)"""
         return Step([] if self._ended else self._failed(BROKEN_OFF))
 
     # --- what an API fills in ---------------------------------------------------------------------

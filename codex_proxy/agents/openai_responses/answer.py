@@ -45,7 +45,7 @@ _CALL_DELTAS: Final = frozenset(
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A complete call that the model has made."""
+    """A complete tool call of the model."""
 
     call_id: str
     name: str
@@ -53,8 +53,9 @@ class Call(msgspec.Struct, frozen=True):
     """The arguments of a function call, or the input of a custom one."""
     kind: Kind
     item_id: str = ""
-    """The id of the output item (`ToolCall`) by which the client has been shown this call while its text arrived;
-    empty if no event has shown the call."""
+    """The id of the output item (`ToolCall`) that events have opened for this call while its text arrived; empty if
+    there were no such events.
+    """
 
 
 class Answer:
@@ -84,7 +85,7 @@ class Answer:
         self._told: set[str] = set()
         """The ids of calls whose item was opened."""
         self._inputs: dict[str, CustomInput] = {}
-        """The readers of open calls of custom tools that travel as functions, by the item's id."""
+        """The readers of open calls of custom tools that the upstream knows as functions, by the item's id."""
         self._places: dict[int, str] = {}
         """The ids of items, by their `output_index`."""
         self._done: set[str] = set()

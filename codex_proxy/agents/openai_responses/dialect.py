@@ -80,7 +80,7 @@ class OpenAIResponses(UpstreamTurn[Answer]):
         """Calls that wait for outputs, by id."""
 
     def begin(self, turn: Turn) -> Step:
-        """Returns the step that sends the first request."""
+        """Returns the step that starts the turn and sends the first request."""
         self._turn = turn
         self._custom = frozenset(tool.name for tool in turn.tools if tool.kind == "custom")
         # What the server checks, runs or hides has to be whole before the client hears of it.

@@ -97,7 +97,9 @@ class ChatSession:
             raise ChatError(NOT_OURS) from error
 
     async def read(self, path: str) -> Any:
-        """Sends a GET request, and returns the JSON of the answer. Raises `ChatError`."""
+        """Sends a GET request for `path`, relative to the server's base URL. Returns the decoded JSON of the
+        answer. Raises `ChatError`.
+        """
         async with self._request("GET", path) as reply:
             try:
                 return await reply.json(content_type=None)

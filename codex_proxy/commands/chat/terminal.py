@@ -38,7 +38,7 @@ class Screen:
         self._at_line_start = True
 
     def show(self, piece: Piece) -> None:
-        """Shows a piece at once."""
+        """Prints a piece at once."""
         text = without_controls(piece.text)
         if self._kind not in ("", piece.kind) and not self._at_line_start:
             text = "\n" + text
@@ -73,7 +73,7 @@ async def show_answer(conversation: ChatSession, text: str, screen: Screen) -> N
 
 
 class Chat:
-    """A chat with a person at a terminal."""
+    """A chat with a person at a terminal: reads lines, and prints the answers of the server."""
 
     def __init__(self, conversation: ChatSession, console: Console) -> None:
         self._conversation = conversation
@@ -81,7 +81,7 @@ class Chat:
         self._screen = Screen(console)
 
     def run(self) -> int:
-        """Reads and answers lines until the person leaves. Returns the exit status."""
+        """Reads lines and answers them, until the person enters /quit or ends the input. Returns the exit status."""
         with contextlib.suppress(ImportError):  # not every Python has it; lines can then not be edited
             importlib.import_module("readline")
         self._tell(f"{self._conversation.model} at {self._conversation.base_url}; /help tells more.")
@@ -100,7 +100,9 @@ class Chat:
                 self._handle_line(line)
 
     def _handle_line(self, line: str) -> None:
-        """Handles one line. An error is shown, and the chat continues."""
+        """Handles one line, which is a question or a command like /new. An error is printed, and the chat
+        continues.
+        """
         try:
             if line.startswith("/"):
                 self._command(*line.split(maxsplit=1))

@@ -98,7 +98,7 @@ class ServerAccess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def client_named(name: str) -> ClientSetup:
-    """Returns the client of this name. Raises `ConnectError` if there is none."""
+    """Returns the client called `name`, in any case of letters. Raises `ConnectError` if there is none."""
     client = BY_NAME.get(name.lower())
     if client is None:
         near = difflib.get_close_matches(name.lower(), BY_NAME, n=1, cutoff=0.4)
@@ -108,7 +108,7 @@ def client_named(name: str) -> ClientSetup:
 
 
 def listing() -> str:
-    """Returns a text that lists all clients."""
+    """Returns the list of all clients as text, one in each line, with a note on how to use the command."""
     width = max(len(client.name) for client in CLIENTS)
     lines = [f"  {client.name:{width}}  {client.title}: {client.about}" for client in CLIENTS]
     return "\n".join(
@@ -139,7 +139,9 @@ def snippet(client: ClientSetup, target: ServerAccess) -> str:
 
 
 def instructions(client: ClientSetup, target: ServerAccess, file: str = "") -> str:
-    """Returns the text that explains how to connect a client."""
+    """Returns the text that explains how to connect a client: the content of its settings file (at `file`, if that
+    is not empty), code or steps, and notes.
+    """
     parts = []
     if client.file is not None:
         where = file or client.file.path or f"the {client.file.format.upper()} file of {client.title}"
