@@ -17,6 +17,7 @@ from codex_proxy.http.exchange import (
     LogReader,
     Source,
     TurnTimings,
+    name_agent,
     start,
     start_samples,
     stream_response,
@@ -97,6 +98,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         image_fields=parsed.web_images,
         runs=_runs(request, parsed),
     )
+    name_agent(request, turn)
     renderer = _renderer(request, parsed, timings, show_activity=client.chat.show_activity)
     try:
         with app[USAGE].turn(request[OWNER], billed_model(turn), renderer):

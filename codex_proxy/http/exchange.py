@@ -17,6 +17,7 @@ from typing import Protocol
 
 from aiohttp import web
 
+from codex_proxy.agents.agent import serving
 from codex_proxy.core.events import (
     VISIBLE,
     ArgumentsDelta,
@@ -37,7 +38,7 @@ from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
 from codex_proxy.core.ids import Clock
 from codex_proxy.core.items import McpTools
 from codex_proxy.core.turn import Turn
-from codex_proxy.http.app_keys import CLOCK
+from codex_proxy.http.app_keys import CLOCK, RUNS
 from codex_proxy.http.middleware.request_context import NOTES, REPLY_HEADERS
 from codex_proxy.http.replies import log_unforeseen
 from codex_proxy.http.sse import EventStream, IdleTimer
@@ -143,6 +144,13 @@ def timings_of(request: web.Request) -> TurnTimings:
             request[NOTES]["upstream"] = event.upstream
 
     return TurnTimings(request.app[CLOCK], served_by)
+
+
+def name_agent(request: web.Request, turn: Turn) -> None:
+    """Adds `x-codex-agent`, the name of the agent that runs `turn`, to the headers of the reply. Called when the turn
+    is admitted, so that the error of a turn that fails names its agent too.
+    """
+    request[REPLY_HEADERS]["x-codex-agent"] = serving(request.app[RUNS].agent, turn.model).name
 
 
 class Source(Protocol):

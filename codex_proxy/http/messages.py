@@ -23,6 +23,7 @@ from codex_proxy.http.exchange import (
     LogReader,
     OneRun,
     TurnTimings,
+    name_agent,
     start,
     stream_response,
     timings_of,
@@ -72,6 +73,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
     parsed, turn = await _admitted(request)
     request[NOTES] |= {"model": parsed.model_asked, "stream": parsed.stream, "mode": parsed.turn.mode}
     request[NOTES] |= agent_note(app[RUNS].agent, parsed.turn)
+    name_agent(request, turn)
     session = request.headers.get(_SESSION_HEADER, "")
     if _SESSION.fullmatch(session):
         request[NOTES]["session"] = session

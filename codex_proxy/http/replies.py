@@ -88,9 +88,9 @@ def agent_headers(
     parallel: str | None = None,
     continued: bool,
 ) -> dict[str, str]:
-    """Returns the `x-codex-*` headers of a turn's answer: the agent's name (`-agent`), the request fields that have
-    no effect (`-ignored-params`), in which form the history reached the agent (`-history`), that a request with
-    tools became an agent turn (`-mode`), and what the agent does not guarantee about the answer (`-uncertain`).
+    """Returns the `x-codex-*` headers about how the agent ran a turn: the request fields that have no effect
+    (`-ignored-params`), in which form the history reached the agent (`-history`), that a request with tools became
+    an agent turn (`-mode`), and what the agent does not guarantee about the answer (`-uncertain`).
 
     `ignored` are fields that have no effect with any agent. The next four arguments are names of fields for
     `-ignored-params`, each of which is added if the request uses the feature and the agent does not support it:
@@ -112,7 +112,7 @@ def agent_headers(
     if "effort" in agent.off:
         asked = {effort: turn.effort or turn.summary, "service_tier": turn.service_tier}
         named += [field for field, value in asked.items() if value is not None]
-    headers = {"x-codex-agent": agent.name}
+    headers = {}
     if named:
         headers["x-codex-ignored-params"] = ", ".join(named)
     if "history" not in capabilities and not continued and _history_becomes_text(turn, capabilities):

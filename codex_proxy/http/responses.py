@@ -26,6 +26,7 @@ from codex_proxy.http.exchange import (
     OneRun,
     Reader,
     TurnTimings,
+    name_agent,
     stream_response,
     timings_of,
     whole_response,
@@ -101,6 +102,7 @@ async def _in_foreground(
         wait=service.conversation_wait,
     )
     request[NOTES]["response_id"] = prepared.id
+    name_agent(request, prepared.turn)
     if not keeps_anything(service, parsed) and parsed.truncation != "auto":
         return await _unsaved(request, prepared, timings)
     return await _saved(request, prepared, timings)
@@ -172,6 +174,7 @@ async def _in_background(
     with stream_slot(request) if parsed.stream else nullcontext():
         prepared = await create_in_background(service, parsed, body, hints, request[CLIENT], request[HELD])
         request[NOTES]["response_id"] = prepared.id
+        name_agent(request, prepared.turn)
         headers = headers_of(service, prepared)
         if not parsed.stream:
             return web.Response(

@@ -101,6 +101,31 @@ async def test_a_history_that_is_flattened_for_the_agent_is_told_in_a_header(rea
     assert "x-codex-history" not in (await real_proto.ask(user())).headers
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        pytest.param("chat/completions", user("[[fake:error_500]]"), id="chat"),
+        pytest.param("chat/completions", user("[[fake:error_500]]", n=2), id="two choices"),
+        pytest.param("messages", user("[[fake:error_500]]", max_tokens=9), id="messages"),
+        pytest.param("responses", {"model": "codex-5", "input": "[[fake:error_500]]"}, id="responses"),
+        pytest.param(
+            "responses", {"model": "codex-5", "input": "[[fake:error_500]]", "store": False}, id="unstored"
+        ),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_the_error_of_a_turn_that_failed_names_its_agent(
+    proxy: Proxy, path: str, body: dict[str, Any], stream: bool
+) -> None:
+    answer = await proxy.send("POST", f"/v1/{path}", body | {"stream": stream})
+    assert (answer.status >= 500, answer.headers["x-codex-agent"]) == (True, "fake")
+
+
+async def test_a_request_that_is_refused_names_no_agent(proxy: Proxy) -> None:
+    answer = await proxy.ask(user(n=0))
+    assert (answer.status, "x-codex-agent" in answer.headers) == (400, False)
+
+
 async def test_an_agent_with_a_history_gets_the_roles_as_they_are(proxy: Proxy) -> None:
     messages = [
         {"role": "developer", "content": "Be brief."},
