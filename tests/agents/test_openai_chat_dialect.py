@@ -17,6 +17,7 @@ from codex_proxy.agents.base import Ended, ToolReply
 from codex_proxy.agents.openai_chat.dialect import OpenAIChat
 from codex_proxy.agents.openai_chat.failures import ErrorReader
 from codex_proxy.agents.openai_chat.stream import End, Head, Message
+from codex_proxy.agents.openai_chat.upstream_turn import UpstreamContext
 from codex_proxy.core.events import (
     ArgumentsDelta,
     Event,
@@ -58,14 +59,13 @@ OK = Head(200)
 
 def dialect(refused: set[str] | None = None, *, reasoning_back: str = "") -> OpenAIChat:
     numbers = itertools.count()
-    return OpenAIChat(
-        "m",
+    context = UpstreamContext(
         errors=ErrorReader(("sk-secret", "upstream.example")),
         refused=set() if refused is None else refused,
         new_id=lambda prefix: f"{prefix}{next(numbers)}",
         now=lambda: 1000.0,
-        reasoning_back=reasoning_back,
     )
+    return OpenAIChat("m", context, reasoning_back=reasoning_back)
 
 
 def asking(**more: Any) -> Turn:

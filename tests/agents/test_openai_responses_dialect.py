@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from codex_proxy.agents.openai_chat.failures import ErrorReader
 from codex_proxy.agents.openai_chat.stream import End, Head, Message
+from codex_proxy.agents.openai_chat.upstream_turn import UpstreamContext
 from codex_proxy.agents.openai_responses.dialect import OpenAIResponses
 from codex_proxy.core.events import (
     ArgumentsDelta,
@@ -46,13 +47,13 @@ ids in deltas; no beginnings and no deltas; nothing before the last event."""
 
 def dialect(refused: set[str] | None = None) -> OpenAIResponses:
     numbers = itertools.count()
-    return OpenAIResponses(
-        "m",
+    context = UpstreamContext(
         errors=ErrorReader(()),
         refused=set() if refused is None else refused,
         new_id=lambda prefix: f"{prefix}{next(numbers)}",
         now=lambda: 1000.0,
     )
+    return OpenAIResponses("m", context)
 
 
 def asking(**more: Any) -> Turn:

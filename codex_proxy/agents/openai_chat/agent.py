@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 import aiohttp
 import msgspec
@@ -24,6 +24,7 @@ from codex_proxy.agents.openai_chat.forwarding import Forwarding
 from codex_proxy.agents.openai_chat.model_list import models_in, models_of
 from codex_proxy.agents.openai_chat.stream import Message
 from codex_proxy.agents.openai_chat.upstream import Upstream
+from codex_proxy.agents.openai_chat.upstream_turn import UpstreamContext
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.agents.transcript import with_instructions_of_user
 from codex_proxy.core.account import AgentModel
@@ -55,20 +56,8 @@ NO_CLIENTS_KEY: Final = Failure(
 )
 
 
-class MakeDialect(Protocol):
-    """Creates the dialect for one turn: `OpenAIChat` or `OpenAIResponses`. The parameters are those of
-    `UpstreamTurn`.
-    """
-
-    def __call__(
-        self,
-        model: str,
-        *,
-        errors: ErrorReader,
-        refused: set[str],
-        new_id: Callable[[str], str],
-        now: Callable[[], float],
-    ) -> Dialect[Message]: ...
+MakeDialect: TypeAlias = Callable[[str, UpstreamContext], Dialect[Message]]
+"""Creates the dialect for one turn, an `OpenAIChat` or `OpenAIResponses`, from the upstream's name for the model."""
 
 
 class UpstreamAgent:
@@ -87,17 +76,15 @@ class UpstreamAgent:
         self.limits = NewestLimits()
         self.capabilities = upstream.capabilities
         self._upstream = upstream
-        self._clock = clock
         self._make_dialect = make_dialect
         self._client = UpstreamClient(upstream)
-        self._errors = ErrorReader(
+        errors = ErrorReader(
             upstream.secrets,
             clients_key=upstream.clients_key,
             path=upstream.wire.path,
             setting_names=upstream.setting_names,
         )
-        self._refused: set[str] = set(upstream.refuses)
-        """The optional request fields that the upstream refuses. They are not sent."""
+        self._context = UpstreamContext(errors, set(upstream.refuses), _new_id, clock.epoch)
         self._id = uuid.uuid4().hex[:12]
         """Identifies this server in a request header, to detect a request that comes back to it."""
         self._models = self._served(())
@@ -149,16 +136,9 @@ class UpstreamAgent:
         return Failure(kind=FaultKind.MODEL_NOT_FOUND, message=message, param="model")
 
     def _dialect(self, turn: Turn, model: str) -> Dialect[Message]:
-        now = self._clock.epoch
         if turn.forwarded is not None:
-            return Forwarding(turn.forwarded, model, errors=self._errors, refused=self._refused, now=now)
-        return self._make_dialect(
-            model,
-            errors=self._errors,
-            refused=self._refused,
-            new_id=lambda prefix: prefix + uuid.uuid4().hex,
-            now=now,
-        )
+            return Forwarding(turn.forwarded, model, self._context)
+        return self._make_dialect(model, self._context)
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
         assert isinstance(session.transport, HttpTransport)
@@ -236,7 +216,12 @@ class UpstreamAgent:
             return None
         if status in (404, 405, 501):
             return None
-        return self._errors.of_response(status, dict(headers), body, self._clock.epoch())
+        context = self._context
+        return context.errors.of_response(status, dict(headers), body, context.now())
+
+
+def _new_id(prefix: str) -> str:
+    return prefix + uuid.uuid4().hex
 
 
 async def request_models_once(

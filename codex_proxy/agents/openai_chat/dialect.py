@@ -8,7 +8,7 @@ connection ends before, the turn fails. Source: the recorded cases in tests/gold
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -18,15 +18,10 @@ from codex_proxy.agents.conversions import custom_input
 from codex_proxy.agents.openai_chat.answer import Answer, Kind
 from codex_proxy.agents.openai_chat.body import encoded, refused_field, request_body
 from codex_proxy.agents.openai_chat.calls import Call
-from codex_proxy.agents.openai_chat.failures import (
-    NO_ANSWER,
-    NO_JSON,
-    TOO_LONG,
-    ErrorReader,
-)
+from codex_proxy.agents.openai_chat.failures import NO_ANSWER, NO_JSON, TOO_LONG
 from codex_proxy.agents.openai_chat.messages import Conversation
 from codex_proxy.agents.openai_chat.stream import StreamEvent, is_error
-from codex_proxy.agents.openai_chat.upstream_turn import UpstreamTurn
+from codex_proxy.agents.openai_chat.upstream_turn import UpstreamContext, UpstreamTurn
 from codex_proxy.core.events import (
     AnswerDetails,
     Event,
@@ -58,22 +53,11 @@ class OpenAIChat(UpstreamTurn[Answer]):
     the next request (empty for none). The base class sends the requests and reads the answers.
     """
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        errors: ErrorReader,
-        refused: set[str],
-        new_id: Callable[[str], str],
-        now: Callable[[], float],
-        reasoning_back: str = "",
-    ) -> None:
-        """`model`: the upstream's name for the model. `errors` converts the upstream's errors to failures.
-        `refused`: the optional request fields that this upstream refuses, shared by all turns. `new_id` returns a
-        new id with the given prefix. `now` returns the seconds since 1970. `reasoning_back`: the field of an
-        assistant message in which the model's reasoning is sent back with its calls; empty if it is not sent back.
+    def __init__(self, model: str, context: UpstreamContext, *, reasoning_back: str = "") -> None:
+        """`model`: the upstream's name for the model. `reasoning_back`: the field of an assistant message in
+        which the model's reasoning is sent back with its calls; empty if it is not sent back.
         """
-        super().__init__(model, errors=errors, refused=refused, new_id=new_id, now=now)
+        super().__init__(model, context)
         self._reasoning_back = reasoning_back
         self._ends_with_calls = False
         """Whether an answer whose calls were all reported ends the turn: this server has nothing to add to them."""

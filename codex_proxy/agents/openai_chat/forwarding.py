@@ -7,7 +7,7 @@ to), its usage, and how it ended. An answer is complete only with a finish reaso
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -15,9 +15,10 @@ import msgspec
 from codex_proxy.agents.base import NOTHING, Ended, Reply, Step
 from codex_proxy.agents.openai_chat.body import encoded
 from codex_proxy.agents.openai_chat.dialect import FAILURES, UNEXPLAINED
-from codex_proxy.agents.openai_chat.failures import BROKEN_OFF, MAX_ERROR_BYTES, ErrorReader
+from codex_proxy.agents.openai_chat.failures import BROKEN_OFF, MAX_ERROR_BYTES
 from codex_proxy.agents.openai_chat.pass_through import PassThrough
 from codex_proxy.agents.openai_chat.stream import End, Head, Message
+from codex_proxy.agents.openai_chat.upstream_turn import UpstreamContext
 from codex_proxy.core.events import (
     Event,
     ForwardedBytes,
@@ -41,24 +42,13 @@ class Forwarding:
     `stream_options`, which asks for usage.
     """
 
-    def __init__(
-        self,
-        request: ForwardedRequest,
-        model: str,
-        *,
-        errors: ErrorReader,
-        refused: set[str],
-        now: Callable[[], float],
-    ) -> None:
-        """`request` is the client's request; `model` is the upstream's name for its model. `errors` converts the
-        upstream's errors to failures. `refused`: the optional request fields that this upstream refuses, shared by
-        all turns. `now` returns the seconds since 1970.
-        """
+    def __init__(self, request: ForwardedRequest, model: str, context: UpstreamContext) -> None:
+        """`request` is the client's request; `model` is the upstream's name for its model."""
         self._request = request
         self._model = model
-        self._errors = errors
-        self._refused = refused
-        self._now = now
+        self._errors = context.errors
+        self._refused = context.refused
+        self._now = context.now
         self._pass_through = self._new_pass_through()
         self._error: Head | None = None
         self._error_body: list[bytes] = []

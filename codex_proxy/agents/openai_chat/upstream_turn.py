@@ -12,6 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+import msgspec
+
 from codex_proxy.agents.base import NOTHING, Ended, Step
 from codex_proxy.agents.openai_chat.calls import is_json
 from codex_proxy.agents.openai_chat.failures import BROKEN_OFF, MAX_ERROR_BYTES, ErrorReader
@@ -31,29 +33,32 @@ from codex_proxy.core.turn import Turn
 A = TypeVar("A")
 
 
+class UpstreamContext(msgspec.Struct, frozen=True):
+    """What all turns of one upstream share."""
+
+    errors: ErrorReader
+    """Converts the upstream's errors to failures."""
+    refused: set[str]
+    """The optional request fields that the upstream refuses, and that are therefore not sent. A turn adds those that
+    it finds."""
+    new_id: Callable[[str], str]
+    """Returns a new id with the given prefix."""
+    now: Callable[[], float]
+    """Returns the seconds since 1970."""
+
+
 class UpstreamTurn(ABC, Generic[A]):
     """The base class of dialects that send HTTP requests. Their methods return a `Step`: events, and the body of
     the next request (empty for none). `A` is the type of the object that collects an answer.
     """
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        errors: ErrorReader,
-        refused: set[str],
-        new_id: Callable[[str], str],
-        now: Callable[[], float],
-    ) -> None:
-        """`model`: the upstream's name for the model. `errors` converts the upstream's errors to failures.
-        `refused`: the optional request fields that this upstream refuses, shared by all turns. `new_id` returns a
-        new id with the given prefix. `now` returns the seconds since 1970.
-        """
+    def __init__(self, model: str, context: UpstreamContext) -> None:
+        """`model`: the upstream's name for the model."""
         self._model = model
-        self._errors = errors
-        self._refused = refused
-        self._new_id = new_id
-        self._now = now
+        self._errors = context.errors
+        self._refused = context.refused
+        self._new_id = context.new_id
+        self._now = context.now
         self._turn = Turn(model=model, history=())
         self._custom: frozenset[str] = frozenset()
         self._answer: A | None = None

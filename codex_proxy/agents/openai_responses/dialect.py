@@ -9,7 +9,7 @@ sent back to it unchanged, encrypted reasoning included.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -17,13 +17,9 @@ import msgspec
 from codex_proxy.agents.base import NOTHING, Reply, Step, ToolReply
 from codex_proxy.agents.conversions import custom_input
 from codex_proxy.agents.openai_chat.body import encoded
-from codex_proxy.agents.openai_chat.failures import (
-    NO_JSON,
-    TOO_LONG,
-    ErrorReader,
-)
+from codex_proxy.agents.openai_chat.failures import NO_JSON, TOO_LONG
 from codex_proxy.agents.openai_chat.stream import StreamEvent
-from codex_proxy.agents.openai_chat.upstream_turn import UpstreamTurn
+from codex_proxy.agents.openai_chat.upstream_turn import UpstreamContext, UpstreamTurn
 from codex_proxy.agents.openai_responses.answer import Answer, Call, Kind
 from codex_proxy.agents.openai_responses.body import input_items, output_item, refused_field, request_body
 from codex_proxy.core.events import (
@@ -58,20 +54,9 @@ class OpenAIResponses(UpstreamTurn[Answer]):
     body of the next request (empty for none). The base class sends the requests and reads the answers.
     """
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        errors: ErrorReader,
-        refused: set[str],
-        new_id: Callable[[str], str],
-        now: Callable[[], float],
-    ) -> None:
-        """`model`: the upstream's name for the model. `errors` converts the upstream's errors to failures.
-        `refused`: the optional request fields that this upstream refuses, shared by all turns. `new_id` returns a
-        new id with the given prefix. `now` returns the seconds since 1970.
-        """
-        super().__init__(model, errors=errors, refused=refused, new_id=new_id, now=now)
+    def __init__(self, model: str, context: UpstreamContext) -> None:
+        """`model`: the upstream's name for the model."""
+        super().__init__(model, context)
         self._said: list[Any] = []
         """The items of this turn: those of the model, and the outputs of its calls."""
         self._streamed: frozenset[tuple[Kind, str]] = frozenset()
