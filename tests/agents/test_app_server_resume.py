@@ -158,6 +158,18 @@ def test_a_thread_whose_agent_went_on_without_the_proxys_output_does_not_wait_fo
     )
 
 
+def test_the_next_turn_of_a_thread_that_went_on_without_an_output_waits_for_its_own() -> None:
+    dialogue = waiting_for_output()
+    refused = {"type": "function_call_output", "call_id": "call_1", "output": "failed to parse"}
+    dialogue.agent_notifies("rawResponseItem/completed", item=refused)
+    dialogue.completes()
+    dialogue.ends()
+    second_turn(dialogue)
+    dialogue.calls(2, turn=SECOND)
+    dialogue.completes(turn=SECOND)
+    assert dialogue.turn.can_resume
+
+
 def test_an_idle_thread_that_the_agent_closes_cannot_be_resumed_and_needs_no_more_requests() -> None:
     dialogue = idle()
     assert dialogue.agent_notifies("thread/closed") == []

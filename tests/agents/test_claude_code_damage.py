@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from codex_proxy.agents.base import Ended
 from codex_proxy.agents.session import LineFramer
-from codex_proxy.core.events import Event, Stop, TurnEnded
+from codex_proxy.core.events import Event, Stop, ToolCallRequested, TurnEnded
 from codex_proxy.core.items import HistoryOutput, TextPart
 from codex_proxy.core.repair import TurnRepair
 from tests.agents.claude_code_replayer import NAMES, begun, output_lines, recorded_turn
@@ -38,7 +38,8 @@ def survives(name: str, pieces: Sequence[bytes], *, leaves_after: int | None = N
         log += repair.feed(new)
         if repair.ended or not dialect.can_resume:
             continue
-        waits = [HistoryOutput(id, (TextPart("3"),)) for id in sorted(dialect.waits_for)]
+        asked = {event.call_id for event in log if isinstance(event, ToolCallRequested)}
+        waits = [HistoryOutput(id, (TextPart("3"),)) for id in sorted(asked)]
         log += repair.feed([TurnEnded(Stop.TOOL_CALLS)])
         assert violations(log) == []
         log, repair = [], TurnRepair()

@@ -38,12 +38,12 @@ from codex_proxy.agents.claude_code.messages import (
     rpc_answer,
     rpc_refusal,
 )
-from codex_proxy.agents.claude_code.pending_calls import PendingCalls
 from codex_proxy.agents.claude_code.step_reader import StepReader, raw_call, raw_output
-from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools
+from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools, output_content
 from codex_proxy.agents.claude_code.turn_states import TABLE, TurnChange, TurnState
 from codex_proxy.agents.claude_code.usage import TurnUsage
 from codex_proxy.agents.failures import cleaned, failure_from_exit
+from codex_proxy.agents.pending_calls import PendingCalls
 from codex_proxy.core.events import (
     AccountLimitsReported,
     ApprovalRequested,
@@ -99,7 +99,7 @@ class ClaudeCodeTurn:
         self._feed = PendingLines((), 1)
         self._unready: set[str] = set()
         """The names of the steps that must be done before the history can be written."""
-        self._pending = PendingCalls()
+        self._pending = PendingCalls(_output_answer)
         self._usage = TurnUsage()
         self._told = Usage()
         """The usage last reported for the current client request."""
@@ -151,11 +151,6 @@ class ClaudeCodeTurn:
         return self._state is TurnState.REUSABLE or (
             self._state is TurnState.ACTIVE and self._pending.can_resume
         )
-
-    @property
-    def waits_for(self) -> frozenset[str]:
-        """The ids of the calls of the client's tools that have no output yet."""
-        return frozenset(self._pending.waiting)
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
         if not self.can_resume:
@@ -358,7 +353,7 @@ class ClaudeCodeTurn:
         """Handles a user message in the stream: the program's own outputs of tool calls."""
         for block in message.blocks:
             if block.type == "tool_result":
-                self._pending.program_answered(block.tool_use_id or "")
+                self._pending.agent_answered(block.tool_use_id or "")
                 self._reader.end_activity(block)
 
     # --- what the program asks ------------------------------------------------------------------
@@ -415,7 +410,7 @@ class ClaudeCodeTurn:
             self._events.append(raw_call(call))
             self._ask([call])
             self._events.append(StepCompleted())
-        return self._pending.add_request(id, request_id, rpc.id)
+        return self._pending.add_request(id, (request_id, rpc.id))
 
     def _permission(self, request_id: str, request: ControlRequest) -> None:
         """Handles a request for permission: allows calls of the client's tools, and everything in the sandbox
@@ -502,6 +497,14 @@ class ClaudeCodeTurn:
         self._events.clear()
         self._writes.clear()
         return step
+
+
+def _output_answer(request: tuple[str, int | str | None], reply: ToolReply) -> bytes:
+    """Returns the line that answers a request for the output of a call. `request` has the ids of the control request
+    and of the JSON-RPC request in it.
+    """
+    result = {"content": output_content(reply.parts)}
+    return rpc_answer(*request, result if reply.success else result | {"isError": True})
 
 
 def _string(value: msgspec.Raw) -> str | None:

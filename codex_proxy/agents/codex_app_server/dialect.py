@@ -17,7 +17,6 @@ import msgspec
 
 from codex_proxy.agents.base import NOTHING, Ended, Reply, Step, ToolReply
 from codex_proxy.agents.codex_app_server import item_reader
-from codex_proxy.agents.codex_app_server.agent_requests import PendingCalls, Questions
 from codex_proxy.agents.codex_app_server.calls import ModelItems
 from codex_proxy.agents.codex_app_server.item_reader import ItemReader
 from codex_proxy.agents.codex_app_server.turn_params import split_input, thread_params, turn_settings
@@ -40,15 +39,19 @@ from codex_proxy.agents.codex_app_server.wire import (
     TurnPayload,
     TurnStartResult,
     TurnUsage,
+    decision_answer,
     decode_usage,
     error_kind,
     failed_end,
     failure_of_error,
+    output_answer,
+    question_event,
     refusal,
     request,
     turn_end,
 )
 from codex_proxy.agents.failures import failure_from_exit, retrying
+from codex_proxy.agents.pending_calls import PendingCalls
 from codex_proxy.core.events import (
     Event,
     Notice,
@@ -101,8 +104,9 @@ class AppServerTurn:
         """Events since the last step; the item reader appends to the same list."""
         self._writes: list[bytes] = []
         self._model_items = ModelItems()
-        self._questions = Questions()
-        self._tool_calls = PendingCalls()
+        self._questions: dict[str, int | str] = {}
+        """The request ids of the agent's unanswered approval requests and questions, by the ids of their events."""
+        self._tool_calls = PendingCalls(output_answer)
         self._usage = TurnUsage()
 
     # --- the dialect ----------------------------------------------------------------------------
@@ -173,8 +177,8 @@ class AppServerTurn:
     def answer(self, ask_id: str, reply: Reply) -> Step:
         if isinstance(reply, ToolReply):
             self._writes.append(self._tool_calls.add_reply(ask_id, reply))
-        else:
-            self._writes.append(self._questions.answer(ask_id, reply))
+        elif (id := self._questions.pop(ask_id, None)) is not None:
+            self._writes.append(decision_answer(id, ask_id, reply))
         return self._take_step()
 
     def interrupt(self) -> Step:
@@ -335,7 +339,8 @@ class AppServerTurn:
             if not self._parallel_calls:
                 self._model_items.end_response()  # its end will not be told
             self._writes.append(self._tool_calls.add_request(message.params.call_id or "", id))
-        elif (event := self._questions.add(message, id)) is not None:
+        elif (event := question_event(message, id)) is not None:
+            self._questions[event.ask_id] = id
             self._events.append(event)
         else:
             self._writes.append(refusal(id))
@@ -384,7 +389,7 @@ class AppServerTurn:
 
     def _end_step(self, usage: Usage | None) -> None:
         raw, asks = self._model_items.take()
-        self._tool_calls.waiting.update(ask.ask_id for ask in asks)
+        self._tool_calls.add_calls(ask.ask_id for ask in asks)
         self._events += [*raw, *asks, StepCompleted(usage)]
 
     def _tokens_updated(self, params: Params) -> None:

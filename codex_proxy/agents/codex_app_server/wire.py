@@ -1,6 +1,6 @@
 """The messages of `codex app-server`: encodes and decodes their lines, which are JSON-RPC without the `jsonrpc`
-member, and the objects in them (answers, errors, token counts, raw items); converts token counts to `Usage` and
-errors to failures.
+member, and the objects in them (answers, errors, token counts, raw items); converts token counts to `Usage`,
+errors to failures, and approvals and questions to events.
 
 Each line is decoded once, into the few fields that are used. A message has an id and a method if it is a request of
 the agent, only a method if it is a notification, and only an id if it is the answer to a request of the proxy. A
@@ -15,9 +15,11 @@ from typing import Any
 
 import msgspec
 
+from codex_proxy.agents.base import Decision, ToolReply
 from codex_proxy.agents.failures import failure_from_text, stop_from_text
-from codex_proxy.core.events import Stop, TurnEnded, Usage
+from codex_proxy.core.events import ApprovalRequested, InputRequested, Stop, TurnEnded, Usage
 from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.items import TextPart
 
 NO_JSON = msgspec.Raw()
 
@@ -354,6 +356,47 @@ def command_text(value: msgspec.Raw) -> str:
     if isinstance(decoded, list):
         decoded = " ".join(str(word) for word in decoded)
     return " ".join(str(decoded or "").split())
+
+
+def question_event(message: Message, id: int | str) -> ApprovalRequested | InputRequested | None:
+    """Returns the event of the agent's request `id` for an approval or an answer of the user; None if `message` is
+    a request of another kind.
+    """
+    ask_id = f"{message.method}:{id}"
+    match message.method:
+        case "item/commandExecution/requestApproval":
+            return ApprovalRequested(ask_id, "command", command_text(message.params.command))
+        case "item/fileChange/requestApproval":
+            return ApprovalRequested(ask_id, "file_change", "")
+        case "mcpServer/elicitation/request":
+            return ApprovalRequested(ask_id, "mcp", message.params.message or "")
+        case "item/tool/requestUserInput":
+            return InputRequested(ask_id, "")
+    return None
+
+
+def decision_answer(id: int | str, ask_id: str, reply: Decision) -> bytes:
+    """Returns the line that answers the agent's request `id`, whose event has the id `ask_id` (see
+    `question_event`).
+    """
+    method = ask_id.partition(":")[0]
+    decision = "accept" if reply.approve else "decline"
+    if method == "mcpServer/elicitation/request":
+        return answer(id, {"action": decision, "content": None, "_meta": None})
+    if method == "item/tool/requestUserInput":
+        return answer(id, {"answers": {}})
+    return answer(id, {"decision": decision})
+
+
+def output_answer(id: int | str, reply: ToolReply) -> bytes:
+    """Returns the line that answers the agent's request `id` for the output of a client's tool."""
+    content = [
+        {"type": "inputText", "text": part.text}
+        if isinstance(part, TextPart)
+        else {"type": "inputImage", "imageUrl": part.url}
+        for part in reply.parts
+    ]
+    return answer(id, {"contentItems": content, "success": reply.success})
 
 
 CLIENT_ERROR_TEXTS = ("not a valid response item", "image URLs are not supported")

@@ -1,0 +1,83 @@
+"""Matches an agent's requests for the outputs of the client's tools with the outputs. Without IO.
+
+A call is known from the model's stream; the agent requests its output by a message of its own, before or after the
+step has ended, and some only after an earlier one was answered. So the output may arrive before or after the request
+for it. A request is answered as soon as there is an output, without a time limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from codex_proxy.agents.base import ToolReply
+
+R = TypeVar("R")
+
+
+class PendingCalls(Generic[R]):
+    """The calls of the client's tools that have no output yet, by call id. `R` is what the dialect needs to know
+    of a request to answer it: its ids.
+    """
+
+    def __init__(self, answer: Callable[[R, ToolReply], bytes]) -> None:
+        """`answer` returns the line that answers a request with an output."""
+        self.waiting: set[str] = set()
+        """The ids of calls whose outputs the client has not given yet."""
+        self._answer = answer
+        self._requests: dict[str, list[R]] = {}
+        """The agent's requests for outputs that have not come yet, by call id."""
+        self._replies: dict[str, ToolReply] = {}
+        """The outputs that the agent has not requested yet, by call id."""
+        self._bypassed = False
+        """Whether the agent has answered one of the calls itself, so that it does not wait for the client."""
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether the agent's turn continues once the client gives the outputs."""
+        return bool(self.waiting) and not self._bypassed
+
+    def has_call(self, call_id: str) -> bool:
+        """Returns whether the call waits for its output, or has an output that the agent has not requested yet."""
+        return call_id in self.waiting or call_id in self._replies
+
+    def add_calls(self, call_ids: Iterable[str]) -> None:
+        """Adds calls whose outputs the client was asked for."""
+        self.waiting.update(call_ids)
+
+    def add_request(self, call_id: str, request: R) -> bytes:
+        """Handles the agent's request for an output. Returns the line that answers it; empty if there is no output
+        yet.
+        """
+        reply = self._replies.pop(call_id, None)
+        if reply is not None:
+            return self._answer(request, reply)
+        self._requests.setdefault(call_id, []).append(request)
+        return b""
+
+    def add_reply(self, call_id: str, reply: ToolReply) -> bytes:
+        """Handles the output of a call. Returns the lines that answer the agent's requests for it; empty if there
+        are none yet, or the call does not wait.
+        """
+        if call_id not in self.waiting:
+            return b""
+        self.waiting.remove(call_id)
+        requests = self._requests.pop(call_id, None)
+        if requests is None:
+            self._replies[call_id] = reply
+            return b""
+        return b"".join(self._answer(request, reply) for request in requests)
+
+    def agent_answered(self, call_id: str) -> None:
+        """Records that the agent itself has given the model an output of this call."""
+        self._requests.pop(call_id, None)
+        self._replies.pop(call_id, None)
+        self._bypassed |= call_id in self.waiting
+        self.waiting.discard(call_id)
+
+    def clear(self) -> None:
+        """Drops all calls: the turn is over."""
+        self.waiting.clear()
+        self._requests.clear()
+        self._replies.clear()
+        self._bypassed = False
