@@ -369,6 +369,22 @@ def test_a_turn_whose_call_the_agent_has_given_up_is_not_resumed() -> None:
     assert not played.turn.can_resume
 
 
+def test_the_turn_after_one_whose_call_was_given_up_waits_for_its_own_outputs() -> None:
+    played = opened("copilot-client_tool_parked", tools=TOOLS)
+    played.receive([ToolCalled("call-1", "", "get_weather", "{}"), ToolsSettled(last=True)])
+    played.receive([ToolDropped("call-1")])
+    prompt = played.last_request("session/prompt")
+    assert prompt is not None
+    played.receive(
+        [{"jsonrpc": "2.0", "id": prompt["id"], "result": {"stopReason": "end_turn", "usage": {}}}]
+    )
+    assert played.end.stop == Stop.STOP
+    more = (HistoryMessage("user", (TextPart("more"),)),)
+    played.take(played.turn.resume(Turn(model="", history=()), more))
+    played.receive([ToolCalled("call-2", "", "get_weather", "{}"), ToolsSettled(last=True)])
+    assert played.turn.can_resume
+
+
 def test_a_call_of_a_tool_that_was_not_offered_fails_at_the_tool_server() -> None:
     played = opened("gemini-client_tool_parked", tools=TOOLS)
     played.receive([ToolCalled("call-1", "", "rm", "{}"), ToolsSettled(last=True)])

@@ -150,7 +150,7 @@ class AcpTurn:
         self._rejected = False
         """Whether a request for permission was rejected in this turn. Some agents end the turn then."""
         self._broken = False
-        """Whether the agent has stopped waiting for the output of a call and continued the turn without it."""
+        """Whether the agent has stopped waiting for the output of a call in this turn and gone on without it."""
 
     # --- the dialect ----------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class AcpTurn:
         if self._state is TurnState.REUSABLE:
             self._reader.start_turn(self._tools)
             self._usage.start_turn()
-            self._rejected = False
+            self._rejected = self._broken = False
             self._send_prompt(later_prompt(new_items).blocks)
         else:
             self._usage.start_request()
