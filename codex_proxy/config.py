@@ -32,7 +32,7 @@ def _named(*names: str, **more: Any) -> Any:
 
 
 def default_state_dir() -> Path:
-    """Returns `$XDG_STATE_HOME/codex-proxy`, by default in `~/.local/state`."""
+    """Returns `$XDG_STATE_HOME/codex-proxy`; without this variable, `~/.local/state/codex-proxy`."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "codex-proxy"
 
@@ -42,7 +42,9 @@ def _codex_home() -> Path:
 
 
 def default_config_file() -> Path:
-    """Returns `$XDG_CONFIG_HOME/codex-proxy/config.toml`, by default in `~/.config`."""
+    """Returns `$XDG_CONFIG_HOME/codex-proxy/config.toml`; without this variable,
+    `~/.config/codex-proxy/config.toml`.
+    """
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(base) / "codex-proxy" / "config.toml"
 
@@ -476,7 +478,7 @@ class Settings(BaseSettings):
 
     @property
     def aliases(self) -> tuple[tuple[str, str], ...]:
-        """The setting `model_aliases` as pairs of an alias and the name that it stands for."""
+        """The setting `model_aliases` as pairs: an alias, and the name of the model that it stands for."""
         pairs = (each.partition("=") for each in self.model_aliases.split(",") if each.strip())
         return tuple((name.strip(), target.strip()) for name, _, target in pairs)
 
@@ -497,10 +499,11 @@ _config_file: Path | None = None
 
 
 def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
-    """Returns the settings. `flags` override the environment, which overrides the file. `config_file` is the file,
-    None for the default one, which need not exist.
+    """Returns the settings. `flags` override the environment, which overrides the settings file. `config_file` is
+    the path of this file; None means the default file, which need not exist.
 
-    Raises `ValueError` (pydantic's, or a TOML error) that names the setting, and if the given file does not exist.
+    Raises `ValueError` if a setting is invalid or unknown, or the file is not TOML or cannot be read, or
+    `config_file` does not exist. The message names the setting or the file.
     """
     global _config_file
     if config_file is not None and not config_file.is_file():

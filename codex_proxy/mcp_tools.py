@@ -233,8 +233,8 @@ def _text_of(result: McpResult) -> str:
 
 
 def _covers(known: Sequence[ListedTool], offer: McpOffer) -> bool:
-    """Whether the list of a server's tools that the client has sent back (`known`) has every tool that the request
-    allows by name. If so, the server need not be asked.
+    """Whether the list of a server's tools that the client has sent back (`known`) can be used without asking the
+    server: it has every tool that the request allows by name, or the request allows all tools.
     """
     names = offer.allowed.names
     return names is None or {tool.name for tool in known}.issuperset(names)

@@ -1,4 +1,6 @@
-"""`codex-proxy keys`: creates, lists and removes keys. A key is shown only once, when it is created."""
+"""`codex-proxy keys`: creates, lists and removes the API keys of clients, in the keys file. A key is printed only
+once, when it is created.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,9 @@ class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 def add(settings: Settings, name: str, limits: KeyLimits, *, replace: bool) -> tuple[str, str]:
     """Creates a key and writes its digest into the keys file. With `replace` it may replace a key of the same name.
-    Returns the key, and a note for the user (where the digest is, who needs a key now). Raises `KeysError` if the
-    name is invalid or taken, a folder in `limits` does not exist, or the keys file cannot be read or written.
+    Returns the key, and a note for the user (where the digest is; whether clients need a key from now on). Raises
+    `KeysError` if the name is invalid or taken, a folder in `limits` does not exist, or the keys file cannot be
+    read or written.
     """
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(f"'{DEFAULT_NAME}' is the name of the key in PROXY_API_KEY: take another name")
@@ -115,8 +118,8 @@ def remove(settings: Settings, name: str) -> str:
 
 
 def listing(settings: Settings, *, as_json: bool) -> str:
-    """Returns a text that lists every key with its limits, without its hash; with `as_json` it is JSON. Raises
-    `KeysError` if the file cannot be read.
+    """Returns a text for the user that lists every key with its limits; with `as_json` the text is JSON. Raises
+    `KeysError` if the keys file cannot be read.
     """
     keys = read_keys(settings.keys_path)
     if as_json:
@@ -167,9 +170,10 @@ HEAD = (
 
 
 def put_key(path: Path, key: Key, *, replace: bool) -> bool:
-    """Writes the key into the file, which is created if it does not exist. Returns whether it replaced a key.
+    """Writes the key into the keys file `path`, which is created if it does not exist. Returns whether the key
+    replaced one of the same name.
 
-    Raises `KeysError` if the name is taken (unless `replace`), and if the file cannot be read or written.
+    Raises `KeysError` if the name is taken and `replace` is false, or if the file cannot be read or written.
     """
 
     def put(tables: tomlkit.items.Table) -> bool:
@@ -183,7 +187,9 @@ def put_key(path: Path, key: Key, *, replace: bool) -> bool:
 
 
 def remove_key(path: Path, name: str) -> None:
-    """Removes the key from the file. Raises `KeysError` if it is not there, or if the file cannot be changed."""
+    """Removes the key of this name from the keys file `path`. Raises `KeysError` if the file has no such key, or
+    cannot be changed.
+    """
 
     def remove(tables: tomlkit.items.Table) -> bool:
         if name not in tables:
@@ -226,7 +232,9 @@ def _empty() -> tomlkit.TOMLDocument:
 
 @contextlib.contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Locks the folder, so that no other process changes the file at the same time."""
+    """Locks the folder during the body of the `with`, so that no other process that uses this lock changes its
+    files.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,5 +1,5 @@
-"""`codex-proxy serve`: runs a server until it is stopped, and prints a banner with its address, its agents, and a
-first request.
+"""`codex-proxy serve`: runs a server until it is stopped, and prints a banner with its address, its agents, and an
+example of a request.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ async def _build_request_models() -> None:
 
 
 def tune_gc() -> None:
-    """Switches the garbage collector on, which `codex-proxy serve` starts without. It runs less often than by
-    default, and ignores the objects that exist already.
+    """Switches Python's garbage collector on, which `codex-proxy serve` starts without. It then runs less often
+    than by default, and ignores the objects that exist already.
 
-    The objects of a turn are freed by reference counting (`tests/http/test_memory.py` checks that). With thousands
-    of streams each run of the collector would stop all of them for milliseconds.
+    The objects of a turn are freed by reference counting (`tests/http/test_memory.py` checks that), so the
+    collector is rarely needed. With thousands of open streams each of its runs stops all of them for milliseconds.
     """
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)

@@ -1,7 +1,8 @@
-"""`codex-proxy store`: shows statistics of the store, removes old objects, checks it, and exports it as JSON lines.
+"""`codex-proxy store`: shows statistics of the store (the SQLite file of responses and conversations), removes old
+objects, checks it, and exports it as JSON lines.
 
-Input: settings. Output: text, or lines to a file. It may run while a server uses the store: SQLite orders their
-writes. Raises `StoreOpenError`, which says what to do.
+Input: settings. Output: text, or lines to a file. The commands may run while a server uses the store. They raise
+`StoreOpenError`, whose message says what to do.
 """
 
 from __future__ import annotations

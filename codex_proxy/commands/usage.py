@@ -36,9 +36,9 @@ _FIGURES = (
 
 
 async def of_all_keys(settings: Settings, days: int) -> list[dict[str, Any]]:
-    """Returns the usage of every key, read from the store's file: a row per day, key and model, with `start_time`
-    (seconds since 1970), `key`, `model`, and the sums of requests and tokens. Raises `StoreOpenError` if the settings
-    have no such file, or it cannot be read.
+    """Returns the usage of every key in the last `days` days, read from the store's file: a row per day, key and
+    model, with `start_time` (seconds since 1970), `key`, `model`, and the sums of requests and tokens. Raises
+    `StoreOpenError` if the settings have no such file, or it cannot be read.
     """
     if settings.store != "sqlite":
         raise StoreOpenError(
@@ -62,7 +62,7 @@ def _row(figures: Figures) -> dict[str, Any]:
 
 
 def show_rows(rows: list[dict[str, Any]], console: Console) -> None:
-    """Prints usage as a table. `rows` has a mapping per day, key and model, as `of_all_keys` returns them."""
+    """Prints `rows`, which have the form that `of_all_keys` returns, as a table."""
     table = _table("day", "key", "model")
     for row in rows:
         table.add_row(_day(row["start_time"]), _cell(row["key"]), _cell(row["model"]), *_figures(row))
@@ -70,7 +70,7 @@ def show_rows(rows: list[dict[str, Any]], console: Console) -> None:
 
 
 def print_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
-    """Prints the rows of `of_all_keys`, as a table or as JSON."""
+    """Prints `rows`, which have the form that `of_all_keys` returns, as JSON if `as_json`, else as a table."""
     if as_json:
         print(escaped_json(json.dumps(rows, indent=2)))
     else:

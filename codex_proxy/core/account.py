@@ -93,9 +93,9 @@ def with_context_length(failure: Failure, model: str, models: Sequence[AgentMode
 def with_reset(
     failure: Failure, limits: Sequence[AccountLimits], *, reported_at: float, now: float
 ) -> Failure:
-    """Adds to a failure of a usage limit the seconds until that limit is reset (`retry_after`). Returns any other
-    failure unchanged. `reported_at` is the time at which the agent reported the limits; it and `now` are in seconds
-    since 1970.
+    """Returns a failure of kind `USAGE_LIMIT_REACHED` with the seconds until the limit is reset as its
+    `retry_after`, if `limits` has that; returns any other failure unchanged. `reported_at` is the time at which the
+    agent reported the limits; it and `now` are in seconds since 1970.
     """
     if failure.kind is not FaultKind.USAGE_LIMIT_REACHED or failure.retry_after is not None:
         return failure

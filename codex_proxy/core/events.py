@@ -1,9 +1,8 @@
 """The events of a turn, in the order in which they happen.
 
-Dialects return them, the repair (`core/repair.py`) makes any sequence of them well-formed, and renderers read what
-the repair returns. A `Full*` event has a whole text: the repair turns it into the deltas that are missing, so
-renderers never see one.
-"""
+A dialect (the parser of one agent's protocol) makes them from the agent's messages. The repair (`core/repair.py`)
+makes any sequence of them well-formed. Renderers turn the repaired events into the answer of an API. A `Full*`
+event has a whole text: the repair turns it into the deltas that are missing, so renderers never get one."""
 
 from __future__ import annotations
 
@@ -111,16 +110,17 @@ class RefusalDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class AnnotationAdded(msgspec.Struct, frozen=True, gc=False):
-    """A source that an open message cites. `json` is a JSON object in the form of the Responses API: its `type`, and
-    fields that depend on it. Its positions (`start_index`, `end_index`) count in the text of this message."""
+    """A source that the open message `id` cites. `json` is an annotation in the form of the Responses API: an
+    object with `type`, and fields that depend on it. Its `start_index` and `end_index` are offsets in the text of
+    this message."""
 
     id: str
     json: bytes
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
-    """A piece of the text of a reasoning item. `part` is the index of the summary part (or raw content) within the
-    item, from 0."""
+    """A piece of the text of a reasoning item. `part` is the index of the summary part within the item, from 0;
+    with the kind `raw`, that of the content part."""
 
     id: str
     text: str
@@ -129,7 +129,7 @@ class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class ArgumentsDelta(msgspec.Struct, frozen=True, gc=False):
-    """A piece of the argument text of a call (of a custom tool: of its input)."""
+    """A piece of the arguments of a tool call; for a custom tool, of its input."""
 
     id: str
     text: str
@@ -162,8 +162,8 @@ class FullArguments(msgspec.Struct, frozen=True, gc=False):
 
 
 class StepCompleted(msgspec.Struct, frozen=True, gc=False):
-    """One call of the model has ended: no further item of this step follows. `usage` is the tokens of this call;
-    None if the agent did not report them."""
+    """A step of the turn (one call of the model) has ended: no further item of this step follows. `usage` is the
+    tokens of this call; None if the agent did not report them."""
 
     usage: Usage | None = None
 
@@ -271,7 +271,8 @@ class ServedBy(msgspec.Struct, frozen=True, gc=False):
 
 
 class Notice(msgspec.Struct, frozen=True, gc=False):
-    """A note for the log. `text` never holds parts of a prompt or an answer."""
+    """A note for the log: `code` is its kind, and `text` more about it. `text` never contains a part of a prompt or
+    an answer."""
 
     code: str
     text: str = ""

@@ -1,7 +1,7 @@
 """The values that describe what has gone wrong: the kind of fault, and what a person can do about it.
 
-A `Failure` is the value that ends a turn (`TurnEnded.failure`). A `Fault` is the exception that carries a `Failure`
-if there is no turn that it could end. Neither knows HTTP: `surfaces/errors.py` maps a kind to status, type and
+A `Failure` is such a value. It ends a turn as `TurnEnded.failure`; everywhere else, as for a request that is
+refused, the exception `Fault` carries it. Neither knows HTTP: `surfaces/errors.py` maps a kind to status, type and
 code.
 """
 
@@ -92,7 +92,9 @@ UNFORESEEN = Failure(
 
 
 class Fault(Exception):  # noqa: N818 - the field's word; a Failure that is raised
-    """The exception that carries a `Failure` if there is no turn that the failure could end."""
+    """The exception that carries a `Failure` where it does not end a turn, such as that of a request that is
+    refused.
+    """
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -100,7 +102,7 @@ class Fault(Exception):  # noqa: N818 - the field's word; a Failure that is rais
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> Fault:
-    """Returns a `Fault` for a request that the client has to change. `param` names the field, None if no single one
-    is at fault. `code` is OpenAI's error code, None if there is none.
+    """Returns a `Fault` for a request that the client has to change. `param` is the path of the field at fault,
+    None if there is no single one. `code` is OpenAI's error code, None if there is none.
     """
     return Fault(Failure(kind=FaultKind.INVALID_REQUEST, message=message, param=param, code=code))

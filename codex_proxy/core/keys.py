@@ -37,7 +37,7 @@ AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class KeysError(ValueError):
-    """A keys file or a key is wrong. The message is for the person who writes it."""
+    """A keys file or a key is invalid. The message is for the person who has written it."""
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -69,7 +69,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 class KeySet(msgspec.Struct, frozen=True):
-    """The valid keys at one moment."""
+    """The keys that are valid at one moment, and whether requests need one."""
 
     keys: tuple[Key, ...] = ()
     required: bool = False

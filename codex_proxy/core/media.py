@@ -41,7 +41,7 @@ _JPEG_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 class NoImageError(ValueError):
     """The bytes are not an image that models can read. The message gives the reason as a predicate without a
-    subject, such as `is torn`.
+    subject, such as `is empty`.
     """
 
 
@@ -133,7 +133,7 @@ def _number(data: bytes, at: int, size: int, *, little: bool = False) -> int:
 
 def _png(data: bytes) -> Picture:
     """Reads a PNG. Every chunk up to the end chunk must be present, and the critical ones must have the right
-    checksum.
+    checksum. Raises `NoImageError`, or `IndexError` if the data ends too early.
     """
     view = memoryview(data)
     at = len(_PNG_START)
@@ -171,7 +171,9 @@ def _png_header(data: bytes, at: int, kind: bytes, length: int) -> Picture:
 
 
 def _jpeg(data: bytes) -> Picture:
-    """Reads a JPEG: the segments up to the first scan, which must follow a frame header, and the end marker."""
+    """Reads a JPEG: the segments up to the first scan, which must follow a frame header, and the end marker. Raises
+    `NoImageError`, or `IndexError` if the data ends too early.
+    """
     at = 2
     picture: Picture | None = None
     while True:
@@ -201,7 +203,9 @@ def _jpeg(data: bytes) -> Picture:
 
 
 def _gif(data: bytes) -> Picture:
-    """Reads a GIF up to the end of its first frame, because models see only this frame of an animation."""
+    """Reads a GIF up to the end of its first frame, because models see only this frame of an animation. Raises
+    `NoImageError`, or `IndexError` if the data ends too early.
+    """
     width, height = _number(data, 6, 2, little=True), _number(data, 8, 2, little=True)
     at = 13 + _gif_palette(data[10])
     while True:
@@ -230,7 +234,7 @@ def _behind_gif_blocks(data: bytes, at: int) -> int:
 
 def _webp(data: bytes) -> Picture:
     """Reads a WebP. The file must be as long as its RIFF header says. Width and height are those in the first
-    chunk.
+    chunk. Raises `NoImageError`, or `IndexError` if the data ends too early.
     """
     if data[8:12] != b"WEBP":
         raise NoImageError(f"is not {ACCEPTED}")

@@ -1,8 +1,8 @@
-"""State machines as tables: the next state for each state and change. A change that the table does not list is a
-bug of this server.
+"""State machines as tables: the next state for each state and change (event). If a change happens that the table
+does not have for the state, that is a bug of this server.
 
-The value of a state describes the state, the value of a change describes what has happened. `scripts/gen_states.py`
-makes the diagrams of the documents from the tables.
+States and changes are members of enums, whose values are descriptions in words. `scripts/gen_states.py` makes the
+diagrams in the documentation from the tables.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ C = TypeVar("C", bound=Enum)
 
 
 class ImpossibleChange(Exception):  # noqa: N818 - says what it is
-    """The table of a state machine has no transition for this state and change. That is a bug of this server."""
+    """The table of a state machine has no next state for this state and change, which is a bug of this server."""
 
 
 class StateTable(dict[tuple[S, C], S]):
-    """A state machine: the first state `start`, and the next state for each state and change. A transition that is
-    not listed is impossible.
+    """The table of a state machine: the next state, by state and change. `start` is the first state. A pair that is
+    not in the table cannot happen.
     """
 
     def __init__(self, start: S, changes: Mapping[S, Mapping[C, S]]) -> None:

@@ -50,7 +50,7 @@ def estimate_tokens(text: str) -> int:
 
 
 def estimate_all(texts: Iterable[str]) -> int:
-    """Returns the estimated tokens of several texts together."""
+    """Returns the sum of the estimated tokens of several texts."""
     return sum(map(estimate_tokens, texts))
 
 

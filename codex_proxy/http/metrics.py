@@ -102,7 +102,9 @@ def _wrong_key() -> Fault:
 
 @web.middleware
 async def count_requests(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Counts each finished request. This is the outermost middleware, so that it sees every answer."""
+    """Counts each finished request, also those that other middlewares answer: `add_metrics` puts this middleware
+    before them.
+    """
     clock = request.app[CLOCK]
     counts = EventCounts()
     token = EVENT_COUNTS.set(counts)

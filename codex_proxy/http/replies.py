@@ -153,8 +153,8 @@ def _has_instructions(turn: Turn) -> bool:
 
 
 def _history_becomes_text(turn: Turn, capabilities: Collection[str]) -> bool:
-    """Whether earlier messages or instructions of this turn become a part of the prompt's text, if the agent takes
-    no history. A leading system prompt does not, if the agent takes one. `capabilities` are the agent's.
+    """For an agent that takes no history: whether earlier messages or instructions of this turn become a part of
+    the prompt's text. A leading system prompt does not, if the agent takes one. `capabilities` are the agent's.
     """
     rest = list(turn.history)
     while (

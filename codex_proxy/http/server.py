@@ -157,7 +157,7 @@ class _Connection(web.RequestHandler):
         return True
 
     def give_up(self) -> None:
-        """Cancels the request that is running."""
+        """Cancels the running request, if there is one."""
         if self._request_in_progress and self._task_handler is not None:
             self._task_handler.cancel()
 
@@ -168,7 +168,9 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answers a request that cannot be parsed, and an error outside of the middlewares. Closes the connection."""
+        """Returns the error for a request that cannot be parsed (`status` 400) or an exception outside of the
+        middlewares (500). The connection is closed after it. Raises `ConnectionError` if another answer has begun.
+        """
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun: there can be no other")
         if status >= 500:

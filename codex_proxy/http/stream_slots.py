@@ -33,7 +33,7 @@ StreamEnd: TypeAlias = Literal["finish", "close", "aborted"]
 
 
 class StreamCount(msgspec.Struct, frozen=True):
-    """The number of open streams before and after a request for a slot, and the limit (0: none)."""
+    """The number of open streams before and after a stream has asked for a slot, and the limit, 0 for none."""
 
     before: int
     after: int

@@ -209,7 +209,7 @@ class _Connection:
 
     def _check_key(self) -> None:
         """Looks the key of the connection up again, so that its newest limits apply. Raises `Fault` if it has
-        become invalid, or is now that of another client.
+        become invalid, or has another name now.
         """
         client = self._responses.clients.holding(self._digest)
         if client.name != self._client.name:  # what this connection remembers is another's

@@ -4,8 +4,8 @@ not resolve to private networks.
 An entry of the list permits its own URL and the URLs below it: `https://example.com/mcp` permits `/mcp`, `/mcp/x`
 and `/mcp?x=1`, but not `/mcpx`. A listed host name must resolve to public addresses only, and the client connects
 to exactly the addresses that were checked. To permit a server on a private network, the operator lists its IP
-address (`http://10.0.0.5:8080/mcp`) or `localhost`. A server whose private address must be resolved from a name
-can only be named in the operator's file of MCP servers.
+address (`http://10.0.0.5:8080/mcp`) or `localhost`. A server that has only a host name there must be in the
+operator's file of MCP servers.
 """
 
 from __future__ import annotations

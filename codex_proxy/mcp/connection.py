@@ -139,9 +139,9 @@ class Connection:
     # --- tools ----------------------------------------------------------------------------------
 
     async def tools(self) -> McpListing:
-        """Fetches all tools of the server, page by page. Tools beyond the limits are left out; the listing then has
-        a fault with the message for the log. Raises `McpError` if the server answers with an error or an invalid
-        list, or the connection has ended.
+        """Fetches all tools of the server, page by page. Tools beyond the limits are left out; the listing then
+        also has a fault. Raises `McpError` if the server answers with an error or an invalid list, or the
+        connection has ended.
         """
         found: dict[str, McpTool] = {}
         cursor: str | None = None
@@ -218,8 +218,8 @@ class Connection:
     # --- the session's task ---------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Runs the session over the first transport that the server supports, until the session ends. Raises what
-        ended it.
+        """Runs the session over the first transport that the server supports, until the session ends. Raises the
+        exception with which it ends, if it fails.
         """
         *others, last = self._transports
         for open_transport in others:

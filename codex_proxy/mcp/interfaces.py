@@ -58,7 +58,7 @@ class Process(Protocol):
         """Stops reading the process's stdout until `resume` is called."""
 
     def resume(self) -> None:
-        """Reads the process's stdout again."""
+        """Continues to read the process's stdout after `pause`."""
 
     async def end(self, *, grace: float | None = None) -> ProcessExit:
         """Ends the process, within a bounded time, and returns how it ended. `grace` is the number of seconds in
@@ -76,7 +76,7 @@ class Spawn(Protocol):
     ) -> Process:
         """Starts the program `argv` and returns it running. `env` is added to the environment that every child
         gets; `cwd` is the folder in which it starts, None for a default. `listener` receives its output. Raises
-        `StartError` if it cannot be started.
+        `ProgramStartError` if it cannot be started.
         """
         ...
 

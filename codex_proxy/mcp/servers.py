@@ -1,9 +1,9 @@
 """Clients of MCP servers, which connect when first needed, cache the server's tools, and reconnect after failures.
 
-Only the public methods matter to other packages, and they do not raise: a failure is a fault in the listing or in
-the result. The start of a server continues when the request that caused it has ended, and later requests use it.
-After the first failure the server is started again at once, after further ones in a row with a delay of 1, 2, 4
-... seconds, up to `limits.max_backoff_seconds`.
+`tools` and `call` do not raise: a failure is a fault in the listing or in the result. The start of a server
+continues when the request that caused it has ended, and later requests use it. After the first failure the server
+is started again at once, after further ones in a row with a delay of 1, 2, 4 ... seconds, up to
+`limits.max_backoff_seconds`.
 """
 
 from __future__ import annotations
@@ -213,8 +213,8 @@ class McpServer:
         self._back_off(connection.fault())
 
     def _back_off(self, fault: McpFault) -> None:
-        """Counts a failure in a row, and keeps its `fault`. From `FIRST_DELAYED_FAILURE` failures on, sets the
-        time before which the server is not started again, later after each failure.
+        """Counts one more failure in a row, and keeps its `fault`. From `FIRST_DELAYED_FAILURE` failures on, sets
+        the time before which the server is not started again, later after each failure.
         """
         self._failures += 1
         self._last_fault = fault

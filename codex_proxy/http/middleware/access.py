@@ -179,7 +179,7 @@ def _headers_too_large(message: str) -> Fault:
 
 def _check_single(request: web.Request) -> None:
     """Raises `Fault` INVALID_REQUEST if a header that says who the client is, such as `Authorization`, occurs
-    twice, because programs differ in which of the two they read.
+    twice: another program could use the other one of the two.
     """
     for name in _SINGLE:
         if len(request.headers.getall(name, [])) > 1:
@@ -244,8 +244,8 @@ def check_forwarded(request: web.Request) -> None:
 
 
 def client_address(request: web.Request) -> str:
-    """Returns the client's IP address. For a request through trusted proxies, this is the last address in
-    `X-Forwarded-For` that is not a trusted proxy's.
+    """Returns the client's IP address: for a request through trusted proxies, the last address in `X-Forwarded-For`
+    that is not a trusted proxy's, else the address of the connection.
     """
     trusted = request.app[TRUSTED_PROXIES]
     address = request.remote or ""

@@ -78,10 +78,10 @@ def _without_images(text: str, most: int) -> tuple[str, int]:
 
 @web.middleware
 async def log_contents(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Sets `request[CONTENT_LOG]`, and logs the answer if it is a whole body. The code that reads request
-    bodies, and the code that writes streams and WebSocket frames, log these with `request[CONTENT_LOG]`.
+    """Sets `request[CONTENT_LOG]`, and logs the answer if it is a whole body. The code that reads request bodies,
+    and the code that writes streams and WebSocket frames, log these with `request[CONTENT_LOG]`.
 
-    It is the outermost middleware, so that it sees every answer.
+    This middleware runs before those that refuse requests, so that their answers are logged, too.
     """
     if request.path in request.app[OPEN_PATHS]:
         return await handler(request)

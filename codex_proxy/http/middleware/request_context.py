@@ -123,8 +123,8 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _is_given_up(request: web.Request) -> bool:
-    """Whether the current cancellation is that of a stopping server, which the client can still be told: it is
-    connected, and no answer has begun. If so, the cancellation of the task is revoked.
+    """Whether this task was cancelled because the server stops, and an error can still be sent: the client is
+    connected, and no answer has begun. If so, the cancellation is revoked.
     """
     here = request.transport is not None and not request.transport.is_closing()
     if not here or request[_PREPARED] or not request.app[RUNS].draining:
