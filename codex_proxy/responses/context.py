@@ -37,8 +37,8 @@ _model_item = msgspec.json.Decoder(ModelItem)
 
 class ContextItem(msgspec.Struct, frozen=True):
     """One item in its two forms. `shown` is the item of the API, as clients see it; None for an item that only the
-    model sees (such as the call of a tool that this server runs). `model` is the item as the model put it out; None
-    if that form is not stored.
+    model sees (such as the call of a tool that this server runs). `model` is the item as the model generated it;
+    None if that form is not stored.
     """
 
     shown: ItemDict | None
@@ -214,7 +214,7 @@ def _distinct(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
 def turn_in_context(
     parsed: ParsedResponse, context: Context, identity: str
 ) -> tuple[Turn, tuple[HistoryItem, ...] | None]:
-    """Returns the turn of a request, and its history in a second form: with the items as the model put them out
+    """Returns the turn of a request, and its history in a second form: with the items as the model generated them
     (such as encrypted reasoning) in place of the API's items. The second form is None if no such items are stored.
     `identity` names the agent and model of the turn; encrypted items of other models are left out, because this
     model cannot read them.
@@ -235,7 +235,7 @@ def turn_in_context(
 def history_with_model_items(
     items: Sequence[ContextItem], entries: Sequence[HistoryEntry], identity: str
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history in which each item has the form in which the model put it out, if that form is stored.
+    """Returns the history in which each item has the form in which the model generated it, if that form is stored.
     `entries` is the same history in the API's form. `identity` names the agent and model of the turn (see
     `turn_in_context`).
     """

@@ -34,7 +34,7 @@ FIELDS = FieldNames(
 class PreparedResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A response before its turn starts: the parsed request, its context, and the admitted turn.
 
-    `replay` is the history of the turn with items in the form in which the model put them out, None if no such
+    `replay` is the history of the turn with items in the form in which the model generated them, None if no such
     items are stored. `held` is the lock on the request's conversation, None without a conversation; `release`
     releases it.
     """

@@ -79,7 +79,7 @@ class RunningResponse(ABC):
         self.final: dict[str, Any] | None = None
         """The final response object; None until the response has ended."""
         self.failure: Failure | None = None
-        """The failure that the response has ended with; None before, and where it has not failed."""
+        """The failure that the response has ended with; None before, and if it has not failed."""
         self.buffer = FrameBuffer(self._pass_on)
         self._service = service
         self._prepared = prepared
@@ -107,8 +107,8 @@ class RunningResponse(ABC):
         return None if self._shown else self.failure
 
     def open(self) -> None:
-        """Renders and releases the first events of the stream (such as `response.created`) before the agent has put
-        anything out. Does nothing if they were released before.
+        """Renders and releases the first events of the stream (such as `response.created`) before the agent has
+        produced any output. Does nothing if they were released before.
         """
         if not self._renderer.ended:
             self._renderer.open()

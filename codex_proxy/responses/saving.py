@@ -1,5 +1,5 @@
-"""Saves responses at their end: the response object, and each item both as clients see it and as the model put it
-out.
+"""Saves responses at their end: the response object, and each item both as clients see it and as the model
+generated it.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ async def end_stored_response(
 
 
 def output_items(service: ResponsesService, final: dict[str, Any], run: Run) -> Sequence[StoredItem]:
-    """Returns the output items of the final object as they are stored, each with the form in which the model put it
-    out. If the response is complete, the items that clients do not see (such as calls of this server's tools) are
-    among them.
+    """Returns the output items of the final object as they are stored, each with the form in which the model
+    generated it. If the response is complete, the items that clients do not see (such as calls of this server's
+    tools) are among them.
     """
     from_model: list[ModelItem] = []
     if final["status"] == "completed":
@@ -109,8 +109,8 @@ def stored_output(
     output: Sequence[ItemDict], from_model: Sequence[ModelItem], ids: IdSource, now: float
 ) -> list[StoredItem]:
     """Returns the items to store: those of `output`, in its order, and between them the items of `from_model` that
-    clients do not see, at the places where the model put them out. `from_model` are the turn's items in the model's
-    form. `now` is the items' creation time in seconds since 1970.
+    clients do not see, at the places where the model generated them. `from_model` are the turn's items in the
+    model's form. `now` is the items' creation time in seconds since 1970.
     """
     heads = [item.head for item in from_model]
     merged = _OutputItems(from_model, heads, ids, now)

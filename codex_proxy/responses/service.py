@@ -117,6 +117,6 @@ class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
     write_check: WriteCheck | None = None
     """The check whether the store takes writes; None without a store."""
     pdfs: PdfReader | None = None
-    """The reader of PDFs; None where they are not supported."""
+    """The reader of PDFs; None if they are not supported."""
     webhooks: Webhooks | None = None
-    """The sender of webhooks; None where none are configured."""
+    """The sender of webhooks; None if none are configured."""

@@ -43,7 +43,7 @@ Digests = tuple[bytes, ...]
 
 def item_digests(history: Sequence[HistoryItem]) -> tuple[Digests, tuple[int, ...]]:
     """Returns a digest for each item of a history that is compared, and for each digest the index in the history
-    after its item. Adjacent assistant messages have one digest together. Raw items (JSON that the model put out)
+    after its item. Adjacent assistant messages have one digest together. Raw items (JSON that the model generated)
     and the calls that this server ran itself have none, because clients do not always send them back.
     """
     digests: list[bytes] = []
@@ -119,8 +119,8 @@ def unseen_items(
     if the history does not begin with these digests, or has no further ones.
 
     Raw items and this server's own calls have no digest; those that directly follow the last item seen are not new,
-    because the thread itself put them out. `computed` is `item_digests(history)`, passed in so that it is computed
-    once for all threads.
+    because the thread itself generated them. `computed` is `item_digests(history)`, passed in so that it is
+    computed once for all threads.
     """
     digests, ends = computed
     if not seen or len(digests) <= len(seen) or digests[: len(seen)] != seen:

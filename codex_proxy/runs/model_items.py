@@ -1,6 +1,6 @@
-"""The items that the model put out in a turn, as they are stored with a response and used as history later.
+"""The items that the model generated in a turn, as they are stored with a response and used as history later.
 
-A client gets fewer items than the model put out: for example no encrypted reasoning, and not the calls that this
+A client gets fewer items than the model generated: for example no encrypted reasoning, and not the calls that this
 server answered. All are stored in order, so that the model later gets the same input again, followed by new items
 only. `tools/replay.py` does the same for turns that are not stored.
 """
@@ -28,8 +28,8 @@ _KINDS: dict[str, Kind] = {
 
 
 class ModelItem(msgspec.Struct, frozen=True):
-    """An item of a turn in the model's own form (the JSON of a Responses item): one that the model put out, or the
-    output that this server gave it for a call.
+    """An item of a turn in the model's own form (the JSON of a Responses item): one that the model generated, or
+    the output that this server gave it for a call.
     """
 
     model: str

@@ -190,9 +190,9 @@ class RunHost(Protocol):
         ...
 
     def remember(self, run: Run) -> asyncio.Future[None] | None:
-        """Saves the calls that the client has to answer to the step memory, from which the items that the client
-        does not see are put back when its next request brings the outputs. Returns a future that is done when they
-        are saved; None if the turn has no such calls or is not to be remembered.
+        """Saves the calls that the client has to answer to the step memory. When the client's next request brings
+        their outputs, the items that it does not see are put back into the history from there. Returns a future
+        that is done when the calls are saved; None if the turn has no such calls or is not to be remembered.
         """
         ...
 
@@ -212,7 +212,7 @@ class RunHost(Protocol):
 
 
 class Run:
-    """One turn of a client while it runs. `max_chars` is the most characters that the turn may put out.
+    """One turn of a client while it runs. `max_chars` is the most characters that the turn may generate.
     `keeps_max_tokens`: the agent itself ends its answer at the turn's `max_tokens`, so the run does not.
     """
 
@@ -473,8 +473,8 @@ class Run:
             self.log.append(events, size)
 
     def _log_end(self, events: list[Event], size: int) -> None:
-        """Logs the last events. If the turn's calls are written to the step memory, the end is logged after that,
-        because the client's next request reads them.
+        """Logs the last events. If the turn's calls are written to the step memory (see `RunHost.remember`), the
+        end is logged after that, because the client's next request reads them.
         """
         remembering = self._host.remember(self)
         if remembering is None:

@@ -51,7 +51,7 @@ ends all the same. (The store gives up on a locked database earlier.)"""
 
 class RunLimits(msgspec.Struct, frozen=True):
     """The limits of turns: `max_running` turns at once; `max_waiting` turns in the queue of each owner (client
-    key), each for at most `max_wait_seconds`; and `max_chars`, the most characters that a turn may put out.
+    key), each for at most `max_wait_seconds`; and `max_chars`, the most characters that a turn may generate.
     """
 
     max_running: int = 16
@@ -152,8 +152,8 @@ class RunScheduler:
 
         `owner` is the name of the client's key: only later turns of the same owner can use what is stored of this
         one. If `remembers` is True, the turn's calls are written to the step memory; if `durable` is True, they may
-        be written to disk there. `replay` is the turn's history with items in the form in which the model put them
-        out, for a session that has not seen them; None if no such items are stored. `runner` runs this server's
+        be written to disk there. `replay` is the turn's history with items in the form in which the model generated
+        them, for a session that has not seen them; None if no such items are stored. `runner` runs this server's
         tools; None if the turn has none. `first` are events that the client sees before those of the agent.
         """
         slot = await self._slot(owner)

@@ -114,8 +114,8 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int | None = 4 << 30
     """The most bytes of all stored content together. Images take up most of it."""
     spared: float = 3600.0
-    """Seconds after the last use of an object during which it is not removed for number or size, so that no work in
-    progress loses its context."""
+    """Seconds after the creation of a response, or the last use of a conversation, during which it is not removed for
+    number or size, so that work in progress keeps its context."""
 
 
 class ContextLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +146,7 @@ class StoredItem(msgspec.Struct, frozen=True):
     json: bytes
     """The item as the client sees it; empty for items that only the model sees (hidden calls and their outputs)."""
     raw: bytes = b""
-    """The item as the model must see it again; empty where that is the same as `json`."""
+    """The item as the model must see it again; empty if that is the same as `json`."""
     created: float = 0.0
 
     @property

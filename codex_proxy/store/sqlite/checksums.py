@@ -61,7 +61,7 @@ class _Table(NamedTuple):
 
     query: str
     first_key: tuple[int, ...]
-    """A key that sorts before every row: where to begin."""
+    """A key that sorts before every row, to begin with."""
     sound: Callable[..., bool]
     what: str
 

@@ -89,7 +89,7 @@ class SqliteStore:
         """Owner and id of responses that count as in use, and since when: a turn that is not stored yet has read their
         context, or they have just ended."""
         self._sweeping: asyncio.Task[None] | None = None
-        """The task that removes the remaining rows of a large deletion; None where there is none."""
+        """The task that removes the remaining rows of a large deletion; None if there is none."""
         self._one_sweep = asyncio.Lock()
         """Lets only one sweep run at a time, because the pieces of two would be combined into one long commit."""
 

@@ -175,7 +175,7 @@ class ParsedChat(msgspec.Struct, frozen=True, kw_only=True):
     web_search: bool
     """Whether the agent's web search was asked for."""
     service_tier: str | None
-    """The tier that the answer shows; None where none was asked for."""
+    """The tier that the answer names; None if the request names none."""
     legacy_function_call: bool
     workdir_param: WorkdirParam
     """The header or field that named the folder, for the `param` of a 400."""
