@@ -1,5 +1,5 @@
 """The interface of a dialect, which converts between turns and the messages of one agent's protocol, and the names
-of agents' capabilities. A child is the process of an agent that this server started.
+of agents' capabilities. A child is a process that this server has started for an agent.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ L_contra = TypeVar("L_contra", contravariant=True)
 
 class Dialect(Protocol[L_contra]):
     """Converts turns to the messages of an agent's protocol, and its messages to events, without IO. `L_contra` is
-    the type of what it reads: a line of bytes, or a decoded message.
+    the type of what it reads: a line of bytes, or a decoded message. A thread is one conversation in the agent;
+    several turns can run on it, one after the other.
 
     Each method returns the events and the bytes that result from the call. After the `TurnEnded` event of a turn it
     returns no more events of that turn, perhaps bytes that stop the turn in the agent. No method raises because of

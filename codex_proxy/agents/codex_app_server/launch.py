@@ -71,12 +71,12 @@ def app_server_argv(
 
     `catalog_path` is the path of the file with the result of `plain_catalog`. Raises `ValueError` if a plain
     process has none: with Codex's own catalog some models would get a single tool that runs JavaScript, and could
-    call the client's tools only from a script. `provider` is the model provider: its retries are turned off if it
-    is the user's own, since after a retry the client would get the beginning of the text twice, and the agent's
-    shells do not get its keys. `hidden` are further variables that the shells do not get. `extra` are further pairs
-    of a key and a TOML value, which override the others. `unknown` are the keys of switches that the binary does
-    not know, and which are left out, because some of them would end it. `version` is the release of the binary,
-    because some switches are only for earlier releases.
+    call the client's tools only from a script. `provider` is the model provider in the user's config.toml; None for
+    the default one. If the user has defined it, its retries are turned off, since after a retry the client would
+    get the beginning of the text twice; the agent's shells do not get its keys. `hidden` are further variables that
+    the shells do not get. `extra` are further pairs of a key and a TOML value, which override the others. `unknown`
+    are the keys of switches that the binary does not know; they are left out, because some of them would end it.
+    `version` is the release of the binary, because some switches are only for earlier releases.
     """
     if plain and catalog_path is None:
         raise ValueError("a plain-model process needs the patched model catalog")
