@@ -167,8 +167,8 @@ class NewestLimits:
         return tuple(self._known.values()), _now() - self._told_at
 
     def due(self, every: float) -> bool:
-        """Whether to ask the agent for its limits now: if none were reported in the last `every` seconds, and this
-        method has not returned True in that time.
+        """Returns whether to ask the agent for its limits now: if none were reported in the last `every` seconds,
+        and this method has not returned True in that time. After True the caller must ask.
         """
         now = _now()
         last = self._told_at if self._known else None

@@ -358,8 +358,8 @@ class AcpAgent:
         self._tidy()
 
     def _tidy(self) -> None:
-        """Retires processes that can take no further sessions, ends retired processes that have no session, and
-        forgets those that have ended.
+        """Retires processes that can take no further sessions (see `_retire`), ends retired processes on which no
+        session is open, and forgets those that have ended.
         """
         for slot in list(self._slots.values()):
             if slot.process is not None and not _takes_sessions(slot.process):

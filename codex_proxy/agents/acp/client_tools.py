@@ -61,7 +61,9 @@ def listed_tool(tool: Tool) -> dict[str, Any]:
 
 
 def _object_schema(parameters: msgspec.Raw) -> Any:
-    """Returns the JSON Schema of a tool's arguments with `"type": "object"`, which MCP requires."""
+    """Decodes the JSON Schema of a tool's arguments, and sets its `type` to `object`, which MCP requires. Returns
+    only that type if the schema cannot be decoded or is not an object.
+    """
     try:
         schema = msgspec.json.decode(parameters)
     except UNREADABLE:
@@ -130,8 +132,8 @@ class ClientTools:
 
     def may_be_allowed(self, call: Update) -> bool:
         """Returns whether the tool call for which the agent requests permission is a call of one of these tools.
-        Only the tool's name from the agent's own code and the kind of the call count, not text that the model may
-        have written.
+        This is decided by the tool's name, as the agent's own code reports it, and by the kind of the call; text
+        that the model may have written is not used.
         """
         return call.kind not in ACTING_KINDS and self._named(call, titles=False) is not None
 

@@ -25,7 +25,7 @@ runs."""
 
 class AcpPreset(msgspec.Struct, frozen=True, kw_only=True):
     """The properties of one agent that speaks ACP: how it is started, which modes and capabilities it has, and how
-    it deviates from the protocol.
+    it deviates from the protocol. The description of each field follows the field.
     """
 
     name: str

@@ -23,9 +23,9 @@ UNNAMED_MODEL: Final = "default"
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A setting of a session that has one of several values. A request with the method `method` sets it; the
-    parameter `key` is the value, and `option` the id of the option if the method needs one. `names` are display
-    names for the values.
+    """A setting of a session that has one of several values. The request `method` sets it: its parameter with the
+    name in `key` has the value, and its parameter `configId` is `option` (empty if the method has no such
+    parameter). `names` are display names for the values.
     """
 
     method: str

@@ -283,8 +283,8 @@ class UpdateReader:
         self.events.append(retry_event(reason, self._preset))
 
     def _begin_model_call(self) -> None:
-        """Adds the end of the previous model call's step if that model call had tool calls. Called when text or
-        reasoning of the next model call begins; a retry of that one does not affect earlier steps.
+        """Adds `StepCompleted` for the previous model call if that had tool calls. Called when text or reasoning of
+        the next model call begins: a retry of that one does not affect the steps that are completed.
         """
         if self._step_called:
             self._step_called = False

@@ -155,8 +155,8 @@ class PendingLines:
         return self._number
 
     def next(self) -> tuple[bytes, bool]:
-        """Removes the next lines, up to and including a line of the user. Returns their bytes, and whether no lines
-        are left, so that the model answers.
+        """Removes the next lines, up to and including a line of the user. Returns their bytes, and whether that was
+        the last line, which the model answers.
         """
         writes = []
         while self._lines:

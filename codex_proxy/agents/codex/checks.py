@@ -122,10 +122,10 @@ def protocol_check(protocol: Protocol) -> Check:
 
 
 def program_check(program: str, named: str | None) -> Check:
-    """Returns the check of the program at the path `program`: `ok` for a native binary, a warning for a script
-    (npm's wrapper, which is slower). `named` is the path that the operator or PATH gives, None if neither does; if
-    that is a script and `program` the binary which the script would start, the message says so. A file that cannot
-    be read counts as native.
+    """Returns the check of the program at the path `program`: `ok` for a native binary, `warning` for a script
+    (npm's wrapper, which is slower). `named` is the path in the settings or on PATH; None if neither has one. If
+    `named` is a script, and `program` the binary that it would start, the message says so. A file that cannot be
+    read counts as native.
     """
     path = os.path.realpath(program)
     wrapper = _is_script(path)

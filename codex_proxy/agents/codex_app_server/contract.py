@@ -391,7 +391,7 @@ class ContractCheck(msgspec.Struct, frozen=True):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """The capabilities of the agent with this binary: all except those that are features in `off`."""
+        """The capabilities of the agent with this binary: all of `CAPABILITIES` that are not in `off`."""
         return CAPABILITIES - frozenset(self.off)
 
 

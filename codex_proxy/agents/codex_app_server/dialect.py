@@ -348,7 +348,8 @@ class AppServerTurn:
 
     def _is_expected_call(self, params: Params) -> bool:
         """Returns whether the call for which Codex requests the output is of a client's tool. `params` are the
-        parameters of `item/tool/call`. A call that came in no raw item is added.
+        parameters of `item/tool/call`. A call that came in no raw item is added to the calls of the current
+        response.
         """
         call_id = params.call_id or ""
         return (

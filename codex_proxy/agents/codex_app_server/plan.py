@@ -27,8 +27,8 @@ class ProcessState(Enum):
 
 
 class ProcessInfo(msgspec.Struct, frozen=True):
-    """The facts about a process for these decisions. `key` identifies it; `age` is in seconds since its start,
-    `memory` in bytes (0: not known).
+    """The facts about a process by which `assign` and `maintain` decide. `key` identifies it; `age` is in seconds
+    since its start, `memory` in bytes (0: not known).
     """
 
     key: int
