@@ -28,15 +28,15 @@ class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
     is_default: bool = False
     owned_by: str = "codex"
     agent: str = ""
-    """The name of the agent that has this model, which `id` begins with. Empty where the server has a single agent."""
+    """The name of the agent that has this model, which `id` begins with. Empty if the server has a single agent."""
     service_tiers: tuple[str, ...] = ()
     """The service tiers that the model supports beside `default`, by OpenAI's names."""
     default_tier: str = "default"
     """The service tier of requests that name none."""
     hidden: bool = False
-    """Whether the model is left out of this server's model lists. Requests may name it all the same."""
+    """Whether the model is left out of this server's model lists. Requests may still name it."""
     native: bytes = b""
-    """The agent's own JSON entry for the model, which is sent to Codex when Codex is the client; empty where there is
+    """The agent's own JSON entry for the model, which is sent to Codex when Codex is the client; empty if it has
     none."""
 
 

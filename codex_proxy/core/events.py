@@ -87,7 +87,7 @@ class TurnEnded(msgspec.Struct, frozen=True):
     """Whether the server ended the turn by a limit while the agent was writing. The agent then does not report the
     tokens."""
     stop_sequence: str | None = None
-    """The client's stop sequence that ended the turn; None where none did."""
+    """The client's stop sequence that ended the turn; None if none did."""
 
 
 class ItemStarted(msgspec.Struct, frozen=True, gc=False):

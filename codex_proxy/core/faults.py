@@ -65,7 +65,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     param: str | None = None
     """The path of the request's field at fault, as OpenAI writes it: `messages[0].content`. None if no field is."""
     retry_after: float | None = None
-    """Seconds until another try makes sense; None where that is not known."""
+    """Seconds until another try makes sense; None if that is not known."""
     repeatable: bool = True
     """Whether a client may send the request again. False if tools were run for it, because they would be run again."""
     quoted: str = ""

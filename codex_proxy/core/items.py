@@ -42,8 +42,8 @@ class HistoryMessage(msgspec.Struct, frozen=True):
     phase: str | None = None
     id: str | None = None
     chat_message: bytes | None = None
-    """The whole message as JSON of Chat Completions, where it has parts that are neither text nor images (audio,
-    files); else None. Only an agent with the capability `forwarding` is given one, and sends it instead of `parts`."""
+    """The whole message as JSON of Chat Completions, if it has parts that are neither text nor images (audio,
+    files); else None. Only agents with the capability `forwarding` get it, and send it instead of `parts`."""
 
 
 class HistoryCall(msgspec.Struct, frozen=True):
@@ -119,7 +119,7 @@ class Tool(msgspec.Struct, frozen=True):
     mcp: McpOrigin | None = None
     """The MCP server on which this server runs the tool; None for a tool that the client runs."""
     client_name: ClientName | None = None
-    """The client's name of the tool, where that is not `name`; else None."""
+    """The client's name of the tool, if that is not `name`; else None."""
 
 
 # --- what the agent puts out --------------------------------------------------------------------

@@ -22,7 +22,7 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Sandbox
 
 DEFAULT_NAME: Final = "default"
-"""The name of the key in PROXY_API_KEY, which is used instead of a keys file."""
+"""The name of the key in PROXY_API_KEY, which is valid in addition to the keys in the keys file."""
 NO_KEY_OWNER: Final = "local"
 """The name of the owner of everything that is stored without a key. No key may have this name, since it would get
 access to all of that."""
@@ -50,9 +50,9 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     created: str = ""
     """The day on which the key was made; a note for the operator."""
     rpm: AtLeastOne | None = None
-    """The most requests a minute."""
+    """The largest number of requests in a minute."""
     concurrency: AtLeastOne | None = None
-    """The most requests at the same time."""
+    """The largest number of requests at the same time."""
     models: tuple[str, ...] = ()
     """The models that the key may use; a name with an effort (`codex-5-low`) permits that effort alone. Empty: every
     model."""

@@ -226,7 +226,7 @@ class TurnLimits:
         """
         self._limits: list[MaxSize | StopSequences | MaxTokens] = [MaxSize(chars)]
         self.stop_sequence: str | None = None
-        """The stop sequence that ended the turn; None where none did."""
+        """The stop sequence that ended the turn; None if none did."""
         if stop:
             self._limits.append(StopSequences(stop))
         if max_tokens:

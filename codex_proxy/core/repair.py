@@ -79,7 +79,7 @@ class TurnRepair:
         self._used: set[str] = set()
         self._step = SentStep()
         self.retrying: Retrying | None = None
-        """The last `Retrying` event; None once the model has sent something after it."""
+        """The last `Retrying` event; None if there was none, or the model has sent something since."""
         self.retries = 0
         """The number of `Retrying` events since the model last sent something."""
         self._out: list[Event] = []

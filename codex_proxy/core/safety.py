@@ -54,8 +54,8 @@ class Protected(msgspec.Struct, frozen=True):
     what: str
     path: str
     whole: bool = True
-    """True: the path is a folder, whose content may not be written to either. False: only writing to the path, or
-    to a folder that contains it, is forbidden."""
+    """True: the path is a folder, and nothing in it may be written to. False: only the path itself, and folders
+    that contain it, may not be written to."""
 
 
 def is_inside(path: str, folder: str) -> bool:

@@ -12,7 +12,8 @@ import msgspec
 from codex_proxy.core.items import HistoryItem, Tool
 
 Mode = Literal["model", "agent"]
-"""`model`: the plain model answers and the client is the agent. `agent`: Codex works in its workspace."""
+"""`model`: the model answers without the agent's own prompt and tools (the "plain model"). `agent`: the agent works
+in its folder with its own tools."""
 
 Sandbox = Literal["read-only", "workspace-write", "danger-full-access"]
 
@@ -36,7 +37,7 @@ class Origin(msgspec.Struct, frozen=True):
     """Where a request came from. Only an agent that sends the request on to another server (an upstream) uses it."""
 
     hops: tuple[str, ...] = ()
-    """The servers of this kind that the request has already passed, oldest first."""
+    """The codex-proxy servers through which the request has already come, oldest first."""
     key: str = ""
     """The client's own API key; empty unless the settings say that it is passed on."""
     headers: Mapping[str, str] = {}
@@ -57,8 +58,8 @@ class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
     include_usage: bool
     """Whether the client asked for the usage in its stream."""
     model_asked: str
-    """The client's name of the model. The answer has this name, also where the agent's server has another one for
-    it."""
+    """The client's name of the model. The answer has this name, even if the model server calls the model something
+    else."""
 
     def __repr__(self) -> str:
         return f"ForwardedRequest(stream={self.stream!r})"
@@ -93,9 +94,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str = ""
     sandbox: Sandbox = "read-only"
     confine_reads: bool = False
-    """Whether the agent's commands are kept from reading this server's stored data, where the agent can do that."""
+    """Whether the agent's commands must not read this server's stored data. Not every agent can enforce that."""
     permissions: str | None = None
-    """The agent's own name of what its commands may do; None where `sandbox` decides. Only the agent's side sets it."""
+    """What the agent's commands may do, by the agent's own name for it; None if `sandbox` decides. Only the code of
+    an agent sets this, never a request."""
     choices: int = 1
     stop: tuple[str, ...] = ()
     max_tokens: int | None = None
@@ -105,17 +107,16 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     origin: Origin = Origin()
     instructions_in_outputs: bool = False
     """Whether developer messages directly after tool outputs may be put into the last of these outputs, so that a
-    kept thread that waits for the outputs can continue.
-    """
+    session of the agent that waits for the outputs can continue."""
     sampling: Mapping[str, Any] = {}
     """The sampling parameters of the request (`temperature`, `seed`, ...) by name, with the client's values. Agents
     that cannot set them ignore them."""
     passed_fields: Mapping[str, msgspec.Raw] = {}
-    """Fields of the request that no other attribute of the turn represents, unchanged. Only for agents that can do
-    `forwarding`."""
+    """Fields of the request that no other attribute of the turn represents, unchanged. Only agents with the
+    capability `forwarding` use them."""
     forwarded: ForwardedRequest | None = None
-    """The whole request, where it is sent to the agent's server unchanged; the turn then has no history, tools and
-    schema. None for any other turn."""
+    """The whole request, if it is sent to the agent's model server unchanged; the turn then has no history, tools
+    and schema. None for any other turn."""
 
 
 def without_content(turn: Turn) -> Turn:

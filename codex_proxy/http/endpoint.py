@@ -106,7 +106,7 @@ class Endpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     path: str
     """The path without `/v1`, as the documentation shows it."""
     match: str = ""
-    """The path pattern for aiohttp, where it differs from `path`."""
+    """The path pattern for aiohttp, if it differs from `path`; else empty."""
     handler: Handler
     name: str
     """The `operationId` in the OpenAPI document."""
@@ -134,7 +134,7 @@ class Endpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     answers: dict[str, Schema | str]
     """The answers by status: a schema of JSON, or a content type."""
     streams: str = ""
-    """The name of the schema component of a stream's events; empty where there is no stream."""
+    """The name of the schema component of a stream's events; empty if it has no stream."""
 
 
 ENDPOINT: Final = web.RequestKey("endpoint", Endpoint)

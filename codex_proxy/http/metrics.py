@@ -34,12 +34,12 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     status: int
     error: str
-    """The kind of the fault; empty where there was none."""
+    """The kind of the fault; empty if there was none."""
     seconds: float
     first_seconds: float | None
     """Seconds until the first event that the client can see; None if there was none."""
     model: str | None
-    """The model's name in the request; None where there is none."""
+    """The model's name in the request; None if it has none."""
     deltas: int
     choices: int | None
     """The number of choices that a chat request asked for; None for other endpoints."""
@@ -48,7 +48,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     agent: str
     """The name of the agent that served the request, if the server has several; else empty."""
     tokens: dict[str, int]
-    """The tokens by kind; empty where none were counted."""
+    """The tokens by kind; empty if none were counted."""
 
 
 class Meter(Protocol):

@@ -178,8 +178,8 @@ class TestEndpoints(msgspec.Struct, frozen=True):
     """The settings of the test endpoints. It is stored in the application only if these are on."""
 
     release_file: str | None
-    """The path of a file. A turn of the fake agent that waits for this file to be written, because a test's prompt
-    asks for that, ends then. None if no turn can wait so."""
+    """The path of a file. A test's prompt can make a turn of the fake agent wait until this file is written. None
+    if no turn can wait."""
 
 
 TEST_ENDPOINTS: Final = web.AppKey("test_endpoints", TestEndpoints)

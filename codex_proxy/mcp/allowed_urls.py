@@ -24,7 +24,7 @@ from codex_proxy.core.safety import ip_literal, is_public
 SETTING: Final = "PROXY_MCP_ALLOWED_URLS"
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
-"""Resolves a host name and port to IP addresses. Raises `OSError` where the name has none."""
+"""Resolves a host name and port to IP addresses. Raises `OSError` if the name has none."""
 
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 _AMBIGUOUS: Final = re.compile(r"[\\\x00-\x20\x7f]|%(?:2e|2f|5c)|/\.{1,2}(?:[/?#]|$)", re.IGNORECASE)

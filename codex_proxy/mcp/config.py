@@ -41,7 +41,7 @@ class StdioServer(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     args: tuple[str, ...] = ()
     env: dict[str, str] = {}
-    """Added to the environment that every child of the proxy gets."""
+    """Environment variables for the program, in addition to those that every child of the proxy gets."""
     cwd: str | None = None
 
     @property

@@ -36,7 +36,7 @@ from codex_proxy.mcp.results import result_of
 from codex_proxy.mcp.values import McpError, McpFault, McpFaultKind, McpLimits, McpListing, McpResult, McpTool
 
 OpenTransport: TypeAlias = Callable[[TransportReport], AbstractAsyncContextManager[TransportStreams]]
-"""Opens a transport, which writes into the report how it fails."""
+"""Opens a transport, which writes the reason into the report if it fails."""
 
 CLIENT: Final = Implementation(name="codex-proxy", version="1")
 MAX_ERROR_CHARS: Final = 4000

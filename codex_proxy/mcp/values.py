@@ -38,7 +38,8 @@ class McpLimits(msgspec.Struct, frozen=True, kw_only=True):
     message_bytes: int = 32 * MIB
     """The most bytes of one message from a server, which is held in memory as a whole."""
     unsent_bytes: int = 32 * MIB
-    """The most bytes that a server may leave unread on its stdin. With more it is taken to hang."""
+    """The most bytes that a server may leave unread on its stdin. A server with more is considered to hang, and its
+    session is ended."""
     text_bytes: int = MIB
     """The most bytes of all texts of one result: about 250,000 tokens, more than most context windows."""
     image_bytes: int = 20 * MIB

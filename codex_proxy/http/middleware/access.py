@@ -130,14 +130,14 @@ KEY_PROTOCOL: Final = "openai-insecure-api-key."
 """The prefix of the subprotocol that contains the API key of a page's WebSocket."""
 
 FORWARDED_HEADERS: Final = web.AppKey("forwarded_headers", frozenset[str])
-"""The names of headers that some upstream is sent, in lower case."""
+"""The names, in lower case, of headers of clients that are sent on to a model server."""
 PASSES_KEYS: Final = web.AppKey("passes_keys", bool)
 """Whether turns contain the client's API key, for an agent that passes it on to its upstream."""
 HOPS_HEADER: Final = "X-Codex-Hops"
 _MAX_HOPS: Final = 32
 
 DIGEST: Final = web.RequestKey("digest", str)
-"""The digest of the request's key; empty where it has none. The key itself is not kept."""
+"""The digest of the request's key; empty if it has none. The key itself is not kept."""
 
 
 async def check_access(request: web.Request) -> web.Response | None:
@@ -207,7 +207,7 @@ TRUSTED_PROXIES: Final = web.AppKey("trusted_proxies", tuple[Network, ...])
 
 _FORWARDED_PREFIX: Final = "x-forwarded-"
 _MAX_ADDRESSES: Final = 16
-"""The most addresses of `X-Forwarded-For` that are read, beginning with the nearest."""
+"""The most addresses of `X-Forwarded-For` that are read, beginning with the last one."""
 
 
 def is_forwarded(request: web.Request) -> bool:

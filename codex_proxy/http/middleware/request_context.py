@@ -23,7 +23,7 @@ from codex_proxy.http.replies import errors_of, fault_response, log_unforeseen
 log = structlog.get_logger("codex_proxy.http")
 
 NOTES = web.RequestKey("notes", dict[str, object])
-"""Fields that handlers add to the line of the request in the log."""
+"""The fields that handlers add to the log line of the request, by name."""
 REPLY_HEADERS = web.RequestKey("reply_headers", dict[str, str])
 """Headers that are added to every kind of answer: a stream, a body, or a fault."""
 OWNER = web.RequestKey("owner", str)
