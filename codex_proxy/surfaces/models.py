@@ -1,8 +1,9 @@
 """Resolves names of models, and makes the lists of models that are published.
 
-Input: a name as a client wrote it, and the models of the agent. Output: `Resolved`, or a `Fault` MODEL_NOT_FOUND. A
-name is looked up as written first; only then are the suffix `:model` or `:agent` and after that an effort suffix
-taken off. Case does not matter. Sources: docs/contract.md#whole-answers (the aliases),
+Input: a name as a client wrote it, and the models of the agent. Output: `Resolved`. Raises `Fault` MODEL_NOT_FOUND,
+or INVALID_REQUEST for a blank name and for one that models of several agents have. A name is looked up as written
+first; only then without its suffix `:model` or `:agent`, without an effort suffix (`-high`) and without the prefix
+`claude-`. Case does not matter. Sources: docs/contract.md#whole-answers (the aliases),
 docs/wire-rules.md#lists-and-stored-objects.
 """
 
@@ -40,14 +41,13 @@ _ALIAS_DEPTH: Final = 8  # operator aliases may name one another; a circle ends 
 
 def billed_model(turn: Turn) -> str:
     """Returns the model's name for the usage report: the name by which the agent calls the model, not the name or
-    alias that the client wrote. If the turn names no model, so that the agent uses its default, it is
-    `DEFAULT_NAME`.
+    alias that the client wrote; `codex-5` if the turn names no model, so that the agent uses its default.
     """
     return turn.model or DEFAULT_NAME
 
 
 class ModelSource(Protocol):
-    """An agent, or several agents behind one interface, as the source of the current list of models."""
+    """The source of the current list of models: an agent, or several agents behind one interface."""
 
     @property
     def name(self) -> str: ...
@@ -57,13 +57,15 @@ class ModelSource(Protocol):
 
     @property
     def off(self) -> Mapping[str, tuple[str, ...]]:
-        """What the installed release of the agent's program cannot do."""
+        """The capabilities that the installed release of the agent's program lacks (such as `effort`), each with
+        the names of what is missing in its protocol.
+        """
         ...
 
     @property
     def members(self) -> Mapping[str, ModelSource]:
-        """The agents behind this interface, by name; the full names of their models are `NAME/MODEL`. Empty if this
-        is a single agent.
+        """The agents behind this interface, by name; the full names of their models are `NAME/MODEL`. Empty for a
+        single agent.
         """
         ...
 
@@ -73,12 +75,13 @@ class ModelSource(Protocol):
 class ModelCatalog:
     """The models that clients can ask for, and their names.
 
-    `source` has the current list of models; without one it is `models`. `aliases` are the operator's. `any_model`:
-    names that are not listed are sent to the provider. `default_model` is the model that `codex-5` means; empty:
-    the agent's default. `defaults`: the default model of each of several agents, by the agent's name. `plain`: the
-    names of agents that only serve a plain model (empty for an agent that is the only one). `other_tiers`: the service
-    tiers of models that are not listed. `advice`: a sentence for the error about an unknown model. `lists_codex`:
-    whether `codex-5` and its variants are listed; they are known in any case. `only`: the agents whose models are
+    `source` has the current list of models; if it is None, `models` is the list. `aliases` are the operator's, as
+    pairs of alias and model name. `any_model`: whether names that are not listed are sent to the provider.
+    `default_model` is the model that `codex-5` means; empty: the agent's default. `defaults`: if there are several
+    agents, the default model of each, by the agent's name. `plain`: the names of agents that only serve a plain
+    model, without agent turns; an empty name means the only agent. `other_tiers`: the service tiers of models that
+    are not listed. `advice`: a sentence for the error about an unknown model. `lists_codex`: whether `codex-5` and
+    its variants are listed; they can be used in any case. `only`: the names of the agents whose models are
     included; None: all.
     """
 
@@ -119,7 +122,7 @@ class ModelCatalog:
 
     @property
     def models(self) -> tuple[AgentModel, ...]:
-        """The models as of now. Returns the same tuple as long as they do not change."""
+        """The current models. Returns the same tuple object as long as they do not change."""
         found = self._models if self._source is None else self._source.models()
         if self.only is None:
             return found
@@ -143,14 +146,16 @@ class ModelCatalog:
         return known[1]
 
     def off(self, model: str) -> tuple[str, ...]:
-        """Returns what the agent of a model cannot do because of its program's release."""
+        """Returns the names of the capabilities that the agent of a model lacks (see `ModelSource.off`). `model` is
+        the agent's name of the model.
+        """
         if self._source is None:
             return ()
         member = self.members.get(model.partition(SEPARATOR)[0])
         return tuple((self._source if member is None else member).off)
 
     def limited_to(self, agents: Collection[str]) -> ModelCatalog:
-        """Returns a catalog with the models of these agents only, for a client that may not use the others."""
+        """Returns a catalog with only the models of these agents, for a client that may not use the others."""
         if not self.members and self._source is not None and self._source.name in agents:
             return self
         first = next((name for name in self.members if name in agents), None)
@@ -172,7 +177,8 @@ class ModelCatalog:
 
 class Resolved(msgspec.Struct, frozen=True):
     """What the name of a model means. `agent_model` is the agent's name of the model, empty for the agent's
-    default. `effort` and `mode` are None if the name asks for none.
+    default. `effort` and `mode` are those that the name contains, None if it has none. `plain`: the agent only
+    serves a plain model, without agent turns.
     """
 
     agent_model: str
@@ -208,9 +214,9 @@ class Names:
             self._short.setdefault(model.id.partition(SEPARATOR)[2].lower(), []).append(model.id)
 
     def find(self, name: str, depth: int = 0) -> Resolved | None:
-        """Returns what a name means: as it is written, else without its effort suffix. Returns None if it is
-        unknown. Raises `Fault` INVALID_REQUEST if models of several agents have the name. `depth` counts the
-        aliases that led to the name.
+        """Returns what a name means: as it is written, else without its effort suffix; None if it is unknown.
+        Raises `Fault` INVALID_REQUEST if models of several agents have the name. `depth` is how many aliases led to
+        the name.
         """
         name = name.lower()
         found = self._as_written(name, depth)
@@ -223,14 +229,14 @@ class Names:
         return None if found is None else msgspec.structs.replace(found, effort=effort)
 
     def find_pattern(self, name: str) -> Resolved | None:
-        """Returns what a name means by the first alias with a `*` that matches it; None if none does."""
+        """Returns what a name means by the first alias with a `*` that matches the name; None if none matches."""
         for pattern, target in self._patterns:
             if fnmatchcase(name.lower(), pattern):
                 return self._target(target, 0)
         return None
 
     def similar_to(self, name: str) -> list[str]:
-        """Returns up to three names that are similar to this unknown one."""
+        """Returns up to three known names that are similar to an unknown `name`."""
         known = {**{short: ids[0] for short, ids in self._short.items()}, **self._models}
         near = difflib.get_close_matches(name.lower()[:_MAX_COMPARED], known, n=3)
         return list(dict.fromkeys(known[each] for each in near))
@@ -265,7 +271,9 @@ class Names:
 
 
 class ServiceTier(msgspec.Struct, frozen=True):
-    """The service tier for one turn: what the agent is sent, and what the answer reports."""
+    """The service tier of one turn: the one that the agent is sent (`given`) and the one that the answer reports
+    (`served`).
+    """
 
     given: str | None
     """The tier to send to the agent, by the agent's name; None to send none, so that the agent uses its own
@@ -277,8 +285,8 @@ class ServiceTier(msgspec.Struct, frozen=True):
 
 
 def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> ServiceTier:
-    """Returns the tier for a request, which has `asked` for one (None: it names none). `model` is the agent's name
-    of the model; empty is the agent's default.
+    """Returns the service tier of a turn. `asked` is the request's `service_tier`, None if it has none. `model` is
+    the agent's name of the model; empty: the agent's default.
     """
     listed = [each for each in catalog.models if each.id == model or not model]
     if asked is None or asked == "auto":
@@ -295,7 +303,7 @@ def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> Servic
 
 
 def default_of(catalog: ModelCatalog) -> str:
-    """Returns the agent's name of the default model; empty if this server does not know which it is."""
+    """Returns the agent's name of the default model; an empty string if this server does not know it."""
     if catalog.default_model:
         return catalog.default_model
     first = next(iter(catalog.members), None)
@@ -313,7 +321,9 @@ def window_of(model: str, catalog: ModelCatalog) -> int | None:
 
 
 def default_model_of(catalog: ModelCatalog, agent: str) -> str:
-    """Returns the full name of the default model of one of several agents; `AGENT/` if the model is unknown here."""
+    """Returns the full name (`AGENT/MODEL`) of the default model of one of several agents; `AGENT/` if this server
+    does not know it.
+    """
     named = catalog.defaults.get(agent)
     if named is None:
         named = next((model.id for model in catalog.members[agent].models() if model.is_default), "")
@@ -322,7 +332,7 @@ def default_model_of(catalog: ModelCatalog, agent: str) -> str:
 
 def resolve(name: str, catalog: ModelCatalog) -> Resolved:
     """Returns the model, effort and mode that `name` means. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST if
-    models of several agents have the name. Both messages list other names to use.
+    the name is blank or models of several agents have it.
     """
     if name.isspace():
         raise bad_request(
@@ -348,8 +358,8 @@ def resolve(name: str, catalog: ModelCatalog) -> Resolved:
 
 
 def _unlisted(name: str, catalog: ModelCatalog) -> Resolved | None:
-    """Returns a model that is not listed, if its agent accepts any name. If the server has several agents, the name
-    must begin with the agent's.
+    """Returns a model that is not listed, if its agent accepts any name; else None. If the server has several
+    agents, the name must begin with the agent's name and a slash.
     """
     if catalog.any_model:
         return Resolved(name)
@@ -389,7 +399,9 @@ def split_mode(name: str) -> tuple[str, Mode | None]:
 
 
 def with_claude_prefix(name: str) -> str:
-    """Returns the name under which Claude Code shows a model: it leaves out names without `claude` or `anthropic`."""
+    """Returns the name with the prefix `claude-`, unless it contains `claude` or `anthropic`: Claude Code does not
+    list other names.
+    """
     return name if re.search("claude|anthropic", name.lower()) else _CLAUDE + name
 
 
@@ -407,15 +419,17 @@ def listed_names(catalog: ModelCatalog, env: str) -> list[str]:
 
 
 def model_of(name: str, catalog: ModelCatalog) -> AgentModel | None:
-    """Returns the agent's entry for the model that a name means; None if the agent does not list it. Raises `Fault`
-    MODEL_NOT_FOUND if the name means no model.
+    """Returns the agent's entry for the model that `name` means; None if the agent does not list the model. Raises
+    `Fault` as `resolve` does.
     """
     meant = resolve(name, catalog).agent_model
     return next((model for model in catalog.models if model.id == meant), None)
 
 
 def list_body(catalog: ModelCatalog, env: str, created: int) -> dict[str, Any]:
-    """Returns OpenAI's list object with `listed_names`, which has `env`. `created` is in seconds since 1970."""
+    """Returns the list object of OpenAI's `GET /v1/models`. An alias of a model that does not exist is left out.
+    `env`: see `listed_names`. `created` is the creation time of each model, in seconds since 1970.
+    """
     data = []
     for name in listed_names(catalog, env):
         try:
@@ -426,8 +440,8 @@ def list_body(catalog: ModelCatalog, env: str, created: int) -> dict[str, Any]:
 
 
 def one_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
-    """Returns the object of one model, with the name that was asked for. Raises `Fault` MODEL_NOT_FOUND if the name
-    means no model. `created` is in seconds since 1970.
+    """Returns the model object with this name. Raises `Fault` as `resolve` does. `created` is the creation time, in
+    seconds since 1970.
     """
     resolved = resolve(name, catalog)
     entry: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "codex"}
@@ -455,7 +469,7 @@ def one_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
 
 
 def codex_list_body(models: Sequence[AgentModel]) -> dict[str, Any]:
-    """Returns the list of these models in the form that Codex as a client reads: the entries as the agent gave
+    """Returns the list of these models in the form that Codex reads as a client: the entries as the agent gave
     them. A model without such an entry is left out.
     """
     return {"models": [msgspec.Raw(model.native) for model in models if model.native]}

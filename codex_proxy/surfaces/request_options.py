@@ -1,10 +1,11 @@
-"""The parts of a request that the APIs have in common: the headers that change its turn, its mode, sandbox and folder,
-its tools, and the format of the text.
+"""The parts of a request that the APIs have in common: the headers that change its turn, its mode, sandbox and
+folder, its tools, and the format of the text.
 
 Input: the operator's settings, what the model's name and the headers ask for, and whether the client seems to be an
 agent itself (its request has tools, a response format, or instructions). Output: the mode and sandbox of the turn,
 and texts for the model about tools and formats. A request can narrow what the server allows and never widen it.
-Raises `Fault`: NOT_ALLOWED for agent mode where PROXY_BUILTIN_TOOLS is `never`, else INVALID_REQUEST.
+Raises `Fault`: NOT_ALLOWED for agent mode that is switched off or that the model does not have, and for a wider
+sandbox than the server's; else INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ Logprobs: TypeAlias = Literal["refuse", "ignore"]
 
 
 class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
-    """The headers of a request that change its turn. A field is None where its header is absent."""
+    """The headers of a request that change its turn, as the client wrote them. A field is None if its header is
+    absent. `origin` is where the request came from.
+    """
 
     mode: str | None = None
     """`X-Codex-Mode`: `model` or `agent`."""
@@ -67,12 +70,12 @@ def workdir_of(
 def mode_of(
     *, by_name: Mode | None, by_header: str | None, server: BuiltinTools, plain: bool, client_acts: bool
 ) -> Mode:
-    """Returns the mode of a turn, `agent` or `model`. `by_name` is what the suffix of the model's name asks for,
-    `by_header` the value of the header; if they differ, `model` wins. Without both it depends on `server`, the
-    operator's PROXY_BUILTIN_TOOLS, and for `auto` on whether the client seems to be an agent itself
-    (`client_acts`). `plain`: the model is one of a model server, which has no agent turns. Raises `Fault`: NOT_ALLOWED
-    for agent mode where `server` is `never` or the model is `plain`, INVALID_REQUEST for an unknown value of the
-    header.
+    """Returns the mode of a turn, `agent` or `model`. `by_name` is the mode in the suffix of the model's name,
+    `by_header` the value of the header `X-Codex-Mode`, None if absent; if they differ, `model` wins. Without both,
+    the mode depends on `server`, the operator's PROXY_BUILTIN_TOOLS, and for `auto` on whether the client seems to
+    be an agent itself (`client_acts`). `plain`: the model is one of a model server, which has no agent turns.
+    Raises `Fault`: NOT_ALLOWED for agent mode if `server` is `never` or the model is `plain`, INVALID_REQUEST for
+    an unknown value of the header.
     """
     wishes = {by_name, _header_mode(by_header)}
     if "model" in wishes:
@@ -91,8 +94,9 @@ def mode_of(
 
 
 def sandbox_of(by_header: str | None, server: Sandbox) -> Sandbox:
-    """Returns the sandbox of a turn: the server's, or the narrower one that the request's header asks for
-    (`by_header`). Raises `Fault`: NOT_ALLOWED for a wider one, INVALID_REQUEST for an unknown value.
+    """Returns the sandbox of a turn: the server's, or the narrower one that the header `X-Codex-Sandbox` asks for
+    (`by_header`, None if absent). Raises `Fault`: NOT_ALLOWED for a wider sandbox, INVALID_REQUEST for an unknown
+    value.
     """
     asked = (by_header or "").strip().lower()
     if not asked:
@@ -127,7 +131,9 @@ def _header_mode(value: str | None) -> Mode | None:
 
 
 def refuse_duplicates(tools: Sequence[Tool], fields: Sequence[str]) -> None:
-    """Raises `Fault` if two tools have the same name. `fields` are the paths of the tools' names in the request."""
+    """Raises `Fault` INVALID_REQUEST if two tools have the same name. `fields` are the paths of the tools' names in
+    the request, for its `param`.
+    """
     names: set[str] = set()
     for tool, field in zip(tools, fields, strict=True):
         if tool.name in names:
@@ -144,7 +150,9 @@ def with_grammar(description: str, syntax: str, definition: str) -> str:
 
 
 def known_tool(name: str, kind: str, tools: Sequence[Tool], param: str) -> str:
-    """Returns `name` if a tool of this kind and name was offered. Raises `Fault` with this `param` otherwise."""
+    """Returns `name` if a tool of this name and kind (`function` or `custom`) is among `tools`. Otherwise raises
+    `Fault` INVALID_REQUEST with this `param`.
+    """
     if any(tool.name == name and tool.kind == kind for tool in tools):
         return name
     given = ", ".join(f"'{tool.name}'" for tool in tools if tool.kind == kind) or "none"
@@ -179,8 +187,8 @@ def json_schema_format(schema: dict[str, Any], name: str, description: str | Non
 
 
 def with_json_hint(history: tuple[HistoryItem, ...], wanted: Format) -> tuple[HistoryItem, ...]:
-    """Returns the history; if the request wants a JSON object (`wanted`), preceded by the instruction to answer
-    with one, because agents have no setting for it.
+    """Returns the history. If the format is `json_object`, an instruction to answer with a JSON object precedes it,
+    because agents have no setting for that.
     """
     if wanted.kind != "json_object":
         return history

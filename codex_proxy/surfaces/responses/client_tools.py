@@ -1,13 +1,14 @@
-"""The client's own tools of a Responses request: functions and custom tools, in namespaces and deferred ones too, its
-tool search and its shell.
+"""The client's own tools of a Responses request: its functions and custom tools (also those in a namespace and
+those that are deferred), its tool search and its shell.
 
 Input: validated tools, and the items of the input. Output: `Tool`s with names that models accept, and the client's
-name (`Tool.client_name`) where it differs. Raises `Fault` INVALID_REQUEST for tools that cannot be read.
+name (`Tool.client_name`) if it differs. Raises `Fault` INVALID_REQUEST for tools that cannot be read.
 
-Agents know no namespaces, so a tool is offered as `NAMESPACE__NAME` and its call is returned with both. A deferred
-tool is offered once the output of a client's `tool_search` call has listed it; the tools of `additional_tools` items
-are offered at once. A `local_shell` is offered as a function whose calls are returned as `local_shell_call`. Sources:
-OpenAI's own types (`namespace`, `tool_search`, `local_shell`), requests of Codex 0.163 and 0.169 as a client.
+Agents know no namespaces, so a tool is offered as `NAMESPACE__NAME`; the client gets a call of it with namespace
+and name. A deferred tool is offered once the output of a client's `tool_search` call has listed it; the tools of
+`additional_tools` items are offered at once. A `local_shell` is offered as a function whose calls are returned as
+`local_shell_call`. Sources: OpenAI's own types (`namespace`, `tool_search`, `local_shell`), requests of Codex 0.163
+and 0.169 as a client.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ _listed: TypeAdapter[Sequence[wire.AnyTool]] = TypeAdapter(
 
 
 class GivenTool(NamedTuple):
-    """A tool as it is offered to the model; `param` is the path of its name in the request, for error messages."""
+    """A tool of the request. `tool` is what the model is offered; `param` is the path of its name in the request,
+    for error messages; `deferred`: it is offered only after a tool search has found it.
+    """
 
     tool: Tool
     param: str
@@ -61,8 +64,8 @@ class GivenTool(NamedTuple):
 
 
 def name_of(namespace: str | None, name: str) -> str:
-    """Returns the name under which the model is offered a tool. It depends only on the tool's namespace (None: it
-    has none) and name.
+    """Returns the name under which the model is offered a tool. It depends only on the tool's `namespace` (None: it
+    has none) and `name`.
     """
     if namespace is None or namespace == _DEFAULT_NAMESPACE:
         return name
@@ -70,8 +73,8 @@ def name_of(namespace: str | None, name: str) -> str:
 
 
 def client_tools(given: Sequence[wire.AnyTool], param: str = "tools") -> Iterator[GivenTool]:
-    """Yields the functions and custom tools among `given`, those in namespaces included, and the client's tool
-    search. `param` is the field of the list, for faults.
+    """Yields the client's own tools among `given`: functions and custom tools (also those in namespaces), its tool
+    search and its shell. `param` is the request's field that has the list, for faults.
     """
     searches = any(isinstance(tool, wire.ToolSearchTool) and tool.execution == "client" for tool in given)
     for index, tool in enumerate(given):
@@ -92,8 +95,9 @@ def client_tools(given: Sequence[wire.AnyTool], param: str = "tools") -> Iterato
 
 
 def tools_in(items: Iterable[Mapping[str, Any]], field: str = "input") -> tuple[Tool, ...]:
-    """Returns the tools that items of the input contain. If two have the same name, the later one is used. `field`
-    is the field of the items, for faults.
+    """Returns the tools in the `additional_tools` and `tool_search_output` items of the input. If two have the same
+    name, the later one is used. `field` is the request's field that has the items, for faults. Raises `Fault`
+    INVALID_REQUEST for a tool that cannot be read.
     """
     found: dict[str, Tool] = {}
     for index, item in enumerate(items):
@@ -105,8 +109,8 @@ def tools_in(items: Iterable[Mapping[str, Any]], field: str = "input") -> tuple[
 
 
 def search_result_text(item: ItemDict) -> str:
-    """Returns the output of a tool search as text for the model: the names, as the model is offered them, of the
-    tools that were found.
+    """Returns the output of a tool search as JSON text for the model: the names, as the model is offered them, and
+    descriptions of the tools that were found.
     """
     found = [
         {"name": given.tool.name, "description": given.tool.description}
@@ -116,10 +120,10 @@ def search_result_text(item: ItemDict) -> str:
 
 
 def as_function_item(item: ItemDict) -> ItemDict:
-    """Returns a client's tool search or a call of its shell, or the output of one, as a function call or its output;
-    other items unchanged.
+    """Returns a call of the client's tool search or shell as a function call, the output of such a call as a
+    function call's output, and any other item unchanged.
 
-    One without a `call_id` was run by OpenAI's own servers, or belongs to such a call, and is returned unchanged.
+    An item without a `call_id` is returned unchanged: OpenAI's own servers ran its call.
     """
     if item.get("call_id") is None:
         return item

@@ -23,7 +23,7 @@ from codex_proxy.surfaces.body import MAX_ITEMS
 from codex_proxy.surfaces.items import ItemDict, normalised
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
 from codex_proxy.surfaces.responses.history import STAND_ALONE, history_of
-from codex_proxy.surfaces.responses.parse import check_input, context_of, format_of
+from codex_proxy.surfaces.responses.parse import check_input, conversation_of, format_of
 from codex_proxy.surfaces.responses.tools import offered_by
 from codex_proxy.surfaces.responses.wire import parse_context as parse_body
 from codex_proxy.surfaces.usage import tokens_in
@@ -37,7 +37,9 @@ COMPACTION_WORDS: Final = (
 
 
 class ParsedContext(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed request to count or compact an input."""
+    """A parsed request to count or compact an input. `model_asked` is the model's name as the client wrote it,
+    `agent_model` the agent's name of it. `tokens_beside` is an estimate of the tokens of the tools and the schema.
+    """
 
     model_asked: str
     agent_model: str
@@ -58,13 +60,14 @@ def parse_context(
     counting: bool = False,
     pdfs: PdfTexts | None = None,
 ) -> ParsedContext:
-    """Parses a request. `counting`: the request counts tokens, so it needs no model. `pdfs`: the texts of the
-    request's PDFs; None if the server reads none. `max_items` is the most items that the operator allows. Raises
-    `Fault` INVALID_REQUEST, also where the request has neither items nor something to continue, or MODEL_NOT_FOUND.
+    """Parses the body of a request to count (`counting`) or compact an input. `pdfs`: the texts of the request's
+    PDFs; None if the server reads none. `max_items` is the most items that the operator allows. Raises `Fault`:
+    INVALID_REQUEST, also if the request has neither items nor a previous response or conversation, or
+    MODEL_NOT_FOUND.
     """
     request = parse_body(body, counting=counting)
     check_input(request, max_items)
-    conversation = context_of(request)
+    conversation = conversation_of(request)
     items = normalised(request.input or (), pdfs=pdfs)
     if not items and conversation is None and request.previous_response_id is None:
         raise bad_request(
@@ -99,16 +102,18 @@ def context_history(
 
 
 def _not_run(item: HistoryItem) -> HistoryItem:
-    """Returns the item without its mark as an approved MCP call, because these requests run no calls."""
+    """Returns the item; for the output of an approved MCP call that is yet to be run, an output that says so,
+    because these requests run no calls.
+    """
     if isinstance(item, HistoryOutput) and item.approved_by is not None:
         return HistoryOutput(item.call_id, (TextPart(APPROVED),))
     return item
 
 
 class InputEstimate:
-    """Estimates the tokens of an input: `add` is called with each item of the previous responses or the
-    conversation, then `tokens_with` once with the request's own items. Only calls and their outputs are kept in
-    memory, without images, because a call and its output must be counted together.
+    """Estimates the tokens of an input. Call `add` with each item of the previous responses or the conversation,
+    then `tokens_with` once with the request's own items. Calls and their outputs, which must be counted together,
+    are kept in memory without images; other items are not kept.
     """
 
     def __init__(self) -> None:
@@ -124,8 +129,8 @@ class InputEstimate:
 
     def tokens_with(self, parsed: ParsedContext, items: Sequence[ItemDict]) -> int:
         """Returns an estimate of the tokens of the whole input: the items that were added, `items`, and the
-        instructions, tools and schema of the request. `parsed` is the request; `items` are the request's own items,
-        with references resolved, which must not have been added.
+        instructions, tools and schema of the request `parsed`. `items` are the request's own items, with references
+        resolved; they must not have been added.
         """
         history = context_history(parsed, [*self._kept, *items], earlier=len(self._kept))
         return self._tokens + tokens_in(history) + parsed.tokens_beside

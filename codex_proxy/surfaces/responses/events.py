@@ -50,13 +50,13 @@ _ENDS: Final = {
 
 
 def payload_of(frame: bytes) -> bytes:
-    """Returns the JSON of an SSE frame, for a WebSocket."""
+    """Returns the JSON in the data of an SSE frame, to be sent as a message of a WebSocket."""
     return frame.partition(b"data: ")[2].rstrip(b"\n")
 
 
 def socket_error(failure: Failure) -> bytes:
-    """Returns the JSON error for a failure that HTTP would answer with an error status, for a WebSocket. Source:
-    Open Responses.
+    """Returns the JSON message by which a WebSocket reports a failure that HTTP would answer with an error status.
+    Source: Open Responses.
     """
     body = msgspec.json.decode(error_body(failure, "responses"))
     return json_bytes({"type": "error", "status": status_of(failure, "responses"), **body})
@@ -68,7 +68,9 @@ def after(frames: list[tuple[int, bytes]], number: int) -> list[tuple[int, bytes
 
 
 class Events(Protocol):
-    """The interface of the encoders of events: `ResponseEvents`, and those of other profiles."""
+    """The interface of the encoders of events: `ResponseEvents` for OpenAI's API, and
+    `profile.OpenResponsesEvents`. `number` is the number of the next frame.
+    """
 
     number: int
     end: bytes
@@ -120,7 +122,7 @@ class ResponseEvents(FrameList):
         self._add("response.in_progress", response={**response, "status": "in_progress"})
 
     def fail(self, failure: Failure) -> None:
-        """Adds the error event. It has the error twice: flat, as in OpenAI's types, and nested, as in Open
+        """Adds the `error` event. It has the error twice: flat, as in OpenAI's types, and nested, as in Open
         Responses.
         """
         row = row_of(failure, "responses")
@@ -160,7 +162,7 @@ class ResponseEvents(FrameList):
         self.number += len(fragments)
 
     def annotation_added(self, output: OutputItem, part: Part) -> None:
-        """Adds the event of the last annotation of a part."""
+        """Adds the `annotation.added` event of the last annotation of a part."""
         numbered = {"annotation_index": len(part.annotations) - 1, "annotation": part.annotations[-1]}
         self._add("response.output_text.annotation.added", **self._place(output, part), **numbered)
 
@@ -188,7 +190,9 @@ class ResponseEvents(FrameList):
             self._add("response.mcp_call_arguments.done", **place, arguments=whole)
 
     def item_stage(self, output: OutputItem, stage: str) -> None:
-        """Adds the event of an MCP item that has reached the `stage` `in_progress`, `completed` or `failed`."""
+        """Adds the event of an MCP item that has reached the `stage` `in_progress`, `completed` or `failed`. Does
+        nothing for other items.
+        """
         if output.kind in _STAGED:
             place = {"item_id": raw_text(output.id), "output_index": output.index}
             self._add(f"response.{output.kind}.{stage}", **place)

@@ -1,14 +1,15 @@
-"""Turns items, stored or new, into the history of a turn.
+"""Converts items, stored or new, to the history of a turn.
 
 Input: items as `items.normalised` or a response's output has them, oldest first, with references resolved. Output:
-`HistoryItem`s. Raises `Fault` INVALID_REQUEST for an output without its call and for a call without its output.
+`HistoryItem`s. Raises `Fault` INVALID_REQUEST for an output without its call, a call without its output, two
+different calls with one id, and an item of a type that no agent accepts.
 
 System messages become developer messages. An output before its call is moved behind it. A second output of a call,
 and a call that is repeated, are left out (docs/contract.md#message-validation). An output that has its call's name
 and arguments gets that call (docs/contract.md#outputs-without-their-call). Reasoning without encrypted content,
-lists of MCP tools and the agent's activity are left out. `McpHistory` handles the calls of MCP servers. A compaction
-item of this server is a summary of everything before it. Its content is encoded but not secret. Content that this
-server did not encode came from a provider and is sent back unchanged.
+lists of MCP tools and the agent's activity are left out. `McpHistory` handles the calls of MCP servers. A
+compaction item of this server becomes a developer message with its summary, which is encoded but not secret. A
+compaction item that this server did not make came from a provider and is sent back unchanged.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def encoded_summary(summary: str) -> str:
 
 
 def decoded_summary(content: str) -> str | None:
-    """Returns the summary in an `encrypted_content` that this server made; None for any other content."""
+    """Returns the summary in the `encrypted_content` of a compaction item of this server; None for any other
+    content.
+    """
     if not content.startswith(_MARK):
         return None
     try:
@@ -62,15 +65,15 @@ _CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
 
 
 class HistoryEntry(NamedTuple):
-    """A history item, and the index of the input item that it comes from."""
+    """A history item (`part`), and the index of the input item that it comes from (`place`)."""
 
     place: int
     part: HistoryItem
 
 
 def history_entries(items: Sequence[ItemDict], *, earlier: int = 0) -> list[HistoryEntry]:
-    """Returns the history of these items. A fault in the first `earlier` items, which come from before the request,
-    names the field `input`; a fault in the others names the item.
+    """Returns the history of these items. The first `earlier` items come from before the request: the `param` of a
+    fault in them is `input`, that of a fault in another names the item. Raises `Fault` INVALID_REQUEST.
     """
     items = [as_function_item(item) for item in items]
     reader = _Reader(items, earlier)
@@ -81,12 +84,12 @@ def history_entries(items: Sequence[ItemDict], *, earlier: int = 0) -> list[Hist
 
 
 def history_of(items: Sequence[ItemDict], *, earlier: int = 0) -> tuple[HistoryItem, ...]:
-    """Like `history_entries`, with the same parameters, but returns the history items only."""
+    """Returns the history items of `history_entries`, which has the same parameters, without their indexes."""
     return tuple(entry.part for entry in history_entries(items, earlier=earlier))
 
 
 class _Reader:
-    """Collects the history, and which of its calls have outputs."""
+    """Collects the history of one input, and which of its calls have outputs."""
 
     def __init__(self, items: Sequence[ItemDict], earlier: int) -> None:
         self.entries: list[HistoryEntry] = []
@@ -115,7 +118,10 @@ class _Reader:
             raise bad_request(f"The agent cannot take an item of type '{kind}'.", self._place(index))
 
     def settle(self) -> None:
-        """Checks that each call has an output. Leaves out calls that were cut off. Raises `Fault`."""
+        """Call it after the last item. Leaves out calls that were cut off, and adds outputs for
+        MCP calls whose approval request has no response. Raises `Fault` INVALID_REQUEST for any other call without
+        an output.
+        """
         unanswered = [call for call in self._calls.values() if call.call_id not in self._answered]
         for call in unanswered:
             if call.call_id not in self._cut:
@@ -175,8 +181,8 @@ class _Reader:
 def _completed(
     entries: Iterable[HistoryEntry], dropped: Collection[int], given: Mapping[int, HistoryOutput]
 ) -> Iterator[HistoryEntry]:
-    """Yields the history (`entries`) without the calls in `dropped`, and with the outputs in `given` for calls that
-    have none, each after the other outputs of its step. Both contain `id()`s of history items.
+    """Yields `entries` without the calls in `dropped`, and with the outputs in `given`, each after the other
+    outputs of the same step. `dropped` has the `id()`s of calls; `given` has outputs by the `id()` of their call.
     """
     held: list[HistoryEntry] = []
     for each in entries:

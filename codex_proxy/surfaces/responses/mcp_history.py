@@ -1,12 +1,12 @@
-"""Turns items of MCP servers into history: calls, and the outputs that the model sees.
+"""Converts items of MCP servers to history: calls, and the outputs that the model gets.
 
-Input: the items of a history, oldest first. Output: calls and outputs, for `history` to put together. Raises
+Input: the items of a history, oldest first. Output: calls and outputs, which `history` puts together. Raises
 `Fault` INVALID_REQUEST for a response to an approval request that does not exist, and for a second response to one.
 
 An approval request becomes a call. Its output comes at the place of the client's response: the result of the call
-if it was run, else why it was not. A call that was approved in this request has yet to be run. A client may also go
-on without a response, because the user may have written something else instead. The output then says that the call
-was not made. (OpenAI's servers refuse such a request.) Source: OpenAI's own types.
+if it was run, else why it was not. A call that was approved in this request has yet to be run. A client may also
+send no response, because the user may have written something else instead. The output then says that the call was
+not made. (OpenAI's servers refuse such a request.) Source: OpenAI's own types.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ class McpHistory:
     """Converts the items of MCP servers in one history. Call `convert` with each of them, in order."""
 
     def __init__(self, items: Sequence[ItemDict], earlier: int, taken: Collection[str]) -> None:
-        """`items` is the whole history, of which the first `earlier` come from before the request. `taken` are the
-        ids of calls that are not of MCP servers."""
+        """`items` is the whole history, of which the first `earlier` items come from before the request. `taken`
+        has the call ids of calls to other tools.
+        """
         self._earlier = earlier
         self._taken = set(taken)
         self._announced = {item["id"] for item in items if _is_request(item) and item.get("id")}
@@ -54,9 +55,9 @@ class McpHistory:
         self._waiting: dict[str, HistoryCall] = {}
 
     def convert(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
-        """Converts the item at this index of the input: returns a call, an output, both, or nothing. Raises `Fault`
-        INVALID_REQUEST for an approval response in the request to a request for approval that is not there, or that
-        another response has answered differently.
+        """Converts an MCP item, which has this index in the input: returns a call, an output, both, or nothing.
+        Raises `Fault` INVALID_REQUEST for an approval response of the request if its approval request does not
+        exist or was answered by another response.
         """
         kind, request = item["type"], item.get("approval_request_id")
         if kind == mcp_items.REQUEST:
@@ -82,8 +83,9 @@ class McpHistory:
         return (call, *(self._answered(*self._early[request]) if request in self._early else ()))
 
     def _answered(self, item: ItemDict, index: int) -> Sequence[HistoryOutput]:
-        """Converts an approval response, or the call that followed it, to the output of the call. It comes at the
-        place of the response, if there is one. `index` is the position of the item in the input.
+        """Returns the output of a call for its approval response, or for the item of its run if there is no
+        response. Returns nothing for the item of the run if there is a response, because the output comes at the
+        place of the response. `index` is the position of the item in the input.
         """
         request = item["approval_request_id"]
         response, run = self._responses.get(request), self._runs.get(request)
@@ -108,7 +110,9 @@ class McpHistory:
         return () if call is None else (call, _run_output(item, call))
 
     def _new_call(self, item: ItemDict, index: int, *, own: bool) -> HistoryCall | None:
-        """Returns the call of an item; None if an earlier item had the same call. `own`: this server runs the call."""
+        """Returns the call of an item; None if an earlier item had the same id. `own` is the value of its
+        `HistoryCall.own`; `index` is the position of the item in the input.
+        """
         id = item.get("id") or f"mcp_{index}"
         if id in self._seen:
             return None
@@ -122,8 +126,9 @@ class McpHistory:
         )
 
     def _check(self, item: ItemDict, index: int) -> None:
-        """Raises `Fault` unless this approval response belongs to an approval request. A repeated one must be equal
-        to the first. `index` is the position of the item in the input.
+        """Raises `Fault` INVALID_REQUEST for an approval response of this request to an approval request that does
+        not exist. A second response to one is refused if it decides otherwise, or if it approves a call that has
+        not been run yet. `index` is the position of the item in the input.
         """
         if index < self._earlier:
             return
@@ -146,7 +151,9 @@ def _is_request(item: ItemDict) -> bool:
 
 
 def _run_output(item: ItemDict, call: HistoryCall) -> HistoryOutput:
-    """Returns the output of a call that was run."""
+    """Returns the output of a call that was run, from its `mcp_call` item: its result, its error, or that it was
+    cut off.
+    """
     output, error = item.get("output"), item.get("error")
     if error is not None:
         text = mcp_items.error_text(error)

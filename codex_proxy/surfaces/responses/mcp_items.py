@@ -1,8 +1,8 @@
 """The wire format of MCP items: lists of tools, calls that this server runs, and approval requests.
 
 Input: an item as it grows (`OutputItem`), or as a client sends it back. Output: its fields, or its text for the
-model. A call shows its result only when it has ended: as `output`, or as `error` if it failed. In OpenAI's types
-only calls have a status; here all items have one, because Open Responses requires it.
+model. A call has its result only when it has ended: as `output`, or as `error` if it failed. In OpenAI's types only
+calls have a status; here all items have one, because Open Responses requires it.
 
 Calls and approval requests have no field for a call id, so their id contains it: a prefix, twelve random
 characters, a dash, and the model's call id. So a later request that refers to the item also refers to the call.
@@ -32,13 +32,13 @@ _MAX_CHARS: Final = 64
 
 
 def id_with(prefix: str, call_id: str, ids: IdSource) -> str:
-    """Returns a new item id: `prefix`, random characters, and the call id."""
+    """Returns a new item id: `prefix`, twelve random characters, a dash, and the call id."""
     return f"{prefix}{ids.new('')[:_CHANCE]:0>{_CHANCE}}-{call_id}"
 
 
 def call_id_of(id: str) -> str:
-    """Returns the call id in an item's id. If a client made the id up, returns its first 64 characters, as many as
-    a call id may have.
+    """Returns the call id in an item's id. For an id of another form, which a client has made, returns its first 64
+    characters. A call id is never longer.
     """
     found = _OURS.fullmatch(id)
     return (found[1] if found else id)[:_MAX_CHARS]
@@ -55,8 +55,8 @@ CUT_OFF: Final = (
 
 
 def list_fields(output: OutputItem) -> dict[str, Any]:
-    """Returns the fields of an `mcp_list_tools` item: its tools or an error; none of them while the server is still
-    being asked.
+    """Returns the fields of an `mcp_list_tools` item: the server's tools, and an error if there was one. The list
+    of tools is empty while the server is still being asked.
     """
     item = output.item
     assert isinstance(item, McpTools)
@@ -98,7 +98,9 @@ def _arguments(output: OutputItem) -> msgspec.Raw:
 
 
 def _error(text: msgspec.Raw) -> dict[str, Any]:
-    """Returns an `error` in the shape that OpenAI uses where the tool itself failed."""
+    """Returns an `error` object with this text, which is encoded as a JSON string, in the shape that OpenAI uses if
+    the tool itself failed.
+    """
     return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
 
 
@@ -117,8 +119,8 @@ def _text_in(part: Any) -> Any:
 
 
 def texts_as_array(text: str) -> str:
-    """Returns the result of a call as a JSON array of strings (docs/contract.md#mcp-calls). The result of several
-    texts is one already; the result of one text is put into an array.
+    """Returns the result of a call as a JSON array of strings (docs/contract.md#mcp-calls). `text` is that already
+    if the result consists of several texts; otherwise `text` becomes the array's only element.
     """
     try:
         msgspec.json.decode(text, type=list[str])

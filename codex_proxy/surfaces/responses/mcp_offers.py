@@ -1,9 +1,9 @@
 """Decides which tools of the MCP servers in a request may be called, once the servers have listed their tools.
 
-Input: a server as the request gives it, and its tools, listed now or in an item of the input. Output: the tools as
-the model is offered them, and whether each call needs the client's approval. Raises `Fault` INVALID_REQUEST
-(`tool_choice`) for a tool that no server has. Sources: docs/contract.md#tools-of-a-response, OpenAI's own types for
-the filters and for `mcp_list_tools`.
+Input: a server as the request gives it, and its tools, which the server or an item of the input has listed. Output:
+the tools that may be called, whether each call needs the client's approval, and the choice among all tools. Raises
+`Fault` INVALID_REQUEST (`tool_choice`) for a tool that no server has. Sources:
+docs/contract.md#tools-of-a-response, OpenAI's own types for the filters and for `mcp_list_tools`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from codex_proxy.surfaces.responses.tools import McpChoice, McpFilter, McpOffer
 
 
 def allows(offer: McpOffer, tool: ListedTool) -> bool:
-    """Whether the request allows this tool of the server."""
+    """Whether the request's `allowed_tools` allow this tool of the server."""
     return _fits(offer.allowed, tool)
 
 
 def needs_approval(offer: McpOffer, tool: ListedTool) -> bool:
-    """Whether the client must approve each call of the tool. If both filters (`always`, `never`) contain the tool,
-    it must.
+    """Whether the client must approve each call of the tool. If both filters of `require_approval` (`always` and
+    `never`) select the tool, it must.
     """
     if offer.approval_always is not None and _fits(offer.approval_always, tool):
         return True
@@ -88,8 +88,8 @@ def _no_such_tool(choice: McpChoice, tools: Sequence[Tool]) -> Fault:
 
 
 def listed_in(items: Iterable[Mapping[str, Any] | None]) -> dict[str, tuple[ListedTool, ...]]:
-    """Returns, for each server label, the newest list of its tools in the items of an input. A list that failed or
-    cannot be read is ignored, and the server is asked for its tools.
+    """Returns the newest list of tools of each MCP server in the items of an input, by server label. Lists that
+    failed or cannot be read are left out.
     """
     known: dict[str, tuple[ListedTool, ...]] = {}
     for item in items:
@@ -102,7 +102,7 @@ def listed_in(items: Iterable[Mapping[str, Any] | None]) -> dict[str, tuple[List
 
 
 class _ToolOfItem(msgspec.Struct):
-    """A tool in an `mcp_list_tools` item, which a client may have changed."""
+    """A tool in an `mcp_list_tools` item of the input, which a client may have changed."""
 
     name: str
     input_schema: dict[str, Any]

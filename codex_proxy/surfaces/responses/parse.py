@@ -139,7 +139,7 @@ def parse(
 ) -> ParsedResponse:
     """Parses the body of a request. Raises the `Fault` of the first error. `pdfs`: the texts of its PDFs."""
     request = _checked(parse_body(body), settings)
-    context, wanted = context_of(request), format_of(request)
+    context, wanted = conversation_of(request), format_of(request)
     items = normalised(request.input, pdfs=pdfs)
     offered = offered_by(request.tools, request.tool_choice, tools_in(items))
     resolved = resolve(request.model, catalog)
@@ -220,7 +220,7 @@ def check_input(request: ContextFields, limit: int) -> None:
         check_length("input", len(request.input), limit)
 
 
-def context_of(request: ContextFields) -> str | None:
+def conversation_of(request: ContextFields) -> str | None:
     """Returns the id of the request's conversation; None if it names none. Raises `Fault` if the id is malformed,
     or given together with a previous response (docs/contract.md#errors-of-responses).
     """

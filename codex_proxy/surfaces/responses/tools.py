@@ -158,7 +158,7 @@ def _mcp(server: wire.McpServerTool, param: str) -> McpOffer:
         headers=tuple((server.headers or {}).items()),
         authorization=server.authorization,
         allowed=McpFilter(tuple(allowed)) if isinstance(allowed, list) else _filter(allowed) or McpFilter(),
-        approval=approval if isinstance(approval, str) else _rest(by_filter),
+        approval=approval if isinstance(approval, str) else _default_approval(by_filter),
         approval_always=_filter(by_filter.always) if by_filter else None,
         approval_never=_filter(by_filter.never) if by_filter else None,
         param=param,
@@ -175,7 +175,7 @@ def _refuse_same_labels(servers: Sequence[McpOffer]) -> None:
         labels.add(server.server_label)
 
 
-def _rest(filters: wire.McpApprovalFilter | None) -> str:
+def _default_approval(filters: wire.McpApprovalFilter | None) -> str:
     """Returns the `approval` for tools that no filter selects: `always` if the request lists tools that need none,
     else `never`.
     """
