@@ -1,4 +1,6 @@
-"""Interfaces of the clock, the timers and the source of ids. Core, dialects and surfaces get these as arguments."""
+"""Interfaces of the clock, the timers and the source of ids. Code in `core`, `surfaces` and the dialects of agents
+gets them as arguments, and so does no IO itself.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import Any, Protocol
 
 
 class Clock(Protocol):
-    """The interface of a clock. It is an argument, so that a test can set the time."""
+    """The interface of a clock. Code gets it as an argument, so that a test can set the time."""
 
     def monotonic(self) -> float:
         """Returns seconds from an arbitrary start; the value never decreases."""

@@ -262,8 +262,8 @@ async def start(
     remembers: bool = True,
 ) -> OneRun:
     """Starts one turn on `scheduler` for `owner` (the name of an API key). `runner` runs the calls of MCP tools,
-    None if the turn has none. `remembers`: the model's own items may be written to the step memory. Raises `Fault`
-    if the turn cannot begin.
+    None if the turn has none. `remembers`: the model's own items may be kept in the step memory
+    (`core/step_memory.py`). Raises `Fault` if the turn cannot begin.
     """
     return OneRun(await scheduler.start(turn, owner, runner=runner, remembers=remembers))
 

@@ -112,8 +112,9 @@ async def count_message_tokens(request: web.Request) -> web.Response:
 
 
 async def _admitted(request: web.Request) -> tuple[ParsedMessages, Turn]:
-    """Returns the parsed request, and its turn after the checks of admission. An image of an earlier message that
-    can no longer be fetched is left out. Raises `Fault` if the request is refused.
+    """Returns the parsed request, and its turn after the checks whether the key and the settings allow it
+    (`admission`). An image of an earlier message that can no longer be fetched is left out. Raises `Fault` if the
+    request is refused.
     """
     body = await read_body(request)
     parsed = await _parsed(request, body)

@@ -36,7 +36,7 @@ def log_unforeseen(error: BaseException) -> None:
 
 
 def errors_of(request: web.BaseRequest) -> Surface:
-    """Returns the API in whose format an error of this request is answered."""
+    """Returns the API (`chat`, `messages`, ...) in whose format an error of this request is answered."""
     endpoint = request.get(ENDPOINT)
     if (endpoint is None or endpoint.also_anthropic) and asks_anthropic(request):
         return "messages"

@@ -336,7 +336,7 @@ async def cancel(request: web.Request) -> web.Response:
 
 async def count_input_tokens(request: web.Request) -> web.Response:
     """POST /v1/responses/input_tokens: returns an estimate of the tokens of an input, since agents cannot count
-    without calling the model. No turn is run, so the checks of admission do not apply.
+    without calling the model. No turn is run, so it is not checked whether the key and the settings allow one.
     """
     service = request.app[RESPONSES]
     parsed = await _parsed(request, counting=True)

@@ -292,7 +292,7 @@ class Connection:
         return redacted(error.message, self._definition.secrets)[:MAX_ERROR_CHARS]
 
     def _fault(self, kind: McpFaultKind, what: str) -> McpFault:
-        """Makes a fault of this server; `what` continues the sentence `MCP server 'label' ...`."""
+        """Returns a fault of this server; `what` continues the sentence `MCP server 'label' ...`."""
         return McpFault(kind=kind, server_label=self._label, message=f"MCP server '{self._label}' {what}")
 
 

@@ -56,7 +56,7 @@ _HEAD = re.compile(r"(?:[ ]*(?:#[^\n]*)?\n)*---[ ]*(?:#[^\n]*)?\n")
 
 
 def _comments(text: str) -> list[str]:
-    """Returns the lines that contain only a comment."""
+    """Returns the lines of the text that contain only a comment, without white space around them."""
     return [line.strip() for line in text.splitlines() if line.lstrip().startswith("#")]
 
 
