@@ -63,8 +63,8 @@ TOLD = (
     ("`x-request-id`", "with every reply"),
     (
         "`x-codex-agent`",
-        "the agent that the turn was asked of, with answers of turns; of an upstream that has a `fallback`, "
-        "`x-codex-upstream` names the one that answered",
+        "the agent that the turn was asked of, with the answers of turns and with the errors of turns that failed; "
+        "of an upstream that has a `fallback`, `x-codex-upstream` names the one that answered",
     ),
     (
         "`x-codex-mode`",
