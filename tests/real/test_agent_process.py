@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.agents.codex.sandbox_config import Sandbox
 from codex_proxy.agents.codex_app_server.launch import initialize_params
 from codex_proxy.agents.codex_app_server.turn_params import agent_thread_params
+from codex_proxy.core.turn import Sandbox
 from tests.real.codex_home import KEY_NAME, CodexHome
 from tests.real.driver import Codex, codex
 from tests.real.items import assistant, user

@@ -23,7 +23,7 @@ from codex_proxy.agents.codex.program import (
     find_version,
 )
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
-from codex_proxy.agents.codex.spec import NO_CODEX, Dialect, Protocol, protocol_of, provider_of
+from codex_proxy.agents.codex.spec import NO_CODEX, CodexAgentName, CodexProtocol, protocol_of, provider_of
 from codex_proxy.agents.codex_app_server.agent import CLIENT_NAME, START_SECONDS
 from codex_proxy.agents.codex_app_server.binary_check import ask_binary
 from codex_proxy.agents.codex_app_server.launch import app_server_argv
@@ -44,7 +44,7 @@ SANDBOX_ADVICE = (
 )
 
 
-async def codex_checks(context: AgentContext, agent: Literal["auto"] | Dialect) -> list[Check]:
+async def codex_checks(context: AgentContext, agent: Literal["auto"] | CodexAgentName) -> list[Check]:
     """Returns the checks of program, release, protocol, sign-in and sandbox. After a failed check, those that
     depend on it are left out. If there is no Codex, returns only one failed check. `agent` is the agent in the
     settings, which determines the protocol.
@@ -93,7 +93,7 @@ def version_check(version: Version) -> Check:
     return Check(name="version", status="ok", message=message, facts=facts)
 
 
-def protocol_check(protocol: Protocol) -> Check:
+def protocol_check(protocol: CodexProtocol) -> Check:
     """Returns the check of the protocol by which this server drives Codex, and of the capabilities that the release
     lacks. Its status is `failed` if this server cannot drive the release, `warning` if capabilities are lacking,
     else `ok`.
@@ -152,7 +152,7 @@ def _is_script(path: str) -> bool:
 
 
 async def sign_in_and_sandbox_checks(
-    program: str, dialect: Dialect, settings: Settings, environ: Mapping[str, str]
+    program: str, agent: CodexAgentName, settings: Settings, environ: Mapping[str, str]
 ) -> list[Check]:
     """Returns the checks of the sign-in and of the sandbox, for a program that this server can drive. With
     `codex-app-server`, Codex is asked whether the user is signed in, and runs a command in its sandbox; with the
@@ -164,7 +164,7 @@ async def sign_in_and_sandbox_checks(
         provider = provider_of(config)
     except ValueError as error:
         return [Check(name="sign-in", status="failed", message=str(error), advice=f"Mend {config}.")]
-    if dialect != "codex-app-server":
+    if agent != "codex-app-server":
         return [file_sign_in(settings, provider)]
     with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
         signed_in = await sign_in(program, provider, settings, environ, folder)

@@ -11,13 +11,12 @@ or more for each new thread; so only turns whose reading is limited use them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from codex_proxy.agents.codex.shadow_home import parse_config, strings_of, table_of
-
-Sandbox = Literal["read-only", "workspace-write", "danger-full-access"]
+from codex_proxy.core.turn import Sandbox
 
 
 class WorkspaceWrite(msgspec.Struct, frozen=True):

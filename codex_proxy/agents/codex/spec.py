@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck
 
 
-Dialect = Literal["codex-app-server", "codex-proto", "codex-exec"]
+CodexAgentName = Literal["codex-app-server", "codex-proto", "codex-exec"]
 """The names of the agents that run Codex, one for each of its protocols."""
 
 CODEX_SETTINGS = frozenset({"codex_bin", "codex_home", "codex_model", "codex_lite", "child_env"})
@@ -58,12 +58,12 @@ def codex_program(context: AgentContext) -> str:
     return program
 
 
-class Protocol(msgspec.Struct, frozen=True):
+class CodexProtocol(msgspec.Struct, frozen=True):
     """The protocol by which this server drives an installed Codex (`agent` is the name of the agent for it), or why
     it cannot (`fault`).
     """
 
-    agent: Dialect
+    agent: CodexAgentName
     check: BinaryCheck | None = None
     """What the program's app-server supports, if that protocol is used; else None."""
     fault: str = ""
@@ -76,20 +76,20 @@ class Protocol(msgspec.Struct, frozen=True):
 async def protocol_of(
     program: str,
     version: Version,
-    agent: Literal["auto"] | Dialect,
+    agent: Literal["auto"] | CodexAgentName,
     check: Callable[[], Awaitable[BinaryCheck]],
     environment: Mapping[str, str],
-) -> Protocol:
+) -> CodexProtocol:
     """Returns the protocol of `agent`, the agent in the settings; for `auto`, the first one of app-server, proto
     and exec that the program supports. If it does not support the protocol, the result's `fault` says so. `check`
     asks the program what its app-server supports, and may raise `Fault`. `environment` is that of the program.
     """
     if agent == "codex-proto":
         spoken = await speaks_proto(program, environment)
-        return Protocol(agent, fault="" if spoken else NO_PROTO.format(version=version))
+        return CodexProtocol(agent, fault="" if spoken else NO_PROTO.format(version=version))
     if agent == "codex-exec":
         missing = await lacks_for_exec(program, environment)
-        return Protocol(agent, fault=NO_EXEC.format(version=version, missing=missing) if missing else "")
+        return CodexProtocol(agent, fault=NO_EXEC.format(version=version, missing=missing) if missing else "")
     checked, fault = None, ""
     try:
         checked = await check()
@@ -99,10 +99,10 @@ async def protocol_of(
         fault = f"Codex {version} {checked.contract.refusal}" if checked.contract.refusal else ""
     if fault and agent == "auto":
         if await speaks_proto(program, environment):
-            return Protocol("codex-proto")
+            return CodexProtocol("codex-proto")
         if not await lacks_for_exec(program, environment):
-            return Protocol("codex-exec", warning=EXEC_INSTEAD.format(reason=fault))
-    return Protocol("codex-app-server", checked, fault)
+            return CodexProtocol("codex-exec", warning=EXEC_INSTEAD.format(reason=fault))
+    return CodexProtocol("codex-app-server", checked, fault)
 
 
 async def speaks_proto(program: str, environment: Mapping[str, str]) -> bool:

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.agents.codex.sandbox_config import Sandbox
 from codex_proxy.agents.codex_app_server.calls import agent_name, custom_arguments, dynamic_tool
 from codex_proxy.core.items import (
     HistoryCall,
@@ -28,7 +27,7 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     TextPart,
 )
-from codex_proxy.core.turn import Turn
+from codex_proxy.core.turn import Sandbox, Turn
 
 MAX_TURN_INPUT = 1_000_000
 """The most characters of text that are sent in `turn/start.input`. The agent refuses more than 1,048,576, but
