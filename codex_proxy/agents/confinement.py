@@ -262,4 +262,6 @@ def _reason_against(exit: Exit | None) -> str:
     said = exit.stderr_tail.strip().splitlines()
     if said:
         return said[-1][:MAX_REASON]
-    return PROBE_WORDS.get(exit.code or 0, f"exit status {exit.code}")
+    if exit.code is None:
+        return f"what ran in it was ended by signal {exit.signal}"
+    return PROBE_WORDS.get(exit.code, f"exit status {exit.code}")

@@ -139,6 +139,15 @@ async def test_a_program_that_is_no_sandbox_is_not_used_and_the_next_one_is_trie
     assert found.confinement is None or found.confinement.mechanism == "landlock"
 
 
+async def test_a_mechanism_whose_probe_is_killed_is_not_used_and_the_signal_is_named(tmp_path: Path) -> None:
+    program = tmp_path / "bwrap"
+    program.write_text("#!/bin/sh\nkill -KILL $$\n")
+    program.chmod(0o755)
+    found = await find_confinement("bubblewrap", tmp_path / "state", codex=None, path=str(tmp_path))
+    assert found.confinement is None
+    assert found.reasons["bubblewrap"] == "what ran in it was ended by signal 9"
+
+
 async def test_where_none_is_found_each_says_why(tmp_path: Path) -> None:
     found = await found_here("bubblewrap", tmp_path, str(tmp_path))
     assert found.confinement is None
