@@ -67,8 +67,8 @@ def agent_able_to(capability: str) -> str | None:
 
 
 def check_name(agent: str, plugin: str | None) -> None:
-    """Checks the name in `--agent`. Raises `ValueError`, which names the known agents, if there can be no such
-    agent: with a `plugin` (the value of `--agent-plugin`, None if it is not given) any name may exist. Does not
+    """Checks the name in `--agent`. `plugin` is the value of `--agent-plugin`, None if it is not given. Raises
+    `ValueError`, which lists the known agents, if there is no plugin and no known agent has the name. Does not
     import plugins.
     """
     if agent not in names() and plugin is None and agent not in _entry_points():
@@ -125,8 +125,8 @@ def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec
     """Imports the spec that `reference` (`module:attribute`) names.
 
     `source` says where the reference came from, for messages; `wanted` is the name that the agent must have, None
-    for any. Raises `NoAgentError` if the reference has another form, cannot be imported or is no `AgentSpec`, or if
-    the agent's name is invalid, a built-in agent's, or not the wanted one.
+    for any. Raises `NoAgentError` if the reference has another form, cannot be imported or is not an `AgentSpec`,
+    or if the name of its agent is invalid, is that of a built-in agent, or differs from `wanted`.
     """
     from codex_proxy.agents.spec import AgentSpec, NoAgentError
 

@@ -236,8 +236,8 @@ class Calls:
         kind: CallKind,
         out: list[Event],
     ) -> None:
-        """Handles a piece of a call. `call_id` and `name` are None in a piece that does not have them. The event
-        `ItemStarted` comes once the tool's name is known; arguments that came before are added then. Pieces of a
+        """Handles a piece of a call. `call_id` and `name` are None in a piece that does not have them. Appends
+        `ItemStarted` when the tool's name is known, with the arguments that arrived before the name. Pieces of a
         complete call are ignored.
         """
         call = self._open.get(key)

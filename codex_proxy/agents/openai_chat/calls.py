@@ -62,7 +62,7 @@ class ToolCalls:
 
     def feed(self, delta: Any, *, old_form: bool = False) -> Piece | None:
         """Adds one entry of `tool_calls` (`delta`), or a `function_call` (`old_form`). Returns the call to which
-        the entry belongs and the piece of its arguments; None if the entry is no object.
+        the entry belongs and the piece of its arguments; None if the entry is not an object.
         """
         if not isinstance(delta, dict):
             return None

@@ -16,8 +16,9 @@ _MAX_NAME_CHARS: Final = 200
 
 
 def models_in(body: bytes) -> tuple[AgentModel, ...] | None:
-    """Returns the models of a model list's JSON body, the first of them the default; None if the body is no such
-    list."""
+    """Returns the models in the JSON body of a list of models, the first of them as the default; None if the body
+    is not such a list.
+    """
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
@@ -56,8 +57,9 @@ def _window_of(model: dict[str, Any]) -> int | None:
 
 
 def models_of(wanted: Sequence[str], listed: Sequence[AgentModel]) -> tuple[AgentModel, ...]:
-    """Returns the models to serve, the first of them the default: those that the operator has named (`wanted`),
-    listed or not, and those in the list that match a pattern in `wanted`. If `wanted` is empty, all in the list.
+    """Returns the models to serve, the first of them as the default: those that the operator has named (`wanted`),
+    even if the upstream does not list them, and those in the list (`listed`) that match a pattern in `wanted`. If
+    `wanted` is empty, all in the list.
     """
     if not wanted:
         return tuple(listed)

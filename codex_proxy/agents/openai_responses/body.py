@@ -139,8 +139,8 @@ def _param_of(error: bytes) -> str:
 
 
 def input_items(history: Iterable[HistoryItem], refused: Collection[str] = ()) -> list[Any]:
-    """Returns the history as input items. A message without parts is left out. `refused` are the optional fields that
-    the upstream has refused; if `CUSTOM` is one of them, calls of custom tools become function calls.
+    """Returns the history as input items. A message without parts is left out. `refused` are the optional fields
+    that the upstream has refused; if it contains `CUSTOM`, calls of custom tools become function calls.
     """
     items: list[Any] = []
     for item in history:
