@@ -141,7 +141,7 @@ async def open_store(settings: Settings, clock: Clock) -> Store:
 
 
 async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecycle | None:
-    """Opens the store and locks it for this server. Returns None if the settings are for no store. Raises
+    """Opens the store and locks it for this server. Returns None if the settings switch the store off. Raises
     `StoreOpenError` if another server uses the store, or if it cannot be opened (see `open_store`).
     """
     if settings.store == "off":

@@ -45,8 +45,8 @@ class NotConfinedError(Exception):
 
 
 def confine(writable: list[str]) -> None:
-    """Limits this process, and all processes that it will start, to writing to the paths in `writable`; one that
-    does not exist is left out. Raises `NotConfinedError` if the kernel cannot do that.
+    """Limits this process, and all processes that it will start, to writing to the paths in `writable` and below
+    them. Paths that do not exist are ignored. Raises `NotConfinedError` if the kernel cannot limit the process.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(CREATE_RULESET, None, 0, VERSION_FLAG)

@@ -47,7 +47,8 @@ class ContextItem(msgspec.Struct, frozen=True):
 
 class Context(msgspec.Struct, frozen=True):
     """The items that the model gets in a turn. `earlier` are those of the conversation or of the previous
-    responses, oldest first; `fresh` are the request's own items, and `input` the same as they are stored.
+    responses, oldest first; `fresh` are the request's own items, and `input` are the same items in the form in
+    which they are stored.
     """
 
     earlier: tuple[ContextItem, ...] = ()

@@ -120,7 +120,7 @@ class RunScheduler:
 
     @property
     def running(self) -> int:
-        """The number of turns that run (of slots that are taken)."""
+        """The number of turns that have a slot."""
         return self._slots.running
 
     @property

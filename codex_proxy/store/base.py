@@ -339,8 +339,8 @@ class Responses(Protocol):
         appended; None: none. `webhooks` are added to the outbox. All of this is written together.
 
         Returns False, and changes nothing, if the response was deleted or its status is not in `only_from` (None:
-        any status). `only_from` prevents that a response that was cancelled is completed later. Raises `NotStored`
-        or `StoreConflict` as `add_response` does.
+        any status). With `only_from=UNFINISHED`, a response that was cancelled is not completed later. Raises
+        `NotStored` or `StoreConflict` as `add_response` does.
         """
         ...
 

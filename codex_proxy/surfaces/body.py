@@ -122,9 +122,9 @@ def by_kind(
     """Returns a pydantic discriminator that chooses the member of a union for a value, by a tag.
 
     For an object, the tag depends on the value of its `field`: `tags` maps strings to tags, `unknown` is the tag
-    for any other string (None: `other`), and `other` the tag if the field is missing or is no string. If `untyped`
-    is given, it returns the tag for an object without the field. `text` and `array` are the tags for a string and
-    for an array. A value whose tag is None is invalid.
+    for any other string (None: `other`), and `other` the tag if the field is missing or is not a string. If
+    `untyped` is given, it returns the tag for an object without the field. `text` and `array` are the tags for a
+    string and for an array. A value whose tag is None is invalid.
     """
 
     def tag(value: Any) -> str | None:

@@ -90,10 +90,10 @@ def _known_fields() -> frozenset[str]:
 
 
 def may_forward_whole(request: wire.ChatRequest, policy: ForwardPolicy, *, has_web_images: bool) -> bool:
-    """Whether the whole request is forwarded to the upstream. It is not if `policy` forbids it, or if its images or
-    instructions need this server. Otherwise it is if this server has no client tools and no answer format to
-    handle, or if the request asks for something that only a forwarded answer can contain. `has_web_images`: the
-    request has images by web address.
+    """Whether the whole request is forwarded to the upstream. It is not if `policy` forbids that, or forbids
+    images, web addresses of images (`has_web_images`: the request has some) or instructions that the request
+    contains. Otherwise it is if the request has neither tools nor an answer format other than text, or if it asks
+    for something that only a forwarded answer can contain.
     """
     if not policy.whole or (has_web_images and not policy.web_images):
         return False
