@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pydantic import AliasChoices, Field, PrivateAttr, SecretStr, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -69,7 +68,7 @@ class Settings(BaseSettings):
         default=11435,
         ge=0,
         le=65535,
-        description="port to listen on; 0 takes any free one",
+        description="port to listen on; 0: any free one",
     )
     api_key: SecretStr | None = Field(
         None, description="key that clients must send as a bearer token; its name is `default`"
@@ -89,31 +88,33 @@ class Settings(BaseSettings):
     key_body_bytes: int = Field(
         128 << 20,
         ge=0,
-        description="bytes of all bodies of one key's requests that are under way; 0 for any number",
+        description="most bytes that the bodies of one key's running requests may have together; 0: no limit",
     )
     total_body_bytes: int = Field(
-        512 << 20, ge=0, description="bytes of all bodies of requests that are under way; 0 for any number"
+        512 << 20,
+        ge=0,
+        description="most bytes of request bodies that all running requests may have together; 0: no limit",
     )
 
     # The agent.
     agent_plugin: str | None = Field(
         None,
-        description="an agent of a package of your own, as `module:SPEC` (docs/adding-an-agent.md)",
+        description="an agent from another Python package, as `module:SPEC` (docs/adding-an-agent.md)",
     )
     agents: dict[TableName, AgentTable] = Field(
-        {}, description="several agents in one server, each in a table of its own (docs/agents.md)"
+        {}, description="several agents in one server, each with a table of its own (docs/agents.md)"
     )
     upstreams: dict[TableName, UpstreamTable] = Field(
-        {}, description="model servers beside them, each in a table of its own (docs/upstreams.md)"
+        {}, description="model servers beside the agents, each with a table of its own (docs/upstreams.md)"
     )
     agent: str = Field(
         registry.DEFAULT,
-        description="which agent serves; auto takes that of the plugin, or else the Codex that is found",
+        description="the agent that serves; auto: the agent of the plugin, otherwise the Codex that is found",
         examples=[*registry.names()],
     )
     agent_command: str | None = Field(
         None,
-        description="program of the agent `acp` with its arguments, or another one for an agent that speaks ACP",
+        description="program and arguments of the agent `acp`, or of another ACP agent in place of its own",
     )
     agent_env: str = Field(
         "",
@@ -123,16 +124,22 @@ class Settings(BaseSettings):
         None, description="what the token counts of an agent that speaks ACP cover (docs/agents.md)"
     )
     agent_unconfined: bool = Field(
-        False, description="serve an agent that speaks ACP also where it asks nobody before it acts"
+        False, description="serve an agent that speaks ACP even if it does not ask before it acts"
     )
     agent_confinement: Literal["auto", "codex", "bubblewrap", "landlock", "none"] = Field(
         "auto",
-        description="what keeps an agent that speaks ACP from writing outside of its sandbox: with agent_unconfined "
-        "auto takes the first that works here; a name is that one, for every such agent (docs/agents.md)",
+        description=(
+            "how an agent that speaks ACP is kept from writing outside of its sandbox. auto: with "
+            "agent_unconfined, the first way that works on this machine; a name: this way, for every such "
+            "agent (docs/agents.md)"
+        ),
     )
     agent_state_folders: str = Field(
         "",
-        description="folders that a confined agent may write to beside its own and its workspace, separated by colons",
+        description=(
+            "folders that a confined agent may write to, beside its own and its workspace; separated by "
+            "colons"
+        ),
     )
     codex_bin: str | None = _named(
         "codex_bin", "CODEX_BIN", default=None, description="path of the Codex binary"
@@ -141,7 +148,7 @@ class Settings(BaseSettings):
         "codex_home",
         "CODEX_HOME",
         default_factory=_codex_home,
-        description="Codex's own home",
+        description="Codex's home folder",
     )
     codex_model: str | None = _named(
         "codex_model", "CODEX_MODEL", default=None, description="what the model name codex-5 means"
@@ -153,8 +160,10 @@ class Settings(BaseSettings):
         4,
         ge=1,
         le=64,
-        description="processes of Claude Code kept between turns (each 100 to 200 MB): one that waits, others with "
-        "conversations that may continue",
+        description=(
+            "processes of Claude Code kept between turns (each 100 to 200 MB): one for a new conversation, "
+            "others with conversations that may continue"
+        ),
     )
     codex_lite: bool | None = Field(None, description="force Codex's lite request form on or off")
     workdir: Path = Field(default_factory=Path.cwd, description="folder in which agent turns work")
@@ -163,10 +172,10 @@ class Settings(BaseSettings):
         "read-only", description="what the agent's own commands may do"
     )
     builtin_tools: Literal["auto", "always", "never"] = Field(
-        "auto", description="whether turns are agent turns: auto decides by the request"
+        "auto", description="whether turns are agent turns; auto: as the request asks"
     )
     fake_dialect: Literal["proto", "app-server", "acp"] = Field(
-        "proto", description="dialect of the fake agent"
+        "proto", description="protocol of the fake agent"
     )
     fake_markers: bool = Field(
         True,
@@ -177,14 +186,14 @@ class Settings(BaseSettings):
         4096, ge=0, description="files that each child may have open; 0 for as many as the server"
     )
     child_address_space: int = Field(
-        0, ge=0, description="bytes of address space that each child may reserve; 0 for any number"
+        0, ge=0, description="most bytes of address space of each process of an agent; 0: no limit"
     )
     child_processes: int = Field(
         0,
         ge=0,
         description="processes and threads of this user above which children start none; 0 for any number",
     )
-    state_dir: Path = Field(default_factory=default_state_dir, description="our own folder on disk")
+    state_dir: Path = Field(default_factory=default_state_dir, description="folder of this server's files")
 
     # The server behind an agent that has no processes.
     upstream_url: str | None = _named(
@@ -192,23 +201,23 @@ class Settings(BaseSettings):
         "PROXY_UPSTREAM_URL",
         "OPENAI_BASE_URL_INTERNAL",
         default=None,
-        description="address of the server of Chat Completions whose models are served (docs/upstreams.md)",
+        description="address of the model server, for an agent that uses one (docs/upstreams.md)",
     )
     upstream_key: SecretStr | None = Field(
-        None, description="key that it is sent; `client` passes each client's own key on"
+        None, description="API key that is sent to it; `client`: each client's own key"
     )
-    upstream_key_file: Path | None = Field(None, description="file that holds that key")
+    upstream_key_file: Path | None = Field(None, description="file with that key")
     upstream_ca_file: Path | None = Field(
         None,
-        description="certificates (PEM) that are trusted beside the system's when it is reached by https",
+        description="certificates (PEM) that are trusted in addition to the system's for its https address",
     )
     upstream_connect_timeout: float = Field(
-        5.0, gt=0, description="seconds until there is a connection to it"
+        5.0, gt=0, description="most seconds until the connection to it is open"
     )
     upstream_first_byte_timeout: float = Field(
         300.0,
         gt=0,
-        description="seconds until its answer begins: a local model may read a long prompt for minutes",
+        description="most seconds until its answer begins; a local model may read a long prompt for minutes",
     )
     upstream_idle_timeout: float = _named(
         "upstream_idle_timeout",
@@ -216,38 +225,39 @@ class Settings(BaseSettings):
         "STREAM_TIMEOUT",
         default=120.0,
         gt=0,
-        description="seconds that it may be silent in the middle of an answer",
+        description="most seconds without a byte in the middle of its answer",
     )
 
     upstream_retries: int = Field(
-        2, ge=0, le=10, description="further attempts while an answer has not begun and it fails or limits"
+        2,
+        ge=0,
+        le=10,
+        description="further attempts after a failure or a rate limit, while no answer has begun",
     )
     upstream_retry_wait: float = Field(
-        30.0, ge=0, description="seconds that it may ask to wait, for another attempt to be made"
+        30.0, ge=0, description="most seconds that it may ask to wait before a further attempt"
     )
     upstream_breaker_failures: int = Field(
-        5, ge=0, description="failures in a row after which it is not asked for 10 s; 0 for never"
+        5, ge=0, description="failures in a row after which no request is sent to it for 10 s; 0: never"
     )
 
     # Models.
     env: Literal["prod", "dev"] = Field("prod", description="dev lists codev-5*, prod codex-5*")
     model_aliases: str = Field(
         "",
-        description="further names: gpt-4o=codex-5,other=codex-5-high; `*` is any letters: claude-*=codex-5",
+        description="further names: gpt-4o=codex-5,other=codex-5-high; `*` is any characters: claude-*=codex-5",
     )
 
     # Answers.
-    max_chat_choices: int = Field(5, ge=1, le=128, description="largest n of a chat request")
+    max_chat_choices: int = Field(5, ge=1, le=128, description="largest `n` of a chat request")
     choices: Literal["broadcast", "sample"] = Field(
         "broadcast",
-        description="several choices of one request: one turn told several times, or several turns",
+        description="for `n` choices: one turn whose answer all have (broadcast), or one turn each (sample)",
     )
     structured_output: bool = Field(
         True, description="accept response_format json_object and json_schema in chat requests"
     )
-    image_fetch: str = Field(
-        "", description="hosts that https images may be fetched from, separated by commas; none by default"
-    )
+    image_fetch: str = Field("", description="hosts from which https images are fetched, separated by commas")
     chat_profile: Literal["openai", "codex-completions-api"] = Field(
         "openai", description="chunks of chat streams: OpenAI's, or those of codex-completions-api"
     )
@@ -260,45 +270,47 @@ class Settings(BaseSettings):
         description="where the model's reasoning is kept between two steps of a Messages client: in its own history "
         "(and here), only here, or nowhere",
     )
-    stream_metrics: bool = Field(False, description="measured times in the usage chunk of a chat stream")
+    stream_metrics: bool = Field(False, description="add measured times to the usage chunk of chat streams")
     enable_parallel_tool_calls: bool = Field(
         False,
-        description="let models call several tools at once: Codex's own switch, or the form of requests that has it",
+        description="allow models several tool calls at once, where the agent has a switch for it",
     )
-    show_activity: bool = Field(True, description="tell of the agent's commands in reasoning_content")
+    show_activity: bool = Field(True, description="show the agent's commands in `reasoning_content`")
     web_search: bool = Field(
         True,
-        description="let a request (`web_search`, `web_search_options`) switch on the agent's own search",
+        description="allow requests (`web_search`, `web_search_options`) to switch on the agent's web search",
     )
-    sse_keepalive_ms: int = Field(15000, ge=0, description="comment in a silent stream; 0 for none")
+    sse_keepalive_ms: int = Field(
+        15000, ge=0, description="milliseconds of silence until a comment is sent in a stream; 0: never"
+    )
 
     # Limits and times.
-    sse_max_concurrency: int | None = Field(None, ge=1, description="streams at once; unset: any number")
-    rate_limit_rpm: int = Field(0, ge=0, description="requests a minute from one key; 0 for any number")
+    sse_max_concurrency: int | None = Field(None, ge=1, description="most open streams; unset: no limit")
+    rate_limit_rpm: int = Field(0, ge=0, description="most requests of one key in a minute; 0: no limit")
     key_concurrency: int = Field(
-        256, ge=0, description="requests at once from one key, whose bodies are all in RAM; 0 for any number"
+        256, ge=0, description="most requests of one key at once, whose bodies are all in memory; 0: no limit"
     )
     max_input_items: int = Field(
-        10_000, ge=1, description="messages or input items of one request, beside those that it goes on from"
+        10_000, ge=1, description="most messages or input items of a request, without its earlier context"
     )
     max_output_size: int = Field(
-        32 << 20, ge=1, description="letters that one turn may say; past that it ends as `length`"
+        32 << 20, ge=1, description="most characters that one turn may put out; then it ends with `length`"
     )
-    max_running_turns: int = Field(16, ge=1, description="turns at once")
-    max_queued_turns: int = Field(64, ge=0, description="turns of one key that wait for one of those")
-    queue_wait: float = Field(30.0, gt=0, description="seconds a turn may wait")
-    first_event_timeout: float = Field(60.0, gt=0, description="seconds to the first word")
-    idle_timeout: float = Field(300.0, gt=0, description="seconds between signs of life")
-    total_timeout: float = Field(3600.0, gt=0, description="seconds for a whole turn")
+    max_running_turns: int = Field(16, ge=1, description="most turns at the same time")
+    max_queued_turns: int = Field(64, ge=0, description="most turns of one key that wait for others to end")
+    queue_wait: float = Field(30.0, gt=0, description="most seconds that a turn waits for others to end")
+    first_event_timeout: float = Field(60.0, gt=0, description="seconds to the first visible output")
+    idle_timeout: float = Field(300.0, gt=0, description="most seconds without output of the agent")
+    total_timeout: float = Field(3600.0, gt=0, description="most seconds of a whole turn")
     app_server_processes: int = Field(2, ge=1, le=16, description="app-server processes per kind of turn")
-    app_server_max_age: float = Field(6 * 3600.0, gt=0, description="seconds until one is renewed")
-    app_server_max_turns: int = Field(2000, ge=1, description="turns until one is renewed")
+    app_server_max_age: float = Field(6 * 3600.0, gt=0, description="seconds until a process is replaced")
+    app_server_max_turns: int = Field(2000, ge=1, description="turns until a process is replaced")
     app_server_max_memory: int = Field(
-        1 << 30, ge=0, description="bytes in RAM at which one is renewed; 0 for any number"
+        1 << 30, ge=0, description="bytes of memory at which such a process is replaced; 0: at no size"
     )
-    kept_threads: int = Field(32, ge=0, description="threads kept between two requests; 0 for none")
-    kept_thread_seconds: float = Field(300.0, gt=0, description="how long a thread is kept")
-    drain_ms: int = Field(10000, ge=0, description="time for running turns when the server stops")
+    kept_threads: int = Field(32, ge=0, description="idle sessions kept between two requests; 0: none")
+    kept_thread_seconds: float = Field(300.0, gt=0, description="seconds that such a session is kept")
+    drain_ms: int = Field(10000, ge=0, description="milliseconds for running turns when the server stops")
 
     # Responses, conversations, and where they are kept.
     store: Literal["sqlite", "memory", "off"] = Field(
@@ -313,21 +325,23 @@ class Settings(BaseSettings):
         0.0, ge=0, description="seconds a conversation is kept after its last use; 0 for ever"
     )
     store_frames_max_age: float = Field(
-        86400.0, ge=0, description="seconds the stream of a background response can be read again"
+        86400.0, ge=0, description="seconds that the stream of a background response can be read again"
     )
-    store_max_responses: int = Field(100_000, ge=0, description="responses that are kept; 0 for any number")
-    store_max_bytes: int = Field(4 << 30, ge=0, description="size of the store; 0 for any size")
+    store_max_responses: int = Field(100_000, ge=0, description="most stored responses; 0: no limit")
+    store_max_bytes: int = Field(4 << 30, ge=0, description="most bytes of the store; 0: no limit")
     store_max_context_items: int = Field(
         20_000,
         ge=0,
-        description="items that a conversation, or a chain of responses, may hold; 0 for any number",
+        description="most items of a conversation, or of a chain of responses; 0: no limit",
     )
     store_max_context_bytes: int = Field(
         64 << 20,
         ge=0,
-        description="their bytes, which a turn that goes on from them has in memory; 0 for any size",
+        description="most bytes of these items, which a turn that continues from them has in memory; 0: no limit",
     )
-    store_prune_seconds: float = Field(600.0, gt=0, description="how often what is too old or too much goes")
+    store_prune_seconds: float = Field(
+        600.0, gt=0, description="seconds between two removals of what is too old or too much"
+    )
     tool_memory: Literal["disk", "ram", "off"] = Field(
         "disk", description="where the model's own items of a tool loop are remembered, for a day"
     )
@@ -336,8 +350,10 @@ class Settings(BaseSettings):
         "MAX_CONVERSATION_HISTORY",
         default=100,
         ge=1,
-        description="conversations (responses that continue each other) that are kept with PROXY_STORE=memory, and in a"
-        " file where this is set; tool steps that are remembered in RAM",
+        description=(
+            "conversations (chains of responses) that are stored with PROXY_STORE=memory, and in a file where "
+            "this is set; tool steps that are remembered in memory"
+        ),
     )
     responses_profile: Literal["openai", "open-responses-server"] = Field(
         "openai", description="events of `/responses`: OpenAI's, or those of open-responses-server"
@@ -347,13 +363,15 @@ class Settings(BaseSettings):
         "HEARTBEAT_INTERVAL",
         default=15.0,
         ge=0,
-        description="seconds until a comment in a silent stream of `/responses`; 0 for none",
+        description="seconds without data after which a comment is sent in a stream of `/responses`; 0: never",
     )
     background_recovery: Literal["fail", "rerun"] = Field(
-        "fail", description="background responses that a restart cut off: failed, or run again"
+        "fail", description="background responses that a restart interrupted: failed, or run again"
     )
-    webhook_urls: str = Field("", description="where ends of background responses are told, by commas")
-    webhook_secret: SecretStr | None = Field(None, description="what webhooks are signed with (`whsec_...`)")
+    webhook_urls: str = Field(
+        "", description="URLs to which webhooks are posted when background responses end, by commas"
+    )
+    webhook_secret: SecretStr | None = Field(None, description="secret that signs webhooks (`whsec_...`)")
 
     # MCP servers, whose tools this server runs.
     mcp_config: Path | None = _named(
@@ -361,7 +379,7 @@ class Settings(BaseSettings):
         "PROXY_MCP_CONFIG",
         "MCP_SERVERS_CONFIG_PATH",
         default=None,
-        description="JSON file of MCP servers (`mcpServers`) whose tools every request is offered",
+        description="JSON file of MCP servers (`mcpServers`) whose tools are offered to every request",
     )
     mcp_allowed_urls: str = Field(
         "",
@@ -372,43 +390,43 @@ class Settings(BaseSettings):
         ge=0,
         description="seconds a request waits for an MCP server that starts; then it goes without its tools",
     )
-    mcp_call_timeout: float = Field(60.0, gt=0, description="seconds that one call of an MCP tool may take")
+    mcp_call_timeout: float = Field(60.0, gt=0, description="most seconds of one call of an MCP tool")
     mcp_tool_refresh_interval: float = _named(
         "mcp_tool_refresh_interval",
         "MCP_TOOL_REFRESH_INTERVAL",
         default=10.0,
         gt=0,
-        description="seconds until the tools of an MCP server are listed again",
+        description="seconds after which the tools of an MCP server are listed again",
     )
     max_tool_call_iterations: int = _named(
         "max_tool_call_iterations",
         "MAX_TOOL_CALL_ITERATIONS",
         default=25,
         ge=1,
-        description="steps of the model in one request whose MCP calls are run",
+        description="most steps of the model in one request in which MCP tools are called",
     )
 
     # Instrumentation for tests.
-    test_endpoints: bool = Field(False, description="serve /__test/* and the X-Conc-* headers")
+    test_endpoints: bool = Field(False, description="serve `/__test/*` and send the `X-Conc-*` headers")
     stream_release_file: str | None = _named(
         "stream_release_file",
         "STREAM_RELEASE_FILE",
         default=None,
-        description="file that held turns of the fake agent wait for",
+        description="file that the held turns of the fake agent wait for",
     )
 
     # Metrics.
     metrics: bool = Field(False, description="serve `GET /metrics`, for Prometheus")
     metrics_key: SecretStr | None = Field(
-        None, description="key that a reader of the metrics must send; unset: only this machine reads them"
+        None, description="key that a reader of the metrics must send; unset: only this machine can read them"
     )
 
     # Logs.
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="what is logged")
-    log_format: Literal["console", "json"] = Field("console", description="how it is logged")
-    log_content: bool = Field(
-        False, description="log what clients and the agent say, prompts and answers: only to find a fault"
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least severe messages in the log"
     )
+    log_format: Literal["console", "json"] = Field("console", description="format of the log")
+    log_content: bool = Field(False, description="log prompts and answers too, to find a fault")
 
     _file: Path | None = PrivateAttr(default=None)
     _server: Settings | None = PrivateAttr(default=None)
@@ -543,47 +561,12 @@ def _check_names(file: Path) -> None:
             raise ValueError(f"{file}: there is no setting `{name}`; {advice}")
 
 
-Source = Literal["flag", "variable", "file", "default"]
-
-
-class SettingSource(NamedTuple):
-    """Where a setting's value comes from. `name` is the name of the environment variable or the path of the
-    settings file; it is empty for flags and defaults.
-    """
-
-    source: Source
-    name: str = ""
-
-
 def variables_of(name: str) -> tuple[str, ...]:
     """Returns the names of the environment variables from which the setting `name` is read."""
     alias = Settings.model_fields[name].validation_alias
     if isinstance(alias, AliasChoices):
         return tuple(str(choice) for choice in alias.choices if str(choice).isupper())
     return (f"PROXY_{name.upper()}",)
-
-
-def origins(flags: Mapping[str, Any], config_file: Path | None) -> dict[str, SettingSource]:
-    """Returns where the value of each setting comes from, by the name of the setting. `flags` and `config_file` are
-    the arguments with which `load` has succeeded; an unreadable or invalid file raises `OSError` or `ValueError`
-    here.
-    """
-    file = config_file or default_config_file()
-    in_file = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
-    given = {name.upper(): name for name, value in os.environ.items() if value}
-    found = {}
-    for name in Settings.model_fields:
-        variables = variables_of(name)
-        variable = next((given[each] for each in variables if each in given), None)
-        if flags.get(name) is not None:
-            found[name] = SettingSource("flag")
-        elif variable is not None:
-            found[name] = SettingSource("variable", variable)
-        elif any(key in in_file for key in (name, *variables)):
-            found[name] = SettingSource("file", str(file))
-        else:
-            found[name] = SettingSource("default")
-    return found
 
 
 def split_list(text: str, separator: str = ",") -> tuple[str, ...]:

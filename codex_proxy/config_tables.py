@@ -70,60 +70,75 @@ class UpstreamTable(BaseModel):
 
     preset: PresetName | None = Field(
         None,
-        description="what kind of server it is: gives the address, the variable of the key, what it cannot do",
+        description="the kind of server: gives its address, the variable of its key, and what it cannot do",
     )
-    url: str | None = Field(None, description="its address; `/v1` is meant where it has no path")
+    url: str | None = Field(None, description="its address; without a path, `/v1` is added")
     wire: Literal["chat", "responses"] = Field(
-        "chat", description="the API that it speaks: Chat Completions or Responses"
+        "chat", description="the API that it has: Chat Completions or Responses"
     )
-    key_env: str | None = Field(None, description="the variable that has the key that it is sent")
-    key_file: Path | None = Field(None, description="the file that holds that key")
-    headers: dict[HeaderName, SecretStr] = Field({}, description="further headers that it is sent")
+    key_env: str | None = Field(
+        None, description="the environment variable with the API key that is sent to it"
+    )
+    key_file: Path | None = Field(None, description="the file with that key")
+    headers: dict[HeaderName, SecretStr] = Field({}, description="further headers that are sent to it")
     models: tuple[str, ...] = Field(
-        (), description="its models: names, and patterns with `*`; without any those that it lists"
+        (), description="its models: names, and patterns with `*`; if none are given, those that it lists"
     )
-    aliases: dict[str, str] = Field({}, description="further names of its models")
+    aliases: dict[str, str] = Field({}, description="further names for its models")
     default_model: str | None = Field(
-        None, description="the model that its own name means; unset: the first that it lists"
+        None, description="the model that the table's own name stands for; unset: the first that it lists"
     )
     cannot: tuple[Capability, ...] = Field(
-        (), description="capabilities (docs/agents.md) that it lacks, beside those of the preset"
+        (), description="capabilities (docs/agents.md) that it lacks, in addition to those of the preset"
     )
     context_window: int | None = Field(
-        None, ge=1, description="tokens that its models take, where its list does not say it"
+        None, ge=1, description="tokens in its models' context, if its list does not say"
     )
     reasoning_back: Literal["none", "reasoning_content", "reasoning"] | None = Field(
         None,
-        description="field in which its models get their reasoning back with their calls, until the user speaks again",
+        description=(
+            "the field in which its models get back the reasoning of their calls, until the next message of "
+            "the user"
+        ),
     )
     forward_headers: tuple[ForwardedName, ...] = Field(
-        (), description="headers of clients that it is sent, such as `x-request-id`; never keys or cookies"
+        (),
+        description="headers of clients that are sent on to it, such as `x-request-id`; never keys or cookies",
     )
-    ca_file: Path | None = Field(None, description="certificates (PEM) that are trusted beside the system's")
-    connect_timeout: float | None = Field(None, gt=0, description="seconds until there is a connection")
-    first_byte_timeout: float | None = Field(None, gt=0, description="seconds until its answer begins")
+    ca_file: Path | None = Field(
+        None, description="certificates (PEM) that are trusted in addition to the system's"
+    )
+    connect_timeout: float | None = Field(None, gt=0, description="most seconds until the connection is open")
+    first_byte_timeout: float | None = Field(None, gt=0, description="most seconds until its answer begins")
     idle_timeout: float | None = Field(
-        None, gt=0, description="seconds that it may be silent in the middle of an answer"
+        None, gt=0, description="most seconds without a byte in the middle of its answer"
     )
-    total_timeout: float | None = Field(None, gt=0, description="seconds for a whole turn")
+    total_timeout: float | None = Field(None, gt=0, description="most seconds of a whole turn")
     retries: int = Field(
-        2, ge=0, le=10, description="further attempts while an answer has not begun and it fails or limits"
+        2,
+        ge=0,
+        le=10,
+        description="further attempts after a failure or a rate limit, while its answer has not begun",
     )
     retry_wait: float = Field(
         30.0,
         ge=0,
-        description="seconds that a 429 or 503 may ask to wait, for another attempt to be made here",
+        description="most seconds that a 429 or 503 may ask to wait before another attempt here",
     )
     fallback: tuple[str, ...] = Field(
         (),
-        description="upstreams that are asked instead while an answer has not begun: `NAME`, or `NAME/MODEL`",
+        description="upstreams that are asked instead while no answer has begun: `NAME`, or `NAME/MODEL`",
     )
-    concurrency: int = Field(0, ge=0, description="turns at once; 0 for any number")
-    health_interval: float = Field(30.0, gt=0, description="seconds between two looks at its list of models")
+    concurrency: int = Field(0, ge=0, description="most turns at the same time; 0: no limit")
+    health_interval: float = Field(
+        30.0, gt=0, description="seconds between two requests for its list of models"
+    )
     breaker_failures: int = Field(
-        5, ge=0, description="failures in a row after which it is not asked for a while; 0 for never"
+        5,
+        ge=0,
+        description="failures in a row after which no request is sent to it for `breaker_seconds`; 0: never",
     )
-    breaker_seconds: float = Field(10.0, gt=0, description="that while, in seconds; then one turn tries it")
+    breaker_seconds: float = Field(10.0, gt=0, description="seconds until a single turn tries it again")
 
 
 class AgentTable(BaseModel):
@@ -133,7 +148,9 @@ class AgentTable(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    agent: str | None = Field(None, description="the agent, as for `--agent`; unset: the one called NAME")
+    agent: str | None = Field(
+        None, description="the agent, as for `--agent`; unset: the agent with the name of the table"
+    )
 
     @property
     def own_settings(self) -> dict[str, Any]:

@@ -71,14 +71,20 @@ class ServerState(Collector):
     def collect(self) -> Iterable[Metric]:
         """Yields all gauges, and the counter of agent processes that ended unexpectedly."""
         runs, agent = self._runs, self._runs.agent
-        yield _gauge("active_streams", "Streams that are open.", self._slots.active)
-        limit = "Streams that may be open at once; 0 is any number."
+        yield _gauge("active_streams", "Open streams.", self._slots.active)
+        limit = "Most streams that may be open at once; 0: no limit."
         yield _gauge("stream_limit", limit, self._stream_limit or 0)
-        yield _gauge("turns_running", "Turns that run.", runs.running)
-        yield _gauge("turns_queued", "Turns that wait for a place.", runs.queued)
-        yield _gauge("agent_ready", "1 where a turn would work, as far as is known.", agent.trouble() is None)
+        yield _gauge("turns_running", "Running turns.", runs.running)
+        yield _gauge("turns_queued", "Turns that wait for a slot.", runs.queued)
+        yield _gauge(
+            "agent_ready",
+            "1 if the agent can serve turns, as far as is known, else 0.",
+            agent.trouble() is None,
+        )
         info = GaugeMetricFamily(
-            "codex_proxy_info", "What serves.", labels=("version", "agent", "agent_version")
+            "codex_proxy_info",
+            "The versions of the server and of its agents.",
+            labels=("version", "agent", "agent_version"),
         )
         for each in each_of(agent):
             info.add_metric((__version__, each.name, each.version), 1)
@@ -92,15 +98,17 @@ class ServerState(Collector):
     def _members(self, agent: Agent) -> Iterator[Metric]:
         ready = GaugeMetricFamily(
             "codex_proxy_agents_ready",
-            "1 where a turn of this agent would work, as far as is known.",
+            "1 if this agent can serve turns, as far as is known, else 0.",
             labels=("agent",),
         )
         breaker = GaugeMetricFamily(
-            "codex_proxy_upstream_breaker", "1 for the state of its breaker.", labels=("agent", "state")
+            "codex_proxy_upstream_breaker",
+            "1 for the current state of the circuit breaker of an upstream, 0 for the others.",
+            labels=("agent", "state"),
         )
         attempts = CounterMetricFamily(
             "codex_proxy_upstream_attempts",
-            "Requests of turns to an upstream, by what became of them before anything of an answer was told.",
+            "Attempts at an upstream, by their outcome before any part of an answer was sent to the client.",
             labels=("agent", "outcome"),
         )
         if not agent.members and not isinstance(agent, UpstreamState):
@@ -117,11 +125,11 @@ class ServerState(Collector):
 
     def _children(self) -> Iterator[Metric]:
         counts = self._runs.agent.processes()
-        family = GaugeMetricFamily("codex_proxy_children", "Processes of the agent.", labels=("state",))
+        family = GaugeMetricFamily("codex_proxy_children", "Processes of the agents.", labels=("state",))
         family.add_metric(("idle",), counts.idle)
         family.add_metric(("busy",), counts.busy)
         yield family
-        ended = "Processes of the agent that ended without being asked to."
+        ended = "Processes of the agents that ended unexpectedly."
         yield CounterMetricFamily("codex_proxy_child_restarts", ended, value=counts.restarts)
 
 
@@ -138,38 +146,40 @@ class Metrics:
         self.loop_delay = LoopDelay(self._registry)
         self._requests = Counter(
             "codex_proxy_requests",
-            "Requests that are over, by what became of them.",
+            "Completed requests, by status and error.",
             ("route", "method", "status", "error"),
             registry=self._registry,
         )
-        self._seconds = self._histogram("request_seconds", "From a request to the end of its answer.")
-        self._first = self._histogram("first_token_seconds", "From a request to the first thing to show.")
+        self._seconds = self._histogram("request_seconds", "Seconds from a request to the end of its answer.")
+        self._first = self._histogram(
+            "first_token_seconds", "Seconds from a request to the first visible output."
+        )
         self._deltas = Counter(
             "codex_proxy_deltas",
-            "Pieces of answers that agents sent to requests.",
+            "Deltas (pieces of answers) that agents sent.",
             ("route",),
             registry=self._registry,
         )
         self._choices = Histogram(
             "codex_proxy_choice_count",
-            "Choices that chat answers were asked to have.",
+            "Choices (`n`) that chat requests asked for.",
             buckets=CHOICES,
             registry=self._registry,
         )
         self._finish_reasons = Counter(
             "codex_proxy_finish_reasons",
-            "Answers that ended, by each reason that a choice of theirs ended for.",
+            "Ended answers, by each finish reason of their choices.",
             ("route", "reason"),
             registry=self._registry,
         )
         self._agents = Counter(
             "codex_proxy_agent_requests",
-            "Requests that are over, by the agent of their model, where there are several.",
+            "Completed requests, by agent, if there are several agents.",
             ("agent", "error"),
             registry=self._registry,
         )
         self._tokens = Counter(
-            "codex_proxy_tokens", "Tokens that turns took.", ("kind", "model"), registry=self._registry
+            "codex_proxy_tokens", "Tokens that turns used.", ("kind", "model"), registry=self._registry
         )
 
     def _histogram(self, name: str, about: str) -> Histogram:
@@ -251,13 +261,13 @@ class LoopDelay:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._delays = Histogram(
             "codex_proxy_event_loop_delay_seconds",
-            "By how much the event loop was late, looked at 20 times a second.",
+            "Seconds by which the event loop was late, measured 20 times a second.",
             buckets=BUCKETS,
             registry=registry,
         )
         self._longest = Gauge(
             "codex_proxy_event_loop_delay_max_seconds",
-            "The most that the event loop has been late since the start.",
+            "Most seconds by which the event loop was late since the start.",
             registry=registry,
         )
         self._max = 0.0

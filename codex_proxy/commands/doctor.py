@@ -10,7 +10,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr, ValidationError
@@ -19,7 +19,7 @@ from codex_proxy.app import StartError, is_loopback
 from codex_proxy.app import check as check_settings
 from codex_proxy.commands.checks import agent_checks, folder_checks, mcp_checks, port_check
 from codex_proxy.commands.checkup import Check, Checkup, Fact, Setting
-from codex_proxy.config import Settings, default_config_file, load, origins, split_list
+from codex_proxy.config import Settings, default_config_file, load, split_list, variables_of
 from codex_proxy.config_tables import text_of
 
 MAX_SECONDS = 90.0
@@ -33,7 +33,7 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
     """
     try:
         settings = load(dict(flags), config_file)
-        chosen = settings_of(settings, flags, config_file)
+        chosen = settings_of(settings, flags, config_file, environ)
     except (ValueError, OSError) as error:
         failed = Check(
             name="settings",
@@ -100,11 +100,48 @@ def settings_check(settings: Settings, config_file: Path | None) -> Check:
     return Check(name="settings", status="ok", message=f"They are valid ({where}).", facts=facts)
 
 
+Source = Literal["flag", "variable", "file", "default"]
+
+
+class SettingSource(NamedTuple):
+    """Where a setting's value comes from. `name` is the name of the environment variable or the path of the
+    settings file; it is empty for flags and defaults.
+    """
+
+    source: Source
+    name: str = ""
+
+
+def setting_sources(
+    flags: Mapping[str, Any], config_file: Path | None, environ: Mapping[str, str]
+) -> dict[str, SettingSource]:
+    """Returns where the value of each setting comes from, by the name of the setting. `flags` and `config_file` are
+    the arguments with which `load` has succeeded; an unreadable or invalid file raises `OSError` or `ValueError`
+    here.
+    """
+    file = config_file or default_config_file()
+    in_file = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
+    given = {name.upper(): name for name, value in environ.items() if value}
+    found = {}
+    for name in Settings.model_fields:
+        variables = variables_of(name)
+        variable = next((given[each] for each in variables if each in given), None)
+        if flags.get(name) is not None:
+            found[name] = SettingSource("flag")
+        elif variable is not None:
+            found[name] = SettingSource("variable", variable)
+        elif any(key in in_file for key in (name, *variables)):
+            found[name] = SettingSource("file", str(file))
+        else:
+            found[name] = SettingSource("default")
+    return found
+
+
 def settings_of(
-    settings: Settings, flags: Mapping[str, Any], config_file: Path | None
+    settings: Settings, flags: Mapping[str, Any], config_file: Path | None, environ: Mapping[str, str]
 ) -> tuple[Setting, ...]:
     """Returns every setting with its effective value, and the flag, variable or file that the value comes from."""
-    found = origins(flags, config_file)
+    found = setting_sources(flags, config_file, environ)
     return tuple(
         Setting(
             name=name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import socket
 from pathlib import Path
@@ -14,8 +15,8 @@ import pytest
 from codex_proxy.agents.codex import checks as codex_checks
 from codex_proxy.agents.codex.program import NEWEST_TESTED, Version
 from codex_proxy.commands import doctor as doctor_module
-from codex_proxy.commands.doctor import examine
-from codex_proxy.config import Settings, SettingSource, load, origins, variables_of
+from codex_proxy.commands.doctor import SettingSource, examine, setting_sources
+from codex_proxy.config import Settings, load, variables_of
 from tests.codex_schemas import NEWEST, ONE_CALL_AT_A_TIME, TOO_OLD
 from tests.commands.codexes import Done, codex, command, environment
 from tests.http.serving import fake_proxy
@@ -360,7 +361,7 @@ def test_a_variable_that_is_told_is_the_one_that_counts(
         for each in variables_of(field):
             monkeypatch.delenv(each, raising=False)
     default = getattr(load({}, None), name)
-    assert origins({}, None)[name] == SettingSource("default")
+    assert setting_sources({}, None, os.environ)[name] == SettingSource("default")
     for text in TRIED:
         monkeypatch.setenv(variable, text)
         try:
@@ -371,7 +372,7 @@ def test_a_variable_that_is_told_is_the_one_that_counts(
             break
     else:
         pytest.fail(f"{variable} changes nothing")
-    assert origins({}, None)[name] == SettingSource("variable", variable)
+    assert setting_sources({}, None, os.environ)[name] == SettingSource("variable", variable)
 
 
 @pytest.mark.real
