@@ -1,8 +1,9 @@
-"""Matches an agent's requests for the outputs of the client's tools with the outputs. Without IO.
+"""Matches the outputs of the client's tools with an agent's requests for them. Without IO.
 
-A call is known from the model's stream; the agent requests its output by a message of its own, before or after the
-step has ended, and some only after an earlier one was answered. So the output may arrive before or after the request
-for it. A request is answered as soon as there is an output, without a time limit.
+A dialect knows a call from the model's stream; the agent requests the call's output by a separate message, before
+or after the model's answer has ended, and some agents request an output only after an earlier one was given. So the
+output may come before or after the request for it. A request is answered as soon as there is an output, without a
+time limit.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ R = TypeVar("R")
 
 
 class PendingCalls(Generic[R]):
-    """The calls of the client's tools that have no output yet, by call id. `R` is what the dialect needs to know
-    of a request to answer it: its ids.
+    """The calls of the client's tools in one turn that have no output yet, by call id. `R` is the type of the ids
+    that the answer to a request needs.
     """
 
     def __init__(self, answer: Callable[[R, ToolReply], bytes]) -> None:
-        """`answer` returns the line that answers a request with an output."""
+        """`answer` returns the line that answers an agent's request, given its ids and the output."""
         self.waiting: set[str] = set()
         """The ids of calls whose outputs the client has not given yet."""
         self._answer = answer
@@ -34,7 +35,9 @@ class PendingCalls(Generic[R]):
 
     @property
     def can_resume(self) -> bool:
-        """Whether the agent's turn continues once the client gives the outputs."""
+        """Whether the agent's turn continues once the client has given the outputs. It does not if there are no
+        such calls, or the agent has answered one of them itself.
+        """
         return bool(self.waiting) and not self._bypassed
 
     def has_call(self, call_id: str) -> bool:
@@ -42,12 +45,12 @@ class PendingCalls(Generic[R]):
         return call_id in self.waiting or call_id in self._replies
 
     def add_calls(self, call_ids: Iterable[str]) -> None:
-        """Adds calls whose outputs the client was asked for."""
+        """Adds the ids of calls for whose outputs the client was asked."""
         self.waiting.update(call_ids)
 
     def add_request(self, call_id: str, request: R) -> bytes:
-        """Handles the agent's request for an output. Returns the line that answers it; empty if there is no output
-        yet.
+        """Handles the agent's request for the output of the call `call_id`; `request` has the request's ids.
+        Returns the line that answers it; empty if there is no output yet.
         """
         reply = self._replies.pop(call_id, None)
         if reply is not None:
@@ -56,8 +59,8 @@ class PendingCalls(Generic[R]):
         return b""
 
     def add_reply(self, call_id: str, reply: ToolReply) -> bytes:
-        """Handles the output of a call. Returns the lines that answer the agent's requests for it; empty if there
-        are none yet, or the call does not wait.
+        """Handles the output of the call `call_id`. Returns the lines that answer the agent's requests for it;
+        empty if there are none yet, or the call does not wait for an output.
         """
         if call_id not in self.waiting:
             return b""
@@ -69,14 +72,17 @@ class PendingCalls(Generic[R]):
         return b"".join(self._answer(request, reply) for request in requests)
 
     def agent_answered(self, call_id: str) -> None:
-        """Records that the agent itself has given the model an output of this call."""
+        """Records that the agent itself has given the model an output of this call, so that the client's output is
+        not used. If the call was waiting, the turn can no longer continue with outputs of the client
+        (`can_resume`).
+        """
         self._requests.pop(call_id, None)
         self._replies.pop(call_id, None)
         self._bypassed |= call_id in self.waiting
         self.waiting.discard(call_id)
 
     def clear(self) -> None:
-        """Drops all calls: the turn is over."""
+        """Drops all calls and requests. Called when the turn has ended."""
         self.waiting.clear()
         self._requests.clear()
         self._replies.clear()

@@ -500,8 +500,8 @@ class ClaudeCodeTurn:
 
 
 def _output_answer(request: tuple[str, int | str | None], reply: ToolReply) -> bytes:
-    """Returns the line that answers a request for the output of a call. `request` has the ids of the control request
-    and of the JSON-RPC request in it.
+    """Returns the line that gives the program the output of a call, which it has requested. `request` has the ids
+    of the control request and of the JSON-RPC request in it.
     """
     result = {"content": output_content(reply.parts)}
     return rpc_answer(*request, result if reply.success else result | {"isError": True})
