@@ -68,8 +68,8 @@ def exec_argv(
 
 
 def _config_overrides(turn: Turn) -> list[tuple[str, str]]:
-    """Returns the turn's settings (effort and so on) as config.toml keys and TOML values. They override the user's
-    own.
+    """Returns the turn's effort, summary, verbosity, service tier, web search and permission profile, if set, as
+    config.toml keys and TOML values. They override the user's own.
     """
     values = {
         "model_reasoning_effort": turn.effort,

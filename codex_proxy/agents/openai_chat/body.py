@@ -62,8 +62,8 @@ def request_body(turn: Turn, model: str, messages: Sequence[Any], refused: Colle
 
 
 def _answer_fields(turn: Turn, refused: Collection[str]) -> dict[str, Any]:
-    """Returns the fields that control the answer, such as its format, length and sampling. Those that the upstream
-    has refused (`refused`) are left out or renamed.
+    """Returns the request fields that control the answer: effort, verbosity, service tier, stop sequences, length
+    and format. Those that the upstream has refused (`refused`) are left out or renamed.
     """
     fields: dict[str, Any] = {
         "reasoning_effort": turn.effort,

@@ -54,8 +54,9 @@ class OpenAIChat(UpstreamTurn[Answer]):
     """
 
     def __init__(self, model: str, context: UpstreamContext, *, reasoning_back: str = "") -> None:
-        """`model`: the upstream's name for the model. `reasoning_back`: the field of an assistant message in
-        which the model's reasoning is sent back with its calls; empty if it is not sent back.
+        """`model`: the upstream's name for the model. `context`: what all turns of this upstream share.
+        `reasoning_back`: the field of an assistant message in which the model's reasoning is sent back with its
+        calls; empty if it is not sent back.
         """
         super().__init__(model, context)
         self._reasoning_back = reasoning_back

@@ -43,7 +43,9 @@ class Forwarding:
     """
 
     def __init__(self, request: ForwardedRequest, model: str, context: UpstreamContext) -> None:
-        """`request` is the client's request; `model` is the upstream's name for its model."""
+        """`request` is the client's request; `model` is the upstream's name for its model. `context`: what all
+        turns of this upstream share.
+        """
         self._request = request
         self._model = model
         self._errors = context.errors

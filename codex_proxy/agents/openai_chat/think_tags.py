@@ -58,7 +58,9 @@ class ThinkTags:
         return Split(reasoning, self._all_plain() if self._held else "")
 
     def close(self) -> Split:
-        """Ends the text. Returns the last characters, if they were held back because they might have begun a tag."""
+        """Ends the text. Returns the characters that were held back because they might have begun a tag, as
+        reasoning or text.
+        """
         held, self._held = self._held, ""
         if self._inside:
             return Split(held)

@@ -34,7 +34,9 @@ A = TypeVar("A")
 
 
 class UpstreamContext(msgspec.Struct, frozen=True):
-    """What all turns of one upstream share."""
+    """What all turns of one upstream share: how they read errors, which optional fields they leave out, new ids and
+    the time.
+    """
 
     errors: ErrorReader
     """Converts the upstream's errors to failures."""
@@ -53,7 +55,7 @@ class UpstreamTurn(ABC, Generic[A]):
     """
 
     def __init__(self, model: str, context: UpstreamContext) -> None:
-        """`model`: the upstream's name for the model."""
+        """`model`: the upstream's name for the model. `context`: what all turns of this upstream share."""
         self._model = model
         self._errors = context.errors
         self._refused = context.refused

@@ -55,7 +55,7 @@ class OpenAIResponses(UpstreamTurn[Answer]):
     """
 
     def __init__(self, model: str, context: UpstreamContext) -> None:
-        """`model`: the upstream's name for the model."""
+        """`model`: the upstream's name for the model. `context`: what all turns of this upstream share."""
         super().__init__(model, context)
         self._said: list[Any] = []
         """The items of this turn: those of the model, and the outputs of its calls."""
