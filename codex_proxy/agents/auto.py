@@ -1,7 +1,7 @@
 """The agent `auto`: finds the installed Codex, and chooses the agent for a protocol that this release supports.
 
-`codex app-server` is preferred to `codex proto`. If this server can use neither with the release, it uses `codex
-exec`, and warns the operator, because that agent has fewer capabilities.
+`codex app-server` is preferred to `codex proto`. If this server can use neither with the release, it uses
+`codex exec`, and warns the operator, because that agent has fewer capabilities.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ written.
 
 The catalog is patched because its entries put a client's tools behind a JavaScript tool (`code_mode_only`), add
 tools of the agent, cut tool outputs, and let Codex summarise a long history without informing the client. No
-command-line switch turns these off; only a model's own entry does. A process gets the file with `-c
-model_catalog_json` at its start, because release 0.163 ignores the setting in `thread/start`.
+command-line switch turns these off; only a model's own entry does. A process gets the file with
+`-c model_catalog_json` at its start, because release 0.163 ignores the setting in `thread/start`.
 
 Raises `CatalogError` (a `ValueError`) that names the entry and the field. It is also raised if a field that the
 patch changes is missing, because the field may have been renamed, and the patch would then have no effect. Fields
@@ -116,9 +116,9 @@ def plain_catalog(
 
     `extra_slugs` are names of models that Codex does not know, of a provider in the user's config.toml. Each gets
     an entry, because Codex would otherwise use fallback values and print a warning. `lite` is the value of
-    `use_responses_lite` for every model. True: the tools are sent as an input item, with `parallel_tool_calls:
-    false`; False: they are sent in the usual `tools` array; None: the value in the catalog is kept, and is False
-    for `extra_slugs`, because a user's provider is expected to support the public API.
+    `use_responses_lite` for every model. True: the tools are sent as an input item, with
+    `parallel_tool_calls: false`; False: they are sent in the usual `tools` array; None: the value in the catalog is
+    kept, and is False for `extra_slugs`, because a user's provider is expected to support the public API.
     """
     entries = _entries(bundled)
     known = {entry["slug"] for entry in entries}
