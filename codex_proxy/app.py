@@ -19,7 +19,7 @@ from codex_proxy.admission.admit import Admission
 from codex_proxy.admission.clients import Client, Clients
 from codex_proxy.admission.images import ImageFetcher
 from codex_proxy.admission.workspace import workspace_of
-from codex_proxy.agents.agent import SEPARATOR, Agent, each_of
+from codex_proxy.agents.agent import Agent, all_agents
 from codex_proxy.agents.named import NamedAgent, make_agent, named_agents
 from codex_proxy.agents.registry import agent_able_to
 from codex_proxy.agents.spec import AgentContext
@@ -27,6 +27,7 @@ from codex_proxy.config import Settings, default_state_dir, split_list
 from codex_proxy.core.ids import Clock
 from codex_proxy.core.keys import NO_KEY_OWNER, KeysError
 from codex_proxy.core.safety import Protected
+from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.files import private
 from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLIENTS, CLOCK, IDS, RESPONSES, RUNS, USAGE
 from codex_proxy.http.body import BODY_BUDGET, PDF_READER, ByteBudget
@@ -49,7 +50,7 @@ from codex_proxy.http.middleware.content_log import log_contents
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, RateLimits, RequestLimits, RunningRequests
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS, WrongKeys
 from codex_proxy.http.server import Runner, application
-from codex_proxy.http.server_info import ENVIRONMENT, MADE_UP, STARTED
+from codex_proxy.http.server_info import ENVIRONMENT, FAKE_AGENTS, STARTED
 from codex_proxy.http.stream_slots import STREAM_SLOTS, TEST_ENDPOINTS, StreamSlots, TestEndpoints
 from codex_proxy.http.webhook_sender import WebhookSender
 from codex_proxy.keys_file import Keyring
@@ -164,7 +165,7 @@ class Server:
             raise StartError(str(error)) from error
         self.runs.memory = step_memory_of(self.settings, self.clock, self.store_lifecycle)
         await self.agent.start()
-        for agent in each_of(self.agent):
+        for agent in all_agents(self.agent):
             if agent.warning:
                 log.warning("agent_limited", agent=agent.name, reason=agent.warning)
         # A handler must end when its client leaves, or nobody tells the agent.
@@ -206,7 +207,7 @@ class Server:
         app = application(body_limit=settings.body_limit)
         app[RUNS], app[CLOCK], app[IDS] = self.runs, clock, RandomIds()
         app[CATALOG] = catalog_of(settings, self.agent, self.named)
-        app[MADE_UP] = frozenset(name for name, each in self.named.items() if each.spec.made_up)
+        app[FAKE_AGENTS] = frozenset(name for name, each in self.named.items() if each.spec.is_fake)
         app[CLIENTS] = self.clients = Clients(
             keyring_of(settings, clock), everybody_of(settings, app[CATALOG])
         )
@@ -252,7 +253,7 @@ class Server:
 
     def _named_for(self, model: str) -> NamedAgent:
         """Returns the agent for a model's name `NAME/MODEL`; the default agent if no agent is called NAME."""
-        found = self.named.get(model.partition(SEPARATOR)[0])
+        found = self.named.get(model.partition(MODEL_SEPARATOR)[0])
         return next(iter(self.named.values())) if found is None else found
 
     def _owners(self) -> int:
@@ -386,7 +387,7 @@ def deadlines_of(named: NamedAgent) -> Deadlines:
 
     def seconds(name: str) -> float:
         is_default = name not in settings.model_fields_set
-        bounded = named.spec.bounds_silence and is_default
+        bounded = named.spec.has_own_timeouts and is_default
         return settings.total_timeout if bounded else getattr(settings, name)
 
     return Deadlines(
@@ -403,7 +404,7 @@ def catalog_of(settings: Settings, agent: Agent, named: Mapping[str, NamedAgent]
     for name, each in named.items():
         if each.upstream is not None:
             aliases += [
-                (alias, f"{name}{SEPARATOR}{model}") for alias, model in each.upstream.aliases.items()
+                (alias, f"{name}{MODEL_SEPARATOR}{model}") for alias, model in each.upstream.aliases.items()
             ]
     alone = not agent.members
     return ModelCatalog(
@@ -414,7 +415,7 @@ def catalog_of(settings: Settings, agent: Agent, named: Mapping[str, NamedAgent]
         defaults={name: each.default_model for name, each in named.items() if each.default_model},
         plain=[name for name, each in named.items() if each.spec.plain_only],
         other_tiers=("flex",) if "service_tier" in agent.capabilities else (),
-        advice=" The fake agent takes any name with FAKE_CODEX_MODELS=any." if first.spec.made_up else "",
+        advice=" The fake agent takes any name with FAKE_CODEX_MODELS=any." if first.spec.is_fake else "",
     )
 
 

@@ -21,16 +21,16 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from codex_proxy import __version__
-from codex_proxy.agents.agent import Agent, UpstreamState, each_of
+from codex_proxy.agents.agent import Agent, UpstreamState, all_agents
 from codex_proxy.agents.breaker import STATES
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Fault
+from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.http.metrics import RequestRecord
 from codex_proxy.http.stream_slots import StreamSlots
 from codex_proxy.runs.scheduler import RunScheduler
 from codex_proxy.surfaces.messages.render import STOP_REASONS
 from codex_proxy.surfaces.models import (
-    SEPARATOR,
     ModelCatalog,
     default_model_of,
     list_body,
@@ -86,7 +86,7 @@ class ServerState(Collector):
             "The versions of the server and of its agents.",
             labels=("version", "agent", "agent_version"),
         )
-        for each in each_of(agent):
+        for each in all_agents(agent):
             info.add_metric((__version__, each.name, each.version), 1)
         yield info
         yield from self._members(agent)
@@ -113,7 +113,7 @@ class ServerState(Collector):
         )
         if not agent.members and not isinstance(agent, UpstreamState):
             return
-        for each in each_of(agent):
+        for each in all_agents(agent):
             name = each.name
             ready.add_metric((name,), each.trouble() is None)
             if isinstance(each, UpstreamState) and each.breaker_state is not None:
@@ -233,9 +233,9 @@ def known_models(catalog: ModelCatalog) -> Callable[[str], str]:
             full = resolve(name, catalog).agent_model
         except Fault:  # the agent has lost the model meanwhile
             return OTHER
-        if full.endswith(SEPARATOR):
+        if full.endswith(MODEL_SEPARATOR):
             full = default_model_of(catalog, full[:-1])
-        return listed.get(full.lower()) or f"{full.partition(SEPARATOR)[0]}{SEPARATOR}{OTHER}"
+        return listed.get(full.lower()) or f"{full.partition(MODEL_SEPARATOR)[0]}{MODEL_SEPARATOR}{OTHER}"
 
     return label
 

@@ -30,6 +30,9 @@ RETIRED = {
     "strays": "orphans, descendants",
     "ProtoChildren": "ChildSpec",
     "ToldLimits": "NewestLimits",
+    "RefusedHereError": "UpstreamNotAskedError",
+    "bounds_silence": "has_own_timeouts",
+    "Reopens": "ReopeningDialect",
     # runs and tools
     "RunManager": "RunScheduler",
     "RunOwner": "RunHost",

@@ -25,7 +25,7 @@ from codex_proxy.admission.server_tools import (
     with_server_tools,
 )
 from codex_proxy.admission.workspace import in_workspace
-from codex_proxy.agents.agent import Agent, serving
+from codex_proxy.agents.agent import Agent, agent_for
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import HistoryMessage, ImagePart
 from codex_proxy.core.turn import Turn
@@ -134,7 +134,7 @@ class Admission:
         if turn.tools or turn.output_schema is not None:
             await check_schemas(self._checks, turn, answer=fields.output_schema, tool=fields.tool_schema)
         turn = in_workspace(turn, workdir_field, client.workspace)
-        if self._images is not None or "forwarding" not in serving(self._agent, turn.model).capabilities:
+        if self._images is not None or "forwarding" not in agent_for(self._agent, turn.model).capabilities:
             turn = await inline_images(turn, self._images, image_fields or {}, fields.input)
         if runs > 1:
             _check_sampling(turn)
@@ -156,7 +156,7 @@ class Admission:
         found = await self._tools.offer(
             request,
             client.name,
-            operators=takes_operators_tools(turn, client, serving(self._agent, turn.model)),
+            operators=takes_operators_tools(turn, client, agent_for(self._agent, turn.model)),
         )
         choice = choice_with(turn.tool_choice, request.choices, found.tools)
         turn = with_server_tools(turn, found, steps=self._tools.steps, calls=request.max_calls)
@@ -174,7 +174,7 @@ class Admission:
         if self._tools is None:
             raise bad_request(NO_MCP, f"{offers[0].param}.server_url", "invalid_mcp_server")
         self._tools.check(offers)
-        agent = serving(self._agent, turn.model)
+        agent = agent_for(self._agent, turn.model)
         if "tool_replies" not in agent.capabilities:
             raise self._cannot(agent, "tool_replies", "work with MCP servers of a request", offers[0].param)
         if not client.mcp:
@@ -185,7 +185,7 @@ class Admission:
         turn if the agent can call a client's tools only in agent turns. Returns the turn unchanged if the client
         may have no agent turns.
         """
-        able = serving(self._agent, turn.model).capabilities
+        able = agent_for(self._agent, turn.model).capabilities
         if turn.mode == "agent" or not turn.tools or "plain_model" in able or "client_tools" not in able:
             return turn
         if client.chat.builtin_tools == "never":
@@ -193,7 +193,7 @@ class Admission:
         return msgspec.structs.replace(turn, mode="agent", sandbox="read-only")
 
     def _check_capabilities(self, turn: Turn, fields: FieldNames) -> None:
-        agent = serving(self._agent, turn.model)
+        agent = agent_for(self._agent, turn.model)
         able = agent.capabilities
         if turn.tools and "client_tools" not in able:
             raise self._cannot(agent, "client_tools", "do tools of the client", "tools")

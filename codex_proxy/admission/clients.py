@@ -15,10 +15,10 @@ from codex_proxy.admission.workspace import Workspace, narrowed_to
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.keys import NO_KEY_OWNER, Key, KeySet
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.core.turn import SANDBOXES, Turn
+from codex_proxy.core.turn import MODEL_SEPARATOR, SANDBOXES, Turn
 from codex_proxy.surfaces.chat.parse import ChatSettings
 from codex_proxy.surfaces.messages.parse import MessagesSettings
-from codex_proxy.surfaces.models import SEPARATOR, ModelCatalog, resolve
+from codex_proxy.surfaces.models import ModelCatalog, resolve
 from codex_proxy.surfaces.responses.parse import ResponsesSettings
 
 
@@ -82,7 +82,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
 
     def _may_use_agent(self, model: str) -> bool:
         """Whether the client may use the agent that serves this model."""
-        return self.catalog.only is None or model.partition(SEPARATOR)[0] in self.catalog.members
+        return self.catalog.only is None or model.partition(MODEL_SEPARATOR)[0] in self.catalog.members
 
 
 def mcp_not_allowed(param: str) -> Fault:

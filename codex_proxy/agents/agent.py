@@ -5,7 +5,7 @@ faults.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -14,10 +14,7 @@ from codex_proxy.agents.base import Capability
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure
-from codex_proxy.core.turn import Turn
-
-SEPARATOR: Final = "/"
-"""Separates the agent's name from the model's in `NAME/MODEL`, if the server has several agents."""
+from codex_proxy.core.turn import MODEL_SEPARATOR, Turn
 
 
 class ProcessCounts(msgspec.Struct, frozen=True):
@@ -66,7 +63,7 @@ class Agent(Protocol):
     @property
     def members(self) -> Mapping[str, Agent]:
         """The agents that this object combines, by name, the default one first; empty if it is a single agent. The
-        other properties are those of all members together; `serving` returns the member that serves a model.
+        other properties are those of all members together; `agent_for` returns the member that serves a model.
         """
         ...
 
@@ -145,16 +142,16 @@ class UpstreamState(Protocol):
         ...
 
 
-def serving(agent: Agent, model: str) -> Agent:
+def agent_for(agent: Agent, model: str) -> Agent:
     """Returns the agent that serves a model: `agent` itself if it is a single one, else the member whose name comes
     before the `/` in the model's name, or the first member if no member has that name.
     """
     if not agent.members:
         return agent
-    found = agent.members.get(model.partition(SEPARATOR)[0])
+    found = agent.members.get(model.partition(MODEL_SEPARATOR)[0])
     return found if found is not None else next(iter(agent.members.values()))
 
 
-def each_of(agent: Agent) -> tuple[Agent, ...]:
+def all_agents(agent: Agent) -> tuple[Agent, ...]:
     """Returns the members of an agent that combines several, or `(agent,)` for a single agent."""
     return tuple(agent.members.values()) or (agent,)

@@ -84,21 +84,21 @@ class AttemptPlan:
         """Whether there is no further upstream after the current one."""
         return not self._others
 
-    def after(self, failure: Failure, *, refused_here: bool = False) -> NextAttempt | None:
-        """Returns the next attempt, given the `failure` of the current one; None if there is none. `refused_here`:
+    def after(self, failure: Failure, *, not_asked: bool = False) -> NextAttempt | None:
+        """Returns the next attempt, given the `failure` of the current one; None if there is none. `not_asked`:
         this server made no attempt, for example because the upstream's circuit breaker is open, so the same
         upstream is not tried again.
         """
-        wait = None if refused_here else self._wait_here(failure)
+        wait = None if not_asked else self._wait_here(failure)
         if wait is not None:
             self._retried += 1
             self.attempts += 1
             return NextAttempt(self.target, wait)
-        if not self._others or not (refused_here or failure.kind in RETRIED_ELSEWHERE):
+        if not self._others or not (not_asked or failure.kind in RETRIED_ELSEWHERE):
             return None
         self.target = self._others.pop(0)
         self._retried = 0
-        self.attempts += not refused_here
+        self.attempts += not not_asked
         return NextAttempt(self.target)
 
     def _wait_here(self, failure: Failure) -> float | None:

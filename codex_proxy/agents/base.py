@@ -111,7 +111,7 @@ class Dialect(Protocol[L_contra]):
         ...
 
 
-class Reopens(Protocol):
+class ReopeningDialect(Protocol):
     """The additional interface of a dialect whose agent stores its sessions, so that a closed session can be opened
     again.
     """

@@ -16,7 +16,7 @@ from codex_proxy.agents.agent import Agent, ProcessCounts
 from codex_proxy.agents.base import Capability, Dialect, Ended
 from codex_proxy.agents.session import (
     AgentSession,
-    Chunks,
+    ChunkFramer,
     LineFramer,
     LineTooLong,
     TransportReader,
@@ -34,7 +34,7 @@ class ChildTransport:
 
     exclusive = True
 
-    def __init__(self, framer: LineFramer | Chunks | None = None) -> None:
+    def __init__(self, framer: LineFramer | ChunkFramer | None = None) -> None:
         """`framer` cuts stdout into the pieces that the dialect reads; None for lines."""
         self._child: Child | None = None
         self._reader: TransportReader | None = None
@@ -154,7 +154,7 @@ class ChildPerTurnAgent:
         """Starts the child of a turn with this command, and returns the session on it. Raises `Fault` if the child
         cannot be started.
         """
-        transport = ChildTransport(LineFramer() if self._spec.reads == "lines" else Chunks())
+        transport = ChildTransport(LineFramer() if self._spec.reads == "lines" else ChunkFramer())
         self._transports.add(transport)
         try:
             await transport.start(command)

@@ -138,7 +138,7 @@ class FailoverSession(AgentSession):
             starts = [event for event in events if type(event) is TurnStarted]
             rest = [event for event in events if type(event) is not TurnStarted]
             member = self._attempt.member
-            served_by = ServedBy("" if member.is_alone else member.name, self._count())
+            served_by = ServedBy("" if member.is_only_agent else member.name, self._count())
             events = [*starts[:1], served_by, *rest]
         if self.listener is not None:
             self.listener.session_received(self, events, size)
@@ -192,7 +192,7 @@ def _marks_of(member: Member) -> OriginMarks | None:
     """Returns the marks with which encrypted content of this upstream is labelled, so that no other upstream gets
     it; None if the server has only this one.
     """
-    return None if member.is_alone else OriginMarks(member.name)
+    return None if member.is_only_agent else OriginMarks(member.name)
 
 
 class _AttemptReader:

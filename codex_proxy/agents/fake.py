@@ -151,6 +151,6 @@ SPEC = AgentSpec(
         "acp": ACP_CAPABILITIES,
     },
     settings=frozenset({"fake_dialect", "fake_markers"}),
-    made_up=True,
+    is_fake=True,
     confined=True,  # it runs nothing
 )

@@ -35,7 +35,7 @@ Outcome: TypeAlias = Literal["answered", "failed", "left"]
 that."""
 
 
-class RefusedHereError(Fault):
+class UpstreamNotAskedError(Fault):
     """This server refused an attempt without asking the upstream: its agent has not started, its breaker is open,
     or too many turns are running.
     """
@@ -81,15 +81,15 @@ class Member:
         *,
         capabilities: frozenset[Capability] = frozenset(),
         rules: UpstreamRules | None = None,
-        is_alone: bool = False,
+        is_only_agent: bool = False,
     ) -> None:
         """`make` returns the actual agent; it raises `Fault` if it cannot. `capabilities` are reported until the
         agent has been created. `rules` are the limits for an upstream; None if the agent is not an upstream.
-        `is_alone`: whether it is the only agent of its server, so that messages leave its name out.
+        `is_only_agent`: whether it is the only agent of its server, so that messages leave its name out.
         """
         self.name = name
-        self.is_alone = is_alone
-        self._title = "The model server" if is_alone else f"The model server '{name}'"
+        self.is_only_agent = is_only_agent
+        self._title = "The model server" if is_only_agent else f"The model server '{name}'"
         self.rules = rules
         self.breaker = Breaker(
             rules.breaker_failures if rules else 0, rules.breaker_seconds if rules else 0.0
@@ -203,12 +203,12 @@ class Member:
         without the prefix `NAME/`. If too many turns are running, waits for one to end if `may_wait`, for
         `queue_wait` seconds at most.
 
-        Raises `RefusedHereError` if the upstream is not contacted, for the reasons that this class lists, and any
+        Raises `UpstreamNotAskedError` if the upstream is not contacted, for the reasons that this class lists, and any
         `Fault` that the actual agent raises.
         """
         agent = await self._started()
         if not self.breaker.admits(self._clock.monotonic()):
-            raise RefusedHereError(self._left_alone())
+            raise UpstreamNotAskedError(self._left_alone())
         try:
             await self._take_slot(may_wait=may_wait)
             try:
@@ -250,7 +250,7 @@ class Member:
         if self._agent is not None:
             return self._agent
         why = "" if self._failure is None else f" {self._failure.message}"
-        raise RefusedHereError(
+        raise UpstreamNotAskedError(
             Failure(
                 kind=FaultKind.UNAVAILABLE,
                 message=f"The agent {self.name} is not there.{why}",
@@ -263,12 +263,12 @@ class Member:
         if self._slots is None or self.rules is None:
             return
         if not may_wait and self._slots.locked():
-            raise RefusedHereError(self._has_enough())
+            raise UpstreamNotAskedError(self._has_enough())
         try:
             async with asyncio.timeout(self.rules.queue_wait):
                 await self._slots.acquire()
         except TimeoutError:
-            raise RefusedHereError(self._has_enough()) from None
+            raise UpstreamNotAskedError(self._has_enough()) from None
 
     def _give_slot_back(self) -> None:
         if self._slots is not None:

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeGuard
 import msgspec
 import structlog
 
-from codex_proxy.agents.base import Dialect, Ended, Reopens, Reply, Step
+from codex_proxy.agents.base import Dialect, Ended, ReopeningDialect, Reply, Step
 from codex_proxy.agents.origin_marks import OriginMarks
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Failure, FaultKind
@@ -106,7 +106,7 @@ class SessionListener(Protocol):
         ...
 
 
-def _can_reopen(dialect: object) -> TypeGuard[Reopens]:
+def _can_reopen(dialect: object) -> TypeGuard[ReopeningDialect]:
     # Asked at every read of a pipe: isinstance takes 13 us for a protocol.
     return hasattr(dialect, "reopen")
 
@@ -370,7 +370,7 @@ class LineFramer:
             raise LineTooLong(self._max_line, _clean(lines[:whole]))
 
 
-class Chunks:
+class ChunkFramer:
     """Has the interface of a `LineFramer`, and returns the bytes as they arrive, for programs that print plain
     text.
     """

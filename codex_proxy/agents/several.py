@@ -16,17 +16,17 @@ import msgspec
 
 from codex_proxy import __version__
 from codex_proxy.agents.account_limits import NewestLimits
-from codex_proxy.agents.agent import SEPARATOR, Agent, ProcessCounts
+from codex_proxy.agents.agent import Agent, ProcessCounts
 from codex_proxy.agents.attempts import AttemptPlan, NextAttempt, UpstreamTarget
 from codex_proxy.agents.base import Capability
 from codex_proxy.agents.failover import FailoverSession, UpstreamAttempt
-from codex_proxy.agents.member import Member, RefusedHereError, UpstreamRules
+from codex_proxy.agents.member import Member, UpstreamNotAskedError, UpstreamRules
 from codex_proxy.agents.origin_marks import OriginMarks
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.ids import Clock
-from codex_proxy.core.turn import Turn
+from codex_proxy.core.turn import MODEL_SEPARATOR, Turn
 
 Listed = tuple[tuple[AgentModel, ...], ...]
 
@@ -63,7 +63,7 @@ class SeveralAgents:
         self._defaults = defaults or {}
         self._listed: Listed = ()
         self._models: tuple[AgentModel, ...] = ()
-        self._givers: WeakKeyDictionary[AgentSession, Member] = WeakKeyDictionary()
+        self._member_of_session: WeakKeyDictionary[AgentSession, Member] = WeakKeyDictionary()
         """The member that opened each session that is not a `FailoverSession`."""
 
     @property
@@ -101,7 +101,7 @@ class SeveralAgents:
         if member.rules is None:
             session = await member.open(_turn_for(turn, name, model))
             session.origin = OriginMarks(name)
-            self._givers[session] = member
+            self._member_of_session[session] = member
             return session
         targets = self._targets(name, model, turn)
         if turn.forwarded is not None:  # what others make of it could not be passed on as it is
@@ -148,7 +148,7 @@ class SeveralAgents:
         if isinstance(session, FailoverSession):
             await session.release_last(finished=finished)
             return
-        await self._givers.pop(session).release(session, finished=finished)
+        await self._member_of_session.pop(session).release(session, finished=finished)
 
     def models(self) -> tuple[AgentModel, ...]:
         """Returns the models of all members as `NAME/MODEL`. The same object as long as they are unchanged."""
@@ -169,7 +169,7 @@ class SeveralAgents:
         default = self._defaults.get(name)
         own = model.is_default if default is None else model.id == default
         return msgspec.structs.replace(
-            model, id=f"{name}{SEPARATOR}{model.id}", agent=name, is_default=is_default and own
+            model, id=f"{name}{MODEL_SEPARATOR}{model.id}", agent=name, is_default=is_default and own
         )
 
     async def ask_limits(self) -> None:
@@ -202,7 +202,7 @@ class SeveralAgents:
         """Splits `NAME/MODEL` into the member's name and its own name for the model, which is empty for its
         default. A name that begins with no member's belongs to the first member.
         """
-        name, _, own = model.partition(SEPARATOR)
+        name, _, own = model.partition(MODEL_SEPARATOR)
         if name not in self._members:
             name, own = next(iter(self._members)), model
         return name, own or self._defaults.get(name, "")
@@ -236,7 +236,9 @@ class OneUpstream(Member):
         async def made() -> Agent:
             return agent
 
-        super().__init__(agent.name, made, clock, capabilities=agent.capabilities, rules=rules, is_alone=True)
+        super().__init__(
+            agent.name, made, clock, capabilities=agent.capabilities, rules=rules, is_only_agent=True
+        )
         self._chance = chance
         self._sleep = sleep
 
@@ -296,8 +298,8 @@ async def _failover_session(
             try:
                 return await opened(following.target, plan.is_last and failure is None)
             except Fault as fault:
-                refused = isinstance(fault, RefusedHereError)
-                following = plan.after(fault.failure, refused_here=refused)
+                refused = isinstance(fault, UpstreamNotAskedError)
+                following = plan.after(fault.failure, not_asked=refused)
                 # What an upstream has said tells more than that this server did not ask another one.
                 if following is None and (failure is None or not refused):
                     raise

@@ -116,14 +116,14 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     family: str = ""
     """The common name of agents that have the same capabilities. They share a column in the tables of the
     documentation."""
-    made_up: bool = False
+    is_fake: bool = False
     """Whether the answers do not come from a model. If so, the server warns when it starts."""
     confined: bool = False
     """Whether the agent's commands run in the sandbox of the settings. If not, the server warns when it starts."""
     plain_only: bool = False
     """Whether the agent only serves a plain model. Such an agent has no folder, commands or sandbox, and requests
     cannot ask for agent mode."""
-    bounds_silence: bool = False
+    has_own_timeouts: bool = False
     """Whether the agent limits by itself how long a model may be silent. If so, the server's limits apply only if
     the operator has set them."""
     uses_codex: bool = False

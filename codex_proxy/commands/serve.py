@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from codex_proxy import __version__
-from codex_proxy.agents.agent import Agent, each_of
+from codex_proxy.agents.agent import Agent, all_agents
 from codex_proxy.agents.spec import AgentSpec, NoAgentError
 from codex_proxy.app import StartError, make_server, wait_for_signal
 from codex_proxy.config import Settings
@@ -121,7 +121,7 @@ def banner(server: Any) -> str:
     settings = server.settings
     key = " -H 'Authorization: Bearer KEY'" if settings.wants_key else ""
     lines = [f"codex-proxy {__version__} serves on {base}"]
-    for agent in each_of(server.agent):
+    for agent in all_agents(server.agent):
         named = server.named.get(agent.name) or next(iter(server.named.values()))
         lines += _agent_lines(agent, named.spec, settings)
     if settings.log_content:
@@ -130,13 +130,13 @@ def banner(server: Any) -> str:
             "  *** PROMPTS AND ANSWERS ARE LOGGED (--log-content): whoever reads the log reads them.   ***",
             "  *** Meant for finding a fault. Start without it, and remove the log, when that is done. ***",
         ]
-    made_up = [name for name, named in server.named.items() if named.spec.made_up]
-    if made_up and len(server.named) > 1:
+    fakes = [name for name, named in server.named.items() if named.spec.is_fake]
+    if fakes and len(server.named) > 1:
         lines += [
             "",
-            f"  *** The embedded FAKE agent serves as {', '.join(made_up)}: its answers are made up. ***",
+            f"  *** The embedded FAKE agent serves as {', '.join(fakes)}: its answers are made up. ***",
         ]
-    elif made_up:
+    elif fakes:
         lines += [
             "",
             "  *** This is the embedded FAKE agent: its answers are made up. ***",

@@ -21,6 +21,11 @@ SANDBOXES: Final[tuple[Sandbox, ...]] = get_args(Sandbox)
 """The sandboxes, from the narrowest to the widest."""
 
 
+MODEL_SEPARATOR: Final = "/"
+"""Separates the agent's name from the model's in `NAME/MODEL`, the full name of a model, if the server has several
+agents."""
+
+
 class NamedTools(msgspec.Struct, frozen=True):
     """A `tool_choice` that names the only tools that the model may call. `required`: the model must call one of
     them.

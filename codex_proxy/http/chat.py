@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 
 from codex_proxy.admission.admit import FieldNames
-from codex_proxy.agents.agent import serving
+from codex_proxy.agents.agent import agent_for
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import ADMISSION, CLOCK, IDS, RUNS, USAGE
 from codex_proxy.http.body import hints_of, parsed_from, read_body
@@ -116,7 +116,7 @@ def _forward_policy(request: web.Request, model: str) -> ForwardPolicy | None:
     capability `forwarding`.
     """
     admission = request.app[ADMISSION]
-    able = serving(request.app[RUNS].agent, model).capabilities
+    able = agent_for(request.app[RUNS].agent, model).capabilities
     if "forwarding" not in able:
         return None
     return ForwardPolicy(

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from codex_proxy.agents.agent import serving
+from codex_proxy.agents.agent import agent_for
 from codex_proxy.core.events import (
     VISIBLE,
     ArgumentsDelta,
@@ -150,7 +150,7 @@ def name_agent(request: web.Request, turn: Turn) -> None:
     """Adds `x-codex-agent`, the name of the agent that runs `turn`, to the headers of the reply. Called when the turn
     is admitted, so that the error of a turn that fails names its agent too.
     """
-    request[REPLY_HEADERS]["x-codex-agent"] = serving(request.app[RUNS].agent, turn.model).name
+    request[REPLY_HEADERS]["x-codex-agent"] = agent_for(request.app[RUNS].agent, turn.model).name
 
 
 class Source(Protocol):

@@ -9,11 +9,11 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from codex_proxy.agents.agent import SEPARATOR, Agent, serving
+from codex_proxy.agents.agent import Agent, agent_for
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryMessage
 from codex_proxy.core.shown_text import trace_of
-from codex_proxy.core.turn import Turn
+from codex_proxy.core.turn import MODEL_SEPARATOR, Turn
 from codex_proxy.http.endpoint import ENDPOINT, REQUEST_ID
 from codex_proxy.surfaces.errors import Surface, error_body, forbids_retry, retry_after, status_of
 
@@ -98,7 +98,7 @@ def agent_headers(
     `parallel` are None if the request does not use the feature. `continued`: the agent's session has already seen
     the earlier messages.
     """
-    agent = serving(agent, turn.model)
+    agent = agent_for(agent, turn.model)
     capabilities = agent.capabilities
     named = [name for name in ignored if not ("sampling" in capabilities and name in turn.sampling)]
     if search is not None and not (turn.web_search and "web_search" in capabilities):
@@ -131,7 +131,9 @@ def _own_models(agent: Agent) -> set[str]:
     """Returns the names with which requests can name the agent's models: each id, with and without the agent's name
     before it.
     """
-    return {name for model in agent.models() for name in (model.id, f"{agent.name}{SEPARATOR}{model.id}")}
+    return {
+        name for model in agent.models() for name in (model.id, f"{agent.name}{MODEL_SEPARATOR}{model.id}")
+    }
 
 
 def _uncertain(turn: Turn, capabilities: Collection[str]) -> list[str]:
@@ -171,4 +173,4 @@ def agent_note(agent: Agent, turn: Turn) -> dict[str, object]:
     """Returns the name of the turn's agent as the log field `agent`; an empty dict if the server has a single
     agent.
     """
-    return {"agent": serving(agent, turn.model).name} if agent.members else {}
+    return {"agent": agent_for(agent, turn.model).name} if agent.members else {}

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from codex_proxy import __version__
 from codex_proxy.admission.clients import Client, model_not_allowed
-from codex_proxy.agents.agent import Agent, UpstreamState, each_of
+from codex_proxy.agents.agent import Agent, UpstreamState, all_agents
 from codex_proxy.core.faults import STOPPING, Fault
 from codex_proxy.core.keys import digest_of
 from codex_proxy.http.app_keys import CLIENTS, RESPONSES, RUNS
@@ -32,7 +32,7 @@ ENVIRONMENT: Final = web.AppKey("environment", str)
 """`prod` or `dev`. It decides which built-in aliases of models are listed."""
 STARTED: Final = web.AppKey("started", int)
 """When the server started, in seconds since 1970. Used as the `created` of every model."""
-MADE_UP: Final = web.AppKey("made_up", frozenset[str])
+FAKE_AGENTS: Final = web.AppKey("fake_agents", frozenset[str])
 """The names of agents whose answers are not those of a model (the fake agent). The empty name means the only agent.
 """
 
@@ -122,9 +122,9 @@ async def healthz(request: web.Request) -> web.Response:
     """GET /healthz: returns the state of each agent, of the keys file and of the store. The status is 200 even if
     no turn would work; the body then has `degraded`.
     """
-    runs, made_up = request.app[RUNS], request.app[MADE_UP]
+    runs, fakes = request.app[RUNS], request.app[FAKE_AGENTS]
     in_detail = await _may_see_details(request)
-    found = {agent.name: _about(agent, request, in_detail=in_detail) for agent in each_of(runs.agent)}
+    found = {agent.name: _about(agent, request, in_detail=in_detail) for agent in all_agents(runs.agent)}
     about = next(iter(found.values()))
     troubles = [each["trouble"] for each in found.values() if "trouble" in each]
     body: dict[str, object] = {"status": "degraded" if troubles else "ok"}
@@ -133,9 +133,9 @@ async def healthz(request: web.Request) -> web.Response:
     else:
         about.pop("trouble", None)
         body["agent"] = about
-    warnings = [FAKE_WARNING] if made_up else []
+    warnings = [FAKE_WARNING] if fakes else []
     if in_detail:
-        warnings += [agent.warning for agent in each_of(runs.agent) if agent.warning]
+        warnings += [agent.warning for agent in all_agents(runs.agent) if agent.warning]
         body["version"] = __version__
         body["turns"] = {"running": runs.running, "queued": runs.queued}
     if warnings:
@@ -155,8 +155,8 @@ def _about(agent: Agent, request: web.Request, *, in_detail: bool) -> dict[str, 
     """Returns the health of one agent as JSON: its name and whether it works; with `in_detail`, also its version,
     and the message of its fault.
     """
-    made_up = request.app[MADE_UP]
-    about: dict[str, object] = {"name": agent.name, "fake": bool(made_up & {agent.name, ""})}
+    fakes = request.app[FAKE_AGENTS]
+    about: dict[str, object] = {"name": agent.name, "fake": bool(fakes & {agent.name, ""})}
     trouble = agent.trouble()
     if in_detail:
         if agent.version:  # a model server tells none
@@ -205,7 +205,7 @@ async def readyz(request: web.Request) -> web.Response:
         return json_response({"status": "unready", "reason": reason}, 503)
     if not await _can_store(request):
         return json_response({"status": "unready", "reason": STORE_TROUBLE}, 503)
-    without = [agent.name for agent in each_of(runs.agent) if agent.trouble() is not None]
+    without = [agent.name for agent in all_agents(runs.agent) if agent.trouble() is not None]
     return json_response({"status": "ok", "without": without} if without else {"status": "ok"})
 
 

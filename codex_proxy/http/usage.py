@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from codex_proxy.agents.agent import Agent, each_of
+from codex_proxy.agents.agent import Agent, all_agents
 from codex_proxy.http.app_keys import CLOCK, RUNS, USAGE
 from codex_proxy.http.middleware.request_context import CLIENT, OWNER
 from codex_proxy.http.replies import json_response
@@ -68,7 +68,7 @@ async def limits(request: web.Request) -> web.Response:
     """
     whole, now = request.app[RUNS].agent, request.app[CLOCK].epoch()
     allowed = request[CLIENT].catalog.members
-    agents = [agent for agent in each_of(whole) if not whole.members or agent.name in allowed]
+    agents = [agent for agent in all_agents(whole) if not whole.members or agent.name in allowed]
     await asyncio.gather(*(agent.ask_limits() for agent in agents if agent.limits.due(NEW_SECONDS)))
     told = [_limits_of(agent, now) for agent in agents]
     if not whole.members:

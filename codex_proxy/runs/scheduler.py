@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from codex_proxy.agents.agent import Agent, serving
+from codex_proxy.agents.agent import Agent, agent_for
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.account import with_context_length, with_reset
 from codex_proxy.core.events import Event
@@ -261,7 +261,7 @@ class RunScheduler:
 
     def agent_of(self, turn: Turn) -> Agent:
         """Returns the agent that takes the turn: of several, the one that has the model."""
-        return serving(self.agent, turn.model)
+        return agent_for(self.agent, turn.model)
 
     # --- what runs ask of their host ------------------------------------------------------------
 

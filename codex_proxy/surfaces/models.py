@@ -20,7 +20,7 @@ import msgspec
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.core.turn import Mode, Turn
+from codex_proxy.core.turn import MODEL_SEPARATOR, Mode, Turn
 
 DEFAULT_NAME: Final = "codex-5"
 """The name under which clients ask for the default model. Requests without a model mean it, too."""
@@ -34,8 +34,6 @@ _CLAUDE: Final = "claude-"
 _ANY: Final = "*"
 """Stands for any characters, or none, in an operator's alias."""
 _MAX_COMPARED: Final = 100
-SEPARATOR: Final = "/"
-"""Separates the agent's name from the model's in the full name of a model, where the server has several agents."""
 _ALIAS_DEPTH: Final = 8  # operator aliases may name one another; a circle ends here
 
 
@@ -151,7 +149,7 @@ class ModelCatalog:
         """
         if self._source is None:
             return ()
-        member = self.members.get(model.partition(SEPARATOR)[0])
+        member = self.members.get(model.partition(MODEL_SEPARATOR)[0])
         return tuple((self._source if member is None else member).off)
 
     def limited_to(self, agents: Collection[str]) -> ModelCatalog:
@@ -159,7 +157,7 @@ class ModelCatalog:
         if not self.members and self._source is not None and self._source.name in agents:
             return self
         first = next((name for name in self.members if name in agents), None)
-        keeps_default = first is not None and self.default_model.startswith(f"{first}{SEPARATOR}")
+        keeps_default = first is not None and self.default_model.startswith(f"{first}{MODEL_SEPARATOR}")
         return ModelCatalog(
             models=self._models,
             aliases=self.aliases,
@@ -211,7 +209,7 @@ class Names:
         self._agents = {name.lower(): default_model_of(catalog, name) for name in members}
         self._short: dict[str, list[str]] = {}
         for model in models if members else ():
-            self._short.setdefault(model.id.partition(SEPARATOR)[2].lower(), []).append(model.id)
+            self._short.setdefault(model.id.partition(MODEL_SEPARATOR)[2].lower(), []).append(model.id)
 
     def find(self, name: str, depth: int = 0) -> Resolved | None:
         """Returns what a name means: as it is written, else without its effort suffix; None if it is unknown.
@@ -243,7 +241,9 @@ class Names:
 
     def _target(self, target: str, depth: int) -> Resolved | None:
         found = self.find(target, depth + 1)
-        if found is None and (self._any_model or target.partition(SEPARATOR)[0].lower() in self._agents):
+        if found is None and (
+            self._any_model or target.partition(MODEL_SEPARATOR)[0].lower() in self._agents
+        ):
             return Resolved(target)
         return found
 
@@ -327,7 +327,7 @@ def default_model_of(catalog: ModelCatalog, agent: str) -> str:
     named = catalog.defaults.get(agent)
     if named is None:
         named = next((model.id for model in catalog.members[agent].models() if model.is_default), "")
-    return f"{agent}{SEPARATOR}{named}"
+    return f"{agent}{MODEL_SEPARATOR}{named}"
 
 
 def resolve(name: str, catalog: ModelCatalog) -> Resolved:
@@ -353,7 +353,7 @@ def resolve(name: str, catalog: ModelCatalog) -> Resolved:
             found = msgspec.structs.replace(found, mode=mode)
     if found is None:
         raise _not_found(name, names.similar_to(base) if catalog.members else (), catalog)
-    agent = found.agent_model.partition(SEPARATOR)[0] if catalog.members else ""
+    agent = found.agent_model.partition(MODEL_SEPARATOR)[0] if catalog.members else ""
     return msgspec.structs.replace(found, plain=True) if agent in catalog.plain else found
 
 
@@ -363,19 +363,19 @@ def _unlisted(name: str, catalog: ModelCatalog) -> Resolved | None:
     """
     if catalog.any_model:
         return Resolved(name)
-    agent, _, own = name.partition(SEPARATOR)
+    agent, _, own = name.partition(MODEL_SEPARATOR)
     member = catalog.members.get(agent.lower())
     if member is None or not own or not member.any_model:
         return None
-    return Resolved(f"{agent.lower()}{SEPARATOR}{own}")
+    return Resolved(f"{agent.lower()}{MODEL_SEPARATOR}{own}")
 
 
 def _not_found(name: str, like: Sequence[str], catalog: ModelCatalog) -> Fault:
     near = f" Is {' or '.join(repr(each) for each in like)} meant?" if like else ""
-    agent = name.partition(SEPARATOR)[0].lower() if SEPARATOR in name else ""
+    agent = name.partition(MODEL_SEPARATOR)[0].lower() if MODEL_SEPARATOR in name else ""
     open_ended = [each for each, member in catalog.members.items() if member.any_model]
     if open_ended and agent not in catalog.members:
-        forms = " or ".join(f"{each}{SEPARATOR}MODEL" for each in open_ended)
+        forms = " or ".join(f"{each}{MODEL_SEPARATOR}MODEL" for each in open_ended)
         near += f" For a model that is not listed write {forms}."
     return Fault(
         Failure(
@@ -449,7 +449,7 @@ def one_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
     if off:
         entry["off"] = list(off)
     if catalog.members:
-        entry["agent"] = resolved.agent_model.partition(SEPARATOR)[0]
+        entry["agent"] = resolved.agent_model.partition(MODEL_SEPARATOR)[0]
     model = next((model for model in catalog.models if model.id == resolved.agent_model), None)
     if model is None:
         return entry

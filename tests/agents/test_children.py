@@ -18,7 +18,7 @@ from codex_proxy.agents import session
 from codex_proxy.agents.base import Ended
 from codex_proxy.agents.child_per_turn import ChildTransport
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
-from codex_proxy.agents.session import Chunks, LineFramer
+from codex_proxy.agents.session import ChunkFramer, LineFramer
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.turn import Turn
@@ -197,7 +197,7 @@ async def test_a_child_that_reads_to_the_end_of_stdin_gets_that_end() -> None:
 
 
 async def test_a_childs_text_comes_as_it_is_where_it_is_not_read_by_lines() -> None:
-    transport, reader = ChildTransport(Chunks()), Reader()
+    transport, reader = ChildTransport(ChunkFramer()), Reader()
     await transport.start(shell("printf 'one\n\n'; printf two"))
     transport.attach(reader)
     await reader.end()

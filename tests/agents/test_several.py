@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.agent import Agent, each_of, serving
+from codex_proxy.agents.agent import Agent, agent_for, all_agents
 from codex_proxy.agents.attempts import FIRST_WAIT, MAX_WAIT, AttemptPlan, UpstreamTarget
 from codex_proxy.agents.base import NOTHING, Step
 from codex_proxy.agents.breaker import Breaker
-from codex_proxy.agents.member import AGAIN_SECONDS, Member, RefusedHereError, UpstreamRules
+from codex_proxy.agents.member import AGAIN_SECONDS, Member, UpstreamNotAskedError, UpstreamRules
 from codex_proxy.agents.origin_marks import OriginMarks
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.agents.several import SeveralAgents
@@ -131,11 +131,11 @@ async def test_a_turn_goes_to_the_agent_of_its_model_which_sees_its_own_name_of_
 
 async def test_the_agent_of_a_model_is_asked_what_it_can_do(scene: Scene) -> None:
     scene.b.capabilities = frozenset({"images"})
-    assert serving(scene.several, "b/x").capabilities == {"images"}
-    assert serving(scene.several, "a/x").capabilities == frozenset()
-    assert serving(scene.several, "").name == "a"
-    assert serving(scene.a, "b/x") is scene.a
-    assert [agent.name for agent in each_of(scene.several)] == ["a", "b"]
+    assert agent_for(scene.several, "b/x").capabilities == {"images"}
+    assert agent_for(scene.several, "a/x").capabilities == frozenset()
+    assert agent_for(scene.several, "").name == "a"
+    assert agent_for(scene.a, "b/x") is scene.a
+    assert [agent.name for agent in all_agents(scene.several)] == ["a", "b"]
 
 
 async def test_a_kept_session_goes_on_with_the_agents_own_name_of_the_model(scene: Scene) -> None:
@@ -214,10 +214,10 @@ async def test_an_agent_that_cannot_start_is_tried_again_by_a_turn_for_it_after_
     several = SeveralAgents({"well": well, "broken": broken}, lambda: 0.5)
     await several.start()
     assert several.trouble() is None
-    assert serving(several, "broken/x").capabilities == {"images"}
+    assert agent_for(several, "broken/x").capabilities == {"images"}
     for after, words in ((AGAIN_SECONDS - 1, "Sign in first."), (AGAIN_SECONDS, "cannot start (ValueError)")):
         clock.now += after
-        with pytest.raises(RefusedHereError, match="The agent broken is not there") as refusal:
+        with pytest.raises(UpstreamNotAskedError, match="The agent broken is not there") as refusal:
             await several.open(Turn(model="broken/x", history=()))
         assert words in refusal.value.failure.message
         assert (trouble := broken.trouble()) is not None
@@ -272,14 +272,14 @@ async def test_a_failing_upstream_is_left_alone_and_tried_again_by_the_clock() -
         await scene.begun(Turn(model="a/x", history=()))
         scene.a.transports[-1].say(TurnEnded(Stop.FAILED, "provider", DOWN))
         await eventually(lambda: scene.members["a"].attempts["failed"] == number)  # noqa: B023
-    with pytest.raises(RefusedHereError) as refusal:
+    with pytest.raises(UpstreamNotAskedError) as refusal:
         await scene.several.open(Turn(model="a/x", history=()))
     assert refusal.value.failure.retry_after == 10.0
     assert (trouble := scene.members["a"].trouble()) is not None
     assert trouble.kind is K.UNAVAILABLE
     scene.clock.now += 10.0
     await scene.begun(Turn(model="a/x", history=()))
-    with pytest.raises(RefusedHereError):
+    with pytest.raises(UpstreamNotAskedError):
         await scene.several.open(Turn(model="a/x", history=()))
     scene.a.transports[-1].say(TurnStarted(), ItemStarted(Message("m")), TextDelta("m", "Hi"))
     assert scene.members["a"].breaker_state == "closed"

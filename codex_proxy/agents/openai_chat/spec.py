@@ -219,5 +219,5 @@ SPEC = AgentSpec(
     confined=True,  # it runs nothing
     plain_only=True,
     settings=frozenset({"codex_model", *UPSTREAM_SETTINGS}),
-    bounds_silence=True,
+    has_own_timeouts=True,
 )

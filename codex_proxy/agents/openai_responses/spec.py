@@ -36,6 +36,6 @@ SPEC = AgentSpec(
     capabilities=RESPONSES.capabilities,
     confined=True,  # it runs nothing
     plain_only=True,
-    bounds_silence=True,
+    has_own_timeouts=True,
     settings=frozenset({"codex_model", *UPSTREAM_SETTINGS}),
 )
