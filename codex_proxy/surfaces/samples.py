@@ -2,7 +2,8 @@
 
 Input: batches of well-formed events, each with the number of its turn. Output: the events of one turn whose items
 name their choice, as an agent with several choices would report them. Usage is reported once, at the end: the
-prompt counts once, the answers are summed (docs/contract.md#whole-answers). The first failure ends all.
+prompt counts once, the answers are summed (docs/contract.md#whole-answers). The first turn that fails ends the
+combined turn.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _OF_AN_ITEM = (
 
 
 class Samples:
-    """Combines the events of several turns into those of one turn with a choice for each. `feed` takes each turn's
-    events in order; the turns may come in any order.
+    """Combines the events of `count` turns into those of one turn, in which each turn is a choice. Call `feed` with
+    the events of each turn in order; those of different turns may alternate.
     """
 
     def __init__(self, count: int) -> None:
@@ -51,8 +52,8 @@ class Samples:
         self._ends: dict[int, TurnEnded] = {}
 
     def feed(self, choice: int, events: Iterable[Event]) -> list[Event]:
-        """Returns the events of the combined turn for `events` of turn `choice`; none after the end of the combined
-        turn.
+        """Returns the events of the combined turn that follow from `events` of the turn with the number `choice`;
+        none after the combined turn has ended.
         """
         out: list[Event] = []
         for event in events:
@@ -71,7 +72,7 @@ class Samples:
         return out
 
     def _start(self, choice: int, event: ItemStarted, out: list[Event]) -> None:
-        """Begins an item. Items that belong to a further choice of their own turn are left out."""
+        """Begins an item. If the turn itself has several choices, only the items of its first one are used."""
         if event.item.choice in (None, 0):
             id = f"{choice}/{event.item.id}"
             self._open.add(id)

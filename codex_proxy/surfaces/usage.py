@@ -19,12 +19,12 @@ _TRIGGERS: Final = frozenset({"token_count", "task_complete", "provider"})
 
 
 def tokens_in(history: Iterable[HistoryItem]) -> int:
-    """Returns an estimate of the tokens of the history's text."""
+    """Returns an estimate of the tokens of the texts in the history. Images and raw items count nothing."""
     return sum(map(_tokens, history))
 
 
 def text_tokens(json: bytes) -> int:
-    """Returns an estimate of the tokens of messages in JSON, whose syntax counts as text."""
+    """Returns an estimate of the tokens of a JSON text, including its keys and punctuation."""
     return estimate_tokens(bytes(json).decode("utf-8", "replace"))
 
 
@@ -35,7 +35,7 @@ def _tokens(item: HistoryItem) -> int:
 
 
 def json_tokens(texts: Iterable[bytes]) -> int:
-    """Returns an estimate of the tokens of texts that are encoded as JSON strings."""
+    """Returns an estimate of the tokens of texts. Each is encoded as a JSON string."""
     return sum(estimate_tokens(msgspec.json.decode(text, type=str)) for text in texts)
 
 
@@ -57,29 +57,31 @@ class TurnTokens:
         return self.reported is None or self.cut or self.partial
 
     def add_total(self, event: UsageReported) -> None:
-        """Takes a reported total of the turn, which replaces an earlier one."""
+        """Records the agent's total of the turn so far, which replaces an earlier one."""
         self.reported = event.usage
         self.trigger = event.trigger
         self.partial = event.partial
         self._total_reported = True
 
     def add_call(self, event: StepCompleted) -> None:
-        """Takes the tokens of one call of the model. They are added up unless the agent reports totals."""
+        """Adds the tokens of one call of the model. Ignored if the agent also reports totals."""
         if event.usage is None or self._total_reported:
             return
         self.reported = event.usage if self.reported is None else self.reported + event.usage
         self.trigger = "token_count"
 
     def end(self, event: TurnEnded) -> None:
-        """Takes the end of the turn. If the agent has reported no tokens, they are estimated from now on."""
+        """Records the end of the turn: whether it cut off a call of the model, whose tokens are then estimated,
+        and, if the agent has reported no tokens, what ended the turn (`trigger`).
+        """
         self.cut = event.cut
         trigger = event.trigger
         if self.reported is None:
             self.trigger = trigger if trigger in _TRIGGERS else "provider"
 
     def tokens(self, *, prompt: Callable[[], int], answer: Callable[[], int]) -> Usage:
-        """Returns the reported tokens; if there are none, the estimates that `prompt` and `answer` compute, at
-        least 1 each.
+        """Returns the tokens that the agent reported. If it reported none, or not those of every call of the model,
+        returns the estimates of `prompt` and `answer` where they are higher, at least 1 each.
         """
         if self.reported is None:
             return Usage(input=max(1, prompt()), output=max(1, answer()))
@@ -91,8 +93,9 @@ class TurnTokens:
         return self.reported
 
     def spending(self, *, prompt: Callable[[], int], answer: Callable[[], int], failed: bool) -> Spending:
-        """Returns the tokens so far, reported or estimated; zero if nothing was reported and there is no answer
-        yet. `prompt` and `answer` estimate tokens; `failed`: the turn has failed.
+        """Returns the tokens of the turn so far for the usage report, reported or estimated; zero if nothing was
+        reported and there is no answer yet. `prompt` and `answer` return estimates of the tokens. `failed`: the
+        turn has failed, which the result repeats.
         """
         if self.reported is None and not answer():
             return Spending(failed=failed)

@@ -1,7 +1,7 @@
 """`GET /v1/usage` and `/v1/usage/limits`: the tokens of turns, and what the agent's account may still use.
 
-Input: the query's parameters in order, the time, and the sums of each bucket. Output: `UsageReport`, and the page as a
-dict. Raises `Fault` INVALID_REQUEST with `param`, also for an unknown parameter, because an answer without its
+Input: the query's parameters in order, the time, and the sums of each bucket. Output: `UsageReport`, and the page
+as a dict. Raises `Fault` INVALID_REQUEST with `param`, also for an unknown parameter, because an answer without its
 filter would be wrong. The shape of the usage is OpenAI's (`GET /v1/organization/usage/completions`); OpenAI's API
 has no limits, so their shape is our own.
 """
@@ -22,8 +22,8 @@ DAY: Final = 24 * HOUR
 
 
 class Width(NamedTuple):
-    """A possible width of the report's buckets: its seconds, and how many buckets a page has by default and at
-    most, as at OpenAI.
+    """A possible width of the report's buckets: its `seconds`, and how many buckets a page has by `default` and at
+    most (`most`), which are OpenAI's numbers.
     """
 
     seconds: int
@@ -40,7 +40,10 @@ _PAGE: Final = "page_"
 
 
 class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed query: the buckets of one page, and how the tokens in them are grouped."""
+    """A parsed query: which buckets the page has, and how the tokens in them are grouped. The page has `buckets`
+    buckets of `width` seconds each from the time `first`; the query asks for the time until `end`. Times are in
+    seconds since 1970.
+    """
 
     first: int
     """When the first bucket of the page begins, in seconds since 1970."""
@@ -54,12 +57,15 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def after(self) -> int:
-        """The time after the last bucket of the page, in seconds since 1970."""
+        """The end of the last bucket of the page, in seconds since 1970."""
         return self.first + self.buckets * self.width
 
 
 class UsageRow(NamedTuple):
-    """The sum of one bucket for one model. `model` is empty if all models are summed."""
+    """The usage of one model in one bucket; of all models if `model` is empty. `start` is when the bucket begins,
+    in seconds since 1970. `turns`, `failed` and `estimated` are numbers of turns: all, those that failed, and those
+    whose tokens are an estimate. The other fields are numbers of tokens.
+    """
 
     start: int
     model: str
@@ -73,8 +79,8 @@ class UsageRow(NamedTuple):
 
 
 def report_of(query: Iterable[tuple[str, str]], *, now: float) -> UsageReport:
-    """Parses a query. Without times it asks for the newest buckets up to `now`. Raises `Fault` INVALID_REQUEST for
-    an unknown or repeated parameter, and for an invalid value.
+    """Parses a query. Without times it asks for the newest buckets up to `now`, in seconds since 1970. Raises
+    `Fault` INVALID_REQUEST for an unknown or repeated parameter, and for an invalid value.
     """
     given = _parameters(query)
     width = _width(given)
@@ -104,9 +110,9 @@ def report_of(query: Iterable[tuple[str, str]], *, now: float) -> UsageReport:
 def page_of(
     report: UsageReport, rows: Sequence[UsageRow], *, key: str, durable: bool, since: int
 ) -> dict[str, Any]:
-    """Returns the JSON object of one page of the report. `rows` are its sums, and `key` is the name of the key whose
-    usage they are. `durable`: the usage is stored. If it is not, `since` is when counting began, in seconds since
-    1970.
+    """Returns the JSON object of one page of the report. `rows` is the usage in its buckets, and `key` the name of
+    the API key that it belongs to. `durable`: whether the usage is stored on disk. If not, `since` is when counting
+    began, in seconds since 1970.
     """
     by_start: dict[int, list[UsageRow]] = {}
     for row in rows:
@@ -212,8 +218,8 @@ def _invalid(name: str, expected: str) -> Fault:
 def limits_object(
     agent: str, known: Sequence[AccountLimits], *, reported_at: float, now: float, reason: str
 ) -> dict[str, Any]:
-    """Returns the object with the account's limits; if none are known, it has null and `reason`. `reported_at` is when
-    the agent reported them; it and `now` are in seconds since 1970.
+    """Returns the JSON object with the limits of the agent's account. If none are `known`, `limits` is null and
+    `reason` says why. `reported_at` is when the agent reported them; it and `now` are in seconds since 1970.
     """
     found = [_limit(each, reported_at, now) for each in known]
     return {

@@ -1,2 +1,3 @@
-"""The client's tools and output schemas: who answers a call, what the client does not see, and what the model sees
-again. No IO."""
+"""The client's tools and output schemas: decides who answers a call of the model, checks answers against schemas,
+and puts what a client does not send back (`replay`) into the history. No IO.
+"""

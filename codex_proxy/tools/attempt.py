@@ -1,7 +1,7 @@
-"""One attempt at a turn: what the agent is given, and the policies that its events pass.
+"""One attempt at a turn: what the agent is given, and the policies through which its events pass.
 
-A turn gets a second attempt where the model did not do what the client requires (a call, a text that matches a
-schema). The second attempt has a reminder, which is not kept in the history.
+A turn gets a second attempt if the model did not do what the client requires (a call, a text that matches a
+schema). The second attempt has a message to the model about that, which is not kept in the history.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from codex_proxy.tools.policy import PolicyResult, ToolOutput, ToolPolicy, with_
 class Attempt:
     """Passes the events of one attempt through the tool policy and then through the check of the answer.
 
-    Each method returns the events that may be passed on and what is to be done. No event is passed on while a check
-    of `PolicyResult.checks` is running; `with_verdicts` takes its result.
+    The methods return the events that may be passed on and what the caller has to do. No event is passed on while a
+    check in `PolicyResult.checks` is running; `with_verdicts` takes the results.
     """
 
     def __init__(
@@ -47,24 +47,27 @@ class Attempt:
 
     @property
     def decisive(self) -> frozenset[type[Event]] | None:
-        """The kinds of events that `feed` has to be given at once (`ToolPolicy.decisive`). None: all, always so if
-        the answer is checked, because the check needs all events.
+        """The types of events that `feed` has to be given at once (see `ToolPolicy.decisive`). None: all types,
+        which is always so if the answer is checked.
         """
         return self.policy.decisive if self.check is None else None
 
     def feed(self, events: Sequence[Event]) -> PolicyResult:
         """Passes events of the agent through the tool policy and the check of the answer. Returns the events that
-        may be passed on, and what else is to be done.
+        may be passed on, and what else the caller has to do.
         """
         return self._checked(self.policy.feed(events))
 
     def tool_finished(self, ask_id: str, output: ToolOutput) -> PolicyResult:
-        """Handles the output of a call that this server has run. Returns what is to be done next."""
+        """Handles the output of a call that this server has run. `ask_id` is the agent's id of the request for the
+        call. Returns the events that may be passed on, and what else the caller has to do.
+        """
         return self._checked(self.policy.tool_finished(ask_id, output))
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:
         """Takes the results of the schema checks that the last `PolicyResult` listed in `checks`, in that order.
-        Returns the events that depended on them."""
+        Returns the events that depended on them, and what else the caller has to do.
+        """
         if self.check is not None and self.check.checks:
             return self._with_check(PolicyResult(self.check.with_verdicts(verdicts), []))
         return self._checked(self.policy.with_verdicts(verdicts))
@@ -84,7 +87,9 @@ class Attempt:
         return self._with_check(result)
 
     def _with_check(self, result: PolicyResult) -> PolicyResult:
-        """Passes the events of a result through the check of the answer."""
+        """Returns the result with what the check of the answer requires: its checks to run, and whether the turn
+        needs a second attempt.
+        """
         assert self.check is not None
         result.checks = result.checks or self.check.checks
         result.again = result.again or self.check.wrong is not None
@@ -92,9 +97,9 @@ class Attempt:
 
 
 def first_attempt(turn: Turn, form: StrictForm | None, *, keeps_choice: bool = False) -> Attempt:
-    """Returns the first attempt at a turn. `form` is the strict form of its output schema; without one the schema
-    is put into a message to the model. `keeps_choice`: the agent enforces `tool_choice` itself, so the model gets
-    no message about it.
+    """Returns the first attempt at a turn. `form` is the strict form of the turn's output schema; if it is None,
+    the schema is put into a message to the model. `keeps_choice`: the agent enforces `tool_choice` itself, so the
+    model gets no message about it.
     """
     return _attempt(turn, form, again=False, wrong=None, keeps_choice=keeps_choice)
 

@@ -1,5 +1,6 @@
-"""Checks of schemas and of texts against schemas. They may take long, so they are only described here and run in a
-worker."""
+"""The values of schema checks: what is to be checked, and the result. Checks may take long, so that some of them
+run in a worker process (`workers/schema_checks.py`).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from codex_proxy.core.faults import Failure, FaultKind
 
 
 class TextCheck(msgspec.Struct, frozen=True):
-    """A text, and the JSON schema under which it must be valid."""
+    """A text, and the JSON schema (as JSON) under which it must be valid. `fitted`: the text follows the schema's
+    strict form, and its placeholders are removed before the check.
+    """
 
     schema: bytes
     text: str
@@ -18,7 +21,9 @@ class TextCheck(msgspec.Struct, frozen=True):
 
 
 class StrictForm(msgspec.Struct, frozen=True):
-    """A client's schema in a form that the provider accepts."""
+    """A client's JSON schema in a form that OpenAI's structured outputs accept. `to_undo`: answers under it have
+    placeholders for absent properties, which must be removed (see `strict_answers`).
+    """
 
     schema: bytes
     to_undo: bool = False
@@ -26,8 +31,9 @@ class StrictForm(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The result of a check. `wrong` is a sentence about what is invalid, None for a valid text; `unchecked` is the
-    reason for which the check could not be made, None if it was made.
+    """The result of a check. `wrong` says what is invalid, None for a valid text; `unchecked` is the reason if the
+    check could not be made, None if it was made. `rewritten` is the text without its placeholders, None if it had
+    none. `form` is the schema's strict form, if that was asked for and exists.
     """
 
     wrong: str | None = None
@@ -39,8 +45,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def not_checked(what: str, reason: str) -> Failure:
-    """Returns the failure of a turn whose text could not be checked. `what` names the owner of the schema and
-    begins a sentence. `reason` ends it.
+    """Returns the failure of a turn whose text could not be checked against a schema. `what` is the text, as the
+    beginning of a sentence (`The answer`); `reason` is why, as the end of one.
     """
     return Failure(
         kind=FaultKind.UPSTREAM_ERROR,

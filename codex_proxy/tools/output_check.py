@@ -2,10 +2,10 @@
 model.
 
 The agent's structured output takes only OpenAI's strict schemas. For other schemas and for `json_object` the model
-gets an instruction instead, and its answer is held until it is complete; one that does not match is thrown away and
-asked for once more. Answers under strict schemas are checked too, because not every provider enforces them. Where a
-schema was made strict by allowing null for absent properties, the nulls are removed from the answer before the
-check.
+gets an instruction instead, and its answer is held until it is complete; an answer that does not match is
+discarded, and the model is asked once more. Answers under strict schemas are checked too, because not every
+provider enforces them. If a schema was made strict by placeholders for absent properties, these are removed from
+the answer before the check.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ ANY_OBJECT: Final = b'{"type":"object"}'
 
 
 def with_schema_words(turn: Turn, schema: bytes, *, wrong: str | None = None) -> Turn:
-    """Returns the turn with an instruction to the model that contains the schema. `wrong` says what was wrong with
-    the first answer; None before there was one.
+    """Returns the turn with an instruction to the model that contains the schema, and without its output schema.
+    `wrong` says what was wrong with the first answer; None for the first attempt.
     """
     words = "Answer with exactly one JSON value and nothing else: no text around it, no code fence."
     if schema != ANY_OBJECT:
@@ -51,21 +51,21 @@ def with_schema_words(turn: Turn, schema: bytes, *, wrong: str | None = None) ->
 
 
 class _Text(msgspec.Struct, frozen=True):
-    """The text of one choice, and the messages that it comes from."""
+    """The text of one choice, and the ids of the messages that it comes from."""
 
     text: str
     ids: list[str]
 
 
 class OutputCheck:
-    """Checks the answer of one turn when it ends, and holds its events until then. `second_try`: this is the second
-    attempt.
+    """Checks the answer of one turn when it ends, and holds its events until then. `schema` is JSON. `second_try`:
+    this is the second attempt.
 
     `as_it_comes`: the provider has the schema, which is that of an object, and nearly always enforces it. An answer
-    that begins with `{` then passes while it is written; only the end of the turn waits for the check, and an
-    answer that fails it is not asked for again, because the client has seen it. An answer that begins otherwise is
-    held. `fitted`: the provider has a form of the schema in which null stands for absent properties. Events after
-    the end are dropped.
+    that begins with `{` then passes while it is written; only the end of the turn waits for the check, and if the
+    answer fails it, the model is not asked again, because the client has the answer already. An answer that begins
+    otherwise is held. `fitted`: the provider has the schema's strict form, whose answers have placeholders for
+    absent properties. Events after the end are dropped.
     """
 
     def __init__(
@@ -94,8 +94,9 @@ class OutputCheck:
         """What was wrong with the text, if the model must be asked for another one; else None."""
 
     def feed(self, events: Iterable[Event]) -> list[Event]:
-        """Returns the events that may pass. Once `wrong` is set, nothing of the answer has passed and the turn needs
-        another attempt."""
+        """Returns the events that may be passed on. Once `wrong` is set, no event of the answer has been passed on
+        and the turn needs another attempt.
+        """
         out: list[Event] = []
         for event in events:
             if self._over:
@@ -118,7 +119,9 @@ class OutputCheck:
         return out
 
     def _passes(self, event: Event) -> bool:
-        """Whether an event passes at once: raw items, and calls that this server has run."""
+        """Whether an event is passed on at once: a raw item, or an event of an item that this server made, such as
+        an MCP call.
+        """
         if type(event) is RawItem:
             return True
         if type(event) is ItemStarted and isinstance(event.item, SERVER_ITEMS):
@@ -127,21 +130,23 @@ class OutputCheck:
         return getattr(event, "id", None) in self._ours
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> list[Event]:
-        """Takes the results of `checks`, in their order. Returns the events that may pass now."""
+        """Takes the results of `checks`, in their order. Returns the events that may be passed on now."""
         end, self._end = self._end, None
         assert end is not None
         self.checks = []
         return self._judged(end, verdicts)
 
     def as_shown(self, said: tuple[HistoryMessage, ...]) -> tuple[HistoryMessage, ...]:
-        """Returns the model's messages (`said`) with the texts that the client got instead of the model's, where
-        these differ.
+        """Returns the model's messages (`said`). If the client got another text than the model wrote (without
+        placeholders), one message with that text is returned instead.
         """
         text = self._rewritten.get(assistant_text(said).strip())
         return said if text is None else (HistoryMessage("assistant", (TextPart(text),)),)
 
     def _ended(self, event: TurnEnded) -> list[Event]:
-        """Checks the answer at its end, unless it was cut off, filtered or refused, or ends with calls."""
+        """Handles the end of the turn: checks the answer, unless it was cut off, filtered or refused, or ends with
+        calls. Returns the events that may be passed on; none if a check has to be run first.
+        """
         if event.stop == Stop.FAILED:
             return [event]
         from codex_proxy.tools.schemas import (  # bring the validator, which most do without
@@ -180,8 +185,9 @@ class OutputCheck:
         return [TurnEnded(Stop.FAILED, event.trigger, failure)]
 
     def _held_rewritten(self) -> list[Event]:
-        """Returns the held events with rewritten texts: the last message of each choice has the whole text in one
-        delta."""
+        """Returns the held events with the texts that the client gets: the last message of each choice has the
+        whole text in one delta, and its other messages are left out.
+        """
         texts: dict[str, str] = {}
         merged: set[str] = set()
         """Messages whose text is now in another one."""
@@ -202,11 +208,15 @@ class OutputCheck:
         return out
 
     def _repaired(self) -> list[Event]:
-        """Returns the held events after repair: each text once, whatever was repeated, retried or given as a whole."""
+        """Returns the held events after repair: each text is in them once, even if the agent repeated it or gave it
+        as a whole.
+        """
         return TurnRepair().feed([*self._shown, *self._held, TurnEnded(Stop.STOP)])
 
     def _texts_of(self, event: TurnEnded) -> list[_Text]:
-        """Returns the text of each choice, joined from its messages as the client would see it; none for a refusal."""
+        """Returns the text of each choice, joined from its messages as the client would get it; an empty list for a
+        refusal.
+        """
         said: dict[str, str] = {}
         of_choice: dict[int | None, list[str]] = {}
         for each in self._repaired():

@@ -1,13 +1,13 @@
 """Decides who answers a call of the model: the client, a tool that this server runs, or this server with an error.
 
-Input: the events of a turn as its dialect reads them, and the outputs of the server's tools. Output: the events
-that are passed on to the repair, outputs for the agent, calls to run, and whether the turn needs another attempt.
-The calls of one step are decided together when the step is complete. With a call for the client among them the turn
-ends with that call, once the server's calls have run, and their outputs reach the model together with the client's.
-Without one all calls are answered as soon as there is an output, and the turn continues.
+Input: the events of a turn as its dialect reads them, and the outputs of the tools that this server runs. Output:
+the events that are passed on to the repair, outputs for the agent, calls to run, and whether the turn needs another
+attempt. The calls of one step are decided together when the step is complete. If a call for the client is among
+them, the turn ends with that call, once this server's calls have run, and their outputs reach the model together
+with the client's. Otherwise each call is answered as soon as its output is there, and the turn continues.
 
 `tool_choice` is enforced as far as possible. A model is always free to choose, so only the allowed tools are
-offered, a message says what must be called, and the answer is checked. For every API and every dialect.
+offered, a message says what must be called, and the answer is checked. All APIs and all agents share this policy.
 """
 
 from __future__ import annotations
@@ -54,14 +54,16 @@ from codex_proxy.tools.checks import TextCheck, Verdict, not_checked
 
 
 class ServerCall(msgspec.Struct, frozen=True):
-    """A call that this server runs: its tool belongs to an MCP server."""
+    """A call that this server runs, because its tool belongs to an MCP server. `ask` is the agent's request for it."""
 
     ask: ToolCallRequested
     tool: Tool
 
 
 class ToolOutput(msgspec.Struct, frozen=True):
-    """The output of a tool: `parts` for the model, `text` for the client. With `failed` they say what went wrong."""
+    """The output of a tool: `parts` for the model, `text` for the client. If the call `failed`, both say what went
+    wrong.
+    """
 
     parts: tuple[Part, ...]
     text: str
@@ -69,16 +71,16 @@ class ToolOutput(msgspec.Struct, frozen=True):
 
 
 def call_events(ask: ToolCallRequested, tool: Tool | None, *, approved_by: str | None = None) -> list[Event]:
-    """Returns the events with which a call begins: a `ToolCall` for the client where `tool` is None or the
-    client's, an `McpApproval` where the client must approve it first, else an `McpCall`. `approved_by` is the id of
-    the approval request that the client has approved; None if there was none.
+    """Returns the events with which a call begins. Its item is a `ToolCall` if `tool` is None or the client's, an
+    `McpApproval` if the client must approve the call first, else an `McpCall`. `approved_by` is the id of the
+    approval request that the client has approved; None if there was none.
     """
     id = ask.item_id or ask.call_id
     return [ItemStarted(_item(id, ask, tool, approved_by)), FullArguments(id, ask.arguments)]
 
 
 def output_events(ask: ToolCallRequested, output: ToolOutput) -> list[Event]:
-    """Returns the events that end a call that was run: its output, and the end of its item."""
+    """Returns the events that end a call that this server ran: its output, and the end of its item."""
     id = ask.item_id or ask.call_id
     return [OutputDelta(id, output.text), ItemEnded(id, "failed" if output.failed else "completed")]
 
@@ -97,7 +99,7 @@ def _item(id: str, ask: ToolCallRequested, tool: Tool | None, approved_by: str |
 
 
 def may_be_called(turn: Turn) -> tuple[Tool, ...]:
-    """Returns the tools of the turn that `tool_choice` allows. Only these are offered to the agent."""
+    """Returns those of the turn's tools that `tool_choice` allows. Only these are offered to the agent."""
     if turn.tool_choice == "none":
         return ()
     if isinstance(turn.tool_choice, NamedTools):
@@ -113,10 +115,11 @@ def must_call(turn: Turn) -> bool:
 
 
 def with_tool_choice(turn: Turn, *, again: bool = False, in_words: bool = True) -> Turn:
-    """Returns the turn with only the allowed tools, and with a message to the model about a required call.
+    """Returns the turn with only the allowed tools and, if a call is required, with a message to the model about
+    that.
 
-    `again`: this is the second attempt. Not `in_words`: the agent enforces a required call itself, and no message is
-    added.
+    `again`: this is the second attempt. `in_words` is False if the agent enforces a required call itself: then no
+    message is added.
     """
     tools = may_be_called(turn)
     tell = must_call(turn) and in_words
@@ -181,7 +184,9 @@ NEVER_LEARNED = Failure(
 
 
 class HiddenOutput(msgspec.Struct, frozen=True):
-    """The output that this server writes for a call that the client does not see."""
+    """The output that this server gives the agent for a call that the client does not get. `ask_id` is the agent's
+    id of the request for the call.
+    """
 
     ask_id: str
     output: HistoryOutput
@@ -206,7 +211,7 @@ class ToolPolicy:
     """Decides, for one attempt at a turn, who answers each call of the model: the client, this server, or an error.
     `feed` takes the agent's events. `second_try`: this is the second attempt.
 
-    Events are dropped after a `TurnEnded` of the agent, after one that the policy made, and once `again` was set.
+    Events are dropped after a `TurnEnded` of the agent or of this policy, and once `PolicyResult.again` was set.
     """
 
     def __init__(self, turn: Turn, *, second_try: bool = False) -> None:
@@ -245,13 +250,15 @@ class ToolPolicy:
 
     @property
     def decisive(self) -> frozenset[type[Event]] | None:
-        """The kinds of events that need a decision now. Batches without any of them need not be given to `feed`, until
-        another method was called. None: all are to be given.
+        """The types of events on which the policy decides something. A batch without any of them may be passed on
+        without `feed`. None: every batch has to be given to `feed`. Valid until the next call of another method.
         """
         return None if self._judging or self._over or self._waits_for_call else DECISIVE
 
     def feed(self, events: Sequence[Event]) -> PolicyResult:
-        """Takes the agent's events. The result has no calls until their step is complete."""
+        """Handles a batch of the agent's events. The calls of a step are in a result once the step is complete and
+        the checks of its calls are made.
+        """
         if self._judging:
             self._later += events
             return PolicyResult([], [])
@@ -282,7 +289,9 @@ class ToolPolicy:
         return done
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:
-        """Takes the results of `checks`, in their order, decides the step, and reads the events that came meanwhile."""
+        """Takes the results of `PolicyResult.checks`, in their order, decides the calls of the step, and handles
+        the events that came while the checks were running.
+        """
         judging, self._judging = self._judging, []
         self._verdicts.update(zip((ask.ask_id for ask in judging), verdicts, strict=True))
         done = PolicyResult([], [])
@@ -305,7 +314,7 @@ class ToolPolicy:
         )
 
     def _pass(self, event: Event, done: PolicyResult) -> None:
-        """Adds an event to `done`, or holds it until the required call has come."""
+        """Adds an event to the events of `done`, or holds it if a required call has not come yet."""
         if not self._waits_for_call or type(event) in NEVER_HELD:
             done.events.append(event)
             return
@@ -319,8 +328,9 @@ class ToolPolicy:
         self._waits_for_call = False
 
     def tool_finished(self, ask_id: str, output: ToolOutput) -> PolicyResult:
-        """Takes the output of a call that this server ran. After the last one the client's calls of the step are
-        passed on.
+        """Takes the output of a call that this server ran; `ask_id` is the agent's id of the request for the call.
+        The output is for the agent, unless the step has calls for the client: then these are passed on after the
+        last output.
         """
         done = PolicyResult([], [])
         if self._over or ask_id not in self._running:
@@ -338,8 +348,8 @@ class ToolPolicy:
         return done
 
     def _completed(self, done: PolicyResult) -> None:
-        """Handles the end of a step, and adds what follows to `done`: decides it at once, unless the arguments of
-        its calls need a check.
+        """Handles the end of a step: decides its calls at once, or adds the checks of their arguments to `done` if
+        these may take long.
         """
         slow = [(ask, check) for ask in self._asks if (check := self._slow_check(ask)) is not None]
         if slow:
@@ -349,8 +359,8 @@ class ToolPolicy:
             self._decide(done)
 
     def _decide(self, done: PolicyResult) -> None:
-        """Decides who answers the calls of a complete step. The calls are passed on after the end of the step, so
-        that the client sees none of a step that cannot be repaired and ends the turn. Results are added to `done`.
+        """Decides who answers the calls of a complete step, and adds the results to `done`. No call is passed on
+        before its step is complete, so that the client gets none of a step whose calls are all invalid.
         """
         asks, self._asks = self._asks, []
         bad_call, self._bad_call = self._bad_call, False
@@ -374,8 +384,8 @@ class ToolPolicy:
             done.answers += hidden
 
     def _answer_faults(self, hidden: list[HiddenOutput], too_often: Failure, done: PolicyResult) -> None:
-        """Gives the agent the error outputs `hidden` of invalid calls. `done` gets the result. After `MAX_FAULTS`
-        times in a turn it ends the turn with the failure `too_often` instead.
+        """Adds the error outputs `hidden`, for invalid calls, to `done`. If this has happened `MAX_FAULTS` times in
+        the turn already, ends the turn with the failure `too_often` instead.
         """
         self._faults += 1
         if self._faults <= MAX_FAULTS:
@@ -386,7 +396,10 @@ class ToolPolicy:
         done.events.append(TurnEnded(Stop.FAILED, "provider", too_often))
 
     def _sorted(self, asks: list[ToolCallRequested]) -> tuple[list[ToolCallRequested], list[HiddenOutput]]:
-        """Splits the calls `asks` into those whose arguments match their strict schema, and outputs for the others."""
+        """Splits the calls `asks` into those that are valid, and error outputs for those whose arguments break the
+        strict schema of their tool. Calls whose items the dialect has already reported count as valid; after
+        `MAX_FAULTS` errors in a turn, all calls do.
+        """
         good: list[ToolCallRequested] = []
         hidden: list[HiddenOutput] = []
         for ask in asks:
@@ -404,8 +417,8 @@ class ToolPolicy:
         return tool is None or (tool.mcp is not None and tool.mcp.asks)
 
     def _server_calls_of(self, good: list[ToolCallRequested]) -> tuple[list[ServerCall], list[HiddenOutput]]:
-        """Returns those of the valid calls (`good`) that this server runs, and outputs for those of them that
-        exceed the limit of calls.
+        """Returns those of the valid calls (`good`) that this server runs, and outputs for those beyond the limit
+        of such calls.
         """
         asked = [ask for ask in good if not self._is_for_client(ask)]
         if not asked:
@@ -450,7 +463,9 @@ class ToolPolicy:
         return violation(check.schema, check.text)
 
     def _slow_check(self, ask: ToolCallRequested) -> TextCheck | None:
-        """Returns the check of a call's arguments where it may take long; else None."""
+        """Returns the check of a call's arguments if it may take long; None if it is quick or if the tool is not
+        strict.
+        """
         check = self._check_of(ask)
         if check is None:
             return None

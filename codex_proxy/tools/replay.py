@@ -1,12 +1,12 @@
-"""Remembers the model's items of a turn that ended with calls, and puts it back into the history of the next
+"""Remembers the model's items of a turn that ended with calls, and puts them back into the history of the next
 request.
 
 A client sends its calls back without the reasoning, the hidden calls and the agent's own commands that belonged to
-them. These are remembered under each call that the client saw (its id and a digest of its content), and put back
-where the client repeats the call. So the model sees the same input as before, with only new items after it. Where
-nothing is remembered, or the client's items differ, the client's items are used. So they are where a history has
-the same call twice (a provider that counts call ids anew each time), because nobody can tell which of the two was
-remembered.
+them. These are kept in the step memory (`core/step_memory.py`) under each call that the client got, and put back
+where the client repeats the call. So the model gets the same input as before, with only new items after it. If
+nothing is remembered, or the client's items differ, the client's items are used. The same applies to calls that are
+in a history twice, which is possible with a provider that begins to count call ids again in each answer: it is not
+known which of the two was remembered.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ CODEX_OWN = "internal_chat_message_metadata_passthrough"
 
 class Remembered(msgspec.Struct, frozen=True):
     """What is kept of a turn that ended with calls, to be put back into the history when the client sends their
-    outputs.
+    outputs. `visible` has the ids of the calls that the client got.
     """
 
     items: list[msgspec.Raw]
@@ -95,11 +95,8 @@ class _Identity(msgspec.Struct, frozen=True):
 def entries_of(
     raw: Sequence[bytes], policy: ToolPolicy, identity: str, *, plain: bool = False
 ) -> dict[bytes, bytes]:
-    """Returns what is stored about a turn that ended with calls, until the client sends their outputs: for each call
-    that the client saw, its `call_key` and the turn's `Remembered` as JSON.
-
-    `raw` are the model's items as JSON, `policy` has the turn's calls and the outputs that this server gave,
-    `identity` names model and provider; `plain`: the agent has no tools of its own.
+    """Returns the entries of the step memory for a turn that ended with calls: for each call that the client got,
+    its `call_key` and the turn's `Remembered` as JSON. The parameters are those of `remembered_turn`.
     """
     value = msgspec.json.encode(remembered_turn(raw, policy, identity, plain=plain))
     return {call_key(call): value for call in visible_calls(policy)}
@@ -108,8 +105,10 @@ def entries_of(
 def remembered_turn(
     raw: Sequence[bytes], policy: ToolPolicy, identity: str, *, plain: bool = False
 ) -> Remembered:
-    """Returns what is to be remembered of a turn. `raw` are the model's items; `identity` names model and provider;
-    `plain`: the agent has no tools of its own."""
+    """Returns what is to be remembered of a turn. `raw` are the model's items as JSON; `policy` has the turn's
+    calls and the outputs that this server gave; `identity` names the model and provider; `plain`: the agent has no
+    tools of its own.
+    """
     items = [msgspec.Raw(clean_item(each)) for each in raw]
     hidden = {answered.output.call_id: wire_output(answered.output.parts) for answered in policy.hidden}
     visible = [call.call_id for call in visible_calls(policy)]
@@ -128,7 +127,7 @@ def remembered_turn(
 
 
 def call_key(call: HistoryCall) -> bytes:
-    """Returns the key of a call in the step memory: a digest of its kind, id, name and arguments."""
+    """Returns the key of a call in the step memory: the SHA-256 of its kind, id, name and canonical arguments."""
     digest = hashlib.sha256()
     for part in (call.kind, call.call_id, call.name, canonical_arguments(call)):
         digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
@@ -136,10 +135,11 @@ def call_key(call: HistoryCall) -> bytes:
 
 
 def canonical_arguments(call: HistoryCall) -> str:
-    """Returns the arguments of a call in one canonical JSON form, so that equal values have equal texts.
+    """Returns the arguments of a call in one canonical JSON form, so that equal values have equal texts. The
+    arguments of a custom tool, and those that are not JSON, are returned unchanged.
 
-    Clients of some APIs parse the arguments and send them back encoded again, with other blanks, escapes, numbers
-    (`1` for `1.0`) or order of members than the model wrote.
+    Clients of some APIs parse the arguments and encode them again before they send them back: white space, escapes,
+    numbers (`1` for `1.0`) and the order of members may then differ from what the model wrote.
     """
     if call.kind == "custom":
         return call.arguments
@@ -156,20 +156,20 @@ def _number(text: str) -> float:
 
 
 def clean_item(raw: bytes) -> bytes:
-    """Returns a raw item without the fields that the agent added."""
+    """Returns a raw item (JSON) without the field that Codex adds for its own use (`CODEX_OWN`)."""
     item = msgspec.json.decode(raw, type=dict[str, Any])
     item.pop(CODEX_OWN, None)
     return msgspec.json.encode(item)
 
 
 def output_id(raw: bytes) -> str | None:
-    """Returns the id of the call whose output a raw item is; None for other items."""
+    """Returns the call id of a raw item that is the output of a call; None for other items."""
     head = msgspec.json.decode(raw, type=_Head)
     return head.call_id if head.type in ("function_call_output", "custom_tool_call_output") else None
 
 
 def visible_calls(policy: ToolPolicy) -> tuple[HistoryCall, ...]:
-    """Returns the calls that a turn ended with, as the client will send them back."""
+    """Returns the calls for the client that a turn ended with, as the client will send them back."""
     return tuple(HistoryCall(ask.call_id, ask.name, ask.arguments, ask.kind) for ask in policy.visible)
 
 
@@ -185,7 +185,7 @@ def assistant_messages(raw: Iterable[bytes]) -> tuple[HistoryMessage, ...]:
 
 
 def _unanswered(items: Iterable[msgspec.Raw]) -> dict[str, _Head]:
-    """Returns the calls without an output among the items, by id, in order."""
+    """Returns those of the calls among the items that have no output among them, by call id, in order."""
     open_calls: dict[str, _Head] = {}
     for item in items:
         head = msgspec.json.decode(item, type=_Head)
@@ -199,8 +199,8 @@ def _unanswered(items: Iterable[msgspec.Raw]) -> dict[str, _Head]:
 
 
 def _not_answered(call: _Head) -> str:
-    """Returns the output of a call that the client was not shown, where the agent has no tools of its own: an error
-    about its arguments, or about the tool.
+    """Returns the output for a call that the client did not get, if the agent has no tools of its own: an error
+    about the call's arguments, if they are not JSON, or about its tool.
     """
     try:
         msgspec.json.decode(call.arguments or "{}")
@@ -217,8 +217,9 @@ def _not_answered(call: _Head) -> str:
 async def recalled_history(
     turn: Turn, owner: str, memory: StepMemory, identity: str
 ) -> tuple[HistoryItem, ...]:
-    """Returns the turn's history with the remembered items of earlier steps put back. `identity` names the model
-    and provider that will read it.
+    """Returns the turn's history with the remembered items of earlier turns put back. `memory` has what was
+    remembered for each `owner` (a client's key). `identity` names the model and provider that will read the
+    history.
     """
     keys = keys_of(turn.history)
     if not keys:
@@ -229,12 +230,12 @@ async def recalled_history(
 
 
 def keys_of(history: Sequence[HistoryItem]) -> list[bytes]:
-    """Returns the keys in the step memory of all calls of a history that the client answers."""
+    """Returns the keys in the step memory of those calls of a history that the client answers."""
     return [call_key(item) for item in history if isinstance(item, HistoryCall) and not item.own]
 
 
 def assistant_text(items: Sequence[HistoryItem]) -> str:
-    """Returns the text of the assistant messages among the items, joined with blank lines, as clients send it back."""
+    """Returns the texts of the assistant's messages among the items, joined with blank lines."""
     texts = (
         "".join(part.text for part in item.parts if isinstance(part, TextPart))
         for item in items
@@ -246,10 +247,10 @@ def assistant_text(items: Sequence[HistoryItem]) -> str:
 def restored(
     history: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered], model: str
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history with the items of each remembered turn in the place of what the client sent back of it.
-    `recalled` are the turns by the keys of their calls; a turn that is not among them, or that the client has
-    changed, stays as the client sent it. `model` is the identity of the model that will read the history. A
-    remembered turn of another model is put back without its reasoning, which only that model can read.
+    """Returns the history with the items of each remembered turn in the place of what the client sent back of that
+    turn. `recalled` has the remembered turns by the keys of their calls; a turn that is not in it, or that the
+    client has changed, stays as the client sent it. `model` is the identity of the model that will read the
+    history. A turn of another model is put back without its reasoning, which only that model can read.
     """
     repeated = {key for key, times in Counter(keys_of(history)).items() if times > 1}
     known = {key: memory for key, memory in recalled.items() if key not in repeated}
@@ -271,8 +272,8 @@ def restored(
 
 
 def _echo(history: Sequence[HistoryItem], start: int) -> tuple[int, int]:
-    """Returns the start and the end of the next part of the history, from `start` on, that is a copy of a model's
-    answer: its text, then its calls, with raw items among them.
+    """Returns the start and end indexes of the next part of the history, from `start` on, that repeats an answer of
+    the model: its text, then its calls, with raw items among them.
     """
     while start < len(history) and not _is_the_models(history[start]):
         start += 1
@@ -299,9 +300,8 @@ def _is_the_models(item: HistoryItem) -> bool:
 
 
 def _memory_of(echo: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered]) -> Remembered | None:
-    """Returns the turn in `recalled` that a part of the history (`echo`) is a copy of. Its calls must be those of
-    the turn, its raw items must be among the turn's, and its text, if any, must be that of the turn. Returns None
-    otherwise.
+    """Returns the turn in `recalled` whose answer a part of the history (`echo`) repeats; None if there is none.
+    The calls must be the turn's, the raw items must be among the turn's, and the text, if any, must be the turn's.
     """
     calls = [item for item in echo if isinstance(item, HistoryCall) and not item.own]
     if not calls:
@@ -341,8 +341,8 @@ def _items_of(memory: Remembered, model: str) -> list[HistoryItem]:
 
 
 def _outputs_of(memory: Remembered, given: Sequence[HistoryItem]) -> list[HistoryItem]:
-    """Returns the outputs of the last step in the order of its calls, both those of the server and those that the
-    client has given; outputs of other calls follow.
+    """Returns the outputs of the turn's last step in the order of its calls: those that the client has given, and
+    those that were remembered. The client's outputs of other calls follow.
     """
     left = [item for item in given if isinstance(item, HistoryOutput)]
     out: list[HistoryItem] = []
@@ -357,7 +357,7 @@ def _outputs_of(memory: Remembered, given: Sequence[HistoryItem]) -> list[Histor
 
 
 def wire_output(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
-    """Returns an output as a Responses item has it: a text, or a list of content parts."""
+    """Returns the parts of an output as the `output` of a Responses item: a text, or a list of content parts."""
     if all(isinstance(part, TextPart) for part in parts) and len(parts) <= 1:
         return "".join(part.text for part in parts if isinstance(part, TextPart))
     return [_wire_part(part) for part in parts]

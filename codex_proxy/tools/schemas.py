@@ -4,8 +4,8 @@ The agent simplifies the schemas of tools and does not check arguments, so `stri
 gets the schema of an answer (`strict_schemas.py`), but not every provider enforces it, so answers are checked here
 too.
 
-Nothing is downloaded, and no regular expression backtracks. Some pairs of a client's schema and a model's text take
-years to check: call `is_quick` first, and give what is not quick to `workers/schema_checks.py`.
+Nothing is downloaded, and no regular expression backtracks. Some pairs of a client's schema and a model's text
+would take years to check: call `is_quick` first, and give a check that is not quick to `workers/schema_checks.py`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class _NoBoundError(Exception):
 
 
 def schema_work(schema: bytes) -> int | None:
-    """Returns an upper bound of the work of checking one text against this schema; None where there is no bound.
-    The unit is the visit of one value of the schema. A pattern counts its compiled size, and the target of a
-    reference counts for each reference to it.
+    """Returns an upper bound of the work of checking one text against this schema (JSON); None if there is no
+    bound, or if the schema is not JSON. The unit is the visit of one value of the schema. A pattern counts its
+    compiled size, and the target of a reference counts for each reference to it.
     """
     try:
         root = msgspec.json.decode(schema)
@@ -113,7 +113,9 @@ class _Count:
 
 
 def _work_of_pattern(pattern: str) -> int:
-    """Returns the number of instructions of the compiled pattern: its characters, multiplied by their repetitions."""
+    """Returns an estimate of the number of instructions of the compiled pattern: its characters, multiplied by
+    their repetitions. Raises `_NoBoundError` if it is larger than `MAX_WORK`.
+    """
     work = 1 + len(pattern)
     if "\\p" in pattern or "\\P" in pattern:
         work *= HEAVY_CLASS
@@ -162,7 +164,7 @@ class _ReadyValidators:
         self._bytes = 0
 
     def of(self, schema: bytes) -> Validator:
-        """Returns the compiled schema. Raises `NotASchemaError`."""
+        """Returns the compiled schema (`schema` is JSON). Raises `NotASchemaError`."""
         found = self._validators.get(schema)
         if found is None:
             found = self._validators[schema] = _validator(schema)
@@ -208,8 +210,8 @@ def _compiled(value: dict[str, Any] | bool) -> Validator:
 
 
 def _draft(value: dict[str, Any] | bool) -> type[Validator]:
-    """Returns the validator class of the draft that `$schema` names; that of 2020-12 if the draft is unknown or not
-    named.
+    """Returns the validator class for the draft that `$schema` names, or for draft 2020-12 if the draft is unknown
+    or not named.
     """
     try:
         return jsonschema_rs.validator_cls_for(value)
@@ -224,16 +226,16 @@ def _not_a_schema(error: jsonschema_rs.ValidationError) -> NotASchemaError:
 
 
 def check_schema(schema: bytes) -> None:
-    """Raises `NotASchemaError` where `schema` (JSON) is no JSON schema.
+    """Raises `NotASchemaError` if `schema` (JSON) is not a JSON schema.
 
-    Its draft is the one that its `$schema` names, else 2020-12. Every `$ref` has to lead to a place inside of it,
-    or to the metaschema of a draft.
+    Its draft is the one that its `$schema` names, else 2020-12. Each `$ref` must name a place inside the schema, or
+    the metaschema of a draft.
     """
     _ready.of(schema)
 
 
 def is_quick(schema: bytes, text: str = "") -> bool:
-    """Whether checking this schema, and this text against it, takes a few milliseconds at most."""
+    """Whether checking this schema (JSON), and this text against it, takes a few milliseconds at most."""
     if len(schema) > QUICK_SCHEMA:
         return False
     work = _known_work(schema)
@@ -244,7 +246,9 @@ _known_work = lru_cache(maxsize=256)(schema_work)
 
 
 def verdict_on(check: TextCheck) -> Verdict:
-    """Runs a check in this process and returns its result; what is wrong with the text is in the result's `wrong`."""
+    """Runs a check in this process, however long it takes, and returns its result. A text that is invalid, or that
+    cannot be checked, is described in the result's `wrong`.
+    """
     text = check.text
     if check.fitted and len(text) <= MAX_TEXT:
         text = undo_strict_form(check.schema, text)
@@ -252,9 +256,9 @@ def verdict_on(check: TextCheck) -> Verdict:
 
 
 def violation(schema: bytes, text: str) -> str | None:
-    """Returns what is wrong with `text` as JSON under `schema`, as a sentence for the model; None where nothing is.
+    """Returns what is wrong with `text` as JSON under `schema`, as a sentence for the model; None if it is valid.
 
-    A text that is too long to check is wrong too, and so is one to which the schema cannot be applied.
+    A text that is too long to check counts as wrong, and so does one to which the schema cannot be applied.
     """
     if len(text) > MAX_TEXT:
         return f"it is longer than {MAX_TEXT:,} characters"
@@ -297,7 +301,9 @@ def _is_unreadable_pattern(error: jsonschema_rs.ValidationError) -> bool:
 
 
 def _without_unreadable_patterns(schema: Any) -> Any:
-    """Returns the schema without the patterns that the engine cannot compile, and without what depends on them.
+    """Returns the schema without the patterns that the engine cannot compile. If these are patterns of property
+    names, also without the keywords that would then reject such properties (`additionalProperties`,
+    `unevaluatedProperties`).
 
     Lookaround and back references need an engine that backtracks, which thirty characters can keep busy for years.
     """

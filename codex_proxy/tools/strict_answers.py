@@ -1,7 +1,7 @@
 """Undoes in an answer what `strict_schemas` did to its schema: removes the placeholders of absent properties.
 
-Input: the client's schema, and an answer under the schema's strict form. Output: the answer under the client's
-schema.
+Input: the client's schema, and an answer that is valid under the schema's strict form. Output: the same answer
+without placeholders, which is valid under the client's schema.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ _NESTED: Final = frozenset({"$ref", "anyOf", "properties", "items"})
 
 
 def check_undoable(document: SchemaDocument) -> None:
-    """Raises `CannotFitError` where it would be ambiguous which placeholders an answer under the strict form of the
-    schema contains.
+    """Raises `CannotFitError` if it would be ambiguous which parts of an answer under the strict form of the schema
+    are placeholders.
     """
     _Shapes(document)
 
 
 class _Object:
-    """The objects of one schema: their properties, which of those are optional, and the shapes of their values."""
+    """The objects that are valid under one schema: their properties, which of these are optional, and the shapes of
+    their values.
+    """
 
     __slots__ = ("inner", "may_be_absent", "names", "words", "wrapped")
 
@@ -56,7 +58,7 @@ class _Object:
 
 
 class _Shape:
-    """The parts of values under one schema in which placeholders may have to be removed."""
+    """The parts of the values under one schema from which placeholders may have to be removed."""
 
     __slots__ = ("branches", "items", "objects")
 
@@ -67,8 +69,8 @@ class _Shape:
         """The branches of `anyOf`."""
 
     def object_of(self, value: dict[str, Any]) -> _Object | None:
-        """Returns the object type of this shape that `value` has, judged by its properties; None if it has none of
-        them.
+        """Returns the object type of this shape that `value` has, which is found by its properties; None if it has
+        none of them. If the shape has only one object type, it is returned without a comparison.
         """
         if len(self.objects) == 1:
             return self.objects[0]
@@ -82,8 +84,8 @@ _PLAIN = _Shape()
 
 
 def _words(schema: Any) -> frozenset[str]:
-    """Returns the strings that the `enum` or `const` of a schema allows; an empty set where other values are valid
-    too.
+    """Returns the strings that the `enum` or `const` of a schema allows; an empty set if it also allows other
+    values.
     """
     if not isinstance(schema, dict):
         return frozenset()
@@ -93,8 +95,9 @@ def _words(schema: Any) -> frozenset[str]:
 
 
 class _Shapes:
-    """Builds the shapes of a schema that has a strict form. Raises `CannotFitError` where a value may match two of
-    them."""
+    """Builds the shapes of a schema that has a strict form. Raises `CannotFitError` if a value may match two shapes
+    of a union.
+    """
 
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document
@@ -144,7 +147,7 @@ class _Shapes:
 
 
 def _join(union: _Shape) -> None:
-    """Merges the shapes of a union's branches. Raises `CannotFitError` where a value may match several."""
+    """Merges the shapes of a union's branches into it. Raises `CannotFitError` if a value may match several."""
     if any(branch.branches for branch in union.branches):
         raise CannotFitError  # a union in a union is rare
     branches = list({id(branch): branch for branch in union.branches}.values())
@@ -161,7 +164,9 @@ def _join(union: _Shape) -> None:
 
 
 def _told_apart(objects: list[_Object]) -> bool:
-    """Whether objects with the same properties can be distinguished by the allowed strings of a required property."""
+    """Whether objects with the same properties can be distinguished by the allowed strings of one required
+    property.
+    """
     for name in objects[0].words:
         words = [each.words.get(name, frozenset[str]()) for each in objects]
         if all(words) and len(frozenset().union(*words)) == sum(map(len, words)):
@@ -177,8 +182,8 @@ def _shape_of(schema: bytes) -> _Shape:
 def undo_strict_form(schema: bytes, text: str) -> str:
     """Returns an answer under the strict form of `schema` as an answer under `schema` itself.
 
-    `schema` is the client's, and has a strict form. A text without placeholders, or one that is not JSON, is
-    returned unchanged. Any other is encoded again, compactly, with its keys and numbers as they are.
+    `schema` is the client's (JSON), and has a strict form. A text without placeholders, or one that is not JSON, is
+    returned unchanged. Any other text is encoded again without white space; its keys and numbers stay as they are.
     """
     try:
         value = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_no_number)
@@ -188,7 +193,7 @@ def undo_strict_form(schema: bytes, text: str) -> str:
 
 
 def _number(text: str) -> msgspec.Raw:
-    """Keeps a JSON number as it is written, of any size and precision."""
+    """Returns a JSON number as it is written, so that its size and precision are kept."""
     return msgspec.Raw(text.encode())
 
 
@@ -197,7 +202,9 @@ def _no_number(name: str) -> None:
 
 
 def _undo(value: Any, shape: _Shape) -> bool:
-    """Removes the placeholders from a value under the schema of `shape`, in place. Returns whether there were any."""
+    """Removes the placeholders from a value in place; `shape` is the shape of its schema. Returns whether there
+    were any.
+    """
     if isinstance(value, list):
         return shape.items is not None and _any(_undo(each, shape.items) for each in value)
     if not isinstance(value, dict):
@@ -220,5 +227,5 @@ def _is_wrapped(value: Any) -> bool:
 
 
 def _any(results: Iterable[bool]) -> bool:
-    """Whether any result is true. Unlike `any` it evaluates all of them."""
+    """Whether any result is true. Unlike the built-in `any`, it evaluates all of them."""
     return any(list(results))

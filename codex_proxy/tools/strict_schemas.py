@@ -1,9 +1,9 @@
 """Converts JSON schemas to OpenAI's strict subset: closed objects whose properties are all required.
 
-`strict_form` closes objects that do not mention further properties, removes annotations, and requires optional
-properties with a placeholder for an absent one (`Absence`). The answer then contains the placeholders; the function
-`undo_strict_form` of the module `strict_answers` removes them. A schema whose meaning would change has no strict
-form.
+`strict_form` forbids additional properties in objects that say nothing about them, removes annotations, and
+requires optional properties, with a placeholder for an absent one (`Absence`). The answer then contains the
+placeholders; the function `undo_strict_form` of the module `strict_answers` removes them. A schema whose meaning
+would change has no strict form.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _GUIDING_ANNOTATIONS: Final = {"default": "Default", "examples": "Examples"}
 
 
 def is_strict_schema(schema: bytes) -> bool:
-    """Whether OpenAI's structured outputs accept the schema as it is. False where it is no JSON."""
+    """Whether OpenAI's structured outputs accept the schema (JSON) as it is. False if it is not JSON."""
     try:
         return is_strict(msgspec.json.decode(schema))
     except (msgspec.DecodeError, RecursionError):
@@ -38,8 +38,8 @@ def is_strict_schema(schema: bytes) -> bool:
 
 
 def strict_form(schema: bytes) -> StrictForm | None:
-    """Returns the schema in a form that OpenAI's structured outputs accept; None where there is none, also where
-    `schema` is no JSON. Any answer that is valid under the form is valid under the schema once
+    """Returns the schema in a form that OpenAI's structured outputs accept; None if there is none, or if `schema`
+    is not JSON. Any answer that is valid under the form is valid under the schema once
     `strict_answers.undo_strict_form` has removed the placeholders.
     """
     if is_strict_schema(schema):
@@ -64,8 +64,10 @@ class _Fitting:
         """Whether answers under the converted schema will contain placeholders."""
 
     def of(self, schema: Any) -> Any:
-        """Returns the converted schema. Raises `CannotFitError`. Anything else outside the subset is left for
-        `is_strict` to find."""
+        """Returns a schema (decoded JSON) converted to the strict subset as far as possible. Keywords that are not
+        in the subset stay; `is_strict` rejects the result. Raises `CannotFitError` if the conversion would change
+        the meaning.
+        """
         if not isinstance(schema, dict):
             return schema
         if "anyOf" in schema and schema.keys() & {"properties", "items", "additionalProperties"}:
@@ -119,7 +121,9 @@ def _json(value: Any) -> str:
 
 
 def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns the schema of an object that wraps a value under `schema`, or of null for an absent property."""
+    """Returns a schema whose values are an object that holds a value under `schema`, or null for an absent
+    property.
+    """
     holder = {
         "type": "object",
         "properties": {WRAPPER: schema},
@@ -130,7 +134,7 @@ def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns the schema with null allowed too."""
+    """Returns the schema changed so that null is valid too."""
     if schema.keys() & {"$ref", "const", "properties", "items"}:
         return {"anyOf": [schema, _NULL]}
     form = dict(schema)

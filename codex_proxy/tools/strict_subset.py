@@ -1,9 +1,9 @@
-"""The subset of JSON Schema that OpenAI's structured outputs take, and the analysis of a client's schema that has
+"""The subset of JSON Schema that OpenAI's structured outputs accept, and the analysis of a client's schema that has
 to be converted to it.
 
 The agent marks every output schema as strict, and the provider refuses one that is not in the subset.
-`SchemaDocument` resolves references and finds out how an optional property can be represented; its `root` is the
-schema in a simplified form. Raises `CannotFitError` where the subset has no schema of the same meaning.
+`SchemaDocument` resolves references and finds out how an optional property can be represented. Raises
+`CannotFitError` if the subset has no schema of the same meaning.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ DEFINITIONS = ("$defs", "definitions")
 
 
 def is_strict(root: Any) -> bool:
-    """Whether OpenAI's structured outputs accept the schema `root`: closed objects whose properties are all
-    required.
+    """Whether the schema `root` (decoded JSON) is in the subset: closed objects whose properties are all required,
+    known keywords, and no more levels, properties and enum values than OpenAI allows.
     """
     if not isinstance(root, dict) or root.get("type") != "object" or "anyOf" in root:
         return False
@@ -82,7 +82,9 @@ def kinds(schema: dict[str, Any]) -> list[Any]:
 
 
 def _inside(schema: dict[str, Any]) -> Iterator[tuple[Any, int]]:
-    """Yields the schemas directly inside a schema, and how many levels deeper each is nested."""
+    """Yields the schemas directly inside a schema, each with the number of levels by which it is nested deeper (0
+    or 1).
+    """
     for key in ("properties", *DEFINITIONS):
         inner = schema.get(key, {})
         if isinstance(inner, dict):
@@ -115,7 +117,9 @@ class Absence(Enum):
 
 
 class SchemaDocument:
-    """A client's JSON schema, with the schemas that its references name."""
+    """A client's JSON schema, with the schemas that its references name. `root` is the schema in the simplified
+    form of `_normalised`.
+    """
 
     def __init__(self, schema: bytes) -> None:
         """`schema` is JSON. Raises `msgspec.DecodeError` or `RecursionError` if it cannot be decoded."""
@@ -124,8 +128,9 @@ class SchemaDocument:
         """Whether null is valid under the schema that a reference names."""
 
     def target(self, reference: str) -> Any:
-        """Returns the schema that a reference names. Only references to the whole schema and to its definitions are
-        allowed; others raise `CannotFitError`."""
+        """Returns the schema that a reference names. Raises `CannotFitError` for a reference to anything but the
+        whole schema or one of its definitions.
+        """
         if reference == "#":
             return self.root
         for key in DEFINITIONS:
@@ -138,14 +143,18 @@ class SchemaDocument:
         raise CannotFitError
 
     def absence(self, schema: Any) -> Absence:
-        """Returns how an optional property with this `schema` can be absent."""
+        """Returns how an answer can represent that an optional property with this `schema` is absent. Raises
+        `CannotFitError` if the schema is not an object or a reference in it cannot be resolved.
+        """
         nullable = self._allows_null(schema)
         if "default" in schema and schema["default"] in [*([None] if nullable else []), *_only_value(schema)]:
             return Absence.NOT_NEEDED
         return Absence.WRAPPED if nullable else Absence.AS_NULL
 
     def _allows_null(self, schema: Any) -> bool:
-        """Whether null is valid under a schema that uses only the subset's keywords."""
+        """Whether null is valid under a schema that uses only the subset's keywords. Raises `CannotFitError` as
+        `absence` does.
+        """
         if not isinstance(schema, dict):
             raise CannotFitError
         if "$ref" in schema:
@@ -165,14 +174,16 @@ class SchemaDocument:
 
 
 def _only_value(schema: dict[str, Any]) -> list[str]:
-    """Returns the one string that is valid under the schema, in a list; an empty list where others are valid too."""
+    """Returns a list with the one string that is valid under the schema; an empty list if other values are valid
+    too.
+    """
     values = schema.get("enum", [schema.get("const")])
     return values if isinstance(values, list) and len(values) == 1 and isinstance(values[0], str) else []
 
 
 def _normalised(schema: Any) -> Any:
-    """Returns the schema with `anyOf` in place of an `allOf` that has one schema, and in place of a `$ref` that has
-    annotations beside it.
+    """Returns the schema with `anyOf` in place of an `allOf` that has one schema, and in place of a `$ref` with
+    annotations beside it. Applies to all schemas inside it, too.
     """
     if not isinstance(schema, dict):
         return schema

@@ -1,6 +1,6 @@
-"""Reads PDFs in processes of their own (`pdf_worker`), since a hostile file may take any amount of time and memory.
+"""Reads PDFs in worker processes (`pdf_worker`), since a hostile file may take any amount of time and memory.
 
-The texts are cached for a while, because a chat sends the same file with each of its turns.
+The texts are cached for `KEPT_SECONDS`, because a chat sends the same file with each of its turns.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def can_read_pdfs() -> bool:
 
 
 class PdfReader:
-    """Reads the PDFs of all requests. `owners` returns how many owners of requests there are. Call `close` when the
-    server stops.
+    """Reads the PDFs of all requests. `owners` returns how many clients' keys there are, which share the workers
+    (see `slots`). Call `close` when the server stops.
     """
 
     def __init__(self, owners: Callable[[], int] = lambda: 1) -> None:
@@ -52,16 +52,17 @@ class PdfReader:
         return self._pool.workers
 
     async def texts_for(self, pdfs: PdfTexts, owner: str, *, skips_unreadable: bool = False) -> PdfTexts:
-        """Returns the texts of the PDFs that a parser asked `pdfs` for, with which the request is to be parsed again.
-        `skips_unreadable`, and what it raises: as with `read`.
+        """Returns the texts of the PDFs in `pdfs.unread`, which a parser has asked for; the request is to be parsed
+        again with the result. `owner`, `skips_unreadable`, and what it raises: see `read`.
         """
         return PdfTexts(await self.read(pdfs.unread, owner, skips_unreadable=skips_unreadable))
 
     async def read(
         self, pdfs: Mapping[bytes, Pdf], owner: str, *, skips_unreadable: bool = False
     ) -> dict[bytes, str]:
-        """Returns the texts of the PDFs, by the same digests. Raises `Fault`: INVALID_REQUEST for a PDF that cannot
-        be read, UNAVAILABLE if no worker is free.
+        """Returns the texts of the PDFs, by the same digests as in `pdfs`. `owner` is the client whose share of the
+        workers is used, and whose cached texts. Raises `Fault`: INVALID_REQUEST for a PDF that cannot be read,
+        UNAVAILABLE if no worker is free, STOPPING if the server stops.
 
         `skips_unreadable`: the text of a PDF that cannot be read is empty instead.
         """

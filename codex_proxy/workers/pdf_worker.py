@@ -1,4 +1,6 @@
-"""The worker process that reads PDFs. A PDF that takes too much time or memory ends the process."""
+"""The worker process that reads PDFs. A PDF that takes too much time ends the process; one that takes too much
+memory may end it.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +33,21 @@ class PdfQuestion(msgspec.Struct, frozen=True):
 
 
 class PdfAnswer(msgspec.Struct, frozen=True):
-    """The text of a PDF, or in `wrong` what is wrong with it: the end of a sentence that begins with `the PDF`."""
+    """The text of a PDF. If it cannot be read, `wrong` says why, as the end of a sentence that begins with `the
+    PDF`, and `text` is empty.
+    """
 
     text: str = ""
     wrong: str | None = None
 
 
 class _UnreadableError(Exception):
-    """The text of the exception ends a sentence that begins with `the PDF`."""
+    """A PDF cannot be read. The message is the end of a sentence that begins with `the PDF`."""
 
 
 def read_pdf(question: PdfQuestion) -> PdfAnswer:
     """Returns the text of all pages, each under a line with its number, and the values of form fields; or, in
-    `wrong`, why the file cannot be read. Nothing is raised.
+    `wrong`, why the file cannot be read. Raises nothing.
     """
     try:
         return PdfAnswer(_text_of(question.data))
@@ -109,7 +113,7 @@ def _page_text(page: Any, number: int) -> str:
 
 
 def _problem_text(error: Exception, damaged: str) -> str:
-    """Returns what is wrong with a PDF, as the end of a sentence: `damaged`, unless the error is about a limit of
+    """Returns what is wrong with a PDF, as the end of a sentence: `damaged`, unless the error is about too much
     memory.
     """
     from pypdf.errors import LimitReachedError
@@ -119,8 +123,8 @@ def _problem_text(error: Exception, damaged: str) -> str:
 
 def _use_unicode_maps(resources: Any, depth: int) -> None:
     """Makes the library read each font by its map from codes to Unicode. The library ignores an encoding that is
-    embedded in the file (as WeasyPrint writes it), and would take the codes for letters. `resources` are a page's;
-    `depth` is how deep forms within forms are followed.
+    embedded in the file (WeasyPrint embeds one), and would take the codes for letters. `resources` are a page's;
+    `depth` is how many levels of forms within forms are searched for fonts.
     """
     from pypdf.generic import NameObject, StreamObject
 
@@ -144,7 +148,7 @@ def _values(resources: Any, kind: str) -> Iterator[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Returns the object that a reference names; other values unchanged."""
+    """Returns the object that an indirect PDF reference names; other values unchanged."""
     return value.get_object() if hasattr(value, "get_object") else value
 
 

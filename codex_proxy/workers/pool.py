@@ -1,7 +1,8 @@
-"""Processes that answer questions which may take long to answer, so that the event loop is never held up.
+"""Processes that answer questions which may take long to answer, so that the event loop is never blocked.
 
-A pool has two processes at most: started when first needed, ended when idle, killed where an answer takes too long.
-Each runs the `main` of one module (`worker_process`). A question that got no answer has a reason instead (`NoAnswer`).
+A pool has two processes at most. A process is started when it is first needed, ended when it has been idle for
+`IDLE_SECONDS`, and killed if an answer takes too long. Each runs the `main` of one module (see `worker_process`).
+The result of a question without an answer is the reason (`NoAnswer`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ IDLE_SECONDS: Final = 60.0
 
 
 class NoAnswer(enum.Enum):
-    """Why a question to a worker process got no answer."""
+    """The reason why a question to a worker process got no answer."""
 
     GAVE_UP = "gave up"
     """The question took more time or memory than is allowed."""
@@ -55,8 +56,9 @@ class WorkerPool(Generic[Q, A]):
         self, module: str, answers: type[A], *, wall_seconds: float, owners: Callable[[], int] = lambda: 1
     ) -> None:
         """`module` is the module whose `main` a worker runs. `answers` is the type of its answers. `wall_seconds`
-        is the time limit for one question; a worker limits its own CPU time, which takes longer on a busy machine.
-        `owners` returns how many owners there are: with several, none gets all workers.
+        is the time limit for one question; a worker itself limits its CPU time, which takes longer on a busy
+        machine. `owners` returns how many owners (clients' keys) share the workers: if there are several, none gets
+        all workers.
         """
         self._module = module
         self._answers: msgspec.msgpack.Decoder[A] = msgspec.msgpack.Decoder(answers)
@@ -72,8 +74,8 @@ class WorkerPool(Generic[Q, A]):
         return [worker.pid for worker in (*self._idle, *self._busy) if worker.runs]
 
     async def ask(self, question: Q, owner: str = "") -> A | NoAnswer:
-        """Sends a question to a worker, and returns its answer, or why there is none. `owner`: whose share of the
-        workers is used.
+        """Sends a question to a worker, and returns its answer, or the reason why there is none. `owner` is the
+        client whose share of the workers is used.
         """
         if self._closed:
             return NoAnswer.STOPPING
@@ -89,7 +91,7 @@ class WorkerPool(Generic[Q, A]):
             slot.give_back()
 
     async def close(self) -> None:
-        """Kills every worker; questions that wait or are being answered get no answer."""
+        """Kills every worker. Each question without an answer gets `NoAnswer.STOPPING`."""
         self._closed = True
         self._slots.stop(Fault(STOPPING))
         workers = (*self._idle, *self._busy)
@@ -153,7 +155,9 @@ class _Worker:
 
     @classmethod
     async def started(cls, module: str) -> _Worker:
-        """Starts a worker that runs `main` of `module` with an empty environment. Raises `OSError`."""
+        """Starts a worker that runs `main` of `module` with an empty environment. Raises `OSError` if no process
+        can be started.
+        """
         start = f"import sys; sys.path[:] = sys.argv[1:]; from {module} import main; main()"
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", "-X", "utf8", "-c", start, *_import_paths()),
@@ -183,7 +187,7 @@ class _Worker:
         return await stdout.readexactly(length)
 
     def end_later(self, end: Callable[[_Worker], None]) -> None:
-        """Calls `end` when the worker has been idle for `IDLE_SECONDS`."""
+        """Arranges that `end` is called with this worker after `IDLE_SECONDS`. `cancel_idle_end` undoes that."""
         self._timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, end, self)
 
     def cancel_idle_end(self) -> None:
@@ -192,7 +196,7 @@ class _Worker:
             self._timer = None
 
     def end(self) -> None:
-        """Ends the worker by closing its stdin."""
+        """Makes the worker end by closing its stdin."""
         self.cancel_idle_end()
         assert self._process.stdin is not None
         self._process.stdin.close()

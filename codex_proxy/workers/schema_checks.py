@@ -1,8 +1,8 @@
 """Checks schemas, and texts against schemas, without blocking the event loop.
 
-A quick check is made at once; one that may take long is made by a worker process (`schema_worker`). The results for a
-schema and its strict form are remembered by its digest. A check that could not be made is never a success: its result
-says why.
+A quick check is made at once; one that may take long is made by a worker process (`schema_worker`). The results for
+a schema and its strict form are cached by the schema's digest. A check that could not be made never counts as
+passed: its result says why.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class SchemaChecks:
         ]
 
     async def strict_form(self, schema: bytes) -> StrictForm | None:
-        """Returns the strict form of a schema, which the provider accepts; None if it has none, or if it could not
-        be computed in time. The schema is then put into a message to the model.
+        """Returns the strict form of a schema, which OpenAI's structured outputs accept; None if it has none, or if
+        it could not be computed in time. The caller then puts the schema into a message to the model.
         """
         from codex_proxy.tools.schemas import QUICK_SCHEMA
 
@@ -117,7 +117,7 @@ class SchemaChecks:
         return verdict.form
 
     async def close(self) -> None:
-        """Kills every worker. Running checks end with a verdict that says so."""
+        """Kills every worker. The verdicts of running checks say that the server is stopping."""
         await self._pool.close()
 
     def _remember(self, digest: bytes, verdict: Verdict) -> None:
@@ -137,8 +137,8 @@ class SchemaChecks:
             self._form_bytes -= _kept_size(self._forms.popitem(last=False)[1])
 
     async def _in_workers(self, schemas: Sequence[bytes]) -> dict[bytes, Verdict | None]:
-        """Checks the schemas in a worker, one after the other, so that other requests get their turn in between.
-        Schemas that were not begun within `BATCH_SECONDS` are not checked.
+        """Checks the schemas in workers, one after the other, so that other requests get workers in between.
+        Schemas that were not begun within `BATCH_SECONDS` get the verdict `BUSY`.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + BATCH_SECONDS
@@ -152,15 +152,16 @@ class SchemaChecks:
 
 
 def _kept_size(form: StrictForm | None) -> int:
-    """Returns an estimate of the bytes of memory that a kept strict form takes, with its digest and its dictionary
-    entry."""
+    """Returns an estimate of the bytes of memory that a cached strict form takes, with its digest and dictionary
+    entry.
+    """
     return 256 + (0 if form is None else len(form.schema))
 
 
 async def check_schemas(checks: SchemaChecks, turn: Turn, *, answer: str, tool: str) -> None:
-    """Checks the schemas that this server enforces: that of the answer, and those of strict tools. Raises `Fault`:
-    INVALID_REQUEST for an invalid schema, UNAVAILABLE for one that could not be checked. `answer` and `tool` name
-    their fields, the latter with `{}` for the tool's index.
+    """Checks the schemas of a turn that this server enforces: that of the answer, and those of strict tools. Raises
+    `Fault`: INVALID_REQUEST for an invalid schema, UNAVAILABLE for one that could not be checked. `answer` and
+    `tool` are the paths of their fields in the request, `tool` with `{}` in place of the tool's index.
     """
     fields: list[tuple[bytes, str]] = []
     if turn.output_schema is not None:

@@ -1,4 +1,4 @@
-"""The worker process that checks schemas, and texts under schemas, where that may take long."""
+"""The worker process that checks schemas, and texts against schemas, if that may take long."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MEMORY_BYTES: Final = 768 << 20
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A question to the worker: whether `text` is valid under `schema`. Without a text: whether the schema is valid
-    or, with `wants_form`, what its strict form is.
+    """A question to the worker: whether `text` is valid under `schema` (JSON). If `text` is None: whether the
+    schema is valid or, with `wants_form`, what its strict form is. `fitted`: see `TextCheck`.
     """
 
     schema: bytes

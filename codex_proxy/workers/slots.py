@@ -1,7 +1,8 @@
 """A limited number of slots, and queues for them: owners take turns, and each gets at most a share.
 
+An owner is whoever the slots are shared between: a client's key, or one owner for all if there are no keys.
 `FairQueue` decides without waiting, and returns the waiters that get a slot; a waiter is any object of the caller.
-`Slots` hands out slots on the event loop. With a single owner it is a plain queue.
+`Slots` gives slots to coroutines that wait on the event loop. With a single owner both are a plain queue.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class FairQueue(Generic[T]):
 
     def enter(self, owner: str) -> bool:
         """Takes a slot for the owner. Returns False if the owner cannot have one now. Call `leave` once for each
-        slot taken.
+        slot that was taken.
         """
         if owner in self._waiting or not self._has_room(owner):
             return False
@@ -66,7 +67,7 @@ class FairQueue(Generic[T]):
         self._waiting.setdefault(owner, deque()).append(waiter)
 
     def withdraw(self, owner: str, waiter: T) -> None:
-        """Removes a waiter from the queue, if it is still there."""
+        """Removes a waiter from its owner's queue, if it is still there."""
         queue = self._waiting.get(owner)
         if queue is not None and waiter in queue:
             queue.remove(waiter)
@@ -74,7 +75,7 @@ class FairQueue(Generic[T]):
                 del self._waiting[owner]
 
     def leave(self, owner: str) -> list[tuple[str, T]]:
-        """Frees a slot of this owner. Returns the waiters that get a slot by that, each with its owner."""
+        """Frees a slot of this owner. Returns the waiters that now get a slot, each with its owner."""
         self._running[owner] -= 1
         if not self._running[owner]:
             del self._running[owner]
@@ -88,7 +89,7 @@ class FairQueue(Generic[T]):
         return let_in
 
     def clear(self) -> list[T]:
-        """Empties the queue, and returns its waiters."""
+        """Removes all waiters, and returns them."""
         waiters = [waiter for queue in self._waiting.values() for waiter in queue]
         self._waiting.clear()
         return waiters
@@ -102,9 +103,7 @@ class FairQueue(Generic[T]):
 
 
 class Slot:
-    """A slot that `Slots` has given to an owner, for one turn, task or check. `give_back` frees it; further calls
-    do nothing.
-    """
+    """A slot that `Slots` has given to an owner. `give_back` frees it; further calls of it do nothing."""
 
     __slots__ = ("_owner", "_slots")
 
@@ -138,7 +137,7 @@ class Slots:
         return self._queue.waiting
 
     def waiting_of(self, owner: str) -> int:
-        """Returns how many of this owner's requests wait."""
+        """Returns how many calls of `take` wait for this owner."""
         return self._queue.waiting_of(owner)
 
     def take_now(self, owner: str) -> Slot | None:
@@ -149,8 +148,8 @@ class Slots:
         return Slot(self, owner)
 
     async def take(self, owner: str, within: float | None = None) -> Slot:
-        """Waits for a slot and returns it. Raises `TimeoutError` after `within` seconds (None: waits for any time),
-        and the fault that `stop` was given.
+        """Waits for a slot and returns it. Raises `TimeoutError` after `within` seconds (None: no limit), and the
+        fault of `stop` if that is called meanwhile.
         """
         slot = self.take_now(owner)
         if slot is not None:
@@ -185,7 +184,7 @@ class Slots:
             self._idle.set()
 
     def stop(self, fault: Fault) -> None:
-        """Ends all waits: each `take` that waits raises `fault`."""
+        """Ends all waits: each `take` that is waiting raises `fault`. Later calls of `take` are not affected."""
         for comes in self._queue.clear():
             if not comes.done():
                 comes.set_exception(fault)

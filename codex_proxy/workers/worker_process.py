@@ -1,8 +1,9 @@
 """The main loop of a worker process: it answers questions, one at a time, and may be killed at any time.
 
-Reads frames from stdin, each a question in MessagePack after its length; writes an answer for each to stdout, in the
-same form. The process ends at the end of its input, with its parent, and when a question takes more CPU time or
-memory than permitted: the kernel enforces that, since the interpreter cannot be interrupted while a library works.
+Reads frames from stdin (see `frame`), each with a question, and writes a frame with the answer to each to stdout.
+The process ends at the end of its input, with its parent (on Linux), and when a question takes more CPU time than
+permitted: the kernel enforces that, since the interpreter cannot be interrupted while a library works. The kernel
+also limits the memory of the process.
 """
 
 from __future__ import annotations
@@ -23,21 +24,23 @@ PR_SET_PDEATHSIG: Final = 1
 
 
 def frame(value: Any) -> bytes:
-    """Encodes a value for the pipe: the length of its MessagePack bytes, then these bytes."""
+    """Returns a value encoded for the pipe: the length of its MessagePack bytes in four bytes, big-endian, then
+    these bytes.
+    """
     body = msgspec.msgpack.encode(value)
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
 def run(questions: type[Q], answer: Callable[[Q], Any], *, cpu_seconds: float, memory_bytes: int) -> None:
-    """Answers questions until stdin ends. `cpu_seconds` limits each question, `memory_bytes` the address space of
-    the process.
+    """Answers questions from stdin until it ends. `questions` is their type, `answer` returns the answer to one.
+    `cpu_seconds` limits the CPU time of each question, `memory_bytes` the address space of the process.
     """
     _limit_process(memory_bytes)
     _serve(sys.stdin.buffer, sys.stdout.buffer, questions, answer, cpu_seconds)
 
 
 def _limit_process(memory_bytes: int) -> None:
-    """Limits the memory of this process, and makes it end when its parent ends."""
+    """Limits the memory of this process and, on Linux, makes it end when its parent ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the terminal is for the server, which ends us

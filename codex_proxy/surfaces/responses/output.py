@@ -1,7 +1,7 @@
 """The output items of a response while they grow.
 
-Input: the agent's items and pieces of text. Output: `whole()`, the item as the response object shows it, made of
-the same encoded fragments as the stream. The table `KINDS` lists the kinds of items. Source:
+Input: the agent's items and pieces of text. Output: `OutputItem.whole()`, the item as it is in the response object,
+made of the same encoded fragments as the stream. The table `KINDS` lists the kinds of items. Source:
 docs/wire-rules.md#the-responses-object.
 """
 
@@ -69,18 +69,20 @@ class Part:
         """The constant first bytes of this part's delta events; set by the encoder of events."""
 
     def add(self, texts: Sequence[str]) -> list[bytes]:
-        """Appends the deltas `texts`. Returns each as a JSON string."""
+        """Appends `texts` to the part. Returns each of them encoded as a JSON string."""
         lines = json_lines(texts)
         self.fragments.append(lines.replace(b'"\n"', b""))
         return lines.split(b"\n")
 
     def whole(self) -> bytes:
-        """Returns the whole text as one JSON string, joined from the fragments."""
+        """Returns the whole text so far as one JSON string."""
         return b'"' + b"".join([fragment[1:-1] for fragment in self.fragments]) + b'"'
 
 
 class OutputItem:
-    """An item of a response's output. `index` is None until the item was sent."""
+    """An item of a response's output while it grows. `item` is the agent's item, `kind` and `id` are the type and
+    id that the client gets. `index` is its index in the response's `output`, None until the item was sent.
+    """
 
     __slots__ = (
         "awaiting", "client_name", "encrypted", "id", "index", "item", "kept", "kind", "parts", "printed", "status",
@@ -108,37 +110,39 @@ class OutputItem:
 
     @property
     def made_by_server(self) -> bool:
-        """Whether this server made the item. The status with which such an item ends is final."""
+        """Whether this server, not the agent, made the item: a list of MCP tools, an MCP call or an approval
+        request. The status with which such an item ends is final.
+        """
         return isinstance(self.item, SERVER_ITEMS)
 
     @property
     def called(self) -> ClientName:
-        """The client's name of the tool that the call names."""
+        """The tool that the call names, by the client's name."""
         assert isinstance(self.item, ToolCall)
         return self.client_name or ClientName(self.item.name)
 
     def part(self, key: PartKey) -> Part | None:
-        """Returns the last part if it has this key, else None."""
+        """Returns the item's last part if that has this key, else None."""
         last = self.parts[-1] if self.parts else None
         return last if last is not None and last.key == key else None
 
     def whole(self) -> dict[str, Any]:
-        """Returns the item's object with its content so far."""
+        """Returns the item as the object for the client, with its content so far."""
         head = {"type": self.kind, "id": raw_text(self.id), "status": self.status}
         return head | KINDS[self.kind](self)
 
     def tokens(self) -> int:
-        """Returns an estimate of the item's tokens."""
+        """Returns an estimate of the tokens of the item's texts."""
         return json_tokens(part.whole() for part in self.parts)
 
 
 def text_part(part: Part) -> dict[str, Any]:
-    """Returns a part of a message or of a reasoning summary with its text."""
+    """Returns a content part of a message, or a summary part of reasoning, as the object for the client."""
     return _part(part.key[0], msgspec.Raw(part.whole()), part.annotations)
 
 
 def empty_part(part: Part) -> dict[str, Any]:
-    """Returns the part without its text, as the event that begins it contains it."""
+    """Returns the same object as `text_part`, but with an empty text, for the event that begins the part."""
     return _part(part.key[0], "", [])
 
 
@@ -172,7 +176,9 @@ def _call(output: OutputItem) -> dict[str, Any]:
 
 
 def _tool_search_call(output: OutputItem) -> dict[str, Any]:
-    """Returns the fields of a tool search. Its arguments are an object, unlike the text of a function call."""
+    """Returns the fields of a `tool_search_call`. Its arguments are an object, while those of a function call are
+    text.
+    """
     assert isinstance(output.item, ToolCall)
     return {
         "call_id": raw_text(output.item.call_id),
@@ -182,8 +188,9 @@ def _tool_search_call(output: OutputItem) -> dict[str, Any]:
 
 
 def _local_shell_call(output: OutputItem) -> dict[str, Any]:
-    """Returns the fields of a call of the client's shell. What is no list of words becomes an empty one, which no
-    client runs."""
+    """Returns the fields of a `local_shell_call`. If the model's `command` is not a list of strings, the client
+    gets an empty list, which no client runs.
+    """
     assert isinstance(output.item, ToolCall)
     given = _arguments_of(output)
     command = given.get("command")
@@ -246,10 +253,11 @@ _SERVER_ITEM_KINDS: Final[dict[type[Item], str]] = {
 def output_item(
     item: Item, ids: IdSource, *, activity: str, client_names: Mapping[str, ClientName]
 ) -> OutputItem | None:
-    """Returns the output item for an item of the agent; None for one that is not shown.
+    """Returns the output item for an item of the agent; None if the client does not get the item.
 
-    `activity`: `off`, `summaries` (a line of reasoning) or `items`. `client_names`: the client's names of its tools,
-    by the names that the model was offered, where they differ.
+    `activity` is how the agent's own commands and searches are sent: `off` (not at all), `summaries` (each as a
+    line of reasoning) or `items`. `client_names`: the client's names of its tools, by the names that the model was
+    offered, if they differ.
     """
     called = client_names.get(item.name) if isinstance(item, ToolCall) else None
     kind = (called.call_type if called is not None else "") or _kind_of(item, activity)

@@ -2,8 +2,8 @@
 
 Items are done in the order in which they were sent, each when the next one begins or the turn has ended. Only then
 is it known whether it is the last one: the last item of a response that was cut off is `incomplete`. An item that
-this server made keeps the status with which it ended. Input: items and how they ended. Output: calls of `Events`,
-in the right order.
+this server made keeps the status with which it ended. Input: items and how they ended. Output: the methods of an
+`Events` encoder are called in the right order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from codex_proxy.surfaces.responses.output import ACTIVITY_TYPE, OutputItem
 
 
 class OutputOrder:
-    """The output items of one response in the order in which they are sent, and the status with which each ends."""
+    """The output items of one response in the order in which they are sent, and the status with which each ends.
+    `events` encodes their events.
+    """
 
     def __init__(self, events: Events) -> None:
         self.items: list[OutputItem] = []
@@ -25,15 +27,15 @@ class OutputOrder:
         """The number of items that are done."""
 
     def add(self, output: OutputItem) -> None:
-        """Adds an item that is being sent now. Earlier items that have ended become done."""
+        """Adds an item, and sends its `output_item.added`. Earlier items that have ended are done now."""
         output.index = len(self.items)
         self.items.append(output)
         self._close_what_can_be()
         self._events.item_added(output)
 
     def over(self, output: OutputItem, status: str) -> None:
-        """Records that an item has ended with this status; its `output_item.done` follows later. Does nothing for
-        an item that was not sent.
+        """Records that an item has ended with this status, and ends its last part; `output_item.done` follows
+        later. Does nothing for an item that was not sent.
         """
         if output.index is None:
             return
@@ -45,8 +47,8 @@ class OutputOrder:
         self._close_what_can_be()
 
     def end(self, response_status: str) -> None:
-        """Makes all items done, at the end of the turn. Only the last item of a response that was cut off can be
-        incomplete. `response_status` is the final status of the response.
+        """Makes all items done, at the end of the turn. `response_status` is the final status of the response. Only
+        the last item of a response that was cut off is `incomplete`.
         """
         cut = response_status == "incomplete" or (
             response_status in ("failed", "cancelled")
@@ -66,7 +68,9 @@ class OutputOrder:
             self._close("completed")
 
     def _close(self, status: str) -> None:
-        """Makes the next item done. Its status is `status`, unless it has a final status of its own."""
+        """Makes the next item done. Its status is `status`, unless this server made the item or it is an activity
+        that failed: then its own status counts.
+        """
         output = self.items[self._done]
         ended = self._over_with.pop(self._done)
         self._done += 1
@@ -78,8 +82,9 @@ class OutputOrder:
         self._events.item_done(output)
 
     def _status_of_server_item(self, output: OutputItem, ended: str, status: str) -> str:
-        """Returns the final status of an item that this server made. A call that was cut off and is not the last
-        item is `failed`, because only the last one may be incomplete.
+        """Returns the final status of an item that this server made. `ended` is the status with which it ended;
+        `status` is the one that it gets if it was cut off. A call that was cut off and is not the last item is
+        `failed`, because only the last item may be incomplete.
         """
         if ended != "incomplete":
             return ended

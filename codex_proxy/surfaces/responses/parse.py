@@ -2,9 +2,9 @@
 
 Input: the bytes of the body, the operator's settings, the models, and the headers. Output: `ParsedResponse`;
 `turn_of` adds the history once the earlier items are known. Raises `Fault`: INVALID_REQUEST with `param`,
-MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode where it is switched off). Admission checks later what the agent can do.
-Sources: docs/contract.md#fields-of-a-request, docs/contract.md#errors-of-responses,
-docs/contract.md#the-reasoning-parameter.
+MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode that is switched off, or a wider sandbox than the server's). Whether the
+agent can do what the turn needs is checked later, in `admission`. Sources: docs/contract.md#fields-of-a-request,
+docs/contract.md#errors-of-responses, docs/contract.md#the-reasoning-parameter.
 """
 
 from __future__ import annotations
@@ -96,7 +96,10 @@ class ResponsesSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParsedResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed Responses request. `turn` has no history yet; `turn_of` adds it."""
+    """A parsed Responses request. `turn` is what the agent gets; its history is empty until `turn_of` adds it.
+    `echo` has the fields of the response object that repeat the request's (see `response_object.echo_of`). The
+    other fields are for the HTTP handler and the renderer.
+    """
 
     turn: Turn
     model_asked: str
@@ -137,7 +140,7 @@ def parse(
     headers: RequestHints,
     pdfs: PdfTexts | None = None,
 ) -> ParsedResponse:
-    """Parses the body of a request. Raises the `Fault` of the first error. `pdfs`: the texts of its PDFs."""
+    """Parses a body. Raises the `Fault` of the first error. `pdfs`: the texts of its PDFs; None if none are read."""
     request = _checked(parse_body(body), settings)
     context, wanted = conversation_of(request), format_of(request)
     items = normalised(request.input, pdfs=pdfs)
@@ -201,7 +204,9 @@ def _mode(resolved: Resolved, headers: RequestHints, settings: ResponsesSettings
 
 
 def turn_of(parsed: ParsedResponse, history: tuple[HistoryItem, ...]) -> Turn:
-    """Returns the turn with its history: the instructions, then the earlier items and the request's own."""
+    """Returns the turn with its history. `history` has the earlier items and the request's own; the request's
+    instructions, and one to answer with JSON if the request asks for an object, precede it.
+    """
     if parsed.instructions:
         history = (HistoryMessage("developer", (TextPart(parsed.instructions),)), *history)
     wanted = Format("json_object" if parsed.json_object else "text")
@@ -215,14 +220,14 @@ def _checked(request: ResponseRequest, settings: ResponsesSettings) -> ResponseR
 
 
 def check_input(request: ContextFields, limit: int) -> None:
-    """Raises `Fault` for an input of more than `limit` items."""
+    """Raises `Fault` INVALID_REQUEST if the input has more than `limit` items."""
     if isinstance(request.input, list):
         check_length("input", len(request.input), limit)
 
 
 def conversation_of(request: ContextFields) -> str | None:
-    """Returns the id of the request's conversation; None if it names none. Raises `Fault` if the id is malformed,
-    or given together with a previous response (docs/contract.md#errors-of-responses).
+    """Returns the id of the request's conversation; None if it names none. Raises `Fault` INVALID_REQUEST if the id
+    is malformed, or given together with a previous response (docs/contract.md#errors-of-responses).
     """
     conversation = _conversation_id(request.conversation)
     if conversation is None:
@@ -243,7 +248,7 @@ def conversation_of(request: ContextFields) -> str | None:
 
 
 def format_of(request: ContextFields) -> Format:
-    """Returns the format that `text.format` asks for."""
+    """Returns the format of the answer that `text.format` asks for; text if there is none."""
     wanted = request.text.format if request.text else None
     if isinstance(wanted, JsonSchemaFormat):
         return json_schema_format(wanted.schema_, wanted.name, wanted.description)
@@ -258,7 +263,7 @@ def _client_acts(
     request: ResponseRequest, offered: Offered, wanted: Format, items: Sequence[ItemDict]
 ) -> bool:
     """Whether the client seems to be an agent itself: the request has tools (`offered`), a format other than text
-    (`wanted`), or instructions.
+    (`wanted`), or instructions, also as a system or developer message among its `items`.
     """
     return (
         bool(offered.tools or offered.mcp or request.instructions)
@@ -268,7 +273,9 @@ def _client_acts(
 
 
 def _stops_of(request: ResponseRequest) -> tuple[str, ...]:
-    """Returns the stop sequences. An empty one is left out, because it would stop everywhere."""
+    """Returns the stop sequences without duplicates. Empty sequences are left out, because they would match
+    everywhere.
+    """
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
     return tuple(dict.fromkeys(sequence for sequence in stop if sequence))
 
@@ -280,7 +287,10 @@ def _activity(asked: str | None, settings: ResponsesSettings) -> Activity:
 
 
 def _refuse_unsupported(request: ResponseRequest, settings: ResponsesSettings) -> None:
-    """Raises `Fault` for parameters that would change the kind of the answer and are not supported."""
+    """Raises `Fault` INVALID_REQUEST for parameters that cannot be ignored and are not supported (a stored prompt,
+    log probabilities unless the settings say to ignore them), and for combinations that contradict each other
+    (`background` without `store`, `stream_options` without `stream`, an empty input with nothing to continue).
+    """
     if request.background and request.store is False:
         raise bad_request(
             "A background response has to be stored: leave 'store' out, or set it to true.", "background"
@@ -305,15 +315,17 @@ def _refuse_unsupported(request: ResponseRequest, settings: ResponsesSettings) -
 
 
 def _ignored_by_us(request: ResponseRequest) -> tuple[str, ...]:
-    """Returns the names of the given parameters that have no effect: those of `IGNORED`, then any that ask for log
-    probabilities."""
+    """Returns the names of those parameters of the request that this server ignores: those in `IGNORED`, then those
+    that ask for log probabilities.
+    """
     given = tuple(name for name in IGNORED if getattr(request, name) is not None)
     return (*given, *_logprobs_asked_for(request).values())
 
 
 def _logprobs_asked_for(request: ResponseRequest) -> dict[str, str]:
-    """Returns what in the request asks for log probabilities: the field's path (`include[0]`) to the name that is
-    reported as ignored or refused."""
+    """Returns the fields of the request that ask for log probabilities, such as `include[0]`, each with the name by
+    which it is reported as ignored or refused.
+    """
     included = {
         f"include[{index}]": name
         for index, name in enumerate(request.include or ())

@@ -4,9 +4,9 @@ docs/contract.md#the-profile-of-open-responses-server.
 Input and output: as for `ResponsesRenderer`. Events are `data:` lines only, without sequence numbers; there are no
 item or part events; each new call repeats `response.in_progress` (or, for a legacy call, sends
 `response.tool_calls.created`); calls have status `ready`; all `arguments.done` come at the end; every end, also a
-failure, is `response.completed`. A call that this server runs is shown as a function call that is `in_progress`
-until it is over; its result is then an item of its own, and a text delta. OpenAI's SDKs cannot read this: it is for
-clients of that server.
+failure, is `response.completed`. A call that this server runs appears as a function call that is `in_progress`
+until it has ended; its result is then an item of its own, and a text delta. OpenAI's SDKs cannot read these events:
+they are for clients of `open-responses-server`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ _RESULT: Final = "function_call_output"
 
 
 class OpenResponsesEvents(FrameList):
-    """Encodes the events of the profile `open-responses-server`. `current` returns the response object as it is
-    now.
-    """
+    """Encodes the events of the profile `open-responses-server`. `current` returns the current response object."""
 
     end = b"data: [DONE]\n\n"
 
@@ -54,8 +52,8 @@ class OpenResponsesEvents(FrameList):
         self._add("response.in_progress", response={**response, "status": "in_progress"})
 
     def fail(self, failure: Failure) -> None:
-        """Records the failure. It adds no event: the failure is in the response object of the last event, and calls
-        that it cut off get no end.
+        """Adds no event: the failure is in the response object of the last event. The calls of the response get no
+        `arguments.done`, because the failure may have cut them off.
         """
         self._whole_calls.clear()
 
@@ -81,7 +79,7 @@ class OpenResponsesEvents(FrameList):
             self._frame(b'%b,"delta":%b}\n\n' % (part.head, fragment))
 
     def annotation_added(self, output: OutputItem, part: Part) -> None:
-        """Does nothing: the profile has no such event. The message has the annotation."""
+        """Does nothing: the profile has no such event. The message of the response object has the annotation."""
 
     def part_done(self, output: OutputItem, part: Part) -> None:
         whole = {"id": raw_text(output.id), "output_index": output.index}
@@ -100,7 +98,9 @@ class OpenResponsesEvents(FrameList):
 
 
 def _is_legacy(output: OutputItem) -> bool:
-    """Whether the call came as `function_call`, for which that server sends other events."""
+    """Whether the model server gave the call as `function_call`, the predecessor of `tool_calls`: the profile has other
+    events for such a call.
+    """
     item = output.item
     if isinstance(item, ToolCall) and item.kind == "legacy":
         return True
@@ -112,7 +112,9 @@ def _place(output: OutputItem) -> dict[str, Any]:
 
 
 def ready(output: OutputItem) -> dict[str, Any]:
-    """Returns a call of a client's tool whose name is known with the status `ready`; other items unchanged."""
+    """Returns an item as the object for the client: a call of a client's tool with the status `ready`, a call that
+    this server runs as a function call, any other item unchanged.
+    """
     if isinstance(output.item, McpCall) and output.kind == mcp_items.CALL:
         return _as_function(output, output.item)
     whole = output.whole()
@@ -126,7 +128,7 @@ def _as_function(output: OutputItem, item: McpCall) -> dict[str, Any]:
 
 
 class _Result(OutputItem):
-    """The output of a call that this server ran, as an item of its own."""
+    """The result of a call that this server ran, as an item of its own."""
 
     __slots__ = ()
 
@@ -180,22 +182,22 @@ def renderer_class(profile: Profile) -> type[ResponsesRenderer]:
 
 
 def new_events(profile: Profile, response: dict[str, Any]) -> ResponseEvents | OpenResponsesEvents:
-    """Returns an encoder for the profile's events, whose numbers begin at 0. `response` is the response object as
-    it is now.
+    """Returns an encoder of the profile's events; its first frame has the number 0. `response` is the response
+    object that the events repeat.
     """
     return OpenResponsesEvents(lambda: response) if profile == "open-responses-server" else ResponseEvents()
 
 
 def end_of_stream(profile: Profile) -> bytes:
-    """Returns the bytes after the last event."""
+    """Returns the bytes that follow the last event of a stream."""
     return OpenResponsesEvents.end if profile == "open-responses-server" else ResponseEvents.end
 
 
 def failed_end(
     profile: Profile, final: dict[str, Any], frames: list[tuple[int, bytes]], failure: Failure
 ) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
-    """Returns the response object and its last frames for a response that fails after they were rendered (`final`,
-    `frames`). Only the last frame differs.
+    """Returns the response object and the last frames of a response that fails after `final` and `frames` were
+    rendered. Only the last frame is replaced. A frame is its number and its bytes.
     """
     final = failed({**final, "completed_at": None, "incomplete_details": None}, failure)
     if not frames:

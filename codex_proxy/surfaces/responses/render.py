@@ -5,12 +5,12 @@ the object. Both are made of the same items, so they cannot differ. `ResponseEve
 profile) encodes the events; this module decides what happens, and in which order.
 
 Messages are sent one after the other, and so are the client's calls; calls that this server runs are sent side by
-side. `OutputOrder` decides when each item is done. Reasoning whose encrypted content the client wants waits for it.
-Lists of tools, which come before the agent does anything, wait for its first output: until then a fault can be a
-plain status.
+side. `OutputOrder` decides when each item is done. If the client wants the encrypted content of reasoning, the end
+of a reasoning item waits for it. Lists of MCP tools, which come before the agent does anything, wait for the
+agent's first output: until then a failure can be answered with an HTTP status.
 
-Until `visible` is true nothing of the answer was sent, and the HTTP handler can still answer a `failure` with a plain
-status. `result` raises the `Fault` of a failed turn.
+Until `visible` is true nothing of the answer was sent, and the HTTP handler can still answer a `failure` with an
+HTTP status. `result` raises the `Fault` of a failed turn.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class _RawReasoning(msgspec.Struct, frozen=True):
 
 
 class ResponsesRenderer:
-    """Renders the events of a turn as a response object and its stream of events. `feed` takes every event of the
-    turn, in order, in batches of any size.
+    """Renders the events of a turn as a response object and its stream of events. Call `feed` with every event of
+    the turn, in order, in batches of any size.
     """
 
     unshown: tuple[type, ...] = ()
@@ -107,10 +107,12 @@ class ResponsesRenderer:
         keep_frames: bool = False,
         client_names: Mapping[str, ClientName] | None = None,
     ) -> None:
-        """`echo`: the constant fields (`ParsedResponse.echo`). `keep_frames`: see `take_frames`. `client_names`:
-        see `output_item`; None for no names. `stream`: `feed` returns frames for the client. `background`: the
-        response begins as `queued`. `activity`: see `output_item`. `encrypted_reasoning`: reasoning items contain
-        it. `prompt_tokens` estimates the input; `max_tokens` is the limit that the request sets, None for none.
+        """`echo`: the fields of the response object that repeat the request's (see `echo_of`). `keep_frames`: see
+        `take_frames`. `client_names`, `activity`: see `output_item`. `stream`: `feed` returns frames for the
+        client; otherwise it returns nothing. `background`: the response begins with the status `queued`.
+        `encrypted_reasoning`: reasoning items contain their encrypted content. `prompt_tokens` returns an estimate
+        of the input's tokens; `max_tokens` is the limit that the request sets, None for none. `created_at` is in
+        seconds since 1970.
         """
         self._head = ResponseHead(id, created_at, echo)
         self._ids = ids
@@ -144,7 +146,7 @@ class ResponsesRenderer:
     # --- what an exchange asks ------------------------------------------------------------------
 
     def feed(self, events: Iterable[Event]) -> bytes:
-        """Returns the SSE bytes of a batch; empty where the answer is not streamed, and after the end."""
+        """Returns the SSE bytes of a batch of events; empty if the answer is not streamed or has ended."""
         if self.ended:
             return b""
         handlers = HANDLERS
@@ -158,8 +160,8 @@ class ResponsesRenderer:
         return self._take_frames()
 
     def open(self) -> bytes:
-        """Returns the bytes of `response.created` and `response.in_progress` if they were not sent yet. Sent with
-        the first keepalive.
+        """Returns the bytes of `response.created` and `response.in_progress` if they were not sent yet; empty if
+        the answer is not streamed. Called before the first keepalive.
         """
         if self.ended:
             return b""
@@ -167,8 +169,9 @@ class ResponsesRenderer:
         return self._take_frames()
 
     def take_frames(self) -> list[tuple[int, bytes]]:
-        """With `keep_frames`: returns the frames since the last call, each with its sequence number, without the
-        `[DONE]` that ends a stream. A stored stream consists of them."""
+        """Returns the frames since the last call, each with its sequence number, without the `[DONE]` that ends a
+        stream; none unless `keep_frames` was set. A stored stream consists of these frames.
+        """
         taken, self._frames = self._frames or [], None if self._frames is None else []
         return taken
 
@@ -184,7 +187,7 @@ class ResponsesRenderer:
         return self.snapshot()
 
     def snapshot(self) -> dict[str, Any]:
-        """Returns the response object as it is now, for a client that polls a background response."""
+        """Returns the current response object, for a client that polls a background response."""
         decoded: dict[str, Any] = msgspec.json.decode(json_bytes(self._current()))
         return decoded
 
@@ -285,8 +288,8 @@ class ResponsesRenderer:
             self._start(output)
 
     def _waits(self, output: OutputItem) -> bool:
-        """Whether an item must not be sent yet: another item is being sent first, or this one is sent only as a
-        whole.
+        """Whether an item must not be sent yet: another item is being sent first, the item is an approval request,
+        which is sent as a whole, or it is a list of MCP tools and the answer has not begun.
         """
         item = output.item
         if isinstance(item, McpTools) and not self._begun:
@@ -296,9 +299,8 @@ class ResponsesRenderer:
         return isinstance(item, McpApproval) or (lane is not None and not lane.open(item.id))
 
     def _start(self, output: OutputItem) -> None:
-        """Begins to send an item. A message or reasoning is announced only with its first text, because it may have
-        none. Reasoning is announced at once if the client wants its encrypted content, to keep its place in the
-        order.
+        """Begins to send an item. A message or reasoning is sent only with its first text, because it may have
+        none. Reasoning is sent at once if the client wants its encrypted content, to keep its place in the order.
         """
         item = output.item
         if isinstance(item, ToolCall | McpCall):
@@ -342,7 +344,7 @@ class ResponsesRenderer:
             self._resume(self._items[id])
 
     def _resume(self, output: OutputItem) -> None:
-        """Sends an item that was waiting, with its text so far."""
+        """Sends an item that was waiting, with its text so far, and its end if it has ended."""
         output.waiting = False
         ended, output.status = output.status, "in_progress"
         self._start(output)
@@ -355,7 +357,9 @@ class ResponsesRenderer:
     # --- texts ----------------------------------------------------------------------------------
 
     def _say(self, id: str, key: PartKey, *texts: str) -> None:
-        """Sends texts of the part `key` of an item, one delta event for each."""
+        """Sends `texts` of the part `key` of an item, one delta event for each. They are kept if the item is
+        waiting, or if its kind has no delta events.
+        """
         output = self._items.get(id)
         if output is None:
             return
@@ -374,7 +378,7 @@ class ResponsesRenderer:
         self._events.deltas(output, part, part.add(texts))
 
     def _annotate(self, output: OutputItem, annotations: Iterable[str]) -> None:
-        """Adds annotations, as JSON, to the text of a message."""
+        """Adds annotations (JSON texts) to the text of a message."""
         part = output.part(TEXT) or self._new_part(output, TEXT)
         for annotation in annotations:
             part.annotations.append(msgspec.Raw(annotation))
@@ -389,13 +393,13 @@ class ResponsesRenderer:
         return part
 
     def _reasoning_delta(self, event: ReasoningDelta) -> None:
-        """Adds reasoning summaries. Raw reasoning is not shown to clients."""
+        """Sends a delta of a reasoning summary. Raw reasoning is not sent to clients."""
         if event.kind == "summary":
             self._say(event.id, ("summary", event.part), event.text)
 
     def _output_delta(self, event: OutputDelta) -> None:
-        """Keeps the output of a call until the call has ended. The output of a command is sent at once, if the
-        client has asked for activity items.
+        """Keeps the output of a call that this server runs until the call has ended. The output of the agent's own
+        command is sent at once if the client asked for activity items.
         """
         output = self._items.get(event.id)
         if output is not None and output.made_by_server:
@@ -406,7 +410,7 @@ class ResponsesRenderer:
     # --- encrypted reasoning --------------------------------------------------------------------
 
     def _raw_item(self, event: RawItem) -> None:
-        """Takes the encrypted reasoning from a raw item, if the request asked for it."""
+        """Takes the encrypted content of reasoning from a raw item, if the request asked for it."""
         if event.type != "reasoning" or not self._encrypted:
             return
         raw = msgspec.json.decode(event.json, type=_RawReasoning)

@@ -1,8 +1,8 @@
 """Builds the response object. It always has every key, with the effective default if the request gave no value.
 Sources: docs/contract.md#the-response-object, docs/wire-rules.md#the-responses-object.
 
-Input: a validated request, the fields that do not change (`ResponseHead`), and the state of the turn. Output: dicts for
-`json_bytes`.
+Input: a validated request, the fields that do not change (`ResponseHead`), and the state of the turn. Output: dicts
+for `json_bytes`; faults for the caller to raise.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def echo_of(
     service_tier: str,
     conversation: str | None,
 ) -> dict[str, Any]:
-    """Returns the fields that are known from the request and do not change. `effort` and `service_tier` are the
-    effective values; `effort` is None if the agent uses its default. `offered` are the tools; `conversation` is the
-    id of the request's conversation, None if it names none.
+    """Returns the fields of the response object that repeat the request's, or their effective defaults. `effort` is
+    None if the agent uses its default. `offered` are the tools; `conversation` is the id of the request's
+    conversation, None if it names none.
     """
     echo: dict[str, Any] = {
         "background": bool(request.background),
@@ -68,7 +68,7 @@ def _number(given: float | None, default: float) -> float:
 
 
 def _reasoning(request: ResponseRequest, effort: str | None) -> dict[str, Any] | None:
-    """Returns null, or an object with the keys `effort` and `summary`. Options that are all null count as none
+    """Returns the object with the effective `effort` and the requested `summary`; None if both are None
     (docs/contract.md#the-reasoning-parameter).
     """
     summary = summary_of(request)
@@ -132,17 +132,23 @@ _STATUSES: Final[dict[str, str]] = {
 
 
 def status_of(stop: str) -> str:
-    """Returns the `status` of a response whose turn ended for this reason. An unknown reason counts as completed."""
+    """Returns the `status` of a response whose turn ended for the reason `stop` (a value of `Stop`); `completed`
+    for an unknown reason.
+    """
     return _STATUSES.get(stop, "completed")
 
 
 def incomplete_details(stop: str) -> dict[str, str] | None:
-    """Returns why a response is incomplete; None where it is not."""
+    """Returns the `incomplete_details` of a response whose turn ended for the reason `stop`; None unless the
+    response is incomplete.
+    """
     return {"reason": _REASONS[stop]} if stop in _REASONS else None
 
 
 def error_object(failure: Failure) -> dict[str, Any]:
-    """Returns the value of `error` in the object of a failed response."""
+    """Returns the `error` of a failed response. Its code is the failure's if OpenAI's types allow it, else
+    `rate_limit_exceeded` or `server_error`.
+    """
     code = failure.code if failure.code in _CODES else None
     if code is None:
         code = "rate_limit_exceeded" if failure.kind in _LIMITS else "server_error"
@@ -150,7 +156,9 @@ def error_object(failure: Failure) -> dict[str, Any]:
 
 
 def usage_object(usage: Usage, *, estimated: bool = False) -> dict[str, Any]:
-    """Returns the `usage` object with its details. `estimated`: it is marked as an estimate."""
+    """Returns the `usage` object with its details. With `estimated` it has the additional member `"estimated":
+    true`.
+    """
     figures: dict[str, Any] = {
         "input_tokens": usage.input,
         "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
@@ -179,8 +187,8 @@ class ResponseHead:
         usage: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Returns the whole response object with this status and output. `completed_at` is in seconds since 1970;
-        `incomplete` is the object for `incomplete_details`, and `error` and `usage` are those for the fields of
-        their name. None becomes `null`.
+        `incomplete` is the value of `incomplete_details`; `error` and `usage` are the values of the fields of these
+        names. None becomes `null`.
         """
         return {
             **self._first,
@@ -204,8 +212,9 @@ def deleted(id: str) -> dict[str, Any]:
 
 
 def cancelling(response: Mapping[str, Any]) -> Literal["cancel", "keep"]:
-    """Decides what a request to cancel does: a background response that runs is stopped (`cancel`), one that has
-    ended stays as it is (`keep`). Raises `Fault` for a foreground response.
+    """Returns what a request to cancel a response does: `cancel` stops a background response that runs, `keep`
+    leaves one that has ended as it is. Raises `Fault` INVALID_REQUEST for a response that does not run in the
+    background.
     """
     if not response["background"]:
         raise bad_request(
@@ -217,20 +226,21 @@ def cancelling(response: Mapping[str, Any]) -> Literal["cancel", "keep"]:
 
 
 def cancelled(response: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a copy of a response object with the status `cancelled`. The output that it has so far stays."""
+    """Returns a copy of a response object with the status `cancelled` and its output so far."""
     return {**response, "status": "cancelled"}
 
 
 def failed(response: Mapping[str, Any], failure: Failure) -> dict[str, Any]:
-    """Returns the object of a response that failed, for example because the server was restarted."""
+    """Returns a copy of a response object with the status `failed` and the failure as its `error`."""
     return {**response, "status": "failed", "error": error_object(failure)}
 
 
 def compacted(
     *, id: str, created_at: int, item_id: str, summary: str, usage: Usage, kept: Sequence[ItemDict] = ()
 ) -> dict[str, Any]:
-    """Returns the `response.compaction` object: the items in `kept`, and a summary of the rest. Its output is the
-    input of a new chain."""
+    """Returns the `response.compaction` object. Its `output` consists of the items in `kept` and a compaction item
+    with `summary`; clients send it as the beginning of their next input. `created_at` is in seconds since 1970.
+    """
     item = {"type": "compaction", "id": item_id, "encrypted_content": encoded_summary(summary)}
     return {
         "id": id,
@@ -242,7 +252,7 @@ def compacted(
 
 
 def token_count(tokens: int) -> dict[str, Any]:
-    """Returns the `response.input_tokens` object. It is marked as an estimate, because agents cannot count without
+    """Returns the `response.input_tokens` object, marked as an estimate, because agents cannot count tokens without
     calling the model.
     """
     return {"object": "response.input_tokens", "input_tokens": max(1, tokens), "estimated": True}
@@ -267,8 +277,8 @@ def previous_not_found(id: str) -> Fault:
 
 
 def previous_too_large(held: str) -> Fault:
-    """Returns the fault for a chain of responses that is larger than a turn may continue. `held` says what it
-    contains.
+    """Returns the fault for a chain of previous responses that has more content than one turn may read. `held` is
+    the part of the message that says how much content there is.
     """
     return bad_request(
         f"The responses up to this one hold too much to go on from: {held}. Begin anew without "
@@ -279,8 +289,8 @@ def previous_too_large(held: str) -> Fault:
 
 
 def not_resumable(id: str) -> Fault:
-    """Returns the fault for following a response whose events are not stored. Only events of background streams are
-    stored.
+    """Returns the fault for a request to resume the stream of a response whose events are not stored. Only the
+    events of streamed background responses are stored.
     """
     return bad_request(
         f"The stream of response '{excerpt(id)}' cannot be resumed: only background responses that were "

@@ -1,8 +1,9 @@
 """Reads the tools of a Responses request and its `tool_choice`: the client's tools, MCP servers, and web search.
 
-Input: a validated request. Output: `Offered`, which also has their form for the response object. Raises `Fault`
-INVALID_REQUEST for tools that only OpenAI's servers run, for two tools of one name, and for a choice of a tool that
-is not offered. Sources: docs/contract.md#tools-of-a-response, docs/wire-rules.md#the-context-of-a-turn.
+Input: a validated request. Output: `Offered`, which also has the tools' form for the response object. Raises
+`Fault` INVALID_REQUEST for tools that only OpenAI's servers run, for two tools or MCP servers of one name, and for
+a choice of a tool that is not offered. Sources: docs/contract.md#tools-of-a-response,
+docs/wire-rules.md#the-context-of-a-turn.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ UNSUPPORTED: Final = "unsupported_tool"
 
 
 class McpFilter(msgspec.Struct, frozen=True):
-    """Selects tools of an MCP server by their names (None: any name), and by whether they only read."""
+    """Selects tools of an MCP server by their names, and by whether they are marked as only reading. None: any."""
 
     names: tuple[str, ...] | None = None
     read_only: bool | None = None
 
 
 class McpOffer(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server whose tools this server runs. `authorization` is an access token, None if there is none;
-    `approval_always` and `approval_never` select the tools whose calls need approval, or none, and are None if the
-    request does not select any. `headers` and `authorization` are secrets.
+    """An MCP server of the request, whose tools this server runs. `allowed` selects the tools that may be called.
+    `approval_always` and `approval_never` select the tools whose calls need the client's approval, or need none;
+    None selects no tool. `approval` (`always` or `never`) is for tools that neither selects. `authorization` is an
+    access token, None if there is none; it and `headers` are secret.
     """
 
     server_label: str
@@ -51,7 +53,7 @@ class McpOffer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpChoice(msgspec.Struct, frozen=True):
-    """A `tool_choice` of one tool of an MCP server, or of all its tools (`name` is None). Their names are known
+    """A `tool_choice` of one tool of an MCP server, or of all its tools (`name` is None), whose names are known
     once the server has listed them. `required`: the model has to call one of them.
     """
 
@@ -61,8 +63,8 @@ class McpChoice(msgspec.Struct, frozen=True):
 
 
 class Offered(msgspec.Struct, frozen=True, kw_only=True):
-    """The tools that the model is offered, and the client's choice among them. `shown` and `shown_choice` are their
-    form in the response object.
+    """The tools that the model is offered, and which of them it may or must call. `shown` and `shown_choice` are
+    the request's `tools` and `tool_choice` in the form that the response object has.
     """
 
     tools: tuple[Tool, ...]
@@ -81,8 +83,8 @@ def offered_by(
     given: Sequence[wire.AnyTool] | None, choice: wire.ToolChoice | None, input_tools: Sequence[Tool] = ()
 ) -> Offered:
     """Returns what the model is offered. `given` and `choice` are the request's `tools` and `tool_choice`.
-    `input_tools` are the client's tools that items of the input contain (`tools_in`). Raises `Fault`
-    INVALID_REQUEST for hosted tools, duplicate names, and a choice of a tool that is not offered.
+    `input_tools` are the client's tools that items of the input contain (see `client_tools.tools_in`). Raises
+    `Fault` INVALID_REQUEST for hosted tools, duplicate names, and a choice of a tool that is not offered.
     """
     given = given or ()
     for index, tool in enumerate(given):
@@ -115,8 +117,8 @@ def offered_by(
 
 
 def joined(tools: tuple[Tool, ...], input_tools: Iterable[Tool]) -> tuple[Tool, ...]:
-    """Returns the tools of the request together with those in `input_tools`. If two have the same name, the
-    request's is used.
+    """Returns the request's `tools` and the `input_tools`, without those of the `input_tools` that have the name of
+    one of the `tools`.
     """
     names = {tool.name for tool in tools}
     return (*tools, *(tool for tool in input_tools if tool.name not in names))
@@ -166,7 +168,9 @@ def _mcp(server: wire.McpServerTool, param: str) -> McpOffer:
 
 
 def _refuse_same_labels(servers: Sequence[McpOffer]) -> None:
-    """Raises `Fault` if two servers have the same label, because a call names its server only by the label."""
+    """Raises `Fault` INVALID_REQUEST if two servers have the same label, because a call names its server by the
+    label alone.
+    """
     labels: set[str] = set()
     for server in servers:
         if server.server_label in labels:
@@ -176,8 +180,8 @@ def _refuse_same_labels(servers: Sequence[McpOffer]) -> None:
 
 
 def _default_approval(filters: wire.McpApprovalFilter | None) -> str:
-    """Returns the `approval` for tools that no filter selects: `always` if the request lists tools that need none,
-    else `never`.
+    """Returns whether calls of tools that no filter selects need approval: `always` if the request lists tools that
+    need none, else `never`.
     """
     return "never" if filters is None or filters.never is None else "always"
 
@@ -189,7 +193,7 @@ def _filter(given: wire.McpToolFilter | None) -> McpFilter | None:
 
 
 class _Chooser:
-    """Reads which of the offered tools may or must be called."""
+    """Reads a `tool_choice`: which of the offered tools may or must be called."""
 
     def __init__(
         self, tools: tuple[Tool, ...], mcp: tuple[McpOffer, ...], searching: bool, any_given: bool
@@ -200,7 +204,9 @@ class _Chooser:
         self._any = any_given
 
     def choose(self, choice: wire.ToolChoice | None) -> tuple[ToolChoice, tuple[McpChoice, ...], bool]:
-        """Returns the choice among the client's tools, the choice among MCP tools, and whether web search stays on."""
+        """Returns the choice among the client's tools, the choice among MCP tools, and whether web search stays on.
+        Raises `Fault` INVALID_REQUEST for a tool that is not offered.
+        """
         if choice is None or choice == "auto":
             return "auto", (), True
         if choice == "none":

@@ -2,8 +2,8 @@
 expects.
 
 Input: the response's id and status, an id and a time, and the operator's secret. Output: body and headers. Raises
-ValueError for a secret that cannot be decoded. The signature is that of Standard Webhooks: `v1`, HMAC-SHA256 over
-`id.timestamp.body`; a secret `whsec_...` is base64.
+`ValueError` for a secret that cannot be decoded. The signature is that of Standard Webhooks: `v1`, HMAC-SHA256 over
+`id.timestamp.body`. A secret that begins with `whsec_` continues in base64; any other is used as it is.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ EVENTS: Final = {
 
 
 class Webhook(msgspec.Struct, frozen=True):
-    """One delivery of an event. A repeated delivery has the same id and body but a newer timestamp, and so another
-    signature.
+    """One delivery of an event: the body and headers of the request. A repeated delivery has the same id and body
+    but a newer timestamp, and so another signature.
     """
 
     body: bytes
@@ -39,13 +39,15 @@ class Webhook(msgspec.Struct, frozen=True):
 
 def event_id_of(response_id: str) -> str:
     """Returns the id of the event about the end of this response. It is derived from the response's id, so it stays
-    the same if the event is written again after a fault or a restart.
+    the same if the event is made again after a fault or a restart.
     """
     return "evt_" + response_id.removeprefix("resp_")
 
 
 def webhook_body(*, event_id: str, response_id: str, status: str, created_at: int) -> bytes:
-    """Returns the body of the event for a response that ended with `status`."""
+    """Returns the JSON body of the event for a response that ended with `status`. `created_at` is in seconds since
+    1970.
+    """
     event = {
         "id": event_id,
         "object": "event",
@@ -57,7 +59,9 @@ def webhook_body(*, event_id: str, response_id: str, status: str, created_at: in
 
 
 def signed(body: bytes, *, event_id: str, timestamp: int, secret: str) -> Webhook:
-    """Returns the body with its headers, among them the signature. `timestamp` is in seconds since 1970."""
+    """Returns the body with its headers, among them the signature. `timestamp` is in seconds since 1970. Raises
+    `ValueError` as `check_secret` does.
+    """
     content = b"%b.%d.%b" % (event_id.encode(), timestamp, body)
     signature = base64.b64encode(hmac.new(_key(secret), content, hashlib.sha256).digest()).decode()
     headers = {
@@ -70,7 +74,7 @@ def signed(body: bytes, *, event_id: str, timestamp: int, secret: str) -> Webhoo
 
 
 def check_secret(secret: str) -> None:
-    """Raises `ValueError` for a webhook secret that is not base64 after its prefix."""
+    """Raises `ValueError` for a webhook secret that begins with `whsec_` and is not base64 after that."""
     _key(secret)
 
 

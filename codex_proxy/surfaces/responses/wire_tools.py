@@ -80,7 +80,7 @@ class CustomTool(Wire):
 
 
 class NamespaceTool(Wire):
-    """The client's tools that share a namespace. Codex groups the tools of each of its MCP servers in one."""
+    """Tools of the client that share a namespace. Codex puts the tools of each of its MCP servers in a namespace."""
 
     type: Literal["namespace"]
     name: Name
@@ -94,7 +94,9 @@ class NamespaceTool(Wire):
 
 
 class ToolSearchTool(Wire):
-    """A tool that finds deferred tools. `client`: the client runs the search; otherwise OpenAI's servers would."""
+    """A tool that finds deferred tools. `execution` is `client` if the client runs the search; otherwise OpenAI's
+    servers would run it, and this server does not offer it.
+    """
 
     type: Literal["tool_search"]
     execution: Literal["client", "server"] | None = None
@@ -119,7 +121,7 @@ class McpApprovalFilter(Wire):
 
 
 class McpServerTool(Wire):
-    """An MCP server whose tools this server is to call itself."""
+    """An MCP server whose tools this server is to run itself."""
 
     type: Literal["mcp"]
     server_label: Annotated[str, Field(min_length=1, max_length=128)]
@@ -152,7 +154,7 @@ class WebSearchTool(Wire):
 
 
 class HostedTool(Wire):
-    """A tool that only OpenAI's servers run. It is known by name so that it can be refused by name."""
+    """A tool that only OpenAI's servers run. Its types are listed so that the refusal can name the tool."""
 
     type: Hosted
 
