@@ -57,6 +57,7 @@ DRIVES_CHILDREN = frozenset(
         "agents.member",
         "agents.several",
         "agents.child_per_turn",
+        "agents.shared_process",
         "agents.account_limits",
         "agents.confinement",
         "agents.codex.program",

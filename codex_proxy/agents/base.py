@@ -5,7 +5,7 @@ of agents' capabilities. A child is a process that this server has started for a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -51,6 +51,34 @@ class Ended(msgspec.Struct, frozen=True):
     code: int | None = None
     signal: int | None = None
     stderr_tail: str = ""
+
+
+class Received(msgspec.Struct, frozen=True):
+    """What the connection of a process with many sessions makes of some lines of the process: the bytes to write to
+    it now, and the received messages in order, as pairs of a channel's number and its messages.
+    """
+
+    writes: bytes
+    messages_by_channel: list[tuple[int, list[Any]]]
+    limits: bytes | None = None
+    """The account's limits as JSON, if they were reported; empty if the agent refused to report them; None if
+    neither has happened."""
+
+
+class ChannelConnection(Protocol):
+    """The state of the connection to a process that serves many sessions, without IO. Each session has a channel."""
+
+    fault: str | None
+    """Why the process cannot be used; None if it can."""
+
+    @property
+    def channel_count(self) -> int:
+        """The number of open channels that belong to sessions."""
+        ...
+
+    def receive(self, lines: Sequence[bytes]) -> Received:
+        """Assigns each message in the process's lines to its channel. Never raises."""
+        ...
 
 
 L_contra = TypeVar("L_contra", contravariant=True)

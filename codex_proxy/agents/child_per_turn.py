@@ -13,7 +13,7 @@ import msgspec
 
 from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.agent import Agent, ProcessCounts
-from codex_proxy.agents.base import Capability, Dialect, Ended
+from codex_proxy.agents.base import Capability, Dialect
 from codex_proxy.agents.session import (
     AgentSession,
     ChunkFramer,
@@ -21,9 +21,11 @@ from codex_proxy.agents.session import (
     LineTooLong,
     TransportReader,
     broken_protocol,
+    ended_from,
+    spawn_failure,
 )
 from codex_proxy.core.account import AgentModel
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
 from codex_proxy.process.launch import find_program
@@ -72,7 +74,7 @@ class ChildTransport:
         rest = self._framer.close()
         if rest:
             self._reader.received([rest], len(rest))
-        self._reader.ended(Ended(exit.code, exit.signal, exit.stderr_tail))
+        self._reader.ended(ended_from(exit))
 
     # --- what a session calls -------------------------------------------------------------------------
 
@@ -160,7 +162,7 @@ class ChildPerTurnAgent:
             await transport.start(command)
         except SpawnError as error:
             self._transports.discard(transport)
-            raise Fault(_failure(error)) from error
+            raise Fault(spawn_failure(error)) from error
         except BaseException:
             self._transports.discard(transport)
             raise
@@ -188,7 +190,7 @@ class ChildPerTurnAgent:
         try:
             find_program(self._spec.command(ANY_TURN))
         except SpawnError as error:
-            return _failure(error)
+            return spawn_failure(error)
         return None
 
     async def close(self) -> None:
@@ -197,8 +199,3 @@ class ChildPerTurnAgent:
     def kill(self) -> None:
         for transport in list(self._transports):
             transport.kill()
-
-
-def _failure(error: SpawnError) -> Failure:
-    kind = FaultKind.UNAVAILABLE if error.temporary else FaultKind.SPAWN_FAILED
-    return Failure(kind=kind, message=str(error))

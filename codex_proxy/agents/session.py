@@ -24,6 +24,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.ids import Scheduler, TimerHandle
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn, without_content
+from codex_proxy.process.child import Exit, SpawnError
 
 log = structlog.get_logger(__name__)
 
@@ -396,3 +397,14 @@ def broken_protocol(reason: str) -> Failure:
         kind=FaultKind.AGENT_PROTOCOL,
         message=f"The agent broke its own protocol: {reason}. Try again; if it stays, update the agent.",
     )
+
+
+def spawn_failure(error: SpawnError) -> Failure:
+    """Returns the failure of a turn whose process could not be started."""
+    kind = FaultKind.UNAVAILABLE if error.temporary else FaultKind.SPAWN_FAILED
+    return Failure(kind=kind, message=str(error))
+
+
+def ended_from(exit: Exit) -> Ended:
+    """Converts the end of a child to that of an agent's program."""
+    return Ended(exit.code, exit.signal, exit.stderr_tail)

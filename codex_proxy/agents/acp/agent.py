@@ -16,7 +16,7 @@ from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.acp.dialect import AcpTurn
 from codex_proxy.agents.acp.failures import failure_of_error
 from codex_proxy.agents.acp.presets import CAPABILITIES, AcpPreset
-from codex_proxy.agents.acp.process import AcpProcess, AcpTransport, spawn_fault
+from codex_proxy.agents.acp.process import AcpProcess, AcpTransport
 from codex_proxy.agents.acp.program import Declared, Program
 from codex_proxy.agents.acp.prompt import first_prompt
 from codex_proxy.agents.acp.session_setup import Offer, offer_of
@@ -24,7 +24,7 @@ from codex_proxy.agents.acp.tool_server import ToolEndpoint, ToolServer
 from codex_proxy.agents.agent import Agent, ProcessCounts
 from codex_proxy.agents.base import Capability
 from codex_proxy.agents.confinement import Confinement
-from codex_proxy.agents.session import AgentSession
+from codex_proxy.agents.session import AgentSession, spawn_failure
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind
 from codex_proxy.core.ids import Clock
@@ -311,7 +311,7 @@ class AcpAgent:
             try:
                 command = self._launch.command_in(scope)
             except SpawnError as error:
-                raise spawn_fault(error) from error
+                raise Fault(spawn_failure(error)) from error
             await process.start(command, timeout_seconds=START_SECONDS)
             await process.probe(scope.workdir, timeout_seconds=PROBE_SECONDS)
         except Fault as fault:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
 from codex_proxy.agents.acp.messages import (
     PROTOCOL_VERSION,
     Message,
@@ -22,19 +20,11 @@ from codex_proxy.agents.acp.messages import (
     request_id,
 )
 from codex_proxy.agents.acp.program import INITIALIZE, Declared, declared_in
+from codex_proxy.agents.base import Received
 
 INITIALIZE_ID: Final = request_id(0, 1)
 PROBE_ID: Final = request_id(0, 2)
 CLOSE_ID: Final = request_id(0, 3)
-
-
-class Received(msgspec.Struct, frozen=True):
-    """The result of `Connection.receive`: bytes to write to the agent now (refusals), and for each channel its
-    number and its messages, in the order in which they came.
-    """
-
-    writes: bytes
-    messages_by_channel: list[tuple[int, list[Message]]]
 
 
 class Connection:

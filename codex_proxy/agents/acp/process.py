@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from codex_proxy import __version__
@@ -14,11 +14,14 @@ from codex_proxy.agents.acp.connection import Connection
 from codex_proxy.agents.acp.dialect import AcpTurn
 from codex_proxy.agents.acp.messages import Input, Message, ModelCallFailed, channel_of, refusal, split_writes
 from codex_proxy.agents.acp.tool_server import ToolEndpoint
-from codex_proxy.agents.base import Ended
-from codex_proxy.agents.failures import how_it_ended, last_useful_line
-from codex_proxy.agents.session import LineFramer, LineTooLong, TransportReader, broken_protocol
-from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
+from codex_proxy.agents.session import (
+    LineFramer,
+    LineTooLong,
+    TransportReader,
+)
+from codex_proxy.agents.shared_process import SharedProcess, SharedTransport
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.process.child import Command, Exit
 
 CLIENT_NAME = "codex-proxy"
 MAX_LOG_LINE = 1 << 20
@@ -31,10 +34,9 @@ AHEAD_SECONDS = 10.0
 """The most seconds that a session that was opened ahead waits for a turn; then it is closed. What the agent reads
 when a session starts (instructions, the names of files, the date) is at most that old. For some agents each session
 takes a process of its own."""
-RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it.")
 
 
-class AcpProcess:
+class AcpProcess(SharedProcess[Connection]):
     """A process that serves many sessions at once, each on a channel of its `connection`. Call `start` and `probe`,
     then `open_channel` for each session. When no turn is running, it opens one session ahead, so that the next turn
     need not wait for it; that turn gets the session by `take_ahead`.
@@ -44,28 +46,14 @@ class AcpProcess:
         """`error_log`: the regular expression in `AcpPreset.error_log` for errors on stderr; empty if stderr is not
         read.
         """
-        self.connection = Connection(CLIENT_NAME, __version__)
-        self.exit: Exit | None = None
-        """How the process ended; None before that."""
-        self.unhealthy = False
-        """Whether the process broke the protocol or did not finish a turn. It then gets no further sessions."""
+        super().__init__(Connection(CLIENT_NAME, __version__))
         self.sessions_served = 0
-        self.on_change: Callable[[], None] | None = None
-        """Called when the process has ended, or a session on it was released."""
-        self._child: Child | None = None
-        self._framer = LineFramer()
-        self._readers: dict[int, TransportReader] = {}
-        self._idle: set[int] = set()
-        self._alone = True
-        """Whether only one turn has run since the process was last without turns. Its stderr then belongs to that
-        turn."""
         self._folder = ""
         """The folder of sessions that are opened ahead; empty before `probe`."""
         self._ahead_answer: Message | None = None
         """The answer to the request for the session that was opened ahead; None before it has come."""
         self._ahead_timer: asyncio.TimerHandle | None = None
         """The timer that opens a session ahead, or closes it because no turn has taken it."""
-        self._changed = asyncio.Event()
         self._error_log = re.compile(error_log) if error_log else None
         self._log_framer = LineFramer(MAX_LOG_LINE)
 
@@ -73,12 +61,8 @@ class AcpProcess:
         """Starts the process and sends `initialize`. Returns when it has answered. Raises `Fault` if the process
         cannot be started, ends, refuses, or does not answer within `timeout_seconds`.
         """
-        try:
-            on_stderr = self._log_received if self._error_log is not None else None
-            self._child = await spawn(command, self, on_stderr=on_stderr)
-        except SpawnError as error:
-            raise spawn_fault(error) from error
-        self._child.write(self.connection.initialize())
+        child = await self._spawn(command, None if self._error_log is None else self._log_received)
+        child.write(self.connection.initialize())
         try:
             await self._until(lambda: self.connection.declared is not None, timeout_seconds)
         except BaseException:
@@ -94,53 +78,20 @@ class AcpProcess:
         self._write(self.connection.close_probe())
         self._folder = folder
 
-    async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                while not condition() and self.exit is None and self.connection.fault is None:
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            message = f"The agent did not answer within {seconds:g} s of its start. Try again."
-            raise Fault(Failure(kind=FaultKind.SPAWN_FAILED, message=message)) from None
-        if not condition():
-            raise Fault(self._start_failure())
-
-    def _start_failure(self) -> Failure:
-        if self.connection.fault is not None:
-            message = f"The agent cannot be used: {self.connection.fault}."
-            return Failure(kind=FaultKind.SPAWN_FAILED, message=message)
-        ended = Ended() if self.exit is None else _ended(self.exit)
-        message = f"The agent's process ended while it was starting{how_it_ended(ended)}"
-        return Failure(
-            kind=FaultKind.SPAWN_FAILED, message=message, quoted=last_useful_line(ended.stderr_tail)
-        )
-
-    @property
-    def alive(self) -> bool:
-        return self.exit is None and self._child is not None
-
-    @property
-    def turns_running(self) -> int:
-        """The number of sessions in which a turn is running; those kept for a later turn do not count."""
-        return self.connection.channel_count - len(self._idle)
-
-    @property
-    def pid(self) -> int | None:
-        return self._child.pid if self._child is not None else None
+    def _refusal(self, fault: str) -> Failure:
+        message = f"The agent cannot be used: {fault}."
+        return Failure(kind=FaultKind.SPAWN_FAILED, message=message)
 
     def open_channel(self) -> int:
         """Opens a channel for a session, and returns its number."""
-        self._note_start()
+        self._note_turn_start()
         self.sessions_served += 1
         return self.connection.open_channel()
 
-    def _note_start(self) -> None:
+    def _note_turn_start(self) -> None:
         if self.connection.ahead is None:
             self._stop_ahead_timer()
-        self._alone = self.turns_running == 0
-        if self._alone and self._child is not None:
-            self._child.clear_stderr()
+        super()._note_turn_start()
 
     def take_ahead(self, folder: str) -> int | None:
         """Assigns the session that was opened ahead in this folder to a turn, which must have no tools and no
@@ -150,7 +101,7 @@ class AcpProcess:
         channel = self.connection.ahead
         if channel is None or folder != self._folder:
             return None
-        self._note_start()
+        self._note_turn_start()
         self._stop_ahead_timer()
         self.sessions_served += 1
         self.connection.take_ahead()
@@ -200,13 +151,11 @@ class AcpProcess:
             self._ahead_timer = None
 
     def attach(self, channel: int, reader: TransportReader) -> None:
-        self._readers[channel] = reader
         answer = self._ahead_answer
         if answer is not None and channel_of(answer.id) == channel:
             self._ahead_answer = None
             asyncio.get_running_loop().call_soon(self._pass_on, channel, answer)
-        if self.exit is not None:  # since the channel was opened
-            asyncio.get_running_loop().call_soon(self._report_end, channel)
+        super().attach(channel, reader)
 
     def send(self, writes: bytes) -> None:
         self._write(writes)
@@ -214,70 +163,37 @@ class AcpProcess:
     def set_idle(self, channel: int, idle: bool) -> None:
         """Sets whether the session on a channel is only kept for a later turn (`idle`), or has a running turn."""
         if idle:
-            self._idle.add(channel)
+            self._idle_channels.add(channel)
             self._turn_ended()
         else:
-            self._note_start()
-            self._idle.discard(channel)
+            self._note_turn_start()
+            self._idle_channels.discard(channel)
         self._note_change()
 
     def end_idle_channels(self) -> None:
-        """Reports the end of the process to the sessions that are kept for later turns, so that they are closed.
-        Called when the process takes no further turns.
-        """
         self._folder = ""
         self._close_ahead()
-        for channel in list(self._idle):
-            if channel in self._readers:
-                self._readers[channel].ended(RENEWED)
+        super().end_idle_channels()
 
     def close_channel(self, channel: int) -> None:
         self._readers.pop(channel, None)
-        was_running = channel not in self._idle
-        self._idle.discard(channel)
+        was_running = channel not in self._idle_channels
+        self._idle_channels.discard(channel)
         self.connection.close_channel(channel)
         if was_running:
             self._turn_ended()
         self._note_change()
 
-    def _write(self, writes: bytes) -> None:
-        if writes and self._child is not None:
-            self._child.write(writes)
-
     async def end(self) -> None:
-        """Ends the process and all its descendants. Returns when they are gone."""
         self._folder = ""
-        if self._child is not None:
-            await self._child.end()
-
-    def kill(self) -> None:
-        if self._child is not None:
-            self._child.kill()
+        await super().end()
 
     # --- called by the child (see ChildListener) ------------------------------------------------
 
-    def received(self, chunk: bytes) -> None:
-        broken: Failure | None = None
-        try:
-            lines = self._framer.feed(chunk)
-        except LineTooLong as fault:
-            lines, broken = fault.before, broken_protocol(str(fault))
-        received = self.connection.receive(lines)
-        self._write(received.writes)
-        for channel, messages in received.messages_by_channel:
-            reader = self._readers.get(channel)
-            if reader is not None:
-                reader.received(messages, len(chunk) * len(messages) // max(1, len(lines)))
-            else:
-                self._note_ahead(messages)
-        if self._changed is not None:
-            self._changed.set()
-        if broken is not None:
-            for reader in list(self._readers.values()):
-                reader.fail(broken)
-            self.unhealthy = True
-            self.kill()
-            self._note_change()
+    def ended(self, exit: Exit) -> None:
+        self.exit = exit
+        self._close_ahead()
+        super().ended(exit)
 
     def _log_received(self, chunk: bytes) -> None:
         """Reads a chunk of the agent's stderr, and passes each failed model call that it reports to the session
@@ -294,7 +210,7 @@ class AcpProcess:
             if found is not None and channel in self._readers:
                 self._readers[channel].received((ModelCallFailed(found["error"]),), 0)
 
-    def _note_ahead(self, messages: Sequence[Message]) -> None:
+    def _received_without_reader(self, messages: Sequence[Message]) -> None:
         """Handles messages for a channel that has no reader, which is the one of the session that was opened ahead.
         Keeps the answer to `session/new` for the turn that takes the session; if it is an error, closes the
         channel. Refuses requests.
@@ -312,31 +228,11 @@ class AcpProcess:
         if reader is not None:
             reader.received((message,), 0)
 
-    def ended(self, exit: Exit) -> None:
-        self.exit = exit
-        self._close_ahead()
-        self._changed.set()
-        for channel in list(self._readers):
-            self._report_end(channel)
-        self._note_change()
 
-    def _report_end(self, channel: int) -> None:
-        reader, exit = self._readers.get(channel), self.exit
-        if reader is not None and exit is not None:
-            alone = self._alone and channel not in self._idle
-            reader.ended(_ended(exit) if alone else Ended(exit.code, exit.signal))
-
-    def _note_change(self) -> None:
-        if self.on_change is not None:
-            self.on_change()
-
-
-class AcpTransport:
+class AcpTransport(SharedTransport):
     """The `Transport` of one session. It writes to the process that the sessions share, and passes the results of
     calls to the session's tool server (`endpoint`; None if the client has no tools).
     """
-
-    exclusive = False
 
     def __init__(
         self, process: AcpProcess, channel: int, dialect: AcpTurn, endpoint: ToolEndpoint | None
@@ -363,15 +259,6 @@ class AcpTransport:
             self.process.connection.expect_session(self.dialect.session, self._channel)
         self.process.send(to_agent)
 
-    def close_stdin(self) -> None:
-        raise RuntimeError("stdin of a process that serves several sessions stays open")
-
-    def pause_reading(self) -> None:
-        """Does nothing: the pipe also has the messages of other sessions."""
-
-    def resume_reading(self) -> None:
-        """Does nothing: reading is never paused."""
-
     def set_idle(self, idle: bool) -> None:
         self.process.set_idle(self._channel, idle)
 
@@ -386,13 +273,3 @@ class AcpTransport:
         if self._reader is not None:
             messages: Sequence[Any] = (message,)
             self._reader.received(messages, 0)
-
-
-def spawn_fault(error: SpawnError) -> Fault:
-    """Converts the error of a program that could not be started to a `Fault`."""
-    kind = FaultKind.UNAVAILABLE if error.temporary else FaultKind.SPAWN_FAILED
-    return Fault(Failure(kind=kind, message=str(error)))
-
-
-def _ended(exit: Exit) -> Ended:
-    return Ended(exit.code, exit.signal, exit.stderr_tail)

@@ -24,9 +24,8 @@ from codex_proxy.agents.claude_code.process import (
     ClaudeTransport,
     Greeting,
     ask_greeting,
-    spawn_failure,
 )
-from codex_proxy.agents.session import AgentSession
+from codex_proxy.agents.session import AgentSession, spawn_failure
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import STOPPING, Failure, Fault
 from codex_proxy.core.ids import Clock

@@ -22,7 +22,7 @@ from codex_proxy.agents.claude_code.messages import (
     decode,
 )
 from codex_proxy.agents.failures import how_it_ended
-from codex_proxy.agents.session import LineFramer, LineTooLong, TransportReader
+from codex_proxy.agents.session import LineFramer, LineTooLong, TransportReader, ended_from, spawn_failure
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
@@ -158,7 +158,7 @@ class _Question:
 
     def ended(self, exit: Exit) -> None:
         if not self.answer.done():
-            said = how_it_ended(Ended(exit.code, exit.signal, exit.stderr_tail))
+            said = how_it_ended(ended_from(exit))
             self.answer.set_exception(_misconfigured(f"Claude Code ended while it was starting{said}"))
 
 
@@ -214,7 +214,7 @@ async def ask_version(command: Command) -> str:
     finally:
         await child.end(grace=0)
     if exit.code != 0:
-        said = how_it_ended(Ended(exit.code, exit.signal, exit.stderr_tail))
+        said = how_it_ended(ended_from(exit))
         raise _misconfigured(f"{command.argv[0]} --version failed{said}")
     return printed.out.decode("utf-8", "replace")
 
@@ -224,12 +224,6 @@ async def _spawned(command: Command, listener: _Question | _Printed) -> Child:
         return await spawn(command, listener)
     except SpawnError as error:
         raise Fault(spawn_failure(error)) from error
-
-
-def spawn_failure(error: SpawnError) -> Failure:
-    """Converts the error of a process that could not be started to the failure of its turn."""
-    kind = FaultKind.UNAVAILABLE if error.temporary else FaultKind.SPAWN_FAILED
-    return Failure(kind=kind, message=str(error))
 
 
 def _misconfigured(message: str) -> Fault:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from codex_proxy.agents.base import Received
 from codex_proxy.agents.codex_app_server.launch import initialize_params
 from codex_proxy.agents.codex_app_server.wire import (
     UNREADABLE,
@@ -51,18 +52,6 @@ class _Thread(msgspec.Struct, frozen=True):
 
 class _ThreadStartResult(msgspec.Struct, frozen=True):
     thread: _Thread | None = None
-
-
-class Received(msgspec.Struct, frozen=True):
-    """The result of `Connection.receive`: bytes to write to the process now, and for each channel its number and
-    its messages, in the order in which they came.
-    """
-
-    writes: bytes
-    messages_by_channel: list[tuple[int, list[Message]]]
-    limits: bytes | None = None
-    """The account's limits as JSON, if they were reported; empty if the agent refused to report them; None if
-    neither has happened."""
 
 
 class Connection:
