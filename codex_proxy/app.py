@@ -16,9 +16,8 @@ import structlog
 from aiohttp import web
 
 from codex_proxy.admission.admit import Admission
-from codex_proxy.admission.clients import Client, Clients
+from codex_proxy.admission.clients import Client, Clients, workspace_of
 from codex_proxy.admission.images import ImageFetcher
-from codex_proxy.admission.workspace import workspace_of
 from codex_proxy.agents.agent import Agent, all_agents
 from codex_proxy.agents.named import NamedAgent, make_agent, named_agents
 from codex_proxy.agents.registry import agent_able_to

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from codex_proxy.admission.clients import Client, mcp_not_allowed, model_not_allowed
+from codex_proxy.admission.clients import Client, in_workspace, mcp_not_allowed, model_not_allowed
 from codex_proxy.admission.images import ImageFetcher, inline_images
 from codex_proxy.admission.server_tools import (
     McpRequest,
@@ -24,7 +24,6 @@ from codex_proxy.admission.server_tools import (
     takes_operators_tools,
     with_server_tools,
 )
-from codex_proxy.admission.workspace import in_workspace
 from codex_proxy.agents.agent import Agent, agent_for
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import HistoryMessage, ImagePart
