@@ -115,7 +115,8 @@ def module(results: list[Result]) -> str:
     """The module of the package that knows which releases were tested."""
     rows = "\n".join(f'    "{each.release}": {len(each.failed)},' for each in results)
     return (
-        '"""The releases of Codex that this version was tested with, and how many tests each failed.\n\n'
+        '"""The releases of Codex with which this version was tested, '
+        "and the number of tests that failed with each.\n\n"
         'Written by `scripts/codex-matrix`; docs/codex-matrix.json has all results.\n"""\n\n'
         "from collections.abc import Mapping\nfrom typing import Final\n\n"
         f"TESTED: Final[Mapping[str, int]] = {{\n{rows}\n}}\n"
