@@ -182,9 +182,9 @@ class MaxSize:
         open items are ended as `incomplete`.
         """
         if _KEPT_TEXT.issuperset(map(type, events)):
-            # Most batches are pieces of texts, for which nothing but their length counts.
+            # Most batches are pieces of texts, whose sizes can be added up in one go.
             texts: list[str] = [event.text for event in events]  # type: ignore[union-attr]
-            left = self._left - sum(map(len, texts))
+            left = self._left - sum(map(len, texts)) - DELTA_SIZE * len(texts)
             if left >= 0:
                 self._left = left
                 return events, None

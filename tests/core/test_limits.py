@@ -224,6 +224,13 @@ def test_what_is_kept_counts_and_the_turn_is_cut_before_it_is_too_much(event: Ev
     assert (cut, hit) == ([event, ItemEnded("m", "incomplete")], "length")
 
 
+def test_each_delta_counts_for_more_than_its_text_in_a_batch_of_deltas_alone_too() -> None:
+    limit = MaxSize(ITEM_SIZE + 3 * (DELTA_SIZE + 1))
+    delta: Event = TextDelta("m", "a")
+    assert limit.feed([ItemStarted(Message("m"))])[1] is None
+    assert [limit.feed([delta])[1] for _ in range(4)] == [None, None, None, "length"]
+
+
 def test_items_without_any_text_count_too_and_the_one_too_many_is_not_begun() -> None:
     started: list[Event] = [ItemStarted(ToolCall(f"c{n}", call_id=f"c{n}", name="f")) for n in range(4)]
     cut, hit = MaxSize(3 * ITEM_SIZE).feed(started)
