@@ -115,8 +115,9 @@ def _forward_policy(request: web.Request, model: str) -> ForwardPolicy | None:
     """Returns what may be sent unchanged to the model server behind `model`; None if its agent does not have the
     capability `forwarding`.
     """
-    admission = request.app[ADMISSION]
-    able = agent_for(request.app[RUNS].agent, model).capabilities
+    app = request.app
+    admission = app[ADMISSION]
+    able = agent_for(app[RUNS].agent, model).capabilities
     if "forwarding" not in able:
         return None
     return ForwardPolicy(
@@ -130,23 +131,25 @@ def _forward_policy(request: web.Request, model: str) -> ForwardPolicy | None:
 async def _stream(
     request: web.Request, parsed: ParsedChat, turn: Turn, renderer: AnyRenderer, timings: TurnTimings
 ) -> web.StreamResponse:
-    clock = request.app[CLOCK]
+    app = request.app
+    clock = app[CLOCK]
     with stream_slot(request):
         source = await _start(request, parsed, turn)
         return await stream_response(
             LogReader(source, renderer, timings),
             EventStream(request, partial(_headers, request, parsed, source)),
-            keepalive=0.0 if _no_keepalive(request) else request.app[CHAT_OPTIONS].keepalive,
+            keepalive=0.0 if _no_keepalive(request) else app[CHAT_OPTIONS].keepalive,
             comment=lambda: b": %d\n\n" % (clock.epoch() * 1000),
         )
 
 
 async def _start(request: web.Request, parsed: ParsedChat, turn: Turn) -> Source:
-    scheduler, owner = request.app[RUNS], request[OWNER]
+    app = request.app
+    scheduler, owner = app[RUNS], request[OWNER]
     if turn.forwarded is not None:
         return await start(scheduler, turn, owner)
-    turn, tools = await request.app[ADMISSION].add_server_tools(turn, request[CLIENT], _fields(parsed))
-    if _runs(request, parsed) == 1:
+    turn, tools = await app[ADMISSION].add_server_tools(turn, request[CLIENT], _fields(parsed))
+    if parsed.choices == 1 or _runs(request, parsed) == 1:
         return await start(scheduler, turn, owner, runner=tools.runner)
     one_choice = msgspec.structs.replace(turn, choices=1)
     return await start_samples(scheduler, one_choice, parsed.choices, owner, runner=tools.runner)
@@ -165,7 +168,8 @@ def _fields(parsed: ParsedChat) -> FieldNames:
 def _renderer(
     request: web.Request, parsed: ParsedChat, timings: TurnTimings, *, show_activity: bool
 ) -> AnyRenderer:
-    app, options = request.app, request.app[CHAT_OPTIONS]
+    app = request.app
+    options = app[CHAT_OPTIONS]
     forwarded = parsed.turn.forwarded
     if forwarded is not None:
         return ForwardedAnswer(

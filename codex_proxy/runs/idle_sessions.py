@@ -163,19 +163,19 @@ class PendingOutputs(msgspec.Struct, frozen=True):
 
 class _IdleSession:
     """An idle session, with its `thread_key`, the digests of the items that its thread has seen, the outputs it
-    waits for, and the timer that closes it.
+    waits for, and when it is closed, by the scheduler's clock.
     """
 
-    __slots__ = ("digests", "key", "pending", "session", "thread", "timer")
+    __slots__ = ("digests", "key", "pending", "session", "thread", "until")
 
     def __init__(
-        self, key: bytes, session: AgentSession, digests: Digests, pending: PendingOutputs, timer: TimerHandle
+        self, key: bytes, session: AgentSession, digests: Digests, pending: PendingOutputs, until: float
     ) -> None:
         self.key = key
         self.session = session
         self.digests = digests
         self.pending = pending
-        self.timer = timer
+        self.until = until
         self.thread = "" if pending.visible or pending.hidden else session.thread
         """The id by which the agent can open the session again after it was closed; else empty. Outputs that a closed
         session waited for are lost, so such a one is not opened again."""
@@ -248,6 +248,8 @@ class IdleSessions:
         """The idle sessions by identity, the longest idle first."""
         self._closed: OrderedDict[str, _Closed] = OrderedDict()
         """The closed sessions by the agent's ids, the longest closed first."""
+        self._timer: TimerHandle | None = None
+        """Closes the session that has been idle longest. One for all, since all are kept equally long."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -266,10 +268,11 @@ class IdleSessions:
             return
         scheduler = self._scheduler()
         when = scheduler.time() + self._limits.seconds
-        timer = scheduler.call_at(when, lambda: self._drop(session))
+        if self._timer is None:
+            self._timer = scheduler.call_at(when, self._close_old)
         session.listener = self
         session.set_idle(True)
-        self._kept[id(session)] = _IdleSession(key, session, digests, pending, timer)
+        self._kept[id(session)] = _IdleSession(key, session, digests, pending, when)
         while len(self._kept) > self._limits.count:
             self._drop(next(iter(self._kept.values())).session)
 
@@ -321,6 +324,19 @@ class IdleSessions:
         for kept in list(self._kept.values()):
             self._drop(kept.session)
         self._closed.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _close_old(self) -> None:
+        self._timer = None
+        scheduler = self._scheduler()
+        while self._kept:
+            oldest = next(iter(self._kept.values()))
+            if oldest.until > scheduler.time():
+                self._timer = scheduler.call_at(oldest.until, self._close_old)
+                break
+            self._drop(oldest.session)
 
     def _drop(self, session: AgentSession) -> None:
         kept = self._forget(session)
@@ -337,10 +353,7 @@ class IdleSessions:
             self._closed.popitem(last=False)
 
     def _forget(self, session: AgentSession) -> _IdleSession | None:
-        kept = self._kept.pop(id(session), None)
-        if kept is not None:
-            kept.timer.cancel()
-        return kept
+        return self._kept.pop(id(session), None)
 
     # --- what an idle agent may still do ----------------------------------------------------------
 

@@ -441,6 +441,8 @@ class Run:
         """
         for index, event in enumerate(events):
             kind = type(event)
+            if kind not in HANDLED_EVENTS:
+                continue  # most are pieces of text
             if kind is RawItem:
                 self.raw.append(event.json)  # type: ignore[union-attr]
             elif kind is UsageReported:

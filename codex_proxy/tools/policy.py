@@ -267,12 +267,15 @@ class ToolPolicy:
             return PolicyResult(list(events), [])
         done = PolicyResult([], [])
         for place, event in enumerate(events):
+            kind = type(event)
+            if decisive is not None and kind not in decisive:
+                done.events.append(event)  # most events
+                continue
             if self._over:
                 break
             if self._judging:
                 self._later += events[place:]
                 break
-            kind = type(event)
             if kind is ToolCallRequested:
                 self._asks.append(event)  # type: ignore[arg-type]
             elif kind is TurnEnded:
@@ -286,6 +289,7 @@ class ToolPolicy:
                     self._bad_call = False
                 elif kind is Notice and event.code in MODEL_FAULTS:  # type: ignore[union-attr]
                     self._bad_call = True
+            decisive = self.decisive
         return done
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:

@@ -69,6 +69,9 @@ class Connection:
         self._new_limits: bytes | None = None
         self._last_channel = 0
         self._threads: dict[str, int] = {}
+        """The channel of each thread."""
+        self._thread_of: dict[int, str] = {}
+        """The thread of each channel that has one."""
         self._unanswered: dict[int, int] = {}
         """The number of unanswered requests of each open channel."""
         self._in_flight = 0
@@ -102,8 +105,11 @@ class Connection:
         unanswered. Returns writes of other channels that were held until then, to be written now.
         """
         self._in_flight -= self._unanswered.pop(channel, 0)
-        self._threads = {thread: each for thread, each in self._threads.items() if each != channel}
-        self._held_writes = deque(each for each in self._held_writes if each[0] != channel)
+        thread = self._thread_of.pop(channel, None)
+        if thread is not None and self._threads.get(thread) == channel:
+            del self._threads[thread]
+        if self._held_writes:
+            self._held_writes = deque(each for each in self._held_writes if each[0] != channel)
         return self._release_held()
 
     @property
@@ -222,6 +228,7 @@ class Connection:
             return
         if started.thread is not None and started.thread.id:
             self._threads[started.thread.id] = channel
+            self._thread_of[channel] = started.thread.id
 
     def _handle_own_answer(self, message: Message) -> bytes:
         """Handles an answer on channel 0, be it a result or an error. Returns the lines to write because of it."""

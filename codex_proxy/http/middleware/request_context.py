@@ -60,15 +60,16 @@ async def provide_context(request: web.Request, handler: Handler) -> web.StreamR
     """Sets the request's id, and the dicts to which handlers add log fields (`NOTES`) and headers
     (`REPLY_HEADERS`). Answers exceptions of the handler with errors in JSON. Logs the request when it has ended.
     """
-    clock = request.app[CLOCK]
+    app = request.app
+    clock = app[CLOCK]
     given = request.headers.get("x-request-id", "")
-    request_id = given if _CLEAN_ID.fullmatch(given) else request.app[IDS].new("req_")
+    request_id = given if _CLEAN_ID.fullmatch(given) else app[IDS].new("req_")
     request[REQUEST_ID] = request_id
     request[NOTES] = {}
     request[REPLY_HEADERS] = {}
     request[OWNER] = NO_KEY_OWNER
     request[_PREPARED] = False
-    endpoint = request.app[ROUTES].get(request.match_info.route)
+    endpoint = app[ROUTES].get(request.match_info.route)
     if endpoint is not None:
         request[ENDPOINT] = endpoint
     structlog.contextvars.clear_contextvars()
@@ -160,7 +161,8 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     """Adds `x-request-id` and the other headers that every reply has. Called by aiohttp (`on_response_prepare`)
     before the headers of an answer are sent.
     """
-    if request.app[RUNS].draining:
+    app = request.app
+    if app[RUNS].draining:
         response.headers["Connection"] = "close"
         response.force_close()
     response.headers.update(ON_EVERY_REPLY)
@@ -169,6 +171,6 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
         response.headers["x-request-id"] = request[REQUEST_ID]
         if errors_of(request) == "messages":
             response.headers["request-id"] = request[REQUEST_ID]
-        elapsed = request.app[CLOCK].monotonic() - request[_BEGAN]
+        elapsed = app[CLOCK].monotonic() - request[_BEGAN]
         response.headers["openai-processing-ms"] = str(round(elapsed * 1000))
         response.headers.update(request[REPLY_HEADERS])
