@@ -55,7 +55,7 @@ from codex_proxy.http.webhook_sender import WebhookSender
 from codex_proxy.keys_file import Keyring
 from codex_proxy.protected_paths import protected_paths, write_conflict
 from codex_proxy.responses.background import recover_responses, unfinished_responses
-from codex_proxy.responses.background_responses import BackgroundResponses
+from codex_proxy.responses.live import BackgroundResponses
 from codex_proxy.responses.service import ConversationTurns, ResponsesService
 from codex_proxy.runs.idle_sessions import IdleLimits
 from codex_proxy.runs.run import Deadlines
@@ -282,7 +282,7 @@ class Server:
             profile=settings.responses_profile,
             heartbeat=settings.heartbeat_interval,
             conversation_wait=settings.queue_wait,
-            turns=ConversationTurns(),
+            conversation_turns=ConversationTurns(),
             background=self.background,
             background_recovery=settings.background_recovery,
             write_check=None

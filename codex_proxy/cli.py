@@ -322,7 +322,7 @@ def keys_group() -> None:
 )
 @click.option(
     "--sandbox",
-    "most_sandbox",
+    "max_sandbox",
     type=click.Choice(["read-only", "workspace-write", "danger-full-access"]),
     help="The widest sandbox of its agent turns.",
 )
@@ -340,7 +340,7 @@ def keys_group() -> None:
 @click.option("--replace", is_flag=True, help="Replace the existing key of this name.")
 @CONFIG_OPTION
 def keys_add(
-    name: str, most_sandbox: str | None, replace: bool, config_file: Path | None, **limits: Any
+    name: str, max_sandbox: str | None, replace: bool, config_file: Path | None, **limits: Any
 ) -> None:
     """Create the API key NAME and print it. It cannot be shown again.
 
@@ -351,7 +351,7 @@ def keys_add(
 
     settings = load_settings({}, config_file)
     try:
-        key, note = add(settings, name, KeyLimits(sandbox=most_sandbox, **limits), replace=replace)
+        key, note = add(settings, name, KeyLimits(sandbox=max_sandbox, **limits), replace=replace)
     except KeysError as error:
         raise click.ClickException(str(error)) from error
     _say(key)

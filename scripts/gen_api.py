@@ -103,7 +103,7 @@ TOLD = (
     ),
 )
 
-DOCUMENT = document(ENDPOINTS, most_choices=MAX_CHOICES)
+DOCUMENT = document(ENDPOINTS, max_choices=MAX_CHOICES)
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
 
 

@@ -89,6 +89,10 @@ RETIRED = {
     "prints_of": "item_digests",
     "fresh_after": "unseen_items",
     "late_failure": "deadline_failure",
+    "most_tokens": "max_tokens_in",
+    "most_choices": "max_choices",
+    "most_sandbox": "max_sandbox",
+    "background_responses": "responses.live",
     "spelled_alike": "canonical_arguments",
     "said_text": "assistant_text",
 }

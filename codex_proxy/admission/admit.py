@@ -44,8 +44,8 @@ GONE_TOOL = (
 
 
 class FieldNames(msgspec.Struct, frozen=True, kw_only=True):
-    """The names of an API's request fields, for the `param` of an error. `{}` in a name stands for the index of a
-    message or tool, from 0.
+    """The names of an API's request fields, for the `param` of an error and for headers that list fields. `{}` in a
+    name stands for the index of a message or tool, from 0.
     """
 
     input: str
@@ -56,6 +56,14 @@ class FieldNames(msgspec.Struct, frozen=True, kw_only=True):
     """The field with the JSON schema of a tool's arguments, such as `tools[{}].function.parameters`."""
     output_schema: str
     """The field with the JSON schema of the answer, such as `response_format.json_schema.schema`."""
+    web_search: str
+    """The field that switches on the agent's web search, such as `web_search_options`."""
+    verbosity: str
+    """The field with the length of answers, such as `text.verbosity`."""
+    effort: str
+    """The field with the reasoning effort, such as `reasoning_effort`."""
+    parallel_calls: str
+    """The field that allows several tool calls in one answer, such as `parallel_tool_calls`."""
 
 
 class Admission:

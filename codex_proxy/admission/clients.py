@@ -148,9 +148,9 @@ class Clients:
 
     def knows(self, digest: str) -> bool:
         """Whether the key with this digest is valid."""
-        return self._source.current().of(digest) is not None
+        return self._source.current().by_digest(digest) is not None
 
-    def holding(self, digest: str | None) -> Client:
+    def by_digest(self, digest: str | None) -> Client:
         """Returns the client whose key has this digest; None stands for a request without a key. If no keys are
         required, returns `everybody` for any digest. Raises `Fault` INVALID_API_KEY if no key has the digest, or a
         key is required and there is none in the request.
@@ -162,19 +162,19 @@ class Clients:
             raise _refused(
                 "This server wants a key: send it as `Authorization: Bearer KEY`, or as `x-api-key: KEY`."
             )
-        key = keys.of(digest)
+        key = keys.by_digest(digest)
         if key is None:
             raise _refused("The key is not one of this server's.")
         return self._of(keys, key)
 
-    def named(self, name: str) -> Client:
+    def by_name(self, name: str) -> Client:
         """Returns the client with this name. Raises `Fault` INVALID_API_KEY if there is none, for example because
         its key has been removed.
         """
         keys = self._source.current()
         if not keys.required and name == NO_KEY_OWNER:
             return self.everybody
-        key = keys.named(name)
+        key = keys.by_name(name)
         if key is None:
             raise _refused("The key that this was asked with is not one of this server's any more.")
         return self._of(keys, key)

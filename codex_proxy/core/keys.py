@@ -75,7 +75,7 @@ class KeySet(msgspec.Struct, frozen=True):
     required: bool = False
     """Whether requests need a key. This does not change when the last key is removed."""
 
-    def of(self, digest: str) -> Key | None:
+    def by_digest(self, digest: str) -> Key | None:
         """Returns the key with this digest, or None. All digests are compared, each in constant time, so that the
         time taken does not reveal a part of a valid digest.
         """
@@ -85,7 +85,7 @@ class KeySet(msgspec.Struct, frozen=True):
                 found = key
         return found
 
-    def named(self, name: str) -> Key | None:
+    def by_name(self, name: str) -> Key | None:
         return next((key for key in self.keys if key.name == name), None)
 
 

@@ -72,7 +72,7 @@ _FEW: Final = 3
 """The number of punctuation characters in a row that are mostly one token."""
 
 
-def most_tokens(text: str, known: dict[str, Piece] | None = None) -> int:
+def max_tokens_in(text: str, known: dict[str, Piece] | None = None) -> int:
     """Returns an upper bound of the number of tokens of a text; 0 for an empty text. `known` is a cache of the
     costs of pieces, which calls for several texts may share.
     """

@@ -17,6 +17,7 @@ from codex_proxy.http.exchange import (
     LogReader,
     Source,
     TurnTimings,
+    ending_notes,
     name_agent,
     start,
     start_samples,
@@ -40,6 +41,10 @@ FIELDS = FieldNames(
     input_item="messages[{}].content",
     tool_schema="tools[{}].function.parameters",
     output_schema="response_format.json_schema.schema",
+    web_search="web_search_options",
+    verbosity="verbosity",
+    effort="reasoning_effort",
+    parallel_calls="parallel_tool_calls",
 )
 FUNCTIONS_FIELDS = msgspec.structs.replace(FIELDS, tool_schema="functions[{}].parameters")
 """The names of fields in requests that use `functions`, the older form of `tools`."""
@@ -108,7 +113,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
             headers = partial(_headers, request, parsed, source)
             return await whole_response(LogReader(source, renderer, timings), headers)
     finally:
-        request[NOTES] |= _ending(renderer, timings)
+        request[NOTES] |= ending_notes(timings, renderer.failure, _finish_reason(renderer), renderer.spent)
 
 
 def _forward_policy(request: web.Request, model: str) -> ForwardPolicy | None:
@@ -194,16 +199,13 @@ def _renderer(
 
 
 def _headers(request: web.Request, parsed: ParsedChat, source: Source) -> dict[str, str]:
-    search = "web_search_options" if parsed.web_search else None
-    agent = request.app[RUNS].agent
     headers = agent_headers(
-        agent,
+        request.app[RUNS].agent,
         parsed.turn,
+        _fields(parsed),
         parsed.ignored,
-        search,
-        "verbosity",
-        "reasoning_effort",
-        parallel="parallel_tool_calls" if parsed.parallel_calls else None,
+        web_search=parsed.web_search,
+        parallel_calls=parsed.parallel_calls,
         continued=source.continued,
     )
     if parsed.passed_on:
@@ -216,19 +218,7 @@ def _no_keepalive(request: web.Request) -> bool:
     return any(value is not None and value.lower() in ("1", "true", "yes") for value in asked)
 
 
-def _ending(renderer: AnyRenderer, timings: TurnTimings) -> dict[str, object]:
-    """Returns the fields of the log line about an answer: the time until its first event, how it ended, and its
-    tokens.
-    """
-    notes: dict[str, object] = {"first_ms": timings.first_ms}
-    if renderer.failure is not None:
-        notes["error"] = renderer.failure.kind.value
-    if renderer.finish_reasons:
-        reasons = tuple(dict.fromkeys(renderer.finish_reasons))
-        notes["finish_reason"] = reasons[0] if len(reasons) == 1 else reasons
-        notes["finish_source"] = timings.ended_by
-    if renderer.spent.reported is not None:
-        usage = renderer.spent.reported
-        notes["input_tokens"], notes["output_tokens"] = usage.input, usage.output
-        notes["emission_trigger"] = renderer.spent.trigger
-    return notes
+def _finish_reason(renderer: AnyRenderer) -> object:
+    """Returns the reason that all choices ended for, or a tuple of their different reasons; None if none has ended."""
+    reasons = tuple(dict.fromkeys(renderer.finish_reasons))
+    return reasons[0] if len(reasons) == 1 else reasons or None

@@ -163,6 +163,6 @@ def add_endpoints(app: web.Application, endpoints: Iterable[Endpoint]) -> None:
     app[OPEN_PATHS] = frozenset(each.path for each in all_endpoints if each.kind == "open")
 
 
-def served_by(app: web.Application) -> tuple[Endpoint, ...]:
+def served_endpoints(app: web.Application) -> tuple[Endpoint, ...]:
     """Returns the endpoints that this application serves, in the order in which they were added."""
     return tuple(dict.fromkeys(app[ROUTES].values()))

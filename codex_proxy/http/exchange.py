@@ -48,6 +48,7 @@ from codex_proxy.runs.scheduler import RunScheduler
 from codex_proxy.runs.server_calls import ToolRunner
 from codex_proxy.surfaces.chat.render import StreamMetrics
 from codex_proxy.surfaces.samples import Samples
+from codex_proxy.surfaces.usage import TurnTokens
 
 DELTAS = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta)
 SHOWN = VISIBLE - {TurnEnded}
@@ -151,6 +152,24 @@ def name_agent(request: web.Request, turn: Turn) -> None:
     is admitted, so that the error of a turn that fails names its agent too.
     """
     request[REPLY_HEADERS]["x-codex-agent"] = agent_for(request.app[RUNS].agent, turn.model).name
+
+
+def ending_notes(
+    timings: TurnTimings, failure: Failure | None, finish_reason: object, spent: TurnTokens | None = None
+) -> dict[str, object]:
+    """Returns the fields of the log line about an answer: the time until its first event, how it ended, and its
+    tokens. `failure` is why it failed, None if it did not. `finish_reason` is a text, a tuple of several, or None if
+    the answer has not ended. `spent`: the tokens, if the agent has reported them.
+    """
+    notes: dict[str, object] = {"first_ms": timings.first_ms}
+    if failure is not None:
+        notes["error"] = failure.kind.value
+    if finish_reason:
+        notes["finish_reason"], notes["finish_source"] = finish_reason, timings.ended_by
+    if spent is not None and spent.reported is not None:
+        notes["input_tokens"], notes["output_tokens"] = spent.reported.input, spent.reported.output
+        notes["emission_trigger"] = spent.trigger
+    return notes
 
 
 class Source(Protocol):

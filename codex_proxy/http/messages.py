@@ -23,6 +23,7 @@ from codex_proxy.http.exchange import (
     LogReader,
     OneRun,
     TurnTimings,
+    ending_notes,
     name_agent,
     start,
     stream_response,
@@ -46,6 +47,10 @@ FIELDS: Final = FieldNames(
     input_item="messages[{}].content",
     tool_schema="tools[{}].input_schema",
     output_schema="output_config.format.schema",
+    web_search="tools[web_search]",
+    verbosity="verbosity",
+    effort="output_config.effort",
+    parallel_calls="tool_choice.disable_parallel_tool_use",
 )
 _SESSION_HEADER: Final = "x-claude-code-session-id"
 _SESSION: Final = re.compile(r"[0-9a-fA-F-]{1,64}")
@@ -88,7 +93,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
     except Fault as fault:
         raise Fault(_with_anthropic_message(fault.failure, turn, request)) from None
     finally:
-        request[NOTES] |= _ending(renderer, timings)
+        request[NOTES] |= ending_notes(timings, renderer.failure, renderer.finish_reason, renderer.spent)
 
 
 _COUNTER: Final = ThreadPoolExecutor(max_workers=2, thread_name_prefix="count")
@@ -197,15 +202,12 @@ def _renderer(request: web.Request, parsed: ParsedMessages, turn: Turn) -> Messa
 
 
 def _headers(request: web.Request, parsed: ParsedMessages, source: OneRun) -> dict[str, str]:
-    search = "tools[web_search]" if parsed.web_search else None
-    agent = request.app[RUNS].agent
     return agent_headers(
-        agent,
+        request.app[RUNS].agent,
         parsed.turn,
+        FIELDS,
         parsed.ignored,
-        search,
-        "verbosity",
-        "output_config.effort",
+        web_search=parsed.web_search,
         continued=source.continued,
     )
 
@@ -217,20 +219,3 @@ def _with_anthropic_message(failure: Failure, turn: Turn, request: web.Request) 
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED:
         return failure
     return prompt_too_long(failure, prompt_tokens(turn), window_of(turn.model, request[CLIENT].catalog))
-
-
-def _ending(renderer: MessagesRenderer, timings: TurnTimings) -> dict[str, object]:
-    """Returns the fields of the log line about an answer: the time until its first event, how it ended, and its
-    tokens.
-    """
-    notes: dict[str, object] = {"first_ms": timings.first_ms}
-    if renderer.failure is not None:
-        notes["error"] = renderer.failure.kind.value
-    if renderer.finish_reason:
-        notes["finish_reason"] = renderer.finish_reason
-        notes["finish_source"] = timings.ended_by
-    if renderer.spent.reported is not None:
-        usage = renderer.spent.reported
-        notes["input_tokens"], notes["output_tokens"] = usage.input, usage.output
-        notes["emission_trigger"] = renderer.spent.trigger
-    return notes

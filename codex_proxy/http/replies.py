@@ -9,6 +9,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from codex_proxy.admission.admit import FieldNames
 from codex_proxy.agents.agent import Agent, agent_for
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryMessage
@@ -80,37 +81,34 @@ def fault_response(
 def agent_headers(
     agent: Agent,
     turn: Turn,
+    fields: FieldNames,
     ignored: Sequence[str],
-    search: str | None,
-    verbosity: str,
-    effort: str,
     *,
-    parallel: str | None = None,
+    web_search: bool,
+    parallel_calls: bool = False,
     continued: bool,
 ) -> dict[str, str]:
     """Returns the `x-codex-*` headers about how the agent ran a turn: the request fields that have no effect
     (`-ignored-params`), in which form the history reached the agent (`-history`), that a request with tools became
     an agent turn (`-mode`), and what the agent does not guarantee about the answer (`-uncertain`).
 
-    `ignored` are fields that have no effect with any agent. The next four arguments are names of fields for
-    `-ignored-params`, each of which is added if the request uses the feature and the agent does not support it:
-    `search` (web search), `verbosity`, `effort`, and `parallel` (several tool calls in one answer). `search` and
-    `parallel` are None if the request does not use the feature. `continued`: the agent's session has already seen
-    the earlier messages.
+    `ignored` are fields that have no effect with any agent. Those of `fields` that the request uses and the agent
+    does not support are added to them; `web_search` and `parallel_calls` (several tool calls in one answer) say
+    whether the request uses these features. `continued`: the agent's session has already seen the earlier messages.
     """
     agent = agent_for(agent, turn.model)
     capabilities = agent.capabilities
     named = [name for name in ignored if not ("sampling" in capabilities and name in turn.sampling)]
-    if search is not None and not (turn.web_search and "web_search" in capabilities):
-        named.append(search)
+    if web_search and not (turn.web_search and "web_search" in capabilities):
+        named.append(fields.web_search)
     if turn.verbosity is not None and "verbosity" not in capabilities:
-        named.append(verbosity)
-    if parallel is not None and turn.tools and "parallel_calls" not in capabilities:
-        named.append(parallel)
+        named.append(fields.verbosity)
+    if parallel_calls and turn.tools and "parallel_calls" not in capabilities:
+        named.append(fields.parallel_calls)
     if turn.model and "model_choice" not in capabilities and turn.model not in _own_models(agent):
         named.append("model")
     if "effort" in agent.off:
-        asked = {effort: turn.effort or turn.summary, "service_tier": turn.service_tier}
+        asked = {fields.effort: turn.effort or turn.summary, "service_tier": turn.service_tier}
         named += [field for field, value in asked.items() if value is not None]
     headers = {}
     if named:

@@ -26,6 +26,7 @@ from codex_proxy.http.exchange import (
     OneRun,
     Reader,
     TurnTimings,
+    ending_notes,
     name_agent,
     stream_response,
     timings_of,
@@ -209,16 +210,13 @@ def headers_of(
     """Returns the `x-codex-*` headers of a response. `continued`: the agent's session has already seen the earlier
     messages.
     """
-    search = "tools[web_search]" if prepared.parsed.web_search else None
-    ignored = prepared.parsed.ignored
     return agent_headers(
         service.runs.agent,
         prepared.turn,
-        ignored,
-        search,
-        "text.verbosity",
-        "reasoning",
-        parallel="parallel_tool_calls" if prepared.parsed.parallel_calls else None,
+        FIELDS,
+        prepared.parsed.ignored,
+        web_search=prepared.parsed.web_search,
+        parallel_calls=prepared.parsed.parallel_calls,
         continued=continued,
     )
 
@@ -226,19 +224,13 @@ def headers_of(
 def ending_of(
     failure: Failure | None, final: dict[str, Any] | None, timings: TurnTimings
 ) -> dict[str, object]:
-    """Returns the fields of the log line about an answer: the time until its first event, how it ended, and its
-    tokens. `failure` is why it failed, None if it did not; `final` is the response object, None if it has not
-    ended.
+    """Returns the fields of the log line about a response. `failure` is why it failed, None if it did not; `final` is
+    the response object, None if it has not ended.
     """
-    notes: dict[str, object] = {"first_ms": timings.first_ms}
-    if failure is not None:
-        notes["error"] = failure.kind.value
-    if final is not None:
-        notes["finish_reason"] = final["status"]
-        notes["finish_source"] = timings.ended_by
-        usage = final["usage"]
-        if usage is not None:
-            notes["input_tokens"], notes["output_tokens"] = usage["input_tokens"], usage["output_tokens"]
+    notes = ending_notes(timings, failure, None if final is None else final["status"])
+    usage = None if final is None else final["usage"]
+    if usage is not None:
+        notes["input_tokens"], notes["output_tokens"] = usage["input_tokens"], usage["output_tokens"]
     return notes
 
 

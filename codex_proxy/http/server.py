@@ -215,7 +215,7 @@ def _failure_of(error: BaseException | None) -> Failure:
 
 
 @web.middleware
-async def admit_request(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def guard_request(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Checks access and the limits of the request's key, then calls the handler.
 
     This is one middleware and not several, because each middleware costs time for every piece of a stream.
@@ -231,6 +231,6 @@ def application(*, body_limit: int) -> web.Application:
     """Returns the application with its middlewares. The caller stores the server's parts in it (`app[CLOCK] =
     ...`), then calls `add_endpoints`. `body_limit`: the most bytes of a request's body.
     """
-    app = web.Application(middlewares=[provide_context, admit_request], client_max_size=body_limit)
+    app = web.Application(middlewares=[provide_context, guard_request], client_max_size=body_limit)
     app.on_response_prepare.extend((add_headers, limit_stall))
     return app

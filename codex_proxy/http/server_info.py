@@ -21,7 +21,7 @@ from codex_proxy.agents.agent import Agent, UpstreamState, all_agents
 from codex_proxy.core.faults import STOPPING, Fault
 from codex_proxy.core.keys import digest_of
 from codex_proxy.http.app_keys import CLIENTS, RESPONSES, RUNS
-from codex_proxy.http.endpoint import Endpoint, served_by
+from codex_proxy.http.endpoint import Endpoint, served_endpoints
 from codex_proxy.http.middleware.access import delaying_guesses, is_local, key_in
 from codex_proxy.http.middleware.request_context import CLIENT
 from codex_proxy.http.replies import asks_anthropic, json_response
@@ -58,7 +58,7 @@ async def index(request: web.Request) -> web.Response:
             "path": f"/v1{each.path}" if each.versioned else each.path,
             "summary": each.summary,
         }
-        for each in served_by(request.app)
+        for each in served_endpoints(request.app)
     ]
     return json_response({"name": "codex-proxy", "openapi": "/openapi.json", "endpoints": served})
 
@@ -181,7 +181,7 @@ async def _may_see_details(request: web.Request) -> bool:
     digest = digest_of(key)
     try:
         async with delaying_guesses(request, digest):
-            clients.holding(digest)
+            clients.by_digest(digest)
     except Fault:
         return False  # whoever asks whether the server lives is told so, whatever their key
     return True
@@ -217,15 +217,15 @@ async def _can_store(request: web.Request) -> bool:
 
 async def openapi(request: web.Request) -> web.Response:
     """GET /openapi.json: returns the OpenAPI document, which is built for the first request."""
-    most_choices = request.app[CLIENTS].everybody.chat.max_choices
+    max_choices = request.app[CLIENTS].everybody.chat.max_choices
     # In a thread: making it takes a fifth of a second, once, in which others are served too.
-    body = await asyncio.to_thread(_document, served_by(request.app), most_choices)
+    body = await asyncio.to_thread(_document, served_endpoints(request.app), max_choices)
     return web.Response(body=body, content_type="application/json")
 
 
 @lru_cache(maxsize=1)
-def _document(endpoints: tuple[Endpoint, ...], most_choices: int) -> bytes:
+def _document(endpoints: tuple[Endpoint, ...], max_choices: int) -> bytes:
     # Imported here: no turn needs it, and making schemas takes longer than answering one.
     from codex_proxy.http.openapi.document import document
 
-    return msgspec.json.encode(document(endpoints, most_choices=most_choices))
+    return msgspec.json.encode(document(endpoints, max_choices=max_choices))

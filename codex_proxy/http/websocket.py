@@ -211,7 +211,7 @@ class _Connection:
         """Looks the key of the connection up again, so that its newest limits apply. Raises `Fault` if it has
         become invalid, or has another name now.
         """
-        client = self._responses.clients.holding(self._digest)
+        client = self._responses.clients.by_digest(self._digest)
         if client.name != self._client.name:  # what this connection remembers is another's
             raise Fault(Failure(kind=FaultKind.INVALID_API_KEY, message="The key has another name now."))
         self._client = client

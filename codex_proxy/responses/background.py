@@ -107,12 +107,12 @@ class BackgroundResponse(RunningResponse):
         except Fault as fault:
             if fault.failure.kind is not FaultKind.CONCURRENCY_EXCEEDED:
                 raise
-        held = self._prepared.held is not None
+        in_conversation = self._prepared.conversation_turn is not None
         self._prepared.release()
         with contextlib.suppress(TimeoutError):  # where the server stops, the next try raises that
             async with asyncio.timeout(RETRY_SECONDS):
                 await self._service.runs.until_draining()
-        if held:
+        if in_conversation:
             await self._enter_conversation()
         return None
 
@@ -282,7 +282,7 @@ async def _run_again(service: ResponsesService, store: Store, found: StoredRespo
         recovery = msgspec.json.decode(found.recovery, type=Recovery)
         hints = RequestHints(mode=recovery.mode, workdir=recovery.workdir, activity=recovery.activity)
 
-        client = service.clients.named(found.owner)
+        client = service.clients.by_name(found.owner)
 
         def parsed_again(pdfs: PdfTexts | None) -> ParsedResponse:
             return parse(

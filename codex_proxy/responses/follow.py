@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import msgspec
 
 from codex_proxy.core.faults import Failure, FaultKind, bad_request
-from codex_proxy.responses.background_responses import LiveResponse
+from codex_proxy.responses.live import LiveResponse
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Push
 from codex_proxy.store.base import UNFINISHED, Frame, NotStored, Store, StoredResponse

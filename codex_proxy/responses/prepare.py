@@ -28,6 +28,10 @@ FIELDS = FieldNames(
     input_item="input",
     tool_schema="tools[{}].parameters",
     output_schema="text.format.schema",
+    web_search="tools[web_search]",
+    verbosity="text.verbosity",
+    effort="reasoning",
+    parallel_calls="parallel_tool_calls",
 )
 
 
@@ -35,8 +39,8 @@ class PreparedResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A response before its turn starts: the parsed request, its context, and the admitted turn.
 
     `replay` is the history of the turn with items in the form in which the model generated them, None if no such
-    items are stored. `held` is the lock on the request's conversation, None without a conversation; `release`
-    releases it.
+    items are stored. `conversation_turn` is the lock on the request's conversation, None without a conversation;
+    `release` releases it.
     """
 
     id: str
@@ -46,11 +50,11 @@ class PreparedResponse(msgspec.Struct, frozen=True, kw_only=True):
     context: Context
     turn: Turn
     replay: tuple[HistoryItem, ...] | None
-    held: ConversationTurn | None
+    conversation_turn: ConversationTurn | None
 
     def release(self) -> None:
-        if self.held is not None:
-            self.held.release()
+        if self.conversation_turn is not None:
+            self.conversation_turn.release()
 
 
 async def prepare(
@@ -67,15 +71,17 @@ async def prepare(
     runs, waits for its end, at most `wait` seconds (None: no limit). Raises `Fault` for a turn that is not
     admitted, for references to objects that do not exist, and if the wait is too long.
     """
-    held = None
+    conversation_turn = None
     if parsed.conversation is not None and service.store is not None:
-        held = await service.turns.enter(owner, parsed.conversation, wait)
+        conversation_turn = await service.conversation_turns.enter(owner, parsed.conversation, wait)
     try:
         context = await read_context(parsed, service.store, owner, service.ids, created)
-        return await prepare_in_context(service, parsed, context, owner, id=id, created=created, held=held)
+        return await prepare_in_context(
+            service, parsed, context, owner, id=id, created=created, conversation_turn=conversation_turn
+        )
     except BaseException:
-        if held is not None:
-            held.release()
+        if conversation_turn is not None:
+            conversation_turn.release()
         raise
 
 
@@ -87,17 +93,17 @@ async def prepare_in_context(
     *,
     id: str,
     created: float,
-    held: ConversationTurn | None = None,
+    conversation_turn: ConversationTurn | None = None,
 ) -> PreparedResponse:
     """Prepares a response whose context was already read. `id` and `created` (seconds since 1970) are those of the
-    new response; `owner` is the name of the client's key. `held` is the lock on the request's conversation, which
-    makes other turns of it wait; None if there is no conversation. The caller releases it if this raises. Raises
-    `Fault` if the turn is not admitted: the client may not do what it asks for, or the agent cannot.
+    new response; `owner` is the name of the client's key. `conversation_turn` is the lock on the request's
+    conversation, which makes other turns of it wait; None if there is no conversation. The caller releases it if this
+    raises. Raises `Fault` if the turn is not admitted: the client may not do what it asks for, or the agent cannot.
     """
     turn, replay = turn_in_context(parsed, context, service.runs.identity(parsed.turn))
     admitted = await service.admission.admit(
         turn,
-        service.clients.named(owner),
+        service.clients.by_name(owner),
         FIELDS,
         model=parsed.model_asked,
         workdir_field=parsed.workdir_param,
@@ -112,7 +118,7 @@ async def prepare_in_context(
         context=context,
         turn=admitted,
         replay=_with_images(replay, turn, admitted),
-        held=held,
+        conversation_turn=conversation_turn,
     )
 
 
@@ -193,7 +199,7 @@ async def _with_server_tools(
         choices=parsed.mcp_choice,
         max_calls=parsed.max_tool_calls,
     )
-    client = service.clients.named(prepared.owner)
+    client = service.clients.by_name(prepared.owner)
     return await service.admission.add_server_tools(prepared.turn, client, FIELDS, request)
 
 
@@ -213,7 +219,7 @@ async def prepare_shorter(service: ResponsesService, prepared: PreparedResponse)
         prepared.owner,
         id=prepared.id,
         created=prepared.created,
-        held=prepared.held,
+        conversation_turn=prepared.conversation_turn,
     )
 
 

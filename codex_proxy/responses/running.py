@@ -20,8 +20,8 @@ import structlog
 from codex_proxy.core.events import Event, Spending, Stop, TurnEnded
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.shown_text import trace_of
-from codex_proxy.responses.background_responses import ServerTasks
 from codex_proxy.responses.frame_buffer import FrameBuffer, Frames
+from codex_proxy.responses.live import ServerTasks
 from codex_proxy.responses.prepare import PreparedResponse, renderer_of
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Cursor

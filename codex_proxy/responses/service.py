@@ -14,7 +14,7 @@ from codex_proxy.admission.admit import Admission
 from codex_proxy.admission.clients import Clients
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.ids import Clock, IdSource
-from codex_proxy.responses.background_responses import BackgroundResponses
+from codex_proxy.responses.live import BackgroundResponses
 from codex_proxy.runs.scheduler import RunScheduler
 from codex_proxy.store.base import PendingWebhook, Store
 from codex_proxy.store.health import WriteCheck
@@ -110,7 +110,7 @@ class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of silence after which a stream gets a comment; 0 for never."""
     conversation_wait: float = 30.0
     """Seconds that a turn waits for another turn of its conversation."""
-    turns: ConversationTurns
+    conversation_turns: ConversationTurns
     background: BackgroundResponses
     background_recovery: Literal["fail", "rerun"] = "fail"
     """What happens to background responses that a restart has interrupted: they fail, or they are run again."""

@@ -257,8 +257,8 @@ class Run:
         (on a new session of a shared process). Empty: never."""
         self._restarted = False
         self._repair = TurnRepair()
-        most_tokens = None if keeps_max_tokens else turn.max_tokens
-        self._limits = TurnLimits(chars=max_chars, stop=turn.stop, max_tokens=most_tokens)
+        max_tokens = None if keeps_max_tokens else turn.max_tokens
+        self._limits = TurnLimits(chars=max_chars, stop=turn.stop, max_tokens=max_tokens)
         self._spent_before = Usage()
         """The tokens of a first attempt that was discarded."""
         self._spent: UsageReported | None = None

@@ -126,7 +126,7 @@ def test_the_key_of_the_settings_stays_beside_those_of_the_file(tmp_path: Path, 
     clock.now += LOOK_SECONDS
     assert names_of(keyring) == ["default", "one"]
     assert keyring.trouble is not None
-    found = keyring.current().of(digest_of("setting"))
+    found = keyring.current().by_digest(digest_of("setting"))
     assert found is not None
     assert found.name == "default"
 

@@ -93,17 +93,17 @@ def test_a_key_that_is_written_down_is_read_back() -> None:
 
 def test_a_key_is_found_by_its_digest_alone() -> None:
     keys = KeySet(parse_keys(text_of(one={}, two={})))
-    found = keys.of(digest_of("two"))
+    found = keys.by_digest(digest_of("two"))
     assert found is not None
     assert found.name == "two"
-    assert keys.of(digest_of("three")) is None
-    assert keys.of("") is None
+    assert keys.by_digest(digest_of("three")) is None
+    assert keys.by_digest("") is None
 
 
 def test_the_key_of_the_settings_is_called_default() -> None:
     keys = KeySet(with_default(parse_keys(text_of(one={})), "pässword \udcff"))
     assert [key.name for key in keys.keys] == ["default", "one"]
-    found = keys.of(digest_of("pässword \udcff"))
+    found = keys.by_digest(digest_of("pässword \udcff"))
     assert found is not None
     assert found.name == "default"
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.core.token_bound import most_tokens
+from codex_proxy.core.token_bound import max_tokens_in
 from codex_proxy.core.tokens import estimate_tokens
 
 COUNTED = {
@@ -37,30 +37,30 @@ COUNTED = {
 
 @pytest.mark.parametrize(("text", "tokens"), COUNTED.items(), ids=[text[:20] for text in COUNTED])
 def test_a_text_has_no_more_tokens_than_that(text: str, tokens: int) -> None:
-    assert tokens <= most_tokens(text) <= 3 * tokens
-    assert 40 * tokens <= most_tokens((text + "\n") * 40)
+    assert tokens <= max_tokens_in(text) <= 3 * tokens
+    assert 40 * tokens <= max_tokens_in((text + "\n") * 40)
 
 
 def test_english_and_code_are_told_within_a_third() -> None:
     for text in list(COUNTED)[:3]:
-        assert most_tokens(text * 20) <= 1.7 * COUNTED[text] * 20
+        assert max_tokens_in(text * 20) <= 1.7 * COUNTED[text] * 20
 
 
 def test_base64_without_an_end_is_told_as_what_it_is() -> None:
     text = base64.b64encode(random.Random(1).randbytes(3000)).decode()
-    assert 2750 <= most_tokens(text) <= 1.3 * 2750  # counted: 0.68 tokens a letter
+    assert 2750 <= max_tokens_in(text) <= 1.3 * 2750  # counted: 0.68 tokens a letter
 
 
 def test_all_of_a_long_text_counts() -> None:
     """A sample of its two ends would not see what stands in the middle."""
     dense = "┼╬ " * 5_000
-    assert most_tokens("the same " * 20_000 + dense + "the same " * 20_000) > 40_000 + most_tokens(dense)
+    assert max_tokens_in("the same " * 20_000 + dense + "the same " * 20_000) > 40_000 + max_tokens_in(dense)
 
 
 def test_nothing_has_no_tokens() -> None:
-    assert most_tokens("") == 0
+    assert max_tokens_in("") == 0
 
 
 @given(st.text())
 def test_the_bound_is_no_less_than_the_estimate_which_tells_the_usage(text: str) -> None:
-    assert most_tokens(text) >= estimate_tokens(text)
+    assert max_tokens_in(text) >= estimate_tokens(text)

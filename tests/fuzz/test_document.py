@@ -45,7 +45,7 @@ CHECKS: Final = [
 
 SERVED: Final = [endpoint for endpoint in ENDPOINTS if endpoint.needs is None]
 """What a server has by default; the WebSocket is no question with one answer."""
-DOCUMENT: Final = document([each for each in SERVED if each.name != "open_responses_socket"], most_choices=5)
+DOCUMENT: Final = document([each for each in SERVED if each.name != "open_responses_socket"], max_choices=5)
 DESCRIBED: Final[dict[str, Any]] = {
     found.ok().label: found.ok()
     for found in schemathesis.openapi.from_dict(DOCUMENT).get_all_operations()
@@ -64,7 +64,7 @@ FEW: Final = settings(
 
 
 def test_it_is_an_openapi_document() -> None:
-    schemathesis.openapi.from_dict(document(ENDPOINTS, most_choices=5)).validate()
+    schemathesis.openapi.from_dict(document(ENDPOINTS, max_choices=5)).validate()
 
 
 def test_every_operation_is_asked() -> None:

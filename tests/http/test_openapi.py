@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 
 from codex_proxy import __version__
 from codex_proxy.core.faults import Fault
-from codex_proxy.http.endpoint import served_by
+from codex_proxy.http.endpoint import served_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.openapi.document import document
 from codex_proxy.surfaces.chat import parse as chat
@@ -29,7 +29,7 @@ from codex_proxy.surfaces.responses.wire import parse_body as parse_responses_bo
 from tests.fuzz.requests import CHAT, ITEMS, LEGACY, RESPONSE, spoilt
 from tests.http.serving import Proxy, fake_proxy
 
-DOCUMENT = document(ENDPOINTS, most_choices=5)
+DOCUMENT = document(ENDPOINTS, max_choices=5)
 COMPONENTS = DOCUMENT["components"]
 
 
@@ -62,7 +62,7 @@ async def test_every_route_is_in_the_document_and_the_other_way_round(everything
         if route.resource is not None and route.method != "HEAD"
     }
     assert routes_of(found) == own
-    assert set(served_by(app)) == set(ENDPOINTS)
+    assert set(served_endpoints(app)) == set(ENDPOINTS)
 
 
 async def test_what_is_switched_off_is_not_in_it(proxy: Proxy) -> None:

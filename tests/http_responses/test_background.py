@@ -15,7 +15,7 @@ from openai import AsyncOpenAI, NotFoundError
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent
 from codex_proxy.core.faults import Fault
 from codex_proxy.responses import background
-from codex_proxy.responses.background_responses import BackgroundResponses
+from codex_proxy.responses.live import BackgroundResponses
 from codex_proxy.store.base import StoredResponse
 from tests.faults.scene import agent_of, write_program
 from tests.http.serving import ENVIRONMENT, Proxy, proxy_of, until

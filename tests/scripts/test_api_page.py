@@ -24,7 +24,7 @@ def test_every_operation_has_a_section_in_one_chapter() -> None:
 
 
 def test_every_header_that_the_document_tells_of_a_reply_is_among_those_of_replies() -> None:
-    paths = document(ENDPOINTS, most_choices=5)["paths"].values()
+    paths = document(ENDPOINTS, max_choices=5)["paths"].values()
     operations = [each for path in paths for each in path.values() if "responses" in each]
     replies = [reply for operation in operations for reply in operation["responses"].values()]
     ours = {name for reply in replies for name in reply.get("headers", {}) if name.startswith("x-codex-")}

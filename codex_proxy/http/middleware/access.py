@@ -293,9 +293,9 @@ async def _authenticate(request: web.Request) -> None:
     digest = digest_of(key) if key else ""
     if digest and clients.keys_required:
         async with delaying_guesses(request, digest):
-            client = clients.holding(digest)
+            client = clients.by_digest(digest)
     else:
-        client = clients.holding(None)
+        client = clients.by_digest(None)
     request[CLIENT], request[OWNER], request[DIGEST] = client, client.name, digest
     if client.name != NO_KEY_OWNER:
         request[NOTES]["owner"] = client.name

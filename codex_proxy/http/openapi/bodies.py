@@ -60,8 +60,8 @@ NOT_WITHOUT_TYPE: Final[Schema] = {
 }
 
 
-def body_schemas(*, most_choices: int) -> dict[str, Schema]:
-    """Returns the schemas of all request bodies, by name. `most_choices` is the largest `n` that this server
+def body_schemas(*, max_choices: int) -> dict[str, Schema]:
+    """Returns the schemas of all request bodies, by name. `max_choices` is the largest `n` that this server
     accepts.
     """
     found: dict[str, Schema] = {}
@@ -82,7 +82,7 @@ def body_schemas(*, most_choices: int) -> dict[str, Schema]:
     for name in ("ChatGivenFile", "FilePart"):
         found[name]["required"] = [*found[name].get("required", ()), "file_data"]
     found["ChatRequest"]["properties"]["n"] = {
-        "anyOf": [{"type": "integer", "minimum": 1, "maximum": most_choices}, NULL]
+        "anyOf": [{"type": "integer", "minimum": 1, "maximum": max_choices}, NULL]
     }
     for name in ALWAYS_REFUSED:
         del found[name]

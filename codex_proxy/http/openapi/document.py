@@ -55,8 +55,8 @@ _LIMIT_HEADERS: Final = {
 _WAITING: Final = (429, 503, _OVERLOADED)
 
 
-def document(endpoints: Iterable[Endpoint], *, most_choices: int) -> Schema:
-    """Returns the OpenAPI document of these endpoints. `most_choices` is the largest `n` that Chat Completions
+def document(endpoints: Iterable[Endpoint], *, max_choices: int) -> Schema:
+    """Returns the OpenAPI document of these endpoints. `max_choices` is the largest `n` that Chat Completions
     accept.
     """
     paths: dict[str, Schema] = {}
@@ -70,7 +70,7 @@ def document(endpoints: Iterable[Endpoint], *, most_choices: int) -> Schema:
         "security": [{"bearer": []}, {"api_key": []}, {}],
         "paths": paths,
         "components": {
-            "schemas": body_schemas(most_choices=most_choices) | answer_schemas(),
+            "schemas": body_schemas(max_choices=max_choices) | answer_schemas(),
             "securitySchemes": {
                 "bearer": {
                     "type": "http",

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.core.media import picture_of
-from codex_proxy.core.token_bound import Piece, most_tokens
+from codex_proxy.core.token_bound import Piece, max_tokens_in
 from codex_proxy.surfaces.messages.tools import loaded_names
 from codex_proxy.surfaces.messages.wire import InputMessage, parse_body
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
@@ -37,10 +37,10 @@ _MAX_COUNTED: Final = 4 << 20
 """The most characters of a request that are counted exactly: a million tokens, more than any model takes. Texts
 after that count a token for every two characters."""
 
-_STATE_LETTERS: Final = 5
+_STATE_CHARS: Final = 5
 """Characters of encrypted reasoning per token of its text, at least. It is base64 of something longer than the
 text."""
-_PDF_LETTERS: Final = 3
+_PDF_CHARS: Final = 3
 """Characters of a PDF in base64 per token of its text, at least. Text in a PDF is compressed, but fonts are added."""
 _MAX_PDF: Final = 200_000
 
@@ -90,7 +90,7 @@ class _Counter:
 
     def _text(self, text: str) -> int:
         self._chars += len(text)
-        return most_tokens(text, self._known) if self._chars <= _MAX_COUNTED else len(text) // 2
+        return max_tokens_in(text, self._known) if self._chars <= _MAX_COUNTED else len(text) // 2
 
     def _block(self, block: Any) -> int:
         if not isinstance(block, dict):
@@ -113,7 +113,7 @@ class _Counter:
     def _document(self, source: dict[str, Any]) -> int:
         data = source.get("data")
         if source.get("type") == "base64":
-            return min(_MAX_PDF, len(data) // _PDF_LETTERS) if isinstance(data, str) else 0
+            return min(_MAX_PDF, len(data) // _PDF_CHARS) if isinstance(data, str) else 0
         return self.content(source.get("content")) + self.content(data)
 
 
@@ -131,7 +131,7 @@ def _image(source: Any) -> int:
 
 
 def _sealed(value: Any) -> int:
-    return len(value) // _STATE_LETTERS if isinstance(value, str) else 0
+    return len(value) // _STATE_CHARS if isinstance(value, str) else 0
 
 
 def _tools_named(messages: Iterable[InputMessage]) -> set[str]:

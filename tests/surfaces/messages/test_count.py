@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.core.faults import Fault, FaultKind
-from codex_proxy.core.token_bound import most_tokens
+from codex_proxy.core.token_bound import max_tokens_in
 from codex_proxy.surfaces.messages.count import count_tokens
 from codex_proxy.surfaces.messages.size import prompt_tokens
 from codex_proxy.surfaces.models import ModelCatalog
@@ -30,7 +30,7 @@ from tests.surfaces.messages.asking import (
 )
 
 LONG = "The quick brown fox jumps over the lazy dog. " * 40
-WORTH = most_tokens(LONG)
+WORTH = max_tokens_in(LONG)
 
 
 def counted(catalog: ModelCatalog = CATALOG, **fields: Any) -> int:
@@ -98,7 +98,7 @@ def test_what_the_model_is_not_shown_costs_next_to_nothing(block: dict[str, Any]
 def test_sealed_reasoning_costs_less_than_its_letters_are_as_a_text() -> None:
     sealed = base64.b64encode(bytes(range(256)) * 40).decode()
     block = {"type": "redacted_thinking", "data": sealed}
-    assert 2_000 < more(messages=[HELLO, said("assistant", block)]) < most_tokens(sealed) / 2
+    assert 2_000 < more(messages=[HELLO, said("assistant", block)]) < max_tokens_in(sealed) / 2
 
 
 def test_a_deferred_tool_counts_once_a_search_has_found_it_or_it_was_called() -> None:
