@@ -41,6 +41,8 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "custom_tool_call_output": ("type", "call_id", "output"),
 }
 """The types of items that are kept, and the fields of each that are kept: those that a model accepts."""
+_TEXTS: Final = ("id", "call_id", "name", "arguments", "encrypted_content")
+"""The fields of items that are strings if an item has them."""
 _CALLS: Final = frozenset({"function_call", "custom_tool_call"})
 OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
 """The types of items that are the output of a call. A turn's raw items do not include the outputs of the client's
@@ -111,7 +113,9 @@ def _elements(raw: Iterable[bytes]) -> list[Element]:
 
 def _is_element(value: Any) -> bool:
     if isinstance(value, dict):
-        return value.get("type") in FIELDS
+        kind = value.get("type")
+        texts = (value.get(field) for field in _TEXTS)
+        return isinstance(kind, str) and kind in FIELDS and all(isinstance(text, str | None) for text in texts)
     return value == _MESSAGE or isinstance(value, str)
 
 

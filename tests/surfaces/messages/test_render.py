@@ -245,6 +245,16 @@ def test_damaged_state_is_none_wherever_it_is_cut_or_changed() -> None:
         assert unpacked(changed, IDENTITY) in ([], [json.loads(THOUGHT)])
 
 
+def test_elements_of_state_that_no_item_can_be_are_left_out() -> None:
+    started = packed([THOUGHT], IDENTITY)
+    assert started is not None
+    head = base64.b64decode(started)[:13]
+    broken = [{"type": []}, {"type": {}}, {"id": "rs_1"}, {"type": "reasoning", "id": []}, [], None]
+    elements = [*broken, json.loads(THOUGHT)]
+    data = base64.b64encode(head + zlib.compress(json.dumps(elements).encode())).decode()
+    assert unpacked(data, IDENTITY) == [json.loads(THOUGHT)]
+
+
 def test_state_does_not_unpack_to_more_than_it_may_be() -> None:
     """A client may send as many blocks as its body holds."""
     started = packed([THOUGHT], IDENTITY)
