@@ -108,7 +108,7 @@ def item(item: ItemDict, created_at: int) -> ItemDict:
 
 
 def not_found(id: str) -> Fault:
-    """Returns the fault for a conversation that does not exist or belongs to another key."""
+    """Returns the fault for a conversation that does not exist or belongs to another client's API key."""
     message = f"Conversation with id '{excerpt(id)}' not found."
     return Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
 

@@ -163,8 +163,8 @@ class AdditionalToolsItem(Item):
 
 
 class CallOutputItem(Item):
-    """The output of a call. `name` and `arguments` describe the call if no other item has it. Source:
-    docs/contract.md#outputs-without-their-call.
+    """The output of a call. `name` and `arguments` describe the call if the input has no item with the call itself.
+    Source: docs/contract.md#outputs-without-their-call.
     """
 
     type: Literal["function_call_output", "custom_tool_call_output"]
@@ -289,8 +289,8 @@ class ActivityItem(Item):
 
 
 def _untyped(value: dict[str, Any]) -> str | None:
-    """Returns the tag of the model for an item without a `type`: `~message` if it has a role or content,
-    `~reference` if it has only an id, else None.
+    """Returns the pydantic tag of an item without a `type`: `~message` if it has a role or content, `~reference` if
+    it has only an id, else None.
     """
     if "role" in value or "content" in value:
         return "~message"

@@ -140,7 +140,7 @@ def _message_form(item: wire.MessageItem, place: str, pdfs: PdfTexts | None) -> 
 
 def _parts(content: wire.Content, place: str, pdfs: PdfTexts | None, *, said: bool) -> list[ItemDict]:
     """Returns the content as a list of parts. `place` is the path of its field, for faults; `pdfs`: see
-    `file_text`; `said`: the content is that of the assistant.
+    `normalised`; `said`: the content is that of the assistant.
     """
     if isinstance(content, str):
         return [_text(content, said=said)]

@@ -407,7 +407,7 @@ def with_claude_prefix(name: str) -> str:
 
 def listed_names(catalog: ModelCatalog, env: str) -> list[str]:
     """Returns the names in the lists of models: those of the agent, the operator's aliases, and the built-in
-    aliases of `env` (`codev-5*` in `dev`, `codex-5*` otherwise).
+    aliases for `env`, the value of PROXY_ENV (`codev-5*` for `dev`, else `codex-5*`).
     """
     base = "codev-5" if env == "dev" else "codex-5"
     names = [

@@ -179,8 +179,8 @@ against a schema that any object matches."""
 
 
 def json_schema_format(schema: dict[str, Any], name: str, description: str | None) -> Format:
-    """Returns the format for a schema. The client's name and description are added to the schema unless it has its
-    own, because agents have no fields for them.
+    """Returns the format for a schema. The client's `name` and `description` become the schema's title and
+    description unless the schema has its own, because agents have no fields for them.
     """
     about = {"title": name, **({} if description is None else {"description": description})}
     return Format("json_schema", schema_json({**about, **schema}))

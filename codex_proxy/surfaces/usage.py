@@ -1,7 +1,7 @@
 """The tokens of one turn, as the agent reports them or as an estimate.
 
-Input: the usage events of a turn. Output: a `Usage`, and whether it is an estimate. Each API has its own format for
-it.
+Input: the usage events of a turn. Output: a `Usage`, and whether it is an estimate. The renderer of each API puts a
+`Usage` into the form of that API.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ async def recalled_history(
     turn: Turn, owner: str, memory: StepMemory, identity: str
 ) -> tuple[HistoryItem, ...]:
     """Returns the turn's history with the remembered items of earlier turns put back. `memory` has what was
-    remembered for each `owner` (a client's key). `identity` names the model and provider that will read the
+    remembered for each `owner` (a client's API key). `identity` names the model and provider that will read the
     history.
     """
     keys = keys_of(turn.history)

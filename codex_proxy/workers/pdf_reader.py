@@ -32,8 +32,8 @@ def can_read_pdfs() -> bool:
 
 
 class PdfReader:
-    """Reads the PDFs of all requests. `owners` returns how many clients' keys there are, which share the workers
-    (see `slots`). Call `close` when the server stops.
+    """Reads the PDFs of all requests. `owners` returns how many API keys of clients there are, which share the
+    workers (see `slots`). Call `close` when the server stops.
     """
 
     def __init__(self, owners: Callable[[], int] = lambda: 1) -> None:

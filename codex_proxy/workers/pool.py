@@ -57,8 +57,8 @@ class WorkerPool(Generic[Q, A]):
     ) -> None:
         """`module` is the module whose `main` a worker runs. `answers` is the type of its answers. `wall_seconds`
         is the time limit for one question; a worker itself limits its CPU time, which takes longer on a busy
-        machine. `owners` returns how many owners (clients' keys) share the workers: if there are several, none gets
-        all workers.
+        machine. `owners` returns how many owners (API keys of clients) share the workers: if there are several,
+        none gets all workers.
         """
         self._module = module
         self._answers: msgspec.msgpack.Decoder[A] = msgspec.msgpack.Decoder(answers)

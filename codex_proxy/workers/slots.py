@@ -1,6 +1,6 @@
 """A limited number of slots, and queues for them: owners take turns, and each gets at most a share.
 
-An owner is whoever the slots are shared between: a client's key, or one owner for all if there are no keys.
+An owner is one of those who share the slots: a client's API key, or one owner for all if there are no keys.
 `FairQueue` decides without waiting, and returns the waiters that get a slot; a waiter is any object of the caller.
 `Slots` gives slots to coroutines that wait on the event loop. With a single owner both are a plain queue.
 """

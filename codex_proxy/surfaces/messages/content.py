@@ -59,7 +59,7 @@ class GrowingBlock:
         out.append(frame("content_block_start", {"index": self._index, "content_block": empty}))
 
     def add(self, texts: Sequence[str], out: list[bytes]) -> None:
-        """Appends the frames of these deltas to `out`."""
+        """Appends the frames of the deltas `texts` to `out`."""
         lines = json_lines(texts)
         self._fragments.append(lines.replace(b'"\n"', b""))
         out += (self._before, lines.replace(b"\n", b"}}\n\n" + self._before), b"}}\n\n")

@@ -49,8 +49,8 @@ def page_query(limit: str | None, after_id: str | None, before_id: str | None) -
 
 def anthropic_names(catalog: ModelCatalog, env: str) -> list[str]:
     """Returns the names in the list of models. Claude Code only lists names with `claude` or `anthropic` in them,
-    so each of the other names is listed a second time with the prefix `claude-`. `env` selects the built-in
-    aliases: `codev-5*` for `dev`, else `codex-5*`.
+    so each of the other names is listed a second time with the prefix `claude-`. `env`: see
+    `surfaces.models.listed_names`.
     """
     names = listed_names(catalog, env)
     return list(dict.fromkeys([*names, *map(with_claude_prefix, names)]))

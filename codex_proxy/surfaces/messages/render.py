@@ -150,7 +150,7 @@ class MessagesRenderer:
         return json_bytes(message | self._end())
 
     def spending(self) -> Spending:
-        """Returns the tokens of the turn so far."""
+        """Returns the tokens of the turn so far, for the usage report."""
         return self.spent.spending(
             prompt=self._prompt_tokens, answer=self._answer_tokens, failed=self.failure is not None
         )

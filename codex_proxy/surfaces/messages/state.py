@@ -115,7 +115,9 @@ def _is_element(value: Any) -> bool:
     if isinstance(value, dict):
         kind = value.get("type")
         texts = (value.get(field) for field in _TEXTS)
-        return isinstance(kind, str) and kind in FIELDS and all(isinstance(text, str | None) for text in texts)
+        return (
+            isinstance(kind, str) and kind in FIELDS and all(isinstance(text, str | None) for text in texts)
+        )
     return value == _MESSAGE or isinstance(value, str)
 
 

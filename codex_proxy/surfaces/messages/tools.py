@@ -42,9 +42,9 @@ _NO_ARGUMENTS: Final = msgspec.Raw(b'{"type":"object","properties":{}}')
 
 
 class Offered(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model is offered. `choice` is which of the `tools` may or must be called; `parallel`: it may make
-    several calls in one answer. `client_names`: the client's names of tools, by the names that the model is
-    offered, if they differ.
+    """What the model is offered. `choice` is which of the `tools` may or must be called; `parallel`: the model may
+    make several calls in one answer; `web_search`: the agent's own web search is on. `client_names`: the client's
+    names of tools, by the names that the model is offered, if they differ.
     """
 
     tools: tuple[Tool, ...]
@@ -108,8 +108,8 @@ def offered_by(
 def loaded_names(
     given: Sequence[dict[str, Any]], choice: GivenToolChoice | None, referenced: Collection[str]
 ) -> set[str]:
-    """Returns the names of the tools that are offered even if they have `defer_loading`: those that the history or the
-    choice names, and every tool if Anthropic's servers are to search for tools. The parameters are those of
+    """Returns the names of the tools that are offered even if they have `defer_loading`: those that the history or
+    the choice names, and every tool if Anthropic's servers are to search for tools. The parameters are those of
     `offered_by`.
     """
     names = set(referenced)

@@ -61,9 +61,7 @@ class GivenToolChoice(Wire):
 
 
 class MessagesRequest(Wire):
-    """The body of `POST /v1/messages`. Each optional field may be null. Fields that are not listed are accepted and
-    kept in `model_extra`.
-    """
+    """The body of `POST /v1/messages`. Each optional field may be null. Unknown fields are kept in `model_extra`."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 

@@ -118,9 +118,8 @@ class _Reader:
             raise bad_request(f"The agent cannot take an item of type '{kind}'.", self._place(index))
 
     def settle(self) -> None:
-        """Call it after the last item. Leaves out calls that were cut off, and adds outputs for
-        MCP calls whose approval request has no response. Raises `Fault` INVALID_REQUEST for any other call without
-        an output.
+        """Call it after the last item. Leaves out calls that were cut off, and adds outputs for MCP calls whose
+        approval request has no response. Raises `Fault` INVALID_REQUEST for any other call without an output.
         """
         unanswered = [call for call in self._calls.values() if call.call_id not in self._answered]
         for call in unanswered:

@@ -105,7 +105,9 @@ def _error(text: msgspec.Raw) -> dict[str, Any]:
 
 
 def error_text(error: Any) -> str:
-    """Returns the text of an item's `error`, which may have any of OpenAI's three shapes or be a string."""
+    """Returns the text of an item's `error`: a string, or an object in one of OpenAI's shapes (of a protocol error,
+    an HTTP error or an error of the tool).
+    """
     if isinstance(error, dict):
         content = error.get("content")
         if isinstance(content, list) and all(isinstance(_text_in(part), str) for part in content):

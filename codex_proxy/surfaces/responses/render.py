@@ -107,12 +107,12 @@ class ResponsesRenderer:
         keep_frames: bool = False,
         client_names: Mapping[str, ClientName] | None = None,
     ) -> None:
-        """`echo`: the fields of the response object that repeat the request's (see `echo_of`). `keep_frames`: see
-        `take_frames`. `client_names`, `activity`: see `output_item`. `stream`: `feed` returns frames for the
-        client; otherwise it returns nothing. `background`: the response begins with the status `queued`.
-        `encrypted_reasoning`: reasoning items contain their encrypted content. `prompt_tokens` returns an estimate
-        of the input's tokens; `max_tokens` is the limit that the request sets, None for none. `created_at` is in
-        seconds since 1970.
+        """`echo`: the fields of the response object that repeat the request's (see `response_object.echo_of`).
+        `keep_frames`: see `take_frames`. `client_names`, `activity`: see `output_item`. `stream`: `feed` returns
+        frames for the client; otherwise it returns nothing. `background`: the response begins with the status
+        `queued`. `encrypted_reasoning`: reasoning items contain their encrypted content. `prompt_tokens` returns an
+        estimate of the input's tokens; `max_tokens` is the limit that the request sets, None for none. `created_at`
+        is in seconds since 1970.
         """
         self._head = ResponseHead(id, created_at, echo)
         self._ids = ids
@@ -260,7 +260,7 @@ class ResponsesRenderer:
         return usage_object(tokens, estimated=self.spent.estimated)
 
     def spending(self) -> Spending:
-        """Returns the tokens of the turn so far."""
+        """Returns the tokens of the turn so far, for the usage report."""
         return self.spent.spending(
             prompt=self._prompt_tokens,
             answer=self._answer_tokens,

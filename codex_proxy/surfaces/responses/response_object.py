@@ -262,7 +262,7 @@ def token_count(tokens: int) -> dict[str, Any]:
 
 
 def not_found(id: str) -> Fault:
-    """Returns the fault for a response that does not exist, was deleted, or belongs to another key."""
+    """Returns the fault for a response that does not exist, was deleted, or belongs to another client's API key."""
     message = f"Response with id '{excerpt(id)}' not found."
     return Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
 

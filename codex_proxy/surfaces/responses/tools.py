@@ -63,8 +63,10 @@ class McpChoice(msgspec.Struct, frozen=True):
 
 
 class Offered(msgspec.Struct, frozen=True, kw_only=True):
-    """The tools that the model is offered, and which of them it may or must call. `shown` and `shown_choice` are
-    the request's `tools` and `tool_choice` in the form that the response object has.
+    """What the model is offered, and which of the tools it may or must call. `tools` are the client's, `mcp` the
+    MCP servers; `choice` and `mcp_choice` are the choices among their tools. `web_search`: the agent's own web
+    search is on. `shown` and `shown_choice` are the request's `tools` and `tool_choice` in the form that the
+    response object has.
     """
 
     tools: tuple[Tool, ...]
