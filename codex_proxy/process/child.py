@@ -94,7 +94,16 @@ REPORTED = frozenset({ChildState.ABANDONED, ChildState.ENDED})
 """The states in which the owner was informed how the child ended, or that it could not be killed."""
 
 
-__all__ = ["Child", "ChildListener", "Command", "Exit", "SpawnError", "run_to_end", "spawn"]
+__all__ = [
+    "Child",
+    "ChildListener",
+    "Command",
+    "Exit",
+    "SpawnError",
+    "run_for_output",
+    "run_to_end",
+    "spawn",
+]
 
 # Enough for an agent's last error message with its backtrace.
 STDERR_TAIL_BYTES = 8 * 1024
@@ -406,33 +415,46 @@ async def spawn(
     return Child(loop, command, launch(command), listener, on_stderr)
 
 
-class _EndFuture:
-    """A `ChildListener` that ignores the output; its future `exit` gets how the child ended."""
+class _Output:
+    """A `ChildListener` that collects the stdout, up to about `max_bytes`; its future `exit` gets how the child
+    ended.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int) -> None:
+        self.out = bytearray()
         self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+        self._max_bytes = max_bytes
 
     def received(self, chunk: bytes) -> None:
-        """Ignores the output."""
+        if len(self.out) < self._max_bytes:
+            self.out += chunk
 
     def ended(self, exit: Exit) -> None:
         self.exit.set_result(exit)
+
+
+async def run_for_output(command: Command, timeout_seconds: float, max_bytes: int) -> tuple[Exit, bytes]:
+    """Runs a short command without input. Returns how it ended, and its stdout, of which only about the first
+    `max_bytes` are kept. Raises `SpawnError` if it cannot be started, and `TimeoutError` if it does not end within
+    `timeout_seconds`. None of its processes is left.
+    """
+    output = _Output(max_bytes)
+    child = await spawn(command, output)
+    child.close_stdin()
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            exit = await asyncio.shield(output.exit)
+    finally:
+        await child.end(grace=0)
+    return exit, bytes(output.out)
 
 
 async def run_to_end(command: Command, timeout_seconds: float) -> Exit | None:
     """Runs a short command without input, ignores its stdout, and returns how it ended; None if it could not be
     started or did not end within `timeout_seconds`. None of its processes is left.
     """
-    end = _EndFuture()
     try:
-        child = await spawn(command, end)
-    except SpawnError:
+        exit, _ = await run_for_output(command, timeout_seconds, 0)
+    except (SpawnError, TimeoutError):
         return None
-    child.close_stdin()
-    try:
-        async with asyncio.timeout(timeout_seconds):
-            return await asyncio.shield(end.exit)
-    except TimeoutError:
-        return None
-    finally:
-        await child.end(grace=0)
+    return exit

@@ -25,12 +25,13 @@ from codex_proxy.agents.failures import how_it_ended
 from codex_proxy.agents.session import LineFramer, LineTooLong, TransportReader, ended_from, spawn_failure
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
+from codex_proxy.process.child import Command, Exit, SpawnError, run_for_output, spawn
 
 START_SECONDS: Final = 30.0
 """The most seconds that a process may take to answer `initialize`. It usually takes 0.4 s, ten times that on a busy
 machine."""
 VERSION_SECONDS: Final = 20.0
+VERSION_BYTES: Final = 1 << 16
 NO_SIGN_IN: Final = ("none", "", None)
 RENEWED: Final = Ended(stderr_tail="The process was ended to make room for others.")
 
@@ -168,7 +169,10 @@ async def ask_greeting(command: Command) -> Greeting:
     answer cannot be read.
     """
     question = _Question()
-    child = await _spawned(command, question)
+    try:
+        child = await spawn(command, question)
+    except SpawnError as error:
+        raise Fault(spawn_failure(error)) from error
     child.write(control_request("greeting", "initialize", hooks=None))
     try:
         async with asyncio.timeout(START_SECONDS):
@@ -182,48 +186,22 @@ async def ask_greeting(command: Command) -> Greeting:
         await child.end(grace=0)
 
 
-class _Printed:
-    """Collects what a short command prints to stdout, up to about 64 KiB, and its exit."""
-
-    def __init__(self) -> None:
-        self.out = bytearray()
-        self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
-
-    def received(self, chunk: bytes) -> None:
-        if len(self.out) < 1 << 16:
-            self.out += chunk
-
-    def ended(self, exit: Exit) -> None:
-        self.exit.set_result(exit)
-
-
 async def ask_version(command: Command) -> str:
     """Returns what the program prints with `--version`. Raises `Fault` if the command fails, or does not end within
     `VERSION_SECONDS`.
     """
-    printed = _Printed()
-    child = await _spawned(command, printed)
-    child.close_stdin()
     try:
-        async with asyncio.timeout(VERSION_SECONDS):
-            exit = await asyncio.shield(printed.exit)
+        exit, out = await run_for_output(command, VERSION_SECONDS, VERSION_BYTES)
+    except SpawnError as error:
+        raise Fault(spawn_failure(error)) from error
     except TimeoutError:
         raise _misconfigured(
             f"{command.argv[0]} --version did not answer within {VERSION_SECONDS:g} s."
         ) from None
-    finally:
-        await child.end(grace=0)
     if exit.code != 0:
         said = how_it_ended(ended_from(exit))
         raise _misconfigured(f"{command.argv[0]} --version failed{said}")
-    return printed.out.decode("utf-8", "replace")
-
-
-async def _spawned(command: Command, listener: _Question | _Printed) -> Child:
-    try:
-        return await spawn(command, listener)
-    except SpawnError as error:
-        raise Fault(spawn_failure(error)) from error
+    return out.decode("utf-8", "replace")
 
 
 def _misconfigured(message: str) -> Fault:

@@ -7,7 +7,6 @@ for each child, and if it is killed, the binary goes on running; so the native b
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import os
 import platform
@@ -20,7 +19,7 @@ from typing import Final, NamedTuple
 
 from codex_proxy.agents.codex.tested import TESTED
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.process.child import Command, Exit, SpawnError, spawn
+from codex_proxy.process.child import Command, Exit, SpawnError, run_for_output
 
 NATIVE_PATTERNS = (
     "vendor/{machine}-*/codex/codex",
@@ -158,42 +157,22 @@ async def find_version(program: str, environment: Mapping[str, str]) -> Version:
     return version
 
 
-class _Output:
-    """Collects what a child prints to stdout, up to about `ANSWER_BYTES`, and its exit."""
-
-    def __init__(self) -> None:
-        self.out = bytearray()
-        self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
-
-    def received(self, chunk: bytes) -> None:
-        if len(self.out) < ANSWER_BYTES:
-            self.out += chunk
-
-    def ended(self, exit: Exit) -> None:
-        self.exit.set_result(exit)
-
-
 async def output_of(command: tuple[str, ...], environment: dict[str, str]) -> bytes:
     """Runs a short command with this environment, and returns what it prints to stdout. Raises `Fault` if it cannot
     be started, fails, or does not end within `ASK_SECONDS`. The process is ended in any case.
     """
-    output = _Output()
     try:
-        child = await spawn(Command(command, environment, os.getcwd()), output)
+        exit, out = await run_for_output(
+            Command(command, environment, os.getcwd()), ASK_SECONDS, ANSWER_BYTES
+        )
     except SpawnError as error:
         message = f"{error}. Give the right path of Codex with --codex-bin."
         raise Fault(Failure(kind=FaultKind.SPAWN_FAILED, message=message)) from error
-    child.close_stdin()
-    try:
-        async with asyncio.timeout(ASK_SECONDS):
-            exit = await asyncio.shield(output.exit)
     except TimeoutError:
         raise misconfigured(f"{' '.join(command)} did not answer within {ASK_SECONDS:g} s") from None
-    finally:
-        await child.end(grace=0)
     if exit.code != 0:
         raise misconfigured(f"{' '.join(command)} failed: {_reason(exit)}")
-    return bytes(output.out)
+    return out
 
 
 def _reason(exit: Exit) -> str:
