@@ -1,4 +1,5 @@
-"""Converts what an agent's protocol does not support: custom tools, and raw items of the Responses API.
+"""Converts what an agent's protocol does not support: custom tools, and raw items of the Responses API; and the
+client's tools to tools of an MCP server.
 
 A custom tool, whose input is free text, becomes a function with one string parameter `input`. A raw item
 (`RawHistoryItem`) becomes other history items; reasoning, which only models of that API understand, is left out.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from codex_proxy.core.items import (
@@ -155,6 +156,39 @@ def _unescaped(token: re.Match[str]) -> str:
     if len(text) > 2:
         return bytes.fromhex(text.replace("\\u", "")).decode("utf-16-be", "surrogatepass")
     return _ESCAPES.get(text[1], text)
+
+
+# --- tools of an MCP server ---------------------------------------------------------------------
+
+READ_ONLY: Final[Mapping[str, bool]] = {
+    "readOnlyHint": True,
+    "destructiveHint": False,
+    "openWorldHint": False,
+}
+"""The MCP annotations of the client's tools. They declare a tool harmless, so that an agent makes several calls at
+the same time."""
+_DATA_URL: Final = re.compile(r"data:(image/[a-zA-Z0-9.+-]+);base64,", re.IGNORECASE)
+
+
+def mcp_content(parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """Converts texts and images to content blocks of MCP, which ACP has, too. A text takes the place of an image
+    whose URL is not a `data:` URL. Without parts, the only block is an empty text.
+    """
+    content: list[dict[str, Any]] = []
+    for part in parts:
+        if isinstance(part, TextPart):
+            content.append({"type": "text", "text": part.text})
+        elif (image := image_data(part)) is not None:
+            content.append({"type": "image", "mimeType": image[0], "data": image[1]})
+        else:
+            content.append({"type": "text", "text": "[an image that is not included]"})
+    return content or [{"type": "text", "text": ""}]
+
+
+def image_data(part: ImagePart) -> tuple[str, str] | None:
+    """Returns an image's media type and base64 text; None if its URL is not a `data:` URL."""
+    head = _DATA_URL.match(part.url[:100])
+    return None if head is None else (head.group(1).lower(), part.url[head.end() :])
 
 
 # --- raw items ----------------------------------------------------------------------------------

@@ -19,6 +19,11 @@ from codex_proxy.core.faults import Failure, FaultKind
 
 K = FaultKind
 
+CONVERSATION_LOST = Failure(
+    kind=K.AGENT_CRASHED, message="The agent has lost this conversation. Send the request again."
+)
+"""The failure of a turn on a thread or session that the agent no longer has."""
+
 MAX_READ = 65_536
 """The most characters of an error text that are read."""
 MAX_MESSAGE = 600

@@ -28,7 +28,16 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import FaultKind
-from codex_proxy.core.items import Activity, HistoryMessage, HistoryOutput, Message, TextPart, Tool, ToolCall
+from codex_proxy.core.items import (
+    Activity,
+    HistoryMessage,
+    HistoryOutput,
+    ImagePart,
+    Message,
+    TextPart,
+    Tool,
+    ToolCall,
+)
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from tests.agents.claude_code_replayer import NAMES, begun, heard, output_lines, recorded_turn
@@ -175,6 +184,19 @@ def test_an_output_that_comes_before_it_is_asked_for_is_given_then() -> None:
     [answered] = written(dialect.receive([request]).writes)
     assert answered["response"]["response"]["mcp_response"]["result"]["content"] == [
         {"type": "text", "text": "3"}
+    ]
+
+
+def test_an_image_of_an_output_that_cannot_be_given_is_not_left_out_silently() -> None:
+    dialect = begun("client_tool_sdk_mcp")
+    for line in output_lines("client_tool_sdk_mcp"):
+        dialect.receive([line])
+        if dialect.can_resume:
+            break
+    image = ImagePart("https://pictures.example/cat.png")
+    [answered] = written(dialect.answer("toolu_3_1", ToolReply((image,))).writes)
+    assert answered["response"]["response"]["mcp_response"]["result"]["content"] == [
+        {"type": "text", "text": "[an image that is not included]"}
     ]
 
 

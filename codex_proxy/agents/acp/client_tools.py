@@ -16,8 +16,8 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.acp.messages import UNREADABLE, Update
-from codex_proxy.agents.conversions import function_parameters
-from codex_proxy.core.items import ImagePart, Part, TextPart, Tool
+from codex_proxy.agents.conversions import READ_ONLY, function_parameters, mcp_content
+from codex_proxy.core.items import Part, Tool
 
 SERVER: Final = "client"
 """The name of the MCP server with the client's tools."""
@@ -30,9 +30,6 @@ RENAMED: Final = "tool_"
 ACTING_KINDS: Final = frozenset({"execute", "edit", "delete", "move"})
 """Kinds of calls that are never calls of a client tool, except in Codex's adapter, which uses them for every MCP
 call."""
-
-READS: Final = {"readOnlyHint": True, "destructiveHint": False, "openWorldHint": False}
-"""The MCP annotations of every offered tool. They declare it harmless, so that the agent may call several at once."""
 
 
 def agent_name(name: str) -> str:
@@ -56,7 +53,7 @@ def listed_tool(tool: Tool) -> dict[str, Any]:
         "name": agent_name(tool.name),
         "description": tool.description,
         "inputSchema": schema,
-        "annotations": READS,
+        "annotations": READ_ONLY,
     }
 
 
@@ -77,24 +74,7 @@ def call_result(parts: Sequence[Part], *, success: bool = True) -> dict[str, Any
     """Returns a tool's output as the result of MCP's `tools/call` (`content` and `isError`). `success`: False if
     the tool failed.
     """
-    content: list[dict[str, Any]] = []
-    for part in parts:
-        if isinstance(part, TextPart):
-            content.append({"type": "text", "text": part.text})
-        elif (image := data_image(part)) is not None:
-            content.append({"type": "image", "mimeType": image[0], "data": image[1]})
-        else:
-            content.append({"type": "text", "text": "[an image that is not included]"})
-    return {"content": content or [{"type": "text", "text": ""}], "isError": not success}
-
-
-_DATA_URL: Final = re.compile(r"data:(image/[a-zA-Z0-9.+-]+);base64,", re.IGNORECASE)
-
-
-def data_image(part: ImagePart) -> tuple[str, str] | None:
-    """Returns an image's media type and base64 text; None if its URL is not a `data:` URL."""
-    head = _DATA_URL.match(part.url[:100])
-    return None if head is None else (head.group(1).lower(), part.url[head.end() :])
+    return {"content": mcp_content(parts), "isError": not success}
 
 
 class ClientTools:
@@ -109,19 +89,6 @@ class ClientTools:
     def tool(self, name: str) -> Tool | None:
         """Returns the tool that the agent calls `name`; None if there is none."""
         return self._tools.get(name)
-
-    def arguments(self, tool: Tool, arguments: str) -> str:
-        """Converts the JSON text of the agent's arguments for `tool` to what the client gets: the same text, or for
-        a custom tool the string in the argument `input`.
-        """
-        if tool.kind != "custom":
-            return arguments
-        try:
-            value = msgspec.json.decode(arguments)
-        except UNREADABLE:
-            return arguments
-        given = value.get("input") if isinstance(value, dict) else None
-        return given if isinstance(given, str) else arguments
 
     def is_called_by(self, call: Update) -> bool:
         """Returns whether a tool call that the agent reports is a call of one of these tools. If so, the client

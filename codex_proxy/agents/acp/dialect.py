@@ -49,7 +49,8 @@ from codex_proxy.agents.acp.turn_states import CLIENT_WAITS, TABLE, TurnChange, 
 from codex_proxy.agents.acp.updates import INFO, UpdateReader, session_failure
 from codex_proxy.agents.acp.usage import UsageCounter
 from codex_proxy.agents.base import NOTHING, Decision, Ended, Reply, Step, ToolReply
-from codex_proxy.agents.failures import failure_from_exit, stop_from_text
+from codex_proxy.agents.conversions import custom_input
+from codex_proxy.agents.failures import CONVERSATION_LOST, failure_from_exit, stop_from_text
 from codex_proxy.core.events import (
     ApprovalRequested,
     Event,
@@ -80,9 +81,6 @@ UNREADABLE_ANSWER = Failure(
 NO_SAFE_MODE = (
     "{} offers no mode in which it writes nothing or asks first: its turns are served only where the server is "
     "started with --agent-unconfined."
-)
-SESSION_LOST = Failure(
-    kind=FaultKind.AGENT_CRASHED, message="The agent has lost this conversation. Send the request again."
 )
 UNEXPLAINED = Failure(
     kind=FaultKind.UPSTREAM_ERROR,
@@ -183,7 +181,7 @@ class AcpTurn:
         if self._ahead:
             self._expect(self._close_unused)
         if not method:
-            self._fail(SESSION_LOST)
+            self._fail(CONVERSATION_LOST)
             return self._take_step()
         self._prompt = later_prompt(new_items).blocks
         # Not every agent stores the system prompt.
@@ -209,7 +207,7 @@ class AcpTurn:
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
         if not self.can_resume:
-            self._end(TurnEnded(Stop.FAILED, "provider", SESSION_LOST))
+            self._end(TurnEnded(Stop.FAILED, "provider", CONVERSATION_LOST))
             return self._take_step()
         self._turn = without_content(turn)
         self._events.append(TurnStarted(self.session, self._model or turn.model))
@@ -518,8 +516,9 @@ class AcpTurn:
                 call.call_id if call.call_id and call.call_id not in self._waiting else self._new_id("call_")
             )
             self._waiting[call_id] = call.key
-            text = self._tools.arguments(tool, call.arguments)
-            self._events.append(_raw_call(call_id, tool.name, text, custom=tool.kind == "custom"))
+            is_custom = tool.kind == "custom"
+            text = custom_input(call.arguments) if is_custom else call.arguments
+            self._events.append(_raw_call(call_id, tool.name, text, custom=is_custom))
             self._events.append(ToolCallRequested(call_id, call_id, tool.name, text, "", tool.kind))
         self._events.append(StepCompleted())
 
@@ -541,7 +540,7 @@ class AcpTurn:
 
     def _fail(self, failure: Failure) -> None:
         if self._reopening and self._state is TurnState.OPENING:
-            self.lost, self.session, failure = True, "", SESSION_LOST
+            self.lost, self.session, failure = True, "", CONVERSATION_LOST
         if self._state in CLIENT_WAITS or self._state is TurnState.REUSABLE:
             self._end(TurnEnded(Stop.FAILED, "provider", failure))
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.agents.acp.client_tools import data_image
+from codex_proxy.agents.conversions import mcp_content
 from codex_proxy.agents.transcript import flattened
-from codex_proxy.core.items import HistoryItem, HistoryMessage, ImagePart, Part, TextPart
+from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -51,9 +51,9 @@ def later_prompt(items: Sequence[HistoryItem]) -> Prompt:
         and all(_is(each, "developer") for each in rest)
     ):
         instructions = [TextPart(f"[system]\n{text}") for each in rest for text in _texts(each)]
-        return Prompt(_blocks((*first.parts, *instructions)), flattened=bool(rest))
+        return Prompt(mcp_content((*first.parts, *instructions)), flattened=bool(rest))
     text, images = flattened(items)
-    return Prompt(_blocks((TextPart(text), *images)), flattened=True)
+    return Prompt(mcp_content((TextPart(text), *images)), flattened=True)
 
 
 def _is(item: HistoryItem, role: str) -> bool:
@@ -63,17 +63,3 @@ def _is(item: HistoryItem, role: str) -> bool:
 def _texts(item: HistoryItem) -> list[str]:
     parts = item.parts if isinstance(item, HistoryMessage) else ()
     return [part.text for part in parts if isinstance(part, TextPart)]
-
-
-def _blocks(parts: Sequence[Part]) -> list[dict[str, Any]]:
-    blocks: list[dict[str, Any]] = []
-    for part in parts:
-        if isinstance(part, ImagePart):
-            image = data_image(part)
-            if image is None:
-                blocks.append({"type": "text", "text": "[an image that is not included]"})
-            else:
-                blocks.append({"type": "image", "mimeType": image[0], "data": image[1]})
-        else:
-            blocks.append({"type": "text", "text": part.text})
-    return blocks or [{"type": "text", "text": ""}]

@@ -39,9 +39,10 @@ from codex_proxy.agents.claude_code.messages import (
     rpc_refusal,
 )
 from codex_proxy.agents.claude_code.step_reader import StepReader, raw_call, raw_output
-from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools, output_content
+from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools
 from codex_proxy.agents.claude_code.turn_states import TABLE, TurnChange, TurnState
 from codex_proxy.agents.claude_code.usage import TurnUsage
+from codex_proxy.agents.conversions import mcp_content
 from codex_proxy.agents.failures import cleaned, failure_from_exit
 from codex_proxy.agents.pending_calls import PendingCalls
 from codex_proxy.core.events import (
@@ -503,7 +504,7 @@ def _output_answer(request: tuple[str, int | str | None], reply: ToolReply) -> b
     """Returns the line that gives the program the output of a call, which it has requested. `request` has the ids
     of the control request and of the JSON-RPC request in it.
     """
-    result = {"content": output_content(reply.parts)}
+    result = {"content": mcp_content(reply.parts)}
     return rpc_answer(*request, result if reply.success else result | {"isError": True})
 
 

@@ -16,16 +16,14 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.claude_code.messages import CLIENT_SERVER, UNREADABLE
-from codex_proxy.agents.conversions import function_parameters
-from codex_proxy.core.items import ImagePart, Part, TextPart, Tool
+from codex_proxy.agents.conversions import READ_ONLY, function_parameters
+from codex_proxy.core.items import Tool
 
 MODEL_PREFIX: Final = f"mcp__{CLIENT_SERVER}__"
 MAX_CHARS: Final = 128 - len(MODEL_PREFIX)
 """The most characters of a name: the provider accepts 128, prefix included."""
 _VALID: Final = re.compile(r"[A-Za-z0-9_-]+")
 _CHANGED: Final = re.compile(r"client_.*_[0-9a-f]{16}", re.DOTALL)
-READ_ONLY: Final = {"readOnlyHint": True, "destructiveHint": False, "openWorldHint": False}
-"""MCP annotations that make Claude Code request the outputs of all calls of a step at the same time."""
 
 
 def agent_name(name: str) -> str:
@@ -84,24 +82,3 @@ def call_input(arguments: str, kind: str) -> dict[str, Any]:
     except UNREADABLE:
         return {"arguments": arguments}
     return value if isinstance(value, dict) else {"arguments": value}
-
-
-def output_content(parts: tuple[Part, ...]) -> list[dict[str, Any]]:
-    """Returns a tool's output as the `content` of MCP's `tools/call` result. Images that are not data URLs are left
-    out.
-    """
-    content: list[dict[str, Any]] = []
-    for part in parts:
-        if isinstance(part, TextPart):
-            content.append({"type": "text", "text": part.text})
-        elif (image := image_data(part)) is not None:
-            content.append({"type": "image", "mimeType": image[0], "data": image[1]})
-    return content or [{"type": "text", "text": ""}]
-
-
-def image_data(part: ImagePart) -> tuple[str, str] | None:
-    """Returns the media type and the base64 data of an image with a `data:` URL; None for any other URL."""
-    head, comma, data = part.url.partition(",")
-    if not comma or not head.startswith("data:") or not head.endswith(";base64"):
-        return None
-    return head[5:-7].split(";")[0], data

@@ -50,7 +50,7 @@ from codex_proxy.agents.codex_app_server.wire import (
     request,
     turn_end,
 )
-from codex_proxy.agents.failures import failure_from_exit, retrying
+from codex_proxy.agents.failures import CONVERSATION_LOST, failure_from_exit, retrying
 from codex_proxy.agents.pending_calls import PendingCalls
 from codex_proxy.core.events import (
     Event,
@@ -70,9 +70,6 @@ from codex_proxy.core.turn import Turn, without_content
 BAD_ANSWER = Failure(
     kind=FaultKind.AGENT_PROTOCOL,
     message="The agent's answer is not what this proxy knows. Update one of the two, or try again.",
-)
-CONVERSATION_LOST = Failure(
-    kind=FaultKind.AGENT_CRASHED, message="The agent has lost this conversation. Send the request again."
 )
 
 
