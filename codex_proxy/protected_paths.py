@@ -40,7 +40,7 @@ class WritableTmp(msgspec.Struct, frozen=True):
     tmpdir: bool = True
 
 
-def places_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
+def paths_to(path: str | os.PathLike[str]) -> tuple[str, ...]:
     """Returns all paths to protect for one path: the path with all symbolic links resolved, which is the last one,
     and before it every symbolic link in the path, because replacing a link changes what the path refers to.
     """
@@ -80,7 +80,7 @@ def protected_paths(settings: Settings, environ: Mapping[str, str]) -> tuple[Pro
                 *_plugin(settings),
                 *_codex(settings, environ),
             )
-            for place in places_of(path)
+            for place in paths_to(path)
         )
     )
 
@@ -138,11 +138,11 @@ def _one_codex(settings: Settings, environ: Mapping[str, str]) -> Iterator[tuple
 
 def writable_tmp(environ: Mapping[str, str], protected: Iterable[Protected]) -> WritableTmp:
     """Returns which temporary folders commands may write to: those in which no protected path lies."""
-    places = tuple(protected)
+    protected = tuple(protected)
     tmpdir = environ.get("TMPDIR", "")
     return WritableTmp(
-        slash_tmp=endangered(os.path.realpath("/tmp"), places) is None,
-        tmpdir=not tmpdir or endangered(os.path.realpath(tmpdir), places) is None,
+        slash_tmp=endangered(os.path.realpath("/tmp"), protected) is None,
+        tmpdir=not tmpdir or endangered(os.path.realpath(tmpdir), protected) is None,
     )
 
 

@@ -18,7 +18,7 @@ from codex_proxy.app import StartError, check
 from codex_proxy.commands.checks import workspace_check
 from codex_proxy.config import Settings, load
 from codex_proxy.core.safety import Protected, endangered
-from codex_proxy.protected_paths import places_of, workspace_write_policy, write_conflict
+from codex_proxy.protected_paths import paths_to, workspace_write_policy, write_conflict
 from tests.waiting import PATIENCE
 
 ROOT = Path(codex_proxy.__file__).parents[1]
@@ -115,7 +115,7 @@ def test_a_link_on_the_way_counts_like_what_it_leads_to(top: Path) -> None:
 def test_links_in_a_circle_end(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
-    assert str(tmp_path / "a") in places_of(tmp_path / "a" / "file")
+    assert str(tmp_path / "a") in paths_to(tmp_path / "a" / "file")
 
 
 def test_a_writable_root_of_codexs_own_configuration_counts_like_the_workspace(top: Path) -> None:

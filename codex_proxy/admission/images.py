@@ -94,16 +94,16 @@ class ImageFetcher:
         """Fetches an image and returns it as a data URL. Raises `Fault`: INVALID_REQUEST if the URL is not allowed,
         or no image can be fetched from it; UNAVAILABLE after `close`.
         """
-        place = self._permitted(_parsed(url))
+        parsed = self._permitted(_parsed(url))
         try:
             async with asyncio.timeout(self.limits.seconds):
-                return await self._followed(place)
+                return await self._followed(parsed)
         except TimeoutError:
-            raise _refused(place, f"was not there within {self.limits.seconds:g} s") from None
+            raise _refused(parsed, f"was not there within {self.limits.seconds:g} s") from None
         except _ForbiddenAddressError:
-            raise _refused(place, "leads to an address that is not public") from None
+            raise _refused(parsed, "leads to an address that is not public") from None
         except (ClientError, OSError, ValueError):  # its words hold the whole address
-            raise _refused(place, "could not be fetched") from None
+            raise _refused(parsed, "could not be fetched") from None
 
     async def close(self) -> None:
         """Closes the HTTP session and the resolver. May be called twice."""
@@ -117,19 +117,19 @@ class ImageFetcher:
 
     # --- one image ------------------------------------------------------------------------------
 
-    async def _followed(self, place: URL) -> str:
+    async def _followed(self, url: URL) -> str:
         for _ in range(self.limits.redirects + 1):
-            async with self._open().get(place, allow_redirects=False) as response:
+            async with self._open().get(url, allow_redirects=False) as response:
                 if response.status not in _REDIRECTS:
-                    return await self._read(place, response)
-                place = self._permitted(_redirected(place, response))
-        raise _refused(place, f"was redirected more than {self.limits.redirects} times")
+                    return await self._read(url, response)
+                url = self._permitted(_redirected(url, response))
+        raise _refused(url, f"was redirected more than {self.limits.redirects} times")
 
-    async def _read(self, place: URL, response: ClientResponse) -> str:
+    async def _read(self, url: URL, response: ClientResponse) -> str:
         if response.status != 200:
-            raise _refused(place, f"could not be fetched (status {response.status})")
+            raise _refused(url, f"could not be fetched (status {response.status})")
         most = self.limits.image_bytes
-        too_large = _refused(place, f"is larger than {most / (1 << 20):g} MiB")
+        too_large = _refused(url, f"is larger than {most / (1 << 20):g} MiB")
         if (response.content_length or 0) > most:
             raise too_large
         image = bytearray()
@@ -140,7 +140,7 @@ class ImageFetcher:
         try:
             return data_url_of(bytes(image))  # what the server says of its type is only what it says
         except NoImageError as why:
-            raise _refused(place, str(why)) from None
+            raise _refused(url, str(why)) from None
 
     def _open(self) -> ClientSession:
         """Returns the HTTP session. It is created at the first call, because it belongs to the running event loop.
@@ -164,15 +164,15 @@ class ImageFetcher:
 
     # --- which places ---------------------------------------------------------------------------
 
-    def _permitted(self, place: URL) -> URL:
-        """Returns `place` unchanged if the operator's settings allow fetching images from this URL. Raises `Fault`
+    def _permitted(self, url: URL) -> URL:
+        """Returns `url` unchanged if the operator's settings allow fetching images from this URL. Raises `Fault`
         INVALID_REQUEST if not.
         """
-        if place.user is not None or place.password is not None:
+        if url.user is not None or url.password is not None:
             raise bad_request("An image URL must not hold a user name or password.", PARAM, CODE)
-        if not any(entry.permits(place) for entry in self._allowed):
-            raise _not_allowed(place)
-        return place
+        if not any(entry.permits(url) for entry in self._allowed):
+            raise _not_allowed(url)
+        return url
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -186,10 +186,10 @@ class _Entry(msgspec.Struct, frozen=True):
     below: bool
     """Whether the entry allows the subdomains of `host`, and not `host` itself."""
 
-    def permits(self, place: URL) -> bool:
-        if (place.scheme, place.port) != (self.scheme, self.port):
+    def permits(self, url: URL) -> bool:
+        if (url.scheme, url.port) != (self.scheme, self.port):
             return False
-        host = _host(place)
+        host = _host(url)
         return host.endswith("." + self.host) if self.below else host == self.host
 
 
@@ -201,47 +201,47 @@ def _entry(text: str) -> _Entry:
         "and with 'http://' before it where plain http is meant."
     )
     try:
-        place = URL(f"{scheme or 'https'}://{rest.removeprefix('*.')}")
-        host, port = _host(place), place.port
-        plain = place == place.origin() and rest.rstrip("/") == rest
+        url = URL(f"{scheme or 'https'}://{rest.removeprefix('*.')}")
+        host, port = _host(url), url.port
+        plain = url == url.origin() and rest.rstrip("/") == rest
     except ValueError as error:
         raise wrong from error
-    if not (plain and host and port) or place.scheme not in _DEFAULT_PORTS or "*" in host:
+    if not (plain and host and port) or url.scheme not in _DEFAULT_PORTS or "*" in host:
         raise wrong
     if below and ip_literal(host) is not None:
         raise wrong
-    return _Entry(place.scheme, host, port, below)
+    return _Entry(url.scheme, host, port, below)
 
 
-def _host(place: URL) -> str:
+def _host(url: URL) -> str:
     """Returns the host of a URL in the form in which hosts are compared: lower case, ASCII, IP addresses in their
     canonical form.
     """
-    host = (place.raw_host or "").lower()
+    host = (url.raw_host or "").lower()
     address = ip_literal(host)
     return host if address is None else str(address)
 
 
-def _parsed(url: str) -> URL:
+def _parsed(text: str) -> URL:
     try:
-        place = URL(url.strip())
-        if place.scheme in _DEFAULT_PORTS and place.raw_host and place.port:
-            return place
+        url = URL(text.strip())
+        if url.scheme in _DEFAULT_PORTS and url.raw_host and url.port:
+            return url
     except ValueError:
         pass
     raise bad_request("An image URL is no valid https URL.", PARAM, CODE)
 
 
-def _redirected(place: URL, response: ClientResponse) -> URL:
-    """Returns the URL to which the response redirects the request for `place`. Raises `Fault` INVALID_REQUEST if
+def _redirected(url: URL, response: ClientResponse) -> URL:
+    """Returns the URL to which the response redirects the request for `url`. Raises `Fault` INVALID_REQUEST if
     this is the same URL, or no http or https URL.
     """
     try:
-        target = place.join(URL(response.headers.get("Location", "")))
+        target = url.join(URL(response.headers.get("Location", "")))
     except ValueError:
-        target = place
-    if target == place or target.scheme not in _DEFAULT_PORTS or not target.raw_host:
-        raise _refused(place, "was redirected to nowhere")
+        target = url
+    if target == url or target.scheme not in _DEFAULT_PORTS or not target.raw_host:
+        raise _refused(url, "was redirected to nowhere")
     return target
 
 
@@ -278,14 +278,14 @@ class _PublicAddresses(AbstractResolver):
 # --- what is said of it ---------------------------------------------------------------------------
 
 
-def _refused(place: URL, what: str) -> Fault:
-    return bad_request(f"The image on '{_host(place)}' {what}.", PARAM, CODE)
+def _refused(url: URL, what: str) -> Fault:
+    return bad_request(f"The image on '{_host(url)}' {what}.", PARAM, CODE)
 
 
-def _not_allowed(place: URL) -> Fault:
-    where = _host(place) if place.port == _DEFAULT_PORTS["https"] else f"{_host(place)}:{place.port}"
+def _not_allowed(url: URL) -> Fault:
+    where = _host(url) if url.port == _DEFAULT_PORTS["https"] else f"{_host(url)}:{url.port}"
     return bad_request(
-        f"This server may not fetch images from '{where}' by {place.scheme}: send the image as a data URL, or "
+        f"This server may not fetch images from '{where}' by {url.scheme}: send the image as a data URL, or "
         f"have the operator allow the host in {SETTING}.",
         PARAM,
         CODE,

@@ -93,11 +93,11 @@ class CustomInput:
         self._begin += piece
         if not self._usual:
             return ""
-        place = _end_of_opening(self._begin[:MAX_OPENING])
-        if place is None or (place < 0 and len(self._begin) >= MAX_OPENING):
+        position = _end_of_opening(self._begin[:MAX_OPENING])
+        if position is None or (position < 0 and len(self._begin) >= MAX_OPENING):
             self._usual = False
-        elif place >= 0:
-            piece, self._begin = self._begin[place:], None
+        elif position >= 0:
+            piece, self._begin = self._begin[position:], None
             return self._read(piece)
         return ""
 
@@ -118,18 +118,18 @@ class CustomInput:
         """
         text = self._rest + piece
         out: list[str] = []
-        place, self._rest = 0, ""
-        while place < len(text):
-            if text[place] == "\\" and _CUT_ESCAPE.fullmatch(text, place):
-                self._rest = text[place:]
+        position, self._rest = 0, ""
+        while position < len(text):
+            if text[position] == "\\" and _CUT_ESCAPE.fullmatch(text, position):
+                self._rest = text[position:]
                 break
-            token = _TOKEN.match(text, place)
+            token = _TOKEN.match(text, position)
             assert token is not None, "every character is a token"
             if token[0] == '"':
                 self._ended = True
                 break
             out.append(_unescaped(token))
-            place = token.end()
+            position = token.end()
         return "".join(out)
 
 
@@ -137,15 +137,15 @@ def _end_of_opening(text: str) -> int | None:
     """Returns the index at which the value of `input` begins in arguments of the usual form (after `{"input": "`).
     Returns -1 if `text` ends before that, and None if the arguments have another form.
     """
-    place = 0
+    position = 0
     for token in ("{", '"input"', ":", '"'):
-        while text[place : place + 1] in _SPACES:
-            place += 1
-        there = text[place : place + len(token)]
+        while text[position : position + 1] in _SPACES:
+            position += 1
+        there = text[position : position + len(token)]
         if there != token:
             return -1 if token.startswith(there) else None
-        place += len(token)
-    return place
+        position += len(token)
+    return position
 
 
 def _unescaped(token: re.Match[str]) -> str:

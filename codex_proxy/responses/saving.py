@@ -138,25 +138,25 @@ class _OutputItems:
     def put(self, item: ItemDict) -> None:
         """Adds an item that clients see, after the model's items that precede it."""
         raw = b""
-        place = next(
-            (place for place in range(self._next, len(self._from_model)) if _same(item, self._heads[place])),
+        index = next(
+            (index for index in range(self._next, len(self._from_model)) if _same(item, self._heads[index])),
             None,
         )
-        if place is not None:
-            self.rest(place)
-            self._next = place + 1
+        if index is not None:
+            self.rest(index)
+            self._next = index + 1
             # Where a text was cut (at a stop sequence, say), what was seen counts.
-            if item["type"] != "message" or _text_of(item) == self._heads[place].text:
-                raw = msgspec.json.encode(self._from_model[place])
+            if item["type"] != "message" or _text_of(item) == self._heads[index].text:
+                raw = msgspec.json.encode(self._from_model[index])
         self.out.append(StoredItem(item["id"], msgspec.json.encode(item), raw, self._now))
 
     def rest(self, end: int) -> None:
         """Adds the model's items up to the index `end` (exclusive) that are not yet added, except messages: clients
         have seen all messages, so `put` adds them.
         """
-        for place in range(self._next, end):
-            if self._heads[place].kind != "message":
-                raw = msgspec.json.encode(self._from_model[place])
+        for index in range(self._next, end):
+            if self._heads[index].kind != "message":
+                raw = msgspec.json.encode(self._from_model[index])
                 self.out.append(StoredItem(self._ids.new("item_"), b"", raw, self._now))
         self._next = max(self._next, end)
 

@@ -19,17 +19,17 @@ from codex_proxy.core.media import ACCEPTED, NoImageError, PdfTexts, clean_data_
 _WEB_IMAGE: Final = re.compile(r"https?://\S", re.IGNORECASE)
 
 
-def image_part(url: str, detail: str | None, place: str) -> ImagePart:
+def image_part(url: str, detail: str | None, param: str) -> ImagePart:
     """Returns an image as a part. `url` is a web address, which is kept as it is, or a data URL, which is checked
-    and normalized. `detail` is the resolution that the client asks for, None if it names none. `place` is the path
+    and normalized. `detail` is the resolution that the client asks for, None if it names none. `param` is the path
     of the field that holds the URL, for the `param` of errors. Raises `Fault` INVALID_REQUEST for any other URL,
     and for data that is not a complete image.
     """
-    return ImagePart(image_url(url, place), detail)
+    return ImagePart(image_url(url, param), detail)
 
 
-def image_url(url: str, place: str) -> str:
-    """Returns the URL of an image, as `image_part` uses it. `place` is the path of the field that holds the URL,
+def image_url(url: str, param: str) -> str:
+    """Returns the URL of an image, as `image_part` uses it. `param` is the path of the field that holds the URL,
     for the `param` of errors. Raises `Fault` INVALID_REQUEST for a URL that is neither a web address nor a data
     URL, and for data that is not a complete image.
     """
@@ -37,13 +37,13 @@ def image_url(url: str, place: str) -> str:
     if _WEB_IMAGE.match(url):
         return url
     if url[:5].lower() != "data:":
-        raise bad_request("Invalid image: expected a 'data:image/<type>;base64,' URL or an https URL.", place)
+        raise bad_request("Invalid image: expected a 'data:image/<type>;base64,' URL or an https URL.", param)
     try:
         return clean_data_url(url)
     except NoImageError as why:
         raise bad_request(
             f"Invalid image: the data {why}. Accepted is {ACCEPTED} that is whole, in base64.",
-            place,
+            param,
             "invalid_base64_image" if "base64" in str(why) else "invalid_image",
         ) from None
 
@@ -62,7 +62,7 @@ NO_PDFS: Final = (
 
 
 def file_text(
-    place: str,
+    param: str,
     *,
     name: str | None,
     data: str | None,
@@ -70,7 +70,7 @@ def file_text(
     id: str | None = None,
     url: str | None = None,
 ) -> str:
-    """Returns a file as text for the model: its content between `<file name="...">` and `</file>`. `place` is the
+    """Returns a file as text for the model: its content between `<file name="...">` and `</file>`. `param` is the
     path of the file part in the request, for the `param` of errors. `name` is the file's name, and `data` its
     content as base64 or a data URL. `id` and `url` are refused if they are given.
 
@@ -81,29 +81,29 @@ def file_text(
     if id is not None:
         raise bad_request(
             "There is no Files API here, so no file has an id: send the file itself in 'file_data'.",
-            f"{place}.file_id",
+            f"{param}.file_id",
             "unsupported_value",
         )
     if url is not None:
         raise bad_request(
             "This server does not fetch files by address: send the file itself in 'file_data'.",
-            f"{place}.file_url",
+            f"{param}.file_url",
             "unsupported_value",
         )
     if data is None:
-        raise bad_request("A file has to be given by 'file_data'.", f"{place}.file_data")
-    text = _text_of(data, f"{place}.file_data", pdfs)
+        raise bad_request("A file has to be given by 'file_data'.", f"{param}.file_data")
+    text = _text_of(data, f"{param}.file_data", pdfs)
     return f'<file name="{_shown_name(name)}">\n{text}\n</file>'
 
 
-def _text_of(data: str, place: str, pdfs: PdfTexts | None) -> str:
+def _text_of(data: str, param: str, pdfs: PdfTexts | None) -> str:
     head = _DATA_URL.match(data)
     try:
         raw = decode_base64(data[head.end() :] if head else data)
     except ValueError:
         raise bad_request(
             "Invalid file: 'file_data' is no valid base64, alone or in a 'data:<type>;base64,' URL.",
-            place,
+            param,
             "invalid_base64_file",
         ) from None
     text = None if raw.startswith(_PDF) else _decoded(raw)
@@ -114,12 +114,12 @@ def _text_of(data: str, place: str, pdfs: PdfTexts | None) -> str:
         raise bad_request(
             "Invalid file: it is no text. Only PDFs and text (UTF-8, or UTF-16 with its mark) reach the model: send "
             "the text that is in it.",
-            place,
+            param,
             "unsupported_file",
         )
     if pdfs is None:
-        raise bad_request(NO_PDFS, place, "unsupported_file")
-    return pdfs.text_of(raw, place)
+        raise bad_request(NO_PDFS, param, "unsupported_file")
+    return pdfs.text_of(raw, param)
 
 
 def _decoded(raw: bytes) -> str | None:

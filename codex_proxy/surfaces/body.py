@@ -237,13 +237,13 @@ def check_length(field: str, count: int, limit: int) -> None:
         )
 
 
-def _fault(error: ValidationError, place: str = "") -> Fault:
-    """Returns the fault for the first of the validation errors, with OpenAI's message and code. `place` is the path
+def _fault(error: ValidationError, prefix: str = "") -> Fault:
+    """Returns the fault for the first of the validation errors, with OpenAI's message and code. `prefix` is the path
     of the value that was validated; empty for a whole body.
     """
     first = error.errors(include_url=False)[0]
     kind, value, context = first["type"], first["input"], first.get("ctx", {})
-    param = place + _path(first["loc"])
+    param = prefix + _path(first["loc"])
     if kind == _UNKNOWN_KIND:
         return _unknown_kind(param, value, first["msg"])
     if kind == "missing" or (value is None and kind in _EXPECTED):
@@ -344,12 +344,12 @@ def _wrong_type(param: str, value: Any, expected: str) -> Fault:
     )
 
 
-def _path(place: tuple[int | str, ...]) -> str:
-    """Returns the path of a field, whose location (`place`) pydantic gives as a tuple, such as
+def _path(location: tuple[int | str, ...]) -> str:
+    """Returns the path of a field, whose location (`location`) pydantic gives as a tuple, such as
     `messages[0].content[1].image_url.url`.
     """
     path = ""
-    for step in place:
+    for step in location:
         if isinstance(step, int):
             path += f"[{step}]"
         elif not step.startswith("~") and step != "[key]":

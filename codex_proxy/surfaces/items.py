@@ -111,12 +111,12 @@ def resolved(
 # --- one form per kind of item ------------------------------------------------------------------
 
 
-def _form(item: wire.AnyItem, place: str, pdfs: PdfTexts | None) -> ItemDict:
+def _form(item: wire.AnyItem, param: str, pdfs: PdfTexts | None) -> ItemDict:
     if isinstance(item, wire.MessageItem):
-        return _message_form(item, place, pdfs)
+        return _message_form(item, param, pdfs)
     if isinstance(item, wire.CallOutputItem):
-        return _output_form(item, place, pdfs)
-    return _FORMS[type(item)](item, place)
+        return _output_form(item, param, pdfs)
+    return _FORMS[type(item)](item, param)
 
 
 def _message(role: str, content: list[ItemDict], status: str = "completed") -> ItemDict:
@@ -132,19 +132,19 @@ def _kept(item: ItemDict, **optional: Any) -> ItemDict:
     return item | {key: value for key, value in optional.items() if value is not None}
 
 
-def _message_form(item: wire.MessageItem, place: str, pdfs: PdfTexts | None) -> ItemDict:
+def _message_form(item: wire.MessageItem, param: str, pdfs: PdfTexts | None) -> ItemDict:
     said = item.role == "assistant"
-    content = _parts(item.content, f"{place}.content", pdfs, said=said)
+    content = _parts(item.content, f"{param}.content", pdfs, said=said)
     return _kept(_message(item.role, content, _status(item)), id=item.id, phase=item.phase)
 
 
-def _parts(content: wire.Content, place: str, pdfs: PdfTexts | None, *, said: bool) -> list[ItemDict]:
-    """Returns the content as a list of parts. `place` is the path of its field, for faults; `pdfs`: see
+def _parts(content: wire.Content, param: str, pdfs: PdfTexts | None, *, said: bool) -> list[ItemDict]:
+    """Returns the content as a list of parts. `param` is the path of its field, for faults; `pdfs`: see
     `normalised`; `said`: the content is that of the assistant.
     """
     if isinstance(content, str):
         return [_text(content, said=said)]
-    return [_part(part, f"{place}[{index}]", pdfs, said=said) for index, part in enumerate(content)]
+    return [_part(part, f"{param}[{index}]", pdfs, said=said) for index, part in enumerate(content)]
 
 
 def _text(text: str, *, said: bool) -> ItemDict:
@@ -153,7 +153,7 @@ def _text(text: str, *, said: bool) -> ItemDict:
     return {"type": "input_text", "text": text}
 
 
-def _part(part: wire.AnyPart, place: str, pdfs: PdfTexts | None, *, said: bool) -> ItemDict:
+def _part(part: wire.AnyPart, param: str, pdfs: PdfTexts | None, *, said: bool) -> ItemDict:
     if isinstance(part, wire.TextPart):
         return _text(part.text, said=said)
     if isinstance(part, wire.RefusalPart):
@@ -162,27 +162,27 @@ def _part(part: wire.AnyPart, place: str, pdfs: PdfTexts | None, *, said: bool) 
         raise bad_request(
             f"The agent cannot take a part of type '{part.type}' here: accepted are "
             + ("'output_text' and 'refusal'." if said else "'input_text', 'input_image' and 'input_file'."),
-            place,
+            param,
         )
     if isinstance(part, wire.FilePart):
         # It is kept as the model gets it: nobody reads the file a second time.
         text = file_text(
-            place, name=part.filename, data=part.file_data, id=part.file_id, url=part.file_url, pdfs=pdfs
+            param, name=part.filename, data=part.file_data, id=part.file_id, url=part.file_url, pdfs=pdfs
         )
         return _text(text, said=False)
     if part.image_url is None:
         raise bad_request(
-            "An image has to be given by 'image_url': files cannot be uploaded here.", f"{place}.image_url"
+            "An image has to be given by 'image_url': files cannot be uploaded here.", f"{param}.image_url"
         )
-    url = image_url(part.image_url, f"{place}.image_url")
+    url = image_url(part.image_url, f"{param}.image_url")
     return {"type": "input_image", "image_url": url, "detail": part.detail or "auto"}
 
 
-def _reference_form(item: wire.ItemReference, place: str) -> ItemDict:
+def _reference_form(item: wire.ItemReference, param: str) -> ItemDict:
     return {"type": "item_reference", "id": item.id}
 
 
-def _reasoning_form(item: wire.ReasoningItem, place: str) -> ItemDict:
+def _reasoning_form(item: wire.ReasoningItem, param: str) -> ItemDict:
     summary = [{"type": "summary_text", "text": part.text} for part in item.summary or ()]
     content = [{"type": "reasoning_text", "text": part.text} for part in item.content or ()]
     return _kept(
@@ -193,40 +193,40 @@ def _reasoning_form(item: wire.ReasoningItem, place: str) -> ItemDict:
     )
 
 
-def _call_form(item: wire.FunctionCallItem, place: str) -> ItemDict:
+def _call_form(item: wire.FunctionCallItem, param: str) -> ItemDict:
     call = {"type": item.type, "call_id": item.call_id, "name": item.name, "arguments": item.arguments}
     return _kept(call | {"status": _status(item)}, id=item.id, namespace=item.namespace)
 
 
-def _custom_call_form(item: wire.CustomCallItem, place: str) -> ItemDict:
+def _custom_call_form(item: wire.CustomCallItem, param: str) -> ItemDict:
     call = {"type": item.type, "call_id": item.call_id, "name": item.name, "input": item.input}
     return _kept(call | {"status": _status(item)}, id=item.id, namespace=item.namespace)
 
 
-def _tool_search_call_form(item: wire.ToolSearchCallItem, place: str) -> ItemDict:
+def _tool_search_call_form(item: wire.ToolSearchCallItem, param: str) -> ItemDict:
     call = {"type": item.type, "execution": item.execution or "client", "arguments": item.arguments or {}}
     return _kept(call | {"status": _status(item)}, id=item.id, call_id=item.call_id)
 
 
-def _tool_search_output_form(item: wire.ToolSearchOutputItem, place: str) -> ItemDict:
+def _tool_search_output_form(item: wire.ToolSearchOutputItem, param: str) -> ItemDict:
     output = {"type": item.type, "execution": item.execution or "client", "tools": item.tools}
     return _kept(output | {"status": _status(item)}, id=item.id, call_id=item.call_id)
 
 
-def _additional_tools_form(item: wire.AdditionalToolsItem, place: str) -> ItemDict:
+def _additional_tools_form(item: wire.AdditionalToolsItem, param: str) -> ItemDict:
     return _kept({"type": item.type, "role": item.role or "developer", "tools": item.tools}, id=item.id)
 
 
-def _agent_message_form(item: wire.AgentMessageItem, place: str) -> ItemDict:
+def _agent_message_form(item: wire.AgentMessageItem, param: str) -> ItemDict:
     content = [part.model_dump(exclude_none=True) for part in item.content]
     said = {"type": item.type, "author": item.author, "recipient": item.recipient, "content": content}
     return _kept(said, id=item.id)
 
 
-def _output_form(item: wire.CallOutputItem, place: str, pdfs: PdfTexts | None) -> ItemDict:
+def _output_form(item: wire.CallOutputItem, param: str, pdfs: PdfTexts | None) -> ItemDict:
     output = item.output
     if not isinstance(output, str):
-        output = _parts(output, f"{place}.output", pdfs, said=False)  # type: ignore[assignment]
+        output = _parts(output, f"{param}.output", pdfs, said=False)  # type: ignore[assignment]
     return _kept(
         {"type": item.type, "call_id": item.call_id, "output": output, "status": _status(item)},
         id=item.id,
@@ -235,12 +235,12 @@ def _output_form(item: wire.CallOutputItem, place: str, pdfs: PdfTexts | None) -
     )
 
 
-def _mcp_tools_form(item: wire.McpListToolsItem, place: str) -> ItemDict:
+def _mcp_tools_form(item: wire.McpListToolsItem, param: str) -> ItemDict:
     listed = {"type": item.type, "server_label": item.server_label, "tools": item.tools}
     return _kept(listed | {"status": item.status or "completed"}, id=item.id, error=item.error)
 
 
-def _mcp_call_form(item: wire.McpCallItem, place: str) -> ItemDict:
+def _mcp_call_form(item: wire.McpCallItem, param: str) -> ItemDict:
     call = {
         "type": item.type,
         "server_label": item.server_label,
@@ -254,28 +254,28 @@ def _mcp_call_form(item: wire.McpCallItem, place: str) -> ItemDict:
     return _kept(call, id=item.id)
 
 
-def _mcp_request_form(item: wire.McpApprovalRequestItem, place: str) -> ItemDict:
+def _mcp_request_form(item: wire.McpApprovalRequestItem, param: str) -> ItemDict:
     asked = {"type": item.type, "server_label": item.server_label, "name": item.name}
     return _kept(asked | {"arguments": item.arguments, "status": _status(item)}, id=item.id)
 
 
-def _mcp_response_form(item: wire.McpApprovalResponseItem, place: str) -> ItemDict:
+def _mcp_response_form(item: wire.McpApprovalResponseItem, param: str) -> ItemDict:
     answer = {"type": item.type, "approval_request_id": item.approval_request_id, "approve": item.approve}
     return _kept(answer, id=item.id, reason=item.reason)
 
 
-def _compaction_form(item: wire.CompactionItem, place: str) -> ItemDict:
+def _compaction_form(item: wire.CompactionItem, param: str) -> ItemDict:
     return _kept({"type": item.type, "encrypted_content": item.encrypted_content}, id=item.id)
 
 
-def _native_form(item: wire.NativeItem, place: str) -> ItemDict:
+def _native_form(item: wire.NativeItem, param: str) -> ItemDict:
     return _kept({}, **item.model_dump())
 
 
-def _shell_output_form(item: wire.ShellOutputItem, place: str) -> ItemDict:
+def _shell_output_form(item: wire.ShellOutputItem, param: str) -> ItemDict:
     call_id = item.call_id or item.id
     if not call_id:
-        param = f"{place}.call_id"
+        param = f"{param}.call_id"
         raise bad_request(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
     return {
         "type": item.type,
@@ -285,7 +285,7 @@ def _shell_output_form(item: wire.ShellOutputItem, place: str) -> ItemDict:
     }
 
 
-def _activity_form(item: wire.ActivityItem, place: str) -> ItemDict:
+def _activity_form(item: wire.ActivityItem, param: str) -> ItemDict:
     did = {"type": item.type, "kind": item.kind, "text": item.text, "output": item.output or ""}
     return _kept(did, id=item.id, status=item.status)
 

@@ -17,22 +17,22 @@ from codex_proxy.core.faults import Fault
 T = TypeVar("T")
 
 
-def share_of(places: int, owners: int) -> int:
-    """Returns how many of `places` slots one owner may have at once: all if there is no other owner, else at most
+def share_of(slots: int, owners: int) -> int:
+    """Returns how many of `slots` one owner may have at once: all if there is no other owner, else at most
     three quarters, so that at least one slot stays for the others.
     """
     if owners < 2:
-        return places
-    return max(1, places - max(1, places // 4))
+        return slots
+    return max(1, slots - max(1, slots // 4))
 
 
 class FairQueue(Generic[T]):
-    """Decides which waiter gets a slot: `places` slots, given to the owners in turn. `owners()` returns how many
+    """Decides which waiter gets a slot: `slots` of them, given to the owners in turn. `owners()` returns how many
     owners there may be; it is called at each decision.
     """
 
-    def __init__(self, places: int, owners: Callable[[], int]) -> None:
-        self._places = places
+    def __init__(self, slots: int, owners: Callable[[], int]) -> None:
+        self._limit = slots
         self._owners = owners
         self._running: Counter[str] = Counter()
         self._waiting: dict[str, deque[T]] = {}
@@ -99,7 +99,7 @@ class FairQueue(Generic[T]):
         return next((owner for owner in self._waiting if self._has_room(owner)), None)
 
     def _has_room(self, owner: str) -> bool:
-        return self.running < self._places and self._running[owner] < share_of(self._places, self._owners())
+        return self.running < self._limit and self._running[owner] < share_of(self._limit, self._owners())
 
 
 class Slot:

@@ -12,7 +12,7 @@ import pytest
 import codex_proxy.agents.codex.program as codex_program
 from codex_proxy.agents.codex.program import find_version
 from codex_proxy.agents.codex.sandbox_config import Profiles
-from codex_proxy.agents.codex_app_server.setup import CodexPlaces, CodexSetup, can_confine, prepare_app_server
+from codex_proxy.agents.codex_app_server.setup import CodexPaths, CodexSetup, can_confine, prepare_app_server
 from codex_proxy.agents.codex_app_server.spec import lite_form
 from codex_proxy.config import Settings
 from codex_proxy.core.faults import Fault, FaultKind
@@ -60,11 +60,11 @@ esac
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> CodexPlaces:
+def places(tmp_path: Path) -> CodexPaths:
     for name in ("bin", "home", "state", "work"):
         (tmp_path / name).mkdir()
     (tmp_path / "home" / "config.toml").write_text(CONFIG)
-    return CodexPlaces(
+    return CodexPaths(
         codex_script(tmp_path / "bin"),
         str(tmp_path / "home"),
         str(tmp_path / "state"),
@@ -72,18 +72,18 @@ def places(tmp_path: Path) -> CodexPlaces:
     )
 
 
-async def prepare(places: CodexPlaces) -> CodexSetup:
+async def prepare(places: CodexPaths) -> CodexSetup:
     return await prepare_app_server(places, ENVIRONMENT, (), None)
 
 
-async def refused(places: CodexPlaces) -> str:
+async def refused(places: CodexPaths) -> str:
     with pytest.raises(Fault) as caught:
         await prepare(places)
     return caught.value.failure.message
 
 
 async def test_the_shadow_home_holds_the_provider_and_the_sign_in_and_nothing_else(
-    places: CodexPlaces,
+    places: CodexPaths,
 ) -> None:
     setup = await prepare(places)
     shadow = Path(setup.plain.env["CODEX_HOME"])
@@ -99,7 +99,7 @@ async def test_the_shadow_home_holds_the_provider_and_the_sign_in_and_nothing_el
 
 
 async def test_each_kind_of_process_has_its_home_its_folder_and_only_its_variables(
-    places: CodexPlaces,
+    places: CodexPaths,
 ) -> None:
     setup = await prepare(places)
     assert setup.agent.env["CODEX_HOME"] == places.codex_home
@@ -112,14 +112,14 @@ async def test_each_kind_of_process_has_its_home_its_folder_and_only_its_variabl
         assert command.env["CODEX_SQLITE_HOME"].startswith(places.state)
 
 
-async def test_nothing_is_written_to_the_users_home_and_nobody_else_reads_ours(places: CodexPlaces) -> None:
+async def test_nothing_is_written_to_the_users_home_and_nobody_else_reads_ours(places: CodexPaths) -> None:
     await prepare(places)
     assert os.listdir(places.codex_home) == ["config.toml"]
     for folder in [path for path in Path(places.state).rglob("*") if path.is_dir()]:
         assert stat.S_IMODE(folder.stat().st_mode) & 0o077 == 0, folder
 
 
-async def test_a_second_start_asks_for_the_version_only_and_changes_no_file(places: CodexPlaces) -> None:
+async def test_a_second_start_asks_for_the_version_only_and_changes_no_file(places: CodexPaths) -> None:
     await prepare(places)
     before = {path: path.lstat().st_mtime_ns for path in Path(places.state).rglob("*") if not path.is_dir()}
     await prepare(places)
@@ -131,7 +131,7 @@ async def test_a_second_start_asks_for_the_version_only_and_changes_no_file(plac
     assert firsts == ["--version", *schema, "debug models", "--version"]
 
 
-async def test_a_change_of_the_users_config_is_followed(places: CodexPlaces) -> None:
+async def test_a_change_of_the_users_config_is_followed(places: CodexPaths) -> None:
     first = await prepare(places)
     config = Path(places.codex_home) / "config.toml"
     config.write_text(CONFIG.replace("127.0.0.1:1", "127.0.0.1:2"))
@@ -140,7 +140,7 @@ async def test_a_change_of_the_users_config_is_followed(places: CodexPlaces) -> 
     assert "127.0.0.1:2" in (Path(second.plain.env["CODEX_HOME"]) / "config.toml").read_text()
 
 
-async def test_a_link_to_elsewhere_is_set_right(places: CodexPlaces) -> None:
+async def test_a_link_to_elsewhere_is_set_right(places: CodexPaths) -> None:
     link = Path((await prepare(places)).plain.env["CODEX_HOME"]) / "auth.json"
     link.unlink()
     link.write_text("a sign-in that was written over the link")
@@ -148,31 +148,31 @@ async def test_a_link_to_elsewhere_is_set_right(places: CodexPlaces) -> None:
     assert os.readlink(link) == f"{places.codex_home}/auth.json"
 
 
-async def test_many_at_once_lay_out_the_same(places: CodexPlaces) -> None:
+async def test_many_at_once_lay_out_the_same(places: CodexPaths) -> None:
     setups = await asyncio.gather(*(prepare(places) for _ in range(6)))
     assert all(setup == setups[0] for setup in setups)
     assert not list(Path(places.state).rglob(".new-*")), "nothing half-made is left"
     assert not list(Path(places.state).glob("home-*")), "the private home of the question is gone"
 
 
-async def test_two_homes_have_two_shadows(places: CodexPlaces, tmp_path: Path) -> None:
+async def test_two_homes_have_two_shadows(places: CodexPaths, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     first = await prepare(places)
-    second = await prepare(CodexPlaces(places.program, str(other), places.state, places.workdir))
+    second = await prepare(CodexPaths(places.program, str(other), places.state, places.workdir))
     assert first.plain.env["CODEX_HOME"] != second.plain.env["CODEX_HOME"]
 
 
 async def test_a_home_that_does_not_exist_is_not_named_to_the_agent(
-    places: CodexPlaces, tmp_path: Path
+    places: CodexPaths, tmp_path: Path
 ) -> None:
-    missing = CodexPlaces(places.program, str(tmp_path / "none"), places.state, places.workdir)
+    missing = CodexPaths(places.program, str(tmp_path / "none"), places.state, places.workdir)
     setup = await prepare(missing)
     assert "CODEX_HOME" not in setup.agent.env
     assert (Path(setup.plain.env["CODEX_HOME"]) / "auth.json").is_symlink()
 
 
-async def test_a_broken_config_is_named(places: CodexPlaces) -> None:
+async def test_a_broken_config_is_named(places: CodexPaths) -> None:
     config = Path(places.codex_home) / "config.toml"
     for text in (b"model = [", b"model = \xff"):
         config.write_bytes(text)
@@ -184,20 +184,20 @@ async def test_a_broken_config_is_named(places: CodexPlaces) -> None:
     [(TOO_OLD, "Codex 0.163.0 cannot be driven by codex-app-server, which needs thread/inject_items")],
 )
 async def test_a_binary_that_lacks_what_every_turn_needs_is_refused_by_its_name(
-    places: CodexPlaces, release: str, says: str
+    places: CodexPaths, release: str, says: str
 ) -> None:
     codex_script(Path(places.program).parent, schema=schema_file(release))
     assert says in await refused(places)
 
 
-async def test_a_binary_is_driven_by_what_it_speaks_whatever_its_number(places: CodexPlaces) -> None:
+async def test_a_binary_is_driven_by_what_it_speaks_whatever_its_number(places: CodexPaths) -> None:
     codex_script(Path(places.program).parent, "codex-cli 9.0.0")
     assert str((await prepare(places)).version) == "9.0.0"
     codex_script(Path(places.program).parent, "bash 5.2")
     assert "did not tell a version" in await refused(places)
 
 
-async def test_a_binary_that_fails_says_its_own_last_words(places: CodexPlaces) -> None:
+async def test_a_binary_that_fails_says_its_own_last_words(places: CodexPaths) -> None:
     codex_script(
         Path(places.program).parent, more="echo first >&2; echo cannot open shared object >&2; exit 3"
     )
@@ -206,7 +206,7 @@ async def test_a_binary_that_fails_says_its_own_last_words(places: CodexPlaces) 
     assert "signal 9" in await refused(places)
 
 
-async def test_a_program_that_is_none_is_said_with_the_flag(places: CodexPlaces) -> None:
+async def test_a_program_that_is_none_is_said_with_the_flag(places: CodexPaths) -> None:
     for program in ("/nowhere/codex", places.workdir, places.codex_home + "/config.toml"):
         with pytest.raises(Fault, match="--codex-bin") as caught:
             await find_version(program, ENVIRONMENT)
@@ -214,7 +214,7 @@ async def test_a_program_that_is_none_is_said_with_the_flag(places: CodexPlaces)
 
 
 async def test_a_binary_that_hangs_is_given_up_and_leaves_no_process(
-    places: CodexPlaces, monkeypatch: pytest.MonkeyPatch
+    places: CodexPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(codex_program, "ASK_SECONDS", 1.0)
     folder = Path(places.program).parent
@@ -224,7 +224,7 @@ async def test_a_binary_that_hangs_is_given_up_and_leaves_no_process(
 
 
 async def test_a_binary_that_leaves_a_stranger_with_its_pipes_is_not_waited_for(
-    places: CodexPlaces, monkeypatch: pytest.MonkeyPatch
+    places: CodexPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(codex_program, "ASK_SECONDS", 10.0)
     folder = Path(places.program).parent
@@ -233,7 +233,7 @@ async def test_a_binary_that_leaves_a_stranger_with_its_pipes_is_not_waited_for(
     await eventually(lambda: gone([int((folder / "pid").read_text())]))
 
 
-async def test_a_question_that_is_broken_off_leaves_no_process(places: CodexPlaces) -> None:
+async def test_a_question_that_is_broken_off_leaves_no_process(places: CodexPaths) -> None:
     folder = Path(places.program).parent
     codex_script(folder, more=f'echo $$ > "{folder}/pid"; sleep 1000')
     asking = asyncio.create_task(prepare(places))
@@ -243,19 +243,19 @@ async def test_a_question_that_is_broken_off_leaves_no_process(places: CodexPlac
     await eventually(lambda: gone([pid]))
 
 
-async def test_a_kept_catalog_that_cannot_be_read_is_asked_for_anew(places: CodexPlaces) -> None:
+async def test_a_kept_catalog_that_cannot_be_read_is_asked_for_anew(places: CodexPaths) -> None:
     first = await prepare(places)
     [kept] = Path(places.state).glob("catalogs/bundled-*.json")
     kept.write_text("{")
     assert (await prepare(places)).models == first.models
 
 
-async def test_a_catalog_of_nothing_but_brackets_is_said(places: CodexPlaces) -> None:
+async def test_a_catalog_of_nothing_but_brackets_is_said(places: CodexPaths) -> None:
     Path(places.program).with_name("catalog.json").write_bytes(b"[" * 100_000)
     assert "is not JSON" in await refused(places)
 
 
-async def test_a_kept_catalog_of_nothing_but_brackets_is_asked_for_anew(places: CodexPlaces) -> None:
+async def test_a_kept_catalog_of_nothing_but_brackets_is_asked_for_anew(places: CodexPaths) -> None:
     kept = Path(places.state) / "catalogs" / "bundled-0.163.0.json"
     kept.parent.mkdir()
     kept.write_bytes(b"[" * 100_000)
@@ -276,23 +276,23 @@ async def test_whether_commands_can_be_kept_from_reading_is_asked_of_codex_itsel
     assert list(tmp_path.glob("home-*")) == []
 
 
-async def test_what_a_killed_start_has_left_is_removed_by_the_next_one(places: CodexPlaces) -> None:
+async def test_what_a_killed_start_has_left_is_removed_by_the_next_one(places: CodexPaths) -> None:
     left = Path(places.state) / "home-of-a-killed-one"
     (left / "sessions").mkdir(parents=True)
     await prepare(places)
     assert list(Path(places.state).glob("home-*")) == []
 
 
-async def test_a_catalog_that_makes_no_sense_is_said(places: CodexPlaces) -> None:
+async def test_a_catalog_that_makes_no_sense_is_said(places: CodexPaths) -> None:
     Path(places.program).with_name("catalog.json").write_text("nonsense")
     assert "catalog of Codex 0.163.0" in await refused(places)
 
 
-async def test_a_state_folder_that_cannot_be_used_is_said(places: CodexPlaces, tmp_path: Path) -> None:
+async def test_a_state_folder_that_cannot_be_used_is_said(places: CodexPaths, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("not a folder")
     assert str(file) in await refused(
-        CodexPlaces(places.program, places.codex_home, str(file), places.workdir)
+        CodexPaths(places.program, places.codex_home, str(file), places.workdir)
     )
 
 

@@ -131,7 +131,7 @@ ROWS = [
 async def test_the_answer_names_the_fault_and_nothing_is_left(there: Scene, row: Row) -> None:
     if row.only not in (None, there.dialect):
         pytest.skip("the dialect has no such thing")
-    places = places_of(row, there.dialect)
+    places = paths_to(row, there.dialect)
     if row.kind is FaultKind.TIMED_OUT:
         cells = [(place, mode) for place in places for mode in row.modes]
         for start in range(0, len(cells), AT_ONCE):
@@ -148,7 +148,7 @@ async def test_the_answer_names_the_fault_and_nothing_is_left(there: Scene, row:
     await there.good()
 
 
-def places_of(row: Row, dialect: Dialect) -> list[int]:
+def paths_to(row: Row, dialect: Dialect) -> list[int]:
     last = row.course.ends[dialect]
     if row.places is None:
         return [row.course.shows[dialect] + 3]

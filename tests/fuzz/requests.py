@@ -316,14 +316,14 @@ WORDS: Final = tuple(
 )
 
 
-def places_of(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def paths_to(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Where something stands in a body, the body itself left out."""
     children = (
         value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     )
     found = [place] if place else []
     for key, child in children:
-        found += places_of(child, (*place, key))
+        found += paths_to(child, (*place, key))
     return found
 
 
@@ -332,7 +332,7 @@ def spoilt(draw: st.DrawFn, *bodies: dict[str, Any]) -> dict[str, Any]:
     """One of the bodies with up to three things in it changed, taken away or added."""
     body: dict[str, Any] = copy.deepcopy(draw(st.sampled_from(bodies)))
     for _ in range(draw(st.integers(0, 3))):
-        place = draw(st.sampled_from(places_of(body)))
+        place = draw(st.sampled_from(paths_to(body)))
         holder: Any = body
         for step in place[:-1]:
             holder = holder[step]
@@ -350,6 +350,6 @@ def spoilt(draw: st.DrawFn, *bodies: dict[str, Any]) -> dict[str, Any]:
                     )
                 else:
                     holder.append(copy.deepcopy(holder[0]))
-        if not places_of(body):
+        if not paths_to(body):
             break
     return body

@@ -66,7 +66,7 @@ class CodexSetup(msgspec.Struct, frozen=True):
     """Warnings about the user's config.toml, for the log."""
 
 
-class CodexPlaces(msgspec.Struct, frozen=True):
+class CodexPaths(msgspec.Struct, frozen=True):
     """The paths that `prepare_app_server` needs: the binary (`program`), the user's Codex home (`codex_home`), the
     server's state folder (`state`) and the folder that agent turns work in (`workdir`); and the rules for commands
     in sandboxes.
@@ -88,7 +88,7 @@ class CodexPlaces(msgspec.Struct, frozen=True):
 
 
 async def prepare_app_server(
-    places: CodexPlaces, environment: Mapping[str, str], child_env: tuple[str, ...], lite: bool | None
+    paths: CodexPaths, environment: Mapping[str, str], child_env: tuple[str, ...], lite: bool | None
 ) -> CodexSetup:
     """Returns what is needed to start app-server processes, and creates the files for them in the state folder.
     Runs the binary for its release, its protocol and its models, and reads the user's config.toml. Raises `Fault`
@@ -99,20 +99,20 @@ async def prepare_app_server(
     turns; None keeps the value of the binary's catalog.
     """
     base = child_environment(environment, extra=child_env)
-    version = await find_version(places.program, base)
+    version = await find_version(paths.program, base)
     try:
-        remove_left_homes(places.state)
-        check = await check_binary(places.program, places.state, base)
+        remove_left_homes(paths.state)
+        check = await check_binary(paths.program, paths.state, base)
         if check.contract.refusal is not None:
             raise misconfigured(f"Codex {version} {check.contract.refusal}")
-        bundled = await bundled_catalog(places.program, places.state, version, base)
-        return _lay_out(places, environment, child_env, lite, version, check, bundled)
+        bundled = await bundled_catalog(paths.program, paths.state, version, base)
+        return _lay_out(paths, environment, child_env, lite, version, check, bundled)
     except OSError as error:
-        raise misconfigured(f"the state folder {places.state} cannot be used: {error}") from error
+        raise misconfigured(f"the state folder {paths.state} cannot be used: {error}") from error
 
 
 def _lay_out(
-    places: CodexPlaces,
+    paths: CodexPaths,
     environment: Mapping[str, str],
     child_env: tuple[str, ...],
     lite: bool | None,
@@ -120,41 +120,41 @@ def _lay_out(
     check: BinaryCheck,
     bundled: bytes,
 ) -> CodexSetup:
-    text, shadow = user_config(places.codex_home)
-    home = make_shadow_home(places.state, places.codex_home, shadow)
-    catalog, models = write_catalog(places.state, version, lite, text, bundled)
-    empty, sqlite = make_empty_folder(places.state), Path(places.state) / "codex"
+    text, shadow = user_config(paths.codex_home)
+    home = make_shadow_home(paths.state, paths.codex_home, shadow)
+    catalog, models = write_catalog(paths.state, version, lite, text, bundled)
+    empty, sqlite = make_empty_folder(paths.state), Path(paths.state) / "codex"
     make_folder(sqlite)
     env = child_environment(
         environment, extra=child_env, env_keys=shadow.provider.env_names, credentials=True
     )
     env["CODEX_SQLITE_HOME"] = str(sqlite)
-    profiles = Profiles(places.profile, places.unreadable, places.policy)
+    profiles = Profiles(paths.profile, paths.unreadable, paths.policy)
     plain_argv = app_server_argv(
-        places.program,
+        paths.program,
         plain=True,
         catalog_path=str(catalog),
         provider=shadow.provider,
         unknown=check.unknown_switches,
     )
     agent_argv = app_server_argv(
-        places.program,
+        paths.program,
         plain=False,
         provider=shadow.provider,
         hidden=credential_names(env, extra=child_env),
-        extra=[*workspace_write_pairs(places.policy), *profiles.pairs()],
+        extra=[*workspace_write_pairs(paths.policy), *profiles.pairs()],
         unknown=check.unknown_switches,
         version=version,
     )
     agent_env = {name: value for name, value in env.items() if name != "CODEX_HOME"}
-    if Path(places.codex_home).is_dir():
-        agent_env["CODEX_HOME"] = places.codex_home
+    if Path(paths.codex_home).is_dir():
+        agent_env["CODEX_HOME"] = paths.codex_home
     return CodexSetup(
         version=version,
         provider=shadow.provider,
         models=models,
         plain=Command(plain_argv, env | {"CODEX_HOME": str(home)}, str(empty)),
-        agent=Command(agent_argv, agent_env, places.workdir),
+        agent=Command(agent_argv, agent_env, paths.workdir),
         profiles=profiles,
         empty_folder=str(empty),
         start_mark=str(sqlite / f"started-{version}"),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.codex.catalog import CatalogModel
     from codex_proxy.agents.codex_app_server.plan import PoolLimits
-    from codex_proxy.agents.codex_app_server.setup import CodexPlaces
+    from codex_proxy.agents.codex_app_server.setup import CodexPaths
     from codex_proxy.commands.checkup import Check
     from codex_proxy.config import Settings
     from codex_proxy.core.account import AgentModel
@@ -47,8 +47,8 @@ async def make_app_server(context: AgentContext) -> Agent:
     from codex_proxy.agents.codex_app_server.setup import can_confine, prepare_app_server
 
     settings, environ = context.settings, context.environ
-    places = _places(context)
-    setup = await prepare_app_server(places, environ, settings.child_env_names, lite_form(settings))
+    paths = _paths(context)
+    setup = await prepare_app_server(paths, environ, settings.child_env_names, lite_form(settings))
     limits = context.child_limits
     processes = AppServerProcesses(
         name="codex-app-server",
@@ -61,23 +61,23 @@ async def make_app_server(context: AgentContext) -> Agent:
         sign_in_file=str(settings.codex_home / "auth.json"),
         start_mark=setup.start_mark,
         profiles=setup.profiles,
-        can_confine=lambda: can_confine(places.program, setup.profiles, environ, str(settings.state_dir)),
+        can_confine=lambda: can_confine(paths.program, setup.profiles, environ, str(settings.state_dir)),
         contract=setup.check.contract,
         renew_check=lambda: renew_check(
-            places.program, places.state, context.child_environment(), context.clock.epoch()
+            paths.program, paths.state, context.child_environment(), context.clock.epoch()
         ),
     )
     warm_plain = settings.builtin_tools == "never"
     return AppServerAgent(processes, pool_limits(settings), context.clock, warm_plain=warm_plain)
 
 
-def _places(context: AgentContext) -> CodexPlaces:
+def _paths(context: AgentContext) -> CodexPaths:
     """Creates the state folder, and returns the paths and sandbox rules for `prepare_app_server`. Raises
     `NoAgentError` if there is no Codex, and `Fault` if a folder or the user's config.toml cannot be used.
     """
     from codex_proxy.agents.codex.program import misconfigured
     from codex_proxy.agents.codex.shadow_home import ConfigError
-    from codex_proxy.agents.codex_app_server.setup import CodexPlaces
+    from codex_proxy.agents.codex_app_server.setup import CodexPaths
     from codex_proxy.files.private import make_folder
     from codex_proxy.protected_paths import unreadable_paths, workspace_write_policy
 
@@ -96,7 +96,7 @@ def _places(context: AgentContext) -> CodexPlaces:
             f"Codex's home {settings.codex_home} is not a folder: make it and run `codex login`, or name another "
             "one with --codex-home."
         )
-    return CodexPlaces(
+    return CodexPaths(
         program,
         str(settings.codex_home),
         str(context.state_dir),

@@ -58,7 +58,7 @@ class ExecSetup(msgspec.Struct, frozen=True):
     models: tuple[CatalogModel, ...] = ()
 
 
-class ExecPlaces(msgspec.Struct, frozen=True):
+class ExecPaths(msgspec.Struct, frozen=True):
     """What `prepare_exec` needs to know: the path of the binary and its release, the user's Codex home, the state
     folder, and what the sandbox `workspace-write` allows in addition to the workspace.
     """
@@ -71,7 +71,7 @@ class ExecPlaces(msgspec.Struct, frozen=True):
 
 
 async def prepare_exec(
-    places: ExecPlaces,
+    paths: ExecPaths,
     environment: Mapping[str, str],
     child_env: tuple[str, ...],
     lite: bool | None,
@@ -86,7 +86,7 @@ async def prepare_exec(
     turns; None keeps the value of the binary's catalog. `unknown`: the keys of those ``-c`` switches that the
     binary does not support, which are left out.
     """
-    text, shadow = user_config(places.codex_home)
+    text, shadow = user_config(paths.codex_home)
     env = child_environment(
         environment, extra=child_env, env_keys=shadow.provider.env_names, credentials=True
     )
@@ -95,19 +95,19 @@ async def prepare_exec(
     agent = ExecLaunch(
         (
             *common,
-            *shell_pairs(shadow.provider, credential_names(env, extra=child_env), places.version),
-            *workspace_write_pairs(places.policy),
+            *shell_pairs(shadow.provider, credential_names(env, extra=child_env), paths.version),
+            *workspace_write_pairs(paths.policy),
         ),
-        _in_own_home(env, places.codex_home),
+        _in_own_home(env, paths.codex_home),
     )
     try:
-        catalog, models = await _catalog(places, environment, child_env, lite, text)
+        catalog, models = await _catalog(paths, environment, child_env, lite, text)
     except Fault as fault:
         if not isinstance(fault.__cause__, CatalogError):
             raise
         log.warning("no_plain_model", reason=str(fault))
         return ExecSetup(shadow.provider, agent, None)
-    return ExecSetup(shadow.provider, agent, _plain(places, shadow, common, unknown, catalog, env), models)
+    return ExecSetup(shadow.provider, agent, _plain(paths, shadow, common, unknown, catalog, env), models)
 
 
 def _in_own_home(env: Mapping[str, str], codex_home: str) -> dict[str, str]:
@@ -118,19 +118,19 @@ def _in_own_home(env: Mapping[str, str], codex_home: str) -> dict[str, str]:
 
 
 async def _catalog(
-    places: ExecPlaces,
+    paths: ExecPaths,
     environment: Mapping[str, str],
     child_env: tuple[str, ...],
     lite: bool | None,
     config: str,
 ) -> tuple[Path, tuple[CatalogModel, ...]]:
     base = child_environment(environment, extra=child_env)
-    bundled = await bundled_catalog(places.program, places.state, places.version, base)
-    return write_catalog(places.state, places.version, lite, config, bundled)
+    bundled = await bundled_catalog(paths.program, paths.state, paths.version, base)
+    return write_catalog(paths.state, paths.version, lite, config, bundled)
 
 
 def _plain(
-    places: ExecPlaces,
+    paths: ExecPaths,
     shadow: ShadowHome,
     common: list[tuple[str, str]],
     unknown: Collection[str],
@@ -142,11 +142,11 @@ def _plain(
     `unknown` are the keys of the switches that the binary does not support; `catalog` is the path of the catalog
     for these turns.
     """
-    home = make_shadow_home(places.state, places.codex_home, shadow)
+    home = make_shadow_home(paths.state, paths.codex_home, shadow)
     pairs = [
         *common,
         *((switch.key, switch.value) for switch in PLAIN_SWITCHES if switch.key not in unknown),
         ("model_catalog_json", toml_string(str(catalog))),
         NO_BASE_PROMPT,
     ]
-    return ExecLaunch(tuple(pairs), {**env, "CODEX_HOME": str(home)}, str(make_empty_folder(places.state)))
+    return ExecLaunch(tuple(pairs), {**env, "CODEX_HOME": str(home)}, str(make_empty_folder(paths.state)))

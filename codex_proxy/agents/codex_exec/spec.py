@@ -94,7 +94,7 @@ async def _prepared(context: AgentContext, program: str) -> tuple[Version, ExecS
     from codex_proxy.agents.codex.shadow_home import ConfigError
     from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES
     from codex_proxy.agents.codex_app_server.binary_check import unknown_switches
-    from codex_proxy.agents.codex_exec.setup import ExecPlaces, prepare_exec
+    from codex_proxy.agents.codex_exec.setup import ExecPaths, prepare_exec
     from codex_proxy.files.private import make_folder
     from codex_proxy.protected_paths import workspace_write_policy
 
@@ -111,9 +111,9 @@ async def _prepared(context: AgentContext, program: str) -> tuple[Version, ExecS
             command = (program, "exec", "--skip-git-repo-check")
             switches = [*COMMON_SWITCHES, *PLAIN_SWITCHES]
             unknown = await unknown_switches(command, switches, {**base, "CODEX_HOME": home})
-        places = ExecPlaces(program, version, str(settings.codex_home), state, policy)
+        paths = ExecPaths(program, version, str(settings.codex_home), state, policy)
         child_env = settings.child_env_names
-        return version, await prepare_exec(places, context.environ, child_env, settings.codex_lite, unknown)
+        return version, await prepare_exec(paths, context.environ, child_env, settings.codex_lite, unknown)
     except ConfigError as error:
         raise misconfigured(f"{settings.codex_home / 'config.toml'} cannot be used: {error}") from error
     except OSError as error:

@@ -164,14 +164,14 @@ def write_into(client: ClientSetup, target: ServerAccess, file: str) -> str:
     path = file or client.file.path
     if not path:
         raise ConnectError(f"Name the file of {client.title} with --file.")
-    place = Path(path).expanduser()
+    target_file = Path(path).expanduser()
     try:
-        before = place.read_bytes().decode("utf-8") if place.exists() else ""
+        before = target_file.read_bytes().decode("utf-8") if target_file.exists() else ""
         after = changed(before, client.file.format, entries_of(client, target))
         if after == before:
-            return f"{place} says all of this already."
-        backup = write(place, after)
+            return f"{target_file} says all of this already."
+        backup = write(target_file, after)
     except (DocumentError, OSError, UnicodeDecodeError) as error:
-        raise ConnectError(f"{place} was left as it is: {error}.") from error
+        raise ConnectError(f"{target_file} was left as it is: {error}.") from error
     kept = f"The old one is {backup}." if backup else "It is new."
-    return f"{difference(before, after, str(place))}\n{place} was written. {kept}"
+    return f"{difference(before, after, str(target_file))}\n{target_file} was written. {kept}"

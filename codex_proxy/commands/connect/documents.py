@@ -149,23 +149,23 @@ def _data(value: Any) -> Any:
 def _put_all(document: MutableMapping[str, Any], entries: Sequence[Entry]) -> None:
     for entry in entries:
         *way, last = entry.path
-        place = document
+        parent = document
         for name in way:
-            if place.get(name) is None:
-                place[name] = {}
-            place = place[name]
-            if not isinstance(place, MutableMapping):
+            if parent.get(name) is None:
+                parent[name] = {}
+            parent = parent[name]
+            if not isinstance(parent, MutableMapping):
                 raise DocumentError(f"`{name}` in it is not what this client has there")
         if entry.list_key:
-            _put_item(place, last, entry)
-        elif not (entry.only_if_missing and last in place):
-            place[last] = copy.deepcopy(entry.value)
+            _put_item(parent, last, entry)
+        elif not (entry.only_if_missing and last in parent):
+            parent[last] = copy.deepcopy(entry.value)
 
 
-def _put_item(place: MutableMapping[str, Any], name: str, entry: Entry) -> None:
-    if place.get(name) is None:
-        place[name] = []
-    items = place[name]
+def _put_item(parent: MutableMapping[str, Any], name: str, entry: Entry) -> None:
+    if parent.get(name) is None:
+        parent[name] = []
+    items = parent[name]
     if not isinstance(items, list):
         raise DocumentError(f"`{name}` in it is not a list")
     for index, item in enumerate(items):

@@ -55,8 +55,8 @@ def web_images(messages: Iterable[wire.AnyMessage]) -> dict[str, str]:
         parts = message.content if isinstance(message, wire.UserMessage | wire.ToolMessage) else None
         for number, part in enumerate(parts if isinstance(parts, list) else ()):
             if isinstance(part, wire.ImagePart) and part.image_url.url.strip()[:5].lower() != "data:":
-                place = f"messages[{index}].content[{number}].image_url.url"
-                found.setdefault(part.image_url.url.strip(), place)
+                param = f"messages[{index}].content[{number}].image_url.url"
+                found.setdefault(part.image_url.url.strip(), param)
     return found
 
 
@@ -77,30 +77,30 @@ class _Reader:
         self._calls: dict[str, HistoryCall] = {}
         self._outputs: dict[str, HistoryOutput] = {}
         self._legacy = False
-        self._place = ""
+        self._param = ""
 
     def read(self, message: wire.AnyMessage, index: int) -> None:
-        place = f"messages[{index}]"
+        param = f"messages[{index}]"
         if isinstance(message, wire.ToolMessage):
-            self._tool_output(message, place)
+            self._tool_output(message, param)
             return
         if isinstance(message, wire.FunctionMessage):
-            self._function_output(message, place)
+            self._function_output(message, param)
             return
         self.settle()
         if isinstance(message, wire.InstructionMessage):
             self.items.append(HistoryMessage("developer", _named(message.name, _text_parts(message.content))))
         elif isinstance(message, wire.UserMessage):
-            self.items.append(self._user(message, index, f"{place}.content"))
+            self.items.append(self._user(message, index, f"{param}.content"))
         else:
-            self._assistant(message, index, place)
+            self._assistant(message, index, param)
 
-    def _user(self, message: wire.UserMessage, index: int, place: str) -> HistoryMessage:
+    def _user(self, message: wire.UserMessage, index: int, param: str) -> HistoryMessage:
         content = message.content
         if self._originals is None or not _has_attachments(content):
-            return HistoryMessage("user", _named(message.name, _shown_parts(content, place, self._pdfs)))
+            return HistoryMessage("user", _named(message.name, _shown_parts(content, param, self._pdfs)))
         told = [part for part in content if not isinstance(part, _ATTACHMENTS)]
-        parts = tuple(_shown_part(part, place, None) for part in told if not isinstance(part, str))
+        parts = tuple(_shown_part(part, param, None) for part in told if not isinstance(part, str))
         return HistoryMessage("user", parts, chat_message=bytes(self._originals[index]))
 
     def settle(self) -> None:
@@ -118,77 +118,77 @@ class _Reader:
             return bad_request(
                 "An assistant message with 'function_call' must be followed by a message with role "
                 "'function' that answers it.",
-                f"{self._place}.function_call",
+                f"{self._param}.function_call",
             )
         return bad_request(
             "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
             "'tool_call_id'. The following tool_call_ids did not have response messages: "
             + ", ".join(missing),
-            f"{self._place}.tool_calls",
+            f"{self._param}.tool_calls",
         )
 
     # --- what the assistant said ----------------------------------------------------------------
 
-    def _assistant(self, message: wire.AssistantMessage, index: int, place: str) -> None:
+    def _assistant(self, message: wire.AssistantMessage, index: int, param: str) -> None:
         if message.audio is not None:
-            raise bad_request("The agent cannot take audio: accepted are text and refusal.", f"{place}.audio")
+            raise bad_request("The agent cannot take audio: accepted are text and refusal.", f"{param}.audio")
         if message.tool_calls and message.function_call is not None:
             raise bad_request(
-                "A message has either 'tool_calls' or 'function_call', not both.", f"{place}.function_call"
+                "A message has either 'tool_calls' or 'function_call', not both.", f"{param}.function_call"
             )
-        parts = _assistant_parts(message, f"{place}.content")
+        parts = _assistant_parts(message, f"{param}.content")
         if parts:
             self.items.append(HistoryMessage("assistant", parts))
-        self._place = place
+        self._param = param
         self._legacy = message.function_call is not None
         if message.function_call is not None:
             # Deterministic, so that the same history is the same history on every request.
             call = message.function_call
-            self._call(HistoryCall(f"call_legacy_{index}", call.name, call.arguments), place)
+            self._call(HistoryCall(f"call_legacy_{index}", call.name, call.arguments), param)
         for position, tool_call in enumerate(message.tool_calls or ()):
-            self._call(_past_call(tool_call), f"{place}.tool_calls[{position}].id")
+            self._call(_past_call(tool_call), f"{param}.tool_calls[{position}].id")
 
-    def _call(self, call: HistoryCall, place: str) -> None:
+    def _call(self, call: HistoryCall, param: str) -> None:
         if call.call_id in self._calls:
-            raise bad_request(f"Duplicate value for 'tool_call_id' of '{call.call_id}'.", place)
+            raise bad_request(f"Duplicate value for 'tool_call_id' of '{call.call_id}'.", param)
         self._calls[call.call_id] = call
         self.items.append(call)
 
     # --- what its tools answered ----------------------------------------------------------------
 
-    def _tool_output(self, message: wire.ToolMessage, place: str) -> None:
+    def _tool_output(self, message: wire.ToolMessage, param: str) -> None:
         call_id = message.tool_call_id
         if not self._calls or self._legacy:
             raise bad_request(
                 "Invalid parameter: messages with role 'tool' must be a response to a preceding message "
                 "with 'tool_calls'.",
-                f"{place}.role",
+                f"{param}.role",
             )
         if call_id not in self._calls:
             raise bad_request(
                 f"No tool call with id '{call_id}' in the preceding message with 'tool_calls'.",
-                f"{place}.tool_call_id",
+                f"{param}.tool_call_id",
             )
-        parts = _shown_parts(message.content, f"{place}.content", self._pdfs)
-        self._output(call_id, parts, f"{place}.tool_call_id")
+        parts = _shown_parts(message.content, f"{param}.content", self._pdfs)
+        self._output(call_id, parts, f"{param}.tool_call_id")
 
-    def _function_output(self, message: wire.FunctionMessage, place: str) -> None:
+    def _function_output(self, message: wire.FunctionMessage, param: str) -> None:
         if not self._calls or not self._legacy:
             raise bad_request(
                 "Invalid parameter: messages with role 'function' must be a response to a preceding message "
                 "with 'function_call'.",
-                f"{place}.role",
+                f"{param}.role",
             )
         call = next(iter(self._calls.values()))
         if call.name != message.name:
             raise bad_request(
-                f"This message must answer the call of function '{call.name}'.", f"{place}.name"
+                f"This message must answer the call of function '{call.name}'.", f"{param}.name"
             )
-        self._output(call.call_id, (TextPart(message.content or ""),), f"{place}.role")
+        self._output(call.call_id, (TextPart(message.content or ""),), f"{param}.role")
 
-    def _output(self, call_id: str, parts: tuple[Part, ...], place: str) -> None:
+    def _output(self, call_id: str, parts: tuple[Part, ...], param: str) -> None:
         if call_id in self._outputs:
-            raise bad_request(f"The call '{call_id}' is answered twice.", place)
+            raise bad_request(f"The call '{call_id}' is answered twice.", param)
         self._outputs[call_id] = HistoryOutput(call_id, parts, self._calls[call_id].kind)
 
 
@@ -216,33 +216,33 @@ def _named(name: str | None, parts: tuple[Part, ...]) -> tuple[Part, ...]:
     return (TextPart(f"{name}:"), *parts)
 
 
-def _assistant_parts(message: wire.AssistantMessage, place: str) -> tuple[Part, ...]:
+def _assistant_parts(message: wire.AssistantMessage, param: str) -> tuple[Part, ...]:
     """Returns the texts and the refusal of an assistant message as text parts; none for a message with calls only.
-    `place` is the path of the message's content, for errors.
+    `param` is the path of the message's content, for errors.
     """
     content = message.content or ()
     if isinstance(content, str):
         texts = [content]
     else:
-        texts = [_said(part, f"{place}[{index}]") for index, part in enumerate(content)]
+        texts = [_said(part, f"{param}[{index}]") for index, part in enumerate(content)]
     texts.append(message.refusal or "")
     return tuple(TextPart(text) for text in texts if text)
 
 
-def _said(part: wire.AssistantPart, place: str) -> str:
+def _said(part: wire.AssistantPart, param: str) -> str:
     if isinstance(part, wire.OtherPart):
-        raise _unknown_part(part, wire.SAID_TYPES, place)
+        raise _unknown_part(part, wire.SAID_TYPES, param)
     return part.text if isinstance(part, wire.TextPart) else part.refusal
 
 
-def _unknown_part(part: wire.OtherPart, known: Iterable[str], place: str) -> Fault:
-    return none_of(f"{place}.type", part.type, ", ".join(f"'{kind}'" for kind in known))
+def _unknown_part(part: wire.OtherPart, known: Iterable[str], param: str) -> Fault:
+    return none_of(f"{param}.type", part.type, ", ".join(f"'{kind}'" for kind in known))
 
 
-def _shown_parts(content: wire.ShownContent, place: str, pdfs: PdfTexts | None) -> tuple[Part, ...]:
+def _shown_parts(content: wire.ShownContent, param: str, pdfs: PdfTexts | None) -> tuple[Part, ...]:
     if isinstance(content, str):
         return (TextPart(content),)
-    return tuple(_shown_part(part, f"{place}[{index}]", pdfs) for index, part in enumerate(content))
+    return tuple(_shown_part(part, f"{param}[{index}]", pdfs) for index, part in enumerate(content))
 
 
 def _has_attachments(content: wire.ShownContent) -> bool:
@@ -250,19 +250,19 @@ def _has_attachments(content: wire.ShownContent) -> bool:
     return not isinstance(content, str) and any(isinstance(part, _ATTACHMENTS) for part in content)
 
 
-def _shown_part(part: wire.ShownPart, place: str, pdfs: PdfTexts | None) -> Part:
+def _shown_part(part: wire.ShownPart, param: str, pdfs: PdfTexts | None) -> Part:
     if isinstance(part, wire.TextPart):
         return TextPart(part.text)
     if isinstance(part, wire.OtherPart):
-        raise _unknown_part(part, wire.SHOWN_TYPES, place)
+        raise _unknown_part(part, wire.SHOWN_TYPES, param)
     if isinstance(part, wire.AudioPart):
         raise bad_request(
             f"The agent cannot take a part of type '{part.type}': accepted are 'text', 'image_url' and 'file'.",
-            place,
+            param,
         )
     if isinstance(part, wire.FilePart):
         given = part.file
         return TextPart(
-            file_text(f"{place}.file", name=given.filename, data=given.file_data, id=given.file_id, pdfs=pdfs)
+            file_text(f"{param}.file", name=given.filename, data=given.file_data, id=given.file_id, pdfs=pdfs)
         )
-    return image_part(part.image_url.url, part.image_url.detail, f"{place}.image_url.url")
+    return image_part(part.image_url.url, part.image_url.detail, f"{param}.image_url.url")

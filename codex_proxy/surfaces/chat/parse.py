@@ -135,9 +135,9 @@ def _choice(choice: wire.ToolChoice | None, tools: list[Tool]) -> ToolChoice:
     return NamedTools((_chosen(choice, tools, "tool_choice"),), required=True)
 
 
-def _chosen(choice: wire.ChosenTool, tools: list[Tool], place: str) -> str:
+def _chosen(choice: wire.ChosenTool, tools: list[Tool], param: str) -> str:
     name = choice.custom.name if isinstance(choice, wire.ChosenCustom) else choice.function.name
-    return known_tool(name, choice.type, tools, f"{place}.{choice.type}.name")
+    return known_tool(name, choice.type, tools, f"{param}.{choice.type}.name")
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):

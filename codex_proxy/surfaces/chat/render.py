@@ -383,15 +383,15 @@ class ChatRenderer:
         return self._chunk_head + b'],"usage":' + json_bytes(figures) + b"}\n\n"
 
 
-def _nested(annotation: bytes, place: int) -> dict[str, Any]:
+def _nested(annotation: bytes, offset: int) -> dict[str, Any]:
     """Converts an annotation of the Responses API (JSON) to that of Chat Completions, in which the fields are
-    nested under the name of the type. `place` is the index in `content` at which the annotated message begins; it
+    nested under the name of the type. `offset` is the index in `content` at which the annotated message begins; it
     is added to the indexes.
     """
     fields: dict[str, Any] = msgspec.json.decode(annotation)
     for name in ("start_index", "end_index"):
         if isinstance(fields.get(name), int):
-            fields[name] += place
+            fields[name] += offset
     kind = fields.pop("type", None)
     return {"type": kind, kind: fields} if isinstance(kind, str) else fields
 

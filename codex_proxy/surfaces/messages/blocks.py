@@ -43,9 +43,9 @@ class BlockReader:
         self._takes_images = takes_images
         self._fetches = fetches
 
-    def parts(self, content: Any, place: str, *, newest: bool) -> Iterator[Part]:
+    def parts(self, content: Any, param: str, *, newest: bool) -> Iterator[Part]:
         """Yields the parts of the content of a message or tool result: a text, or a list of blocks. Empty texts are
-        left out. `place` is the path of the content in the request, for faults; `newest`: whether it belongs to the
+        left out. `param` is the path of the content in the request, for faults; `newest`: whether it belongs to the
         newest message of the user. Raises `Fault` INVALID_REQUEST for an image in that message that the agent
         cannot take.
         """
@@ -54,10 +54,10 @@ class BlockReader:
                 yield TextPart(content)
             return
         for index, block in enumerate(content if isinstance(content, list) else ()):
-            yield from self.parts_of_block(block, f"{place}[{index}]", newest=newest)
+            yield from self.parts_of_block(block, f"{param}[{index}]", newest=newest)
 
-    def parts_of_block(self, block: Any, place: str, *, newest: bool) -> Iterator[Part]:
-        """Yields the parts of one block. `place` is the path of the block in the request; `newest`, and what it
+    def parts_of_block(self, block: Any, param: str, *, newest: bool) -> Iterator[Part]:
+        """Yields the parts of one block. `param` is the path of the block in the request; `newest`, and what it
         raises: see `parts`.
         """
         kind = block_type(block)
@@ -65,9 +65,9 @@ class BlockReader:
             if text := text_of(block):
                 yield TextPart(text)
         elif kind == "image":
-            yield self._image(block.get("source"), place, newest=newest)
+            yield self._image(block.get("source"), param, newest=newest)
         elif kind == "document":
-            yield from self._document(block, place, newest=newest)
+            yield from self._document(block, param, newest=newest)
         elif kind == "search_result":
             yield TextPart(_search_result(block))
         elif kind == "tool_reference":
@@ -78,7 +78,7 @@ class BlockReader:
 
     # --- images -----------------------------------------------------------------------------------
 
-    def _image(self, source: Any, place: str, *, newest: bool) -> Part:
+    def _image(self, source: Any, param: str, *, newest: bool) -> Part:
         """Returns the image that the block's `source` describes, or a note to the model if the agent cannot take
         it. If it belongs to the newest message of the user (`newest`), raises `Fault` instead of returning a note.
         """
@@ -86,36 +86,36 @@ class BlockReader:
         try:
             if not self._takes_images:
                 raise bad_request(
-                    "The agent that serves here takes no images.", place, "unsupported_by_agent"
+                    "The agent that serves here takes no images.", param, "unsupported_by_agent"
                 )
-            return self._shown_image(source, f"{place}.source", newest=newest)
+            return self._shown_image(source, f"{param}.source", newest=newest)
         except Fault:
             if newest:
                 raise
         return TextPart("[An image was left out: it cannot be shown to this model.]")
 
-    def _shown_image(self, source: dict[str, Any], place: str, *, newest: bool) -> ImagePart:
+    def _shown_image(self, source: dict[str, Any], param: str, *, newest: bool) -> ImagePart:
         kind = source.get("type")
         if kind == "base64":
             data = f"data:{_text(source, 'media_type')};base64,{_text(source, 'data')}"
             try:
                 return ImagePart(clean_data_url(data))
             except NoImageError as why:
-                raise bad_request(f"Invalid image: the data {why}.", f"{place}.data") from None
+                raise bad_request(f"Invalid image: the data {why}.", f"{param}.data") from None
         if kind == "url" and (newest or self._fetches):
-            part = image_part(_text(source, "url"), None, f"{place}.url")
+            part = image_part(_text(source, "url"), None, f"{param}.url")
             if part.url[:5].lower() != "data:":
-                self.web_images.setdefault(part.url, f"{place}.url")
+                self.web_images.setdefault(part.url, f"{param}.url")
                 self.refetches = self.refetches or not newest
             return part
         raise bad_request(
             "Invalid image: expected a source of the type 'base64' or 'url'; there is no Files API here.",
-            place,
+            param,
         )
 
     # --- documents --------------------------------------------------------------------------------
 
-    def _document(self, block: dict[str, Any], place: str, *, newest: bool) -> Iterator[Part]:
+    def _document(self, block: dict[str, Any], param: str, *, newest: bool) -> Iterator[Part]:
         source = block.get("source")
         source = source if isinstance(source, dict) else {}
         citations = block.get("citations")
@@ -128,15 +128,15 @@ class BlockReader:
             yield TextPart(f"{head}{_text(source, 'data')}\n</document>")
         elif kind == "content":
             yield TextPart(head.rstrip("\n"))
-            yield from self.parts(source.get("content"), f"{place}.source.content", newest=newest)
+            yield from self.parts(source.get("content"), f"{param}.source.content", newest=newest)
             yield TextPart("</document>")
         else:
-            yield self._file(source, title, head, place)
+            yield self._file(source, title, head, param)
 
-    def _file(self, source: dict[str, Any], title: str, head: str, place: str) -> TextPart:
+    def _file(self, source: dict[str, Any], title: str, head: str, param: str) -> TextPart:
         """Returns the base64 document in a block's `source` as text, if it is text or a PDF that can be read;
         otherwise a note to the model. `title` is the document's title, for the note; `head` are the lines before
-        the text; `place` is the path of the block in the request.
+        the text; `param` is the path of the block in the request.
         """
         media_type = _text(source, "media_type") or "of no type"
         data = _text(source, "data")
@@ -146,7 +146,7 @@ class BlockReader:
             raw = b""
         text = None
         if media_type == _PDF:
-            text = self._pdf_text(raw, f"{place}.source.data")
+            text = self._pdf_text(raw, f"{param}.source.data")
         elif raw:
             text = _decoded(raw)
         if text is not None:
@@ -155,14 +155,14 @@ class BlockReader:
         shown = f"{title}, {excerpt(media_type)}, {len(raw)} bytes"
         return TextPart(f"[Document {shown}: this model cannot read it.]")
 
-    def _pdf_text(self, raw: bytes, place: str) -> str | None:
+    def _pdf_text(self, raw: bytes, param: str) -> str | None:
         """Returns the text of a PDF; None if the server does not read PDFs, the PDF is too large, or the text is
-        empty. `place` is the path of the field with its data.
+        empty. `param` is the path of the field with its data.
         """
         if self._pdfs is None or not raw:
             return None
         try:
-            return self._pdfs.text_of(raw, place) or None
+            return self._pdfs.text_of(raw, param) or None
         except Fault:
             return None
 

@@ -101,7 +101,7 @@ class _History:
         self._seen: set[str] = set()
         """The ids of raw items in the history, since a client may send the same answer twice."""
 
-    def read(self, message: wire.InputMessage, place: str, *, newest: bool) -> None:
+    def read(self, message: wire.InputMessage, param: str, *, newest: bool) -> None:
         if message.role == "assistant":
             if not self._answering:
                 self.settle()
@@ -110,13 +110,13 @@ class _History:
             return
         self._answering = False
         if message.role in _INSTRUCTING:
-            parts = tuple(self._reader.parts(message.content, place, newest=False))
+            parts = tuple(self._reader.parts(message.content, param, newest=False))
             if parts:
                 self._say(HistoryMessage("developer", parts))
             return
         if message.role not in _ROLES:
             self._reader.ignored["messages[].role"] = None
-        self._user(message.content, place, newest=newest)
+        self._user(message.content, param, newest=newest)
 
     def settle(self) -> None:
         """Adds an output for each call of the last answer (its result, or a text that says that there is none),
@@ -136,12 +136,12 @@ class _History:
 
     # --- what the user said -----------------------------------------------------------------------
 
-    def _user(self, content: wire.Content | None, place: str, *, newest: bool) -> None:
+    def _user(self, content: wire.Content | None, param: str, *, newest: bool) -> None:
         said: list[Part] = []
         if isinstance(content, str):
-            said += self._reader.parts(content, place, newest=newest)
+            said += self._reader.parts(content, param, newest=newest)
         for index, block in enumerate(_blocks(content)):
-            where = f"{place}[{index}]"
+            where = f"{param}[{index}]"
             if block_type(block) == "tool_result":
                 said += self._result(block, where, newest=newest)
             else:
@@ -149,12 +149,12 @@ class _History:
         if said:
             self._say(HistoryMessage("user", tuple(said)))
 
-    def _result(self, block: dict[str, Any], place: str, *, newest: bool) -> Iterator[Part]:
+    def _result(self, block: dict[str, Any], param: str, *, newest: bool) -> Iterator[Part]:
         """Keeps the result of a call of the last answer. For any other result, yields its parts, which become text
-        of the user. `place` and `newest`: see `BlockReader.parts`.
+        of the user. `param` and `newest`: see `BlockReader.parts`.
         """
         call_id = block.get("tool_use_id")
-        parts = tuple(self._reader.parts(block.get("content"), f"{place}.content", newest=newest))
+        parts = tuple(self._reader.parts(block.get("content"), f"{param}.content", newest=newest))
         if block.get("is_error") is True:
             parts = _as_error(parts)
         if isinstance(call_id, str) and call_id in self._calls and call_id not in self._outputs:

@@ -81,18 +81,18 @@ def offered_by(
     web_search = False
     loaded = loaded_names(given, choice, referenced)
     for index, tool in enumerate(given):
-        kind, place = _type_of(tool), f"tools[{index}]"
+        kind, param = _type_of(tool), f"tools[{index}]"
         if _WEB_SEARCH.fullmatch(kind):
             web_search = True
-            ignored += [f"{place}.{field}" for field in _SEARCH_OPTIONS if tool.get(field) is not None]
+            ignored += [f"{param}.{field}" for field in _SEARCH_OPTIONS if tool.get(field) is not None]
         elif _TOOL_SEARCH.fullmatch(kind):
-            ignored.append(place)
+            ignored.append(param)
         elif kind in ("", "custom"):
-            made = _tool(tool, place)
+            made = _tool(tool, param)
             if not tool.get("defer_loading") or _name_of(tool) in loaded:
-                found.append((made, f"{place}.name"))
+                found.append((made, f"{param}.name"))
         else:
-            raise _not_here(kind, place)
+            raise _not_here(kind, param)
     tools = tuple(tool for tool, _ in found)
     refuse_duplicates(tools, [field for _, field in found])
     return Offered(
@@ -134,13 +134,13 @@ def _name_of(tool: dict[str, Any]) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _tool(tool: dict[str, Any], place: str) -> Tool:
+def _tool(tool: dict[str, Any], param: str) -> Tool:
     name, schema, description = _name_of(tool), tool.get("input_schema"), tool.get("description")
     if not name:
-        raise bad_request(f"Missing required parameter: '{place}.name'.", f"{place}.name")
+        raise bad_request(f"Missing required parameter: '{param}.name'.", f"{param}.name")
     if schema is not None and not isinstance(schema, dict):
         raise bad_request(
-            f"Invalid type for '{place}.input_schema': expected an object.", f"{place}.input_schema"
+            f"Invalid type for '{param}.input_schema': expected an object.", f"{param}.input_schema"
         )
     offered = model_name(name)
     return Tool(
@@ -152,7 +152,7 @@ def _tool(tool: dict[str, Any], place: str) -> Tool:
     )
 
 
-def _not_here(kind: str, place: str) -> Fault:
+def _not_here(kind: str, param: str) -> Fault:
     shown = excerpt(kind)
     if _SCHEMALESS.fullmatch(kind):
         message = (
@@ -164,7 +164,7 @@ def _not_here(kind: str, place: str) -> Fault:
             f"The tool '{shown}' is run by Anthropic's own servers and is not available here: offer it as a custom "
             "tool, or leave it out."
         )
-    return bad_request(message, place, UNSUPPORTED)
+    return bad_request(message, param, UNSUPPORTED)
 
 
 def _choice(

@@ -78,20 +78,20 @@ def client_tools(given: Sequence[wire.AnyTool], param: str = "tools") -> Iterato
     """
     searches = any(isinstance(tool, wire.ToolSearchTool) and tool.execution == "client" for tool in given)
     for index, tool in enumerate(given):
-        place = f"{param}[{index}]"
+        path = f"{param}[{index}]"
         if isinstance(tool, wire.FunctionTool | wire.CustomTool):
-            yield GivenTool(_tool(tool, None), f"{place}.name", searches and bool(tool.defer_loading))
+            yield GivenTool(_tool(tool, None), f"{path}.name", searches and bool(tool.defer_loading))
         elif isinstance(tool, wire.NamespaceTool):
             for number, inner in enumerate(tool.tools):
                 # Nobody could ever find a deferred tool where nobody searches.
                 deferred = searches and bool(inner.defer_loading)
-                yield GivenTool(_tool(inner, tool.name), f"{place}.tools[{number}].name", deferred)
+                yield GivenTool(_tool(inner, tool.name), f"{path}.tools[{number}].name", deferred)
         elif isinstance(tool, wire.ToolSearchTool) and tool.execution == "client":
-            yield GivenTool(_search(tool), place, False)
+            yield GivenTool(_search(tool), path, False)
         elif isinstance(tool, wire.LocalShellTool):
             called = ClientName(LOCAL_SHELL, call_type="local_shell_call")
             shell = Tool(LOCAL_SHELL, _SHELL_WORDS, schema_json(_SHELL_PARAMETERS), client_name=called)
-            yield GivenTool(shell, place, False)
+            yield GivenTool(shell, path, False)
 
 
 def tools_in(items: Iterable[Mapping[str, Any]], field: str = "input") -> tuple[Tool, ...]:
@@ -102,9 +102,9 @@ def tools_in(items: Iterable[Mapping[str, Any]], field: str = "input") -> tuple[
     found: dict[str, Tool] = {}
     for index, item in enumerate(items):
         if item["type"] in _LISTS:
-            place = f"{field}[{index}].tools"
-            listed = validated(_listed, item["tools"], place)
-            found |= {given.tool.name: given.tool for given in client_tools(listed, place)}
+            path = f"{field}[{index}].tools"
+            listed = validated(_listed, item["tools"], path)
+            found |= {given.tool.name: given.tool for given in client_tools(listed, path)}
     return tuple(found.values())
 
 

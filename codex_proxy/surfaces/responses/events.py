@@ -143,14 +143,14 @@ class ResponseEvents(FrameList):
         self.item_stage(output, "in_progress")
 
     def part_added(self, output: OutputItem, part: Part) -> None:
-        place = self._place(output, part)
+        position = self._position(output, part)
         if output.kind == "message":
-            self._add("response.content_part.added", **place, part=empty_part(part))
+            self._add("response.content_part.added", **position, part=empty_part(part))
         elif output.kind == "reasoning":
-            self._add("response.reasoning_summary_part.added", **place, part=empty_part(part))
+            self._add("response.reasoning_summary_part.added", **position, part=empty_part(part))
         type = DELTAS[output.kind, part.key[0]]
         logprobs: dict[str, Any] = {"logprobs": []} if part.key[0] == "text" else {}
-        constant = json_bytes({"type": type, **place, **logprobs})
+        constant = json_bytes({"type": type, **position, **logprobs})
         part.head = b'event: %b\ndata: %b,"sequence_number":' % (type.encode(), constant[:-1])
 
     def deltas(self, output: OutputItem, part: Part, fragments: list[bytes]) -> None:
@@ -164,47 +164,47 @@ class ResponseEvents(FrameList):
     def annotation_added(self, output: OutputItem, part: Part) -> None:
         """Adds the `annotation.added` event of the last annotation of a part."""
         numbered = {"annotation_index": len(part.annotations) - 1, "annotation": part.annotations[-1]}
-        self._add("response.output_text.annotation.added", **self._place(output, part), **numbered)
+        self._add("response.output_text.annotation.added", **self._position(output, part), **numbered)
 
     def part_done(self, output: OutputItem, part: Part) -> None:
-        place = self._place(output, part)
+        position = self._position(output, part)
         kind = part.key[0]
         whole = msgspec.Raw(part.whole())
         if kind in _WHOLES:
             type, field = _WHOLES[kind]
             logprobs: dict[str, Any] = {"logprobs": []} if kind == "text" else {}
-            self._add(type, **place, **{field: whole}, **logprobs)
+            self._add(type, **position, **{field: whole}, **logprobs)
             self._add(
                 "response.content_part.done"
                 if output.kind == "message"
                 else "response.reasoning_summary_part.done",
-                **place,
+                **position,
                 part=text_part(part),
             )
         elif output.kind == "function_call" and isinstance(output.item, ToolCall):
             name = msgspec.Raw(json_text(output.called.name))
-            self._add("response.function_call_arguments.done", **place, name=name, arguments=whole)
+            self._add("response.function_call_arguments.done", **position, name=name, arguments=whole)
         elif output.kind == "custom_tool_call":
-            self._add("response.custom_tool_call_input.done", **place, input=whole)
+            self._add("response.custom_tool_call_input.done", **position, input=whole)
         elif output.kind == mcp_items.CALL:
-            self._add("response.mcp_call_arguments.done", **place, arguments=whole)
+            self._add("response.mcp_call_arguments.done", **position, arguments=whole)
 
     def item_stage(self, output: OutputItem, stage: str) -> None:
         """Adds the event of an MCP item that has reached the `stage` `in_progress`, `completed` or `failed`. Does
         nothing for other items.
         """
         if output.kind in _STAGED:
-            place = {"item_id": raw_text(output.id), "output_index": output.index}
-            self._add(f"response.{output.kind}.{stage}", **place)
+            position = {"item_id": raw_text(output.id), "output_index": output.index}
+            self._add(f"response.{output.kind}.{stage}", **position)
 
     def item_done(self, output: OutputItem) -> None:
         self._add("response.output_item.done", output_index=output.index, item=output.whole())
 
     @staticmethod
-    def _place(output: OutputItem, part: Part) -> dict[str, Any]:
-        place: dict[str, Any] = {"item_id": raw_text(output.id), "output_index": output.index}
+    def _position(output: OutputItem, part: Part) -> dict[str, Any]:
+        position: dict[str, Any] = {"item_id": raw_text(output.id), "output_index": output.index}
         if output.kind == "message":
-            place["content_index"] = part.index
+            position["content_index"] = part.index
         elif output.kind == "reasoning":
-            place["summary_index"] = part.index
-        return place
+            position["summary_index"] = part.index
+        return position

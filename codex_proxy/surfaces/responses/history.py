@@ -195,8 +195,8 @@ def _completed(
     yield from held
 
 
-def _orphan(call_id: str, place: str) -> Fault:
-    return bad_request(f"No tool call found for function call output with call_id {call_id}.", place)
+def _orphan(call_id: str, param: str) -> Fault:
+    return bad_request(f"No tool call found for function call output with call_id {call_id}.", param)
 
 
 def _past_call(item: ItemDict) -> HistoryCall:

@@ -132,15 +132,15 @@ class McpHistory:
         """
         if index < self._earlier:
             return
-        request, place = item["approval_request_id"], f"input[{index - self._earlier}].approval_request_id"
+        request, param = item["approval_request_id"], f"input[{index - self._earlier}].approval_request_id"
         if request not in self._announced:
             raise bad_request(
-                f"No approval request found for approval response with approval_request_id {request}.", place
+                f"No approval request found for approval response with approval_request_id {request}.", param
             )
         first = self._responses[request]
         to_run = item["approve"] and request not in self._runs
         if first is not item and (to_run or first["approve"] != item["approve"]):
-            raise bad_request(f"The approval request {request} has been answered already.", place)
+            raise bad_request(f"The approval request {request} has been answered already.", param)
 
 
 def _is_request(item: ItemDict) -> bool:

@@ -234,26 +234,26 @@ class _Chooser:
         return NamedTools(tuple(dict.fromkeys(names)), required and bool(names)), tuple(mcp), search
 
     def _one(
-        self, choice: wire.Allowed, place: str, *, required: bool
+        self, choice: wire.Allowed, param: str, *, required: bool
     ) -> tuple[ToolChoice, tuple[McpChoice, ...], bool]:
         if isinstance(choice, wire.ChosenHosted):
-            raise _hosted(choice.type, place)
+            raise _hosted(choice.type, param)
         if isinstance(choice, wire.ChosenTool):
             named = name_of(choice.namespace, choice.name)
-            name = known_tool(named, choice.type, self._tools, f"{place}.name")
+            name = known_tool(named, choice.type, self._tools, f"{param}.name")
             return NamedTools((name,), required), (), False
         if isinstance(choice, wire.ChosenLocalShell):
-            name = known_tool(LOCAL_SHELL, "function", self._tools, f"{place}.type")
+            name = known_tool(LOCAL_SHELL, "function", self._tools, f"{param}.type")
             return NamedTools((name,), required), (), False
         if isinstance(choice, wire.ChosenMcp):
             if choice.server_label not in self._labels:
                 raise bad_request(
-                    f"No MCP server '{choice.server_label}' was given.", f"{place}.server_label"
+                    f"No MCP server '{choice.server_label}' was given.", f"{param}.server_label"
                 )
             server = McpChoice(choice.server_label, choice.name, required)
             return NamedTools(()), (server,), False
         if not self._searching:
-            raise bad_request(f"No tool '{choice.type}' was given.", f"{place}.type")
+            raise bad_request(f"No tool '{choice.type}' was given.", f"{param}.type")
         return NamedTools(()), (), True
 
 
