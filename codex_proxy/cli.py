@@ -19,7 +19,7 @@ from codex_proxy.core.shown_text import escaped_json, escaped_lines
 Result = TypeVar("Result")
 
 
-def _say(text: str, *, err: bool = False, as_json: bool = False) -> None:
+def _print(text: str, *, err: bool = False, as_json: bool = False) -> None:
     """Prints a text to stdout, or to stderr if `err`. Control characters are escaped, since names and paths in the
     text may come from other users. `as_json`: the text is JSON.
     """
@@ -152,7 +152,7 @@ def serve(config_file: Path | None, **flags: Any) -> None:
     take_over()
     from codex_proxy.commands.serve import serve_to_the_end
 
-    sys.exit(asyncio.run(serve_to_the_end(settings, _say)))
+    sys.exit(asyncio.run(serve_to_the_end(settings, _print)))
 
 
 def load_settings(flags: dict[str, Any], config_file: Path | None) -> Any:
@@ -187,7 +187,7 @@ def doctor(config_file: Path | None, as_json: bool, every_setting: bool, **flags
     from codex_proxy.commands.doctor import examine
 
     checkup = asyncio.run(examine(flags, config_file, os.environ))
-    _say(checkup.as_json() if as_json else as_text(checkup, every_setting=every_setting), as_json=as_json)
+    _print(checkup.as_json() if as_json else as_text(checkup, every_setting=every_setting), as_json=as_json)
     sys.exit(0 if checkup.ok else 1)
 
 
@@ -220,7 +220,7 @@ def connect(
     from codex_proxy.commands.connect import command
 
     if client is None:
-        _say(command.listing())
+        _print(command.listing())
         return
     settings = load_settings({}, config_file)
     known_key = key or (command.KEY_TO_BE_GIVEN if settings.wants_key else command.NO_KEY)
@@ -232,13 +232,13 @@ def connect(
     except command.ConnectError as error:
         raise click.UsageError(str(error)) from error
     if not write:
-        _say(command.instructions(found, target, file))
+        _print(command.instructions(found, target, file))
         return
     try:
-        _say(command.write_into(found, target, file))
+        _print(command.write_into(found, target, file))
     except command.ConnectError as error:
-        _say(f"codex-proxy: {error}\n", err=True)
-        _say(command.instructions(found, target, file))
+        _print(f"codex-proxy: {error}\n", err=True)
+        _print(command.instructions(found, target, file))
         sys.exit(1)
 
 
@@ -254,7 +254,7 @@ def store_stats(config_file: Path | None, as_json: bool, **flags: Any) -> None:
     """Print how many objects of each kind are stored."""
     from codex_proxy.commands.store import show_stats
 
-    _say(_of_store(show_stats(load_settings(flags, config_file), as_json=as_json)), as_json=as_json)
+    _print(_of_store(show_stats(load_settings(flags, config_file), as_json=as_json)), as_json=as_json)
 
 
 @store_group.command(name="prune")
@@ -263,7 +263,7 @@ def store_prune(config_file: Path | None, **flags: Any) -> None:
     """Remove what the PROXY_STORE_* settings no longer keep, and free its disk space."""
     from codex_proxy.commands.store import prune
 
-    _say(_of_store(prune(load_settings(flags, config_file))))
+    _print(_of_store(prune(load_settings(flags, config_file))))
 
 
 @store_group.command(name="check")
@@ -272,7 +272,7 @@ def store_check(config_file: Path | None, **flags: Any) -> None:
     """Compare everything that is stored with its checksum."""
     from codex_proxy.commands.store import check
 
-    _say(_of_store(check(load_settings(flags, config_file))))
+    _print(_of_store(check(load_settings(flags, config_file))))
 
 
 @store_group.command(name="export")
@@ -292,7 +292,7 @@ def store_export(config_file: Path | None, output: Path, **flags: Any) -> None:
         count = _of_store(export(settings, sys.stdout.buffer.write))
     else:
         count = _of_store(export_to(settings, output))
-    _say(f"{count} objects", err=True)
+    _print(f"{count} objects", err=True)
 
 
 def _of_store(work: Coroutine[Any, Any, Result]) -> Result:
@@ -354,8 +354,8 @@ def keys_add(
         key, note = add(settings, name, KeyLimits(sandbox=max_sandbox, **limits), replace=replace)
     except KeysError as error:
         raise click.ClickException(str(error)) from error
-    _say(key)
-    _say(note, err=True)
+    _print(key)
+    _print(note, err=True)
 
 
 @keys_group.command(name="list")
@@ -367,7 +367,7 @@ def keys_list(as_json: bool, config_file: Path | None) -> None:
     from codex_proxy.core.keys import KeysError
 
     try:
-        _say(listing(load_settings({}, config_file), as_json=as_json), as_json=as_json)
+        _print(listing(load_settings({}, config_file), as_json=as_json), as_json=as_json)
     except KeysError as error:
         raise click.ClickException(str(error)) from error
 
@@ -384,7 +384,7 @@ def keys_remove(name: str, config_file: Path | None) -> None:
     from codex_proxy.core.keys import KeysError
 
     try:
-        _say(remove(load_settings({}, config_file), name))
+        _print(remove(load_settings({}, config_file), name))
     except KeysError as error:
         raise click.ClickException(str(error)) from error
 

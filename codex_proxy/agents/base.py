@@ -122,9 +122,9 @@ class Dialect(Protocol[L_contra]):
         """Reads what the child wrote to stdout: lines or messages, in order."""
         ...
 
-    def answer(self, ask_id: str, reply: Reply) -> Step:
+    def answer(self, request_id: str, reply: Reply) -> Step:
         """Gives the agent the answer to a `ToolCallRequested`, `ApprovalRequested` or `InputRequested` event, whose
-        id is `ask_id`.
+        id is `request_id`.
         """
         ...
 

@@ -70,9 +70,9 @@ class FailoverSession(AgentSession):
         self._held: list[Event] = []
         self._answering = False
         """Whether a part of the answer was passed on, so that no further attempt is made."""
-        self._told = False
+        self._outcome_recorded = False
         """Whether the outcome of the current attempt was reported to its upstream."""
-        self._going_on: asyncio.Task[None] | None = None
+        self._next_attempt_task: asyncio.Task[None] | None = None
         self._releases: set[asyncio.Task[None]] = set()
 
     def begin(self) -> None:
@@ -80,17 +80,17 @@ class FailoverSession(AgentSession):
         self._begin(self._attempt)
 
     def close(self) -> None:
-        self._tell_outcome(None)
+        self._record_outcome(None)
         super().close()
 
     async def release_last(self, *, finished: bool) -> None:
         """Releases the current attempt. Returns when earlier attempts are released, too. `finished`: the agent has
         reported the end of the turn.
         """
-        if self._going_on is not None:
-            self._going_on.cancel()
-            await asyncio.gather(self._going_on, return_exceptions=True)
-        self._tell_outcome(None)
+        if self._next_attempt_task is not None:
+            self._next_attempt_task.cancel()
+            await asyncio.gather(self._next_attempt_task, return_exceptions=True)
+        self._record_outcome(None)
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
             await attempt.member.release(attempt.session, finished=finished)
@@ -108,19 +108,19 @@ class FailoverSession(AgentSession):
         )
         turn, self.turn = session.turn, without_content(session.turn)
         session.turn = self.turn
-        self._told = False
+        self._outcome_recorded = False
         self.transport.attach(_AttemptReader(self, attempt))
         self._do(self._dialect.begin, turn)
 
-    def _tell(self, events: list[Event], size: int) -> None:
+    def _emit(self, events: list[Event], size: int) -> None:
         if self._answering:
-            super()._tell(events, size)
+            super()._emit(events, size)
             return
         self._held += self.origin.mark(events) if self.origin is not None else events
         last = events[-1] if events else None
-        if isinstance(last, TurnEnded) and last.failure is not None and self._going_on is None:
-            self._tell_outcome(last.failure)
-            self._going_on = asyncio.get_running_loop().create_task(self._go_on(last.failure))
+        if isinstance(last, TurnEnded) and last.failure is not None and self._next_attempt_task is None:
+            self._record_outcome(last.failure)
+            self._next_attempt_task = asyncio.get_running_loop().create_task(self._attempt_next(last.failure))
         elif not HELD.issuperset(map(type, events)):
             self._pass_on(size)
         elif self.listener is not None and size:
@@ -132,7 +132,7 @@ class FailoverSession(AgentSession):
         """
         self._answering = True
         self._next_attempt = None  # it has the whole turn
-        self._tell_outcome(None, answered=True)
+        self._record_outcome(None, answered=True)
         events, self._held = self._held, []
         if self._attempt is not None:
             starts = [event for event in events if type(event) is TurnStarted]
@@ -143,7 +143,7 @@ class FailoverSession(AgentSession):
         if self.listener is not None:
             self.listener.session_received(self, events, size)
 
-    async def _go_on(self, failure: Failure) -> None:
+    async def _attempt_next(self, failure: Failure) -> None:
         """Begins the next attempt. If there is none, passes on the events of the current one, which end with its
         failure.
         """
@@ -158,7 +158,7 @@ class FailoverSession(AgentSession):
             if self.listener is not None:
                 self.listener.session_broke(self)
             return
-        self._going_on = None
+        self._next_attempt_task = None
         if following is None:
             self._pass_on(0)
             return
@@ -174,10 +174,10 @@ class FailoverSession(AgentSession):
             self._releases.add(task)
         self._begin(following)
 
-    def _tell_outcome(self, failure: Failure | None, *, answered: bool = False) -> None:
-        if self._told or self._attempt is None:
+    def _record_outcome(self, failure: Failure | None, *, answered: bool = False) -> None:
+        if self._outcome_recorded or self._attempt is None:
             return
-        self._told = True
+        self._outcome_recorded = True
         if failure is not None:
             self._attempt.member.record("failed", failure)
         else:
@@ -185,7 +185,7 @@ class FailoverSession(AgentSession):
 
     def is_current(self, attempt: UpstreamAttempt) -> bool:
         """Returns whether this attempt is the current one and has not failed."""
-        return attempt is self._attempt and self._going_on is None
+        return attempt is self._attempt and self._next_attempt_task is None
 
 
 def _marks_of(member: Member) -> OriginMarks | None:

@@ -184,8 +184,8 @@ class AgentSession:
     def _own(self, items: Sequence[HistoryItem]) -> Sequence[HistoryItem]:
         return items if self.origin is None else self.origin.unmark(items)
 
-    def answer(self, ask_id: str, reply: Reply) -> None:
-        self._do(self._dialect.answer, ask_id, reply)
+    def answer(self, request_id: str, reply: Reply) -> None:
+        self._do(self._dialect.answer, request_id, reply)
 
     @property
     def can_resume(self) -> bool:
@@ -264,7 +264,7 @@ class AgentSession:
             if step.close_stdin:
                 self.transport.close_stdin()
             if step.events or size:
-                self._tell(step.events, size)
+                self._emit(step.events, size)
         except Exception:
             log.exception("turn_broke")
             if self.listener is not None:
@@ -273,7 +273,7 @@ class AgentSession:
         if self._closing:
             self._release_when_finished()
 
-    def _tell(self, events: list[Event], size: int) -> None:
+    def _emit(self, events: list[Event], size: int) -> None:
         if self.listener is None:
             return
         if self.origin is not None:

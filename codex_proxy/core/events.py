@@ -190,11 +190,11 @@ class Retrying(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):
-    """The agent waits for the output of a tool call; the answer refers to `ask_id`. All requests of a step come
+    """The agent waits for the output of a tool call; the answer refers to `request_id`. All requests of a step come
     before its `StepCompleted`. `call_id` is the model's id of the call, `name` the client's name of the tool, and
     `arguments` the model's exact text."""
 
-    ask_id: str
+    request_id: str
     call_id: str
     name: str
     arguments: str
@@ -210,20 +210,20 @@ class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):
 
 class ApprovalRequested(msgspec.Struct, frozen=True, gc=False):
     """The agent waits for permission to do something. `text` describes it in one line for a person; the answer
-    refers to `ask_id`."""
+    refers to `request_id`."""
 
-    ask_id: str
+    request_id: str
     kind: Literal["command", "file_change", "permission", "mcp"]
     text: str
 
 
 class InputRequested(msgspec.Struct, frozen=True, gc=False):
-    ask_id: str
+    request_id: str
     text: str
 
 
 class RequestClosed(msgspec.Struct, frozen=True, gc=False):
-    ask_id: str
+    request_id: str
 
 
 class RawItem(msgspec.Struct, frozen=True, gc=False):

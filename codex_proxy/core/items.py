@@ -55,7 +55,7 @@ class HistoryCall(msgspec.Struct, frozen=True):
     """The model's exact text: JSON for a function, free text for a custom tool."""
     kind: Literal["function", "custom"] = "function"
     id: str | None = None
-    own: bool = False
+    by_server: bool = False
     """Whether this server ran the call. Clients of some APIs never see such calls, so no client has to send them
     back."""
 
@@ -66,7 +66,7 @@ class HistoryOutput(msgspec.Struct, frozen=True):
     call_id: str
     parts: tuple[Part, ...]
     kind: Literal["function", "custom"] = "function"
-    own: bool = False
+    by_server: bool = False
     """Whether this is the output of a call that this server ran."""
     approved_by: str | None = None
     """The id of the approval request that the client has approved; None for any other output. The call has yet to
@@ -84,13 +84,13 @@ HistoryItem: TypeAlias = HistoryMessage | HistoryCall | HistoryOutput | RawHisto
 
 
 class McpOrigin(msgspec.Struct, frozen=True):
-    """The MCP server that has a tool, and the tool's name on that server. `asks`: the client must approve each
-    call.
+    """The MCP server that has a tool, and the tool's name on that server. `needs_approval`: the client must approve
+    each call.
     """
 
     server_label: str
     name: str
-    asks: bool = False
+    needs_approval: bool = False
 
 
 class ClientName(msgspec.Struct, frozen=True):
@@ -215,7 +215,7 @@ Item: TypeAlias = Message | Reasoning | ToolCall | McpCall | McpApproval | McpTo
 
 CALLS: tuple[type[Item], ...] = (ToolCall, McpCall, McpApproval)
 """The types of output items that have arguments."""
-PRINTING: tuple[type[Item], ...] = (Activity, McpCall)
+WITH_OUTPUT: tuple[type[Item], ...] = (Activity, McpCall)
 """The types of output items whose output may come in `OutputDelta`s."""
 SERVER_ITEMS: tuple[type[Item], ...] = (McpCall, McpApproval, McpTools)
 """The item types that this server makes and no agent does. An agent that retries does not repeat them."""

@@ -43,8 +43,8 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import (
     CALLS,
-    PRINTING,
     SERVER_ITEMS,
+    WITH_OUTPUT,
     Item,
     ItemStatus,
     Message,
@@ -370,7 +370,7 @@ class TurnRepair:
             self._missing(held, ARGUMENTS, event.text, ArgumentsDelta)
 
     def _output_delta(self, event: OutputDelta) -> None:
-        held = self._inside(event.id, self._kind(event.id, PRINTING), None)
+        held = self._inside(event.id, self._kind(event.id, WITH_OUTPUT), None)
         if held is not None and event.text:
             self._out.append(OutputDelta(held.id, event.text))
 

@@ -453,8 +453,8 @@ async def stream_response(
 
     try:
         while not reader.finished:
-            was_told = await silence.wait_for(reader.wait(push))
-            data = first or (reader.take() if was_told else reader.open() + comment())
+            has_more = await silence.wait_for(reader.wait(push))
+            data = first or (reader.take() if has_more else reader.open() + comment())
             first = b""
             if not stream.begun and reader.refusal is not None:
                 raise Fault(reader.refusal)

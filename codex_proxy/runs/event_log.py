@@ -104,7 +104,7 @@ class EventLog:
         """The number of batches that every reader has seen, and that were dropped."""
         self._cursors: list[Cursor] = []
         self._on_backlog = on_backlog
-        self._told = 0
+        self._reported = 0
         """The backlog in bytes that was last reported to `on_backlog`."""
 
     def append(self, events: list[Event], size: int, *, ended: bool = False) -> None:
@@ -170,8 +170,8 @@ class EventLog:
         at the last call. Called when the backlog may have changed.
         """
         size = self.backlog
-        if self._on_backlog is not None and (size >= LOW_WATER or self._told >= LOW_WATER):
-            self._told = size
+        if self._on_backlog is not None and (size >= LOW_WATER or self._reported >= LOW_WATER):
+            self._reported = size
             self._on_backlog(size)
 
 

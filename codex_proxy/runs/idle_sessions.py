@@ -52,7 +52,7 @@ def item_digests(history: Sequence[HistoryItem]) -> tuple[Digests, tuple[int, ..
     while index < len(history):
         item = history[index]
         end = index + 1
-        if isinstance(item, RawHistoryItem) or _own(item):
+        if isinstance(item, RawHistoryItem) or _is_by_server(item):
             index = end
             if ends:
                 ends[-1] = end
@@ -76,12 +76,12 @@ def item_digests(history: Sequence[HistoryItem]) -> tuple[Digests, tuple[int, ..
 def _is_assistant(item: HistoryItem) -> bool:
     if isinstance(item, HistoryMessage):
         return item.role == "assistant"
-    return isinstance(item, RawHistoryItem) or _own(item)
+    return isinstance(item, RawHistoryItem) or _is_by_server(item)
 
 
-def _own(item: HistoryItem) -> bool:
+def _is_by_server(item: HistoryItem) -> bool:
     """Whether the item is a call that this server ran itself, or the output of one."""
-    return isinstance(item, HistoryCall | HistoryOutput) and item.own
+    return isinstance(item, HistoryCall | HistoryOutput) and item.by_server
 
 
 def _item_digest(item: HistoryItem) -> bytes:
@@ -360,7 +360,7 @@ class IdleSessions:
     def session_received(self, session: AgentSession, events: list[Event], size: int) -> None:
         for event in events:
             if isinstance(event, ApprovalRequested | InputRequested):
-                session.answer(event.ask_id, Decision())
+                session.answer(event.request_id, Decision())
         if session.gone or not session.can_resume:
             self._drop(session)
 

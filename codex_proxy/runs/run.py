@@ -326,7 +326,7 @@ class Run:
         reused.session.listener = self
         reused.session.resume(self.attempt.turn, reused.new_items)
         for answered in reused.hidden:
-            reused.session.answer(answered.ask_id, ToolReply(answered.output.parts))
+            reused.session.answer(answered.request_id, ToolReply(answered.output.parts))
 
     def _agent_begins(self) -> None:
         self._decisive = self.attempt.decisive
@@ -366,14 +366,14 @@ class Run:
             if self._repair.ended:
                 self._release_session()
 
-    def tool_finished(self, ask_id: str, output: ToolOutput) -> None:
-        """Continues the turn with the output of a call that this server has run. `ask_id` is the id of the agent's
+    def tool_finished(self, request_id: str, output: ToolOutput) -> None:
+        """Continues the turn with the output of a call that this server has run. `request_id` is the id of the agent's
         request for the call.
         """
         self._calls_running -= 1
         self._wait_for_agent()
         if self._session is not None and not self._repair.ended:
-            self._apply(self.attempt.tool_finished(ask_id, output), self._session, 0)
+            self._apply(self.attempt.tool_finished(request_id, output), self._session, 0)
 
     def verdicts_received(self, attempt: Attempt, verdicts: Sequence[Verdict]) -> None:
         """Continues the turn with the results of the schema checks of an attempt. Does nothing if the attempt is
@@ -399,14 +399,14 @@ class Run:
             self._calls.begin_work(self._host.check(self, self.attempt, result.checks))
         if result.again:
             self._uncounted = self._uncounted or self._spent is None
-            self._begin_again(self.attempt.next(self._turn_so_far()))
+            self._begin_again(self.attempt.retry(self._turn_so_far()))
         if result.calls and not self._repair.ended:
             self._acted = True
             self._calls_running += len(result.calls)
             self._watch.pause()
             self._calls.begin(self, result.calls)
         for answered in result.answers:
-            session.answer(answered.ask_id, ToolReply(answered.output.parts))
+            session.answer(answered.request_id, ToolReply(answered.output.parts))
         if self._repair.ended:
             self._release_session()
 
@@ -499,17 +499,17 @@ class Run:
         partial = self._uncounted or seen.partial
         return UsageReported(self._spent_before + seen.usage, seen.trigger, partial=partial)
 
-    def _decline(self, ask: ApprovalRequested | InputRequested) -> None:
+    def _decline(self, request: ApprovalRequested | InputRequested) -> None:
         """Declines an approval or a question of the agent at once; the agent then continues its turn."""
         if self._session is not None:
-            self._session.answer(ask.ask_id, DECLINED)
+            self._session.answer(request.request_id, DECLINED)
 
     def _restart(self) -> None:
         """Starts the turn again on another session, because its own session was lost. This happens at most once,
         and only if the client has received no part of the answer.
         """
         self._restarted = True
-        self._begin_again(self.attempt.anew(self.turn))
+        self._begin_again(self.attempt.restarted(self.turn))
 
     def _begin_again(self, attempt: Attempt) -> None:
         """Discards the events of the present attempt, except its usage, and begins `attempt` on a new session."""

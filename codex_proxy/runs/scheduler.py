@@ -234,7 +234,7 @@ class RunScheduler:
             closed = self.idle_sessions.take_closed(key, turn)
         given = await self._with_memory(_replayed(turn, turn, replay), owner)
         if given is not turn:
-            attempt = attempt.anew(given)
+            attempt = attempt.restarted(given)
         opened = await self.agent.open(attempt.turn)
         if closed is not None:
             opened.reopen(closed.thread, closed.new_items)

@@ -44,7 +44,7 @@ class Caller(Protocol):
     approved, `tool_finished` the output of any other call.
     """
 
-    def tool_finished(self, ask_id: str, output: ToolOutput) -> None: ...
+    def tool_finished(self, request_id: str, output: ToolOutput) -> None: ...
     def add_events(self, events: Sequence[Event]) -> None: ...
 
 
@@ -88,17 +88,17 @@ class ServerCalls:
     async def _approved_one(
         self, caller: Caller, call: HistoryCall, request_id: str, turn: Turn
     ) -> HistoryOutput:
-        ask = ToolCallRequested(call.call_id, call.call_id, call.name, call.arguments)
+        request = ToolCallRequested(call.call_id, call.call_id, call.name, call.arguments)
         tool = next((tool for tool in turn.tools if tool.name == call.name and tool.mcp is not None), None)
         if tool is None:
             return HistoryOutput(call.call_id, GONE.parts)
-        caller.add_events(call_events(ask, tool, approved_by=request_id))
+        caller.add_events(call_events(request, tool, approved_by=request_id))
         output = await self._output(tool, call.arguments)
-        caller.add_events(output_events(ask, output))
+        caller.add_events(output_events(request, output))
         return HistoryOutput(call.call_id, output.parts)
 
     async def _one(self, caller: Caller, call: ServerCall) -> None:
-        caller.tool_finished(call.ask.ask_id, await self._output(call.tool, call.ask.arguments))
+        caller.tool_finished(call.request.request_id, await self._output(call.tool, call.request.arguments))
 
     async def _output(self, tool: Tool, arguments: str) -> ToolOutput:
         if self._runner is None:

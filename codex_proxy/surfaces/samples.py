@@ -62,7 +62,7 @@ class Samples:
             if isinstance(event, ItemStarted):
                 self._start(choice, event, out)
             elif isinstance(event, _OF_AN_ITEM):
-                self._go_on(choice, event, out)
+                self._continue(choice, event, out)
             elif isinstance(event, UsageReported):
                 self._spent[choice].add_total(event)
             elif isinstance(event, StepCompleted):
@@ -78,7 +78,7 @@ class Samples:
             self._open.add(id)
             out.append(ItemStarted(msgspec.structs.replace(event.item, id=id, choice=choice)))
 
-    def _go_on(
+    def _continue(
         self,
         choice: int,
         event: TextDelta

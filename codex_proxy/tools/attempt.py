@@ -58,11 +58,11 @@ class Attempt:
         """
         return self._checked(self.policy.feed(events))
 
-    def tool_finished(self, ask_id: str, output: ToolOutput) -> PolicyResult:
-        """Handles the output of a call that this server has run. `ask_id` is the agent's id of the request for the
+    def tool_finished(self, request_id: str, output: ToolOutput) -> PolicyResult:
+        """Handles the output of a call that this server has run. `request_id` is the agent's id of the request for the
         call. Returns the events that may be passed on, and what else the caller has to do.
         """
-        return self._checked(self.policy.tool_finished(ask_id, output))
+        return self._checked(self.policy.tool_finished(request_id, output))
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:
         """Takes the results of the schema checks that the last `PolicyResult` listed in `checks`, in that order.
@@ -72,11 +72,11 @@ class Attempt:
             return self._with_check(PolicyResult(self.check.with_verdicts(verdicts), []))
         return self._checked(self.policy.with_verdicts(verdicts))
 
-    def anew(self, turn: Turn) -> Attempt:
+    def restarted(self, turn: Turn) -> Attempt:
         """Returns a first attempt at `turn` with the same schema and settings as this attempt."""
         return first_attempt(turn, self.form, keeps_choice=self._keeps_choice)
 
-    def next(self, turn: Turn) -> Attempt:
+    def retry(self, turn: Turn) -> Attempt:
         """Returns the second attempt at `turn`, with a message to the model about what was wrong in this one."""
         return _attempt(turn, self.form, again=True, wrong=None if self.check is None else self.check.wrong)
 
@@ -111,9 +111,12 @@ def _attempt(
     check = None
     schema = bytes(turn.output_schema) if turn.output_schema is not None else None
     if schema is not None:
-        fitted = form is not None and form.to_undo
+        in_strict_form = form is not None and form.to_undo
         check = OutputCheck(
-            schema, second_try=again, as_it_comes=form is not None and not fitted, fitted=fitted
+            schema,
+            second_try=again,
+            streams=form is not None and not in_strict_form,
+            in_strict_form=in_strict_form,
         )
         # For any object the surface has told the model already, and a strict schema is told by the provider.
         if wrong is not None or not (form or schema == ANY_OBJECT):

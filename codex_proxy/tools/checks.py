@@ -10,13 +10,13 @@ from codex_proxy.core.faults import Failure, FaultKind
 
 
 class TextCheck(msgspec.Struct, frozen=True):
-    """A text, and the JSON schema (as JSON) under which it must be valid. `fitted`: the text follows the schema's
-    strict form, and its placeholders are removed before the check.
+    """A text, and the JSON schema (as JSON) under which it must be valid. `in_strict_form`: the text follows the
+    schema's strict form, and its placeholders are removed before the check.
     """
 
     schema: bytes
     text: str
-    fitted: bool = False
+    in_strict_form: bool = False
     """Whether the text follows the schema's strict form. If so, it is converted back before the check."""
 
 

@@ -61,20 +61,20 @@ class OutputCheck:
     """Checks the answer of one turn when it ends, and holds its events until then. `schema` is JSON. `second_try`:
     this is the second attempt.
 
-    `as_it_comes`: the provider has the schema, which is that of an object, and nearly always enforces it. An answer
+    `streams`: the provider has the schema, which is that of an object, and nearly always enforces it. An answer
     that begins with `{` then passes while it is written; only the end of the turn waits for the check, and if the
     answer fails it, the model is not asked again, because the client has the answer already. An answer that begins
-    otherwise is held. `fitted`: the provider has the schema's strict form, whose answers have placeholders for
+    otherwise is held. `in_strict_form`: the provider has the schema's strict form, whose answers have placeholders for
     absent properties. Events after the end are dropped.
     """
 
     def __init__(
-        self, schema: bytes, *, second_try: bool = False, as_it_comes: bool = False, fitted: bool = False
+        self, schema: bytes, *, second_try: bool = False, streams: bool = False, in_strict_form: bool = False
     ) -> None:
         self._schema = schema
         self._second_try = second_try
-        self._fitted = fitted
-        self._as_it_comes = as_it_comes
+        self._in_strict_form = in_strict_form
+        self._streams = streams
         """Whether the answer passes while it is written. Set to False when the answer does not begin with `{`."""
         self._held: list[Event] = []
         self._shown: list[Event] = []
@@ -111,9 +111,9 @@ class OutputCheck:
                 out.append(event)
             else:
                 self._held.append(event)
-                if self._as_it_comes and isinstance(event, TextDelta | FullText) and event.text.strip():
-                    self._as_it_comes = event.text.lstrip().startswith("{")
-                    if self._as_it_comes:
+                if self._streams and isinstance(event, TextDelta | FullText) and event.text.strip():
+                    self._streams = event.text.lstrip().startswith("{")
+                    if self._streams:
                         self._shown, self._held = self._held, []
                         out += self._shown
         return out
@@ -155,7 +155,7 @@ class OutputCheck:
         )
 
         self._texts = self._texts_of(event) if event.stop == Stop.STOP else []
-        checks = [TextCheck(self._schema, each.text, self._fitted) for each in self._texts]
+        checks = [TextCheck(self._schema, each.text, self._in_strict_form) for each in self._texts]
         if not all(is_quick(check.schema, check.text) for check in checks):
             self._end = event
             self.checks = checks

@@ -54,9 +54,10 @@ from codex_proxy.tools.checks import TextCheck, Verdict, not_checked
 
 
 class ServerCall(msgspec.Struct, frozen=True):
-    """A call that this server runs, because its tool belongs to an MCP server. `ask` is the agent's request for it."""
+    """A call that this server runs, because its tool belongs to an MCP server. `request` is the agent's request for
+    it."""
 
-    ask: ToolCallRequested
+    request: ToolCallRequested
     tool: Tool
 
 
@@ -70,32 +71,36 @@ class ToolOutput(msgspec.Struct, frozen=True):
     failed: bool = False
 
 
-def call_events(ask: ToolCallRequested, tool: Tool | None, *, approved_by: str | None = None) -> list[Event]:
+def call_events(
+    request: ToolCallRequested, tool: Tool | None, *, approved_by: str | None = None
+) -> list[Event]:
     """Returns the events with which a call begins. Its item is a `ToolCall` if `tool` is None or the client's, an
     `McpApproval` if the client must approve the call first, else an `McpCall`. `approved_by` is the id of the
     approval request that the client has approved; None if there was none.
     """
-    id = ask.item_id or ask.call_id
-    return [ItemStarted(_item(id, ask, tool, approved_by)), FullArguments(id, ask.arguments)]
+    id = request.item_id or request.call_id
+    return [ItemStarted(_item(id, request, tool, approved_by)), FullArguments(id, request.arguments)]
 
 
-def output_events(ask: ToolCallRequested, output: ToolOutput) -> list[Event]:
+def output_events(request: ToolCallRequested, output: ToolOutput) -> list[Event]:
     """Returns the events that end a call that this server ran: its output, and the end of its item."""
-    id = ask.item_id or ask.call_id
+    id = request.item_id or request.call_id
     return [OutputDelta(id, output.text), ItemEnded(id, "failed" if output.failed else "completed")]
 
 
-def output_of(ask: ToolCallRequested, output: ToolOutput) -> HistoryOutput:
-    return HistoryOutput(ask.call_id, output.parts, ask.kind, own=True)
+def output_of(request: ToolCallRequested, output: ToolOutput) -> HistoryOutput:
+    return HistoryOutput(request.call_id, output.parts, request.kind, by_server=True)
 
 
-def _item(id: str, ask: ToolCallRequested, tool: Tool | None, approved_by: str | None) -> Item:
+def _item(id: str, request: ToolCallRequested, tool: Tool | None, approved_by: str | None) -> Item:
     origin = None if tool is None else tool.mcp
     if origin is None:
-        return ToolCall(id, ask.call_id, ask.name, ask.kind, old_form=ask.old_form)
-    if origin.asks and approved_by is None:
-        return McpApproval(id, ask.call_id, origin.server_label, origin.name)
-    return McpCall(id, ask.call_id, origin.server_label, origin.name, approved_by, old_form=ask.old_form)
+        return ToolCall(id, request.call_id, request.name, request.kind, old_form=request.old_form)
+    if origin.needs_approval and approved_by is None:
+        return McpApproval(id, request.call_id, origin.server_label, origin.name)
+    return McpCall(
+        id, request.call_id, origin.server_label, origin.name, approved_by, old_form=request.old_form
+    )
 
 
 def may_be_called(turn: Turn) -> tuple[Tool, ...]:
@@ -184,11 +189,11 @@ NEVER_LEARNED = Failure(
 
 
 class HiddenOutput(msgspec.Struct, frozen=True):
-    """The output that this server gives the agent for a call that the client does not get. `ask_id` is the agent's
+    """The output that this server gives the agent for a call that the client does not get. `request_id` is the agent's
     id of the request for the call.
     """
 
-    ask_id: str
+    request_id: str
     output: HistoryOutput
 
 
@@ -216,7 +221,7 @@ class ToolPolicy:
 
     def __init__(self, turn: Turn, *, second_try: bool = False) -> None:
         self._strict: dict[str, Tool] = {tool.name: tool for tool in turn.tools if tool.strict}
-        self._own: dict[str, Tool] = {tool.name: tool for tool in turn.tools if tool.mcp is not None}
+        self._server_tools: dict[str, Tool] = {tool.name: tool for tool in turn.tools if tool.mcp is not None}
         self._steps_left = turn.max_server_steps
         self._calls_left = turn.max_server_calls
         self._running: set[str] = set()
@@ -225,7 +230,7 @@ class ToolPolicy:
         self._waits_for_call = must_call(turn)
         """Whether `tool_choice` requires a call that has not come yet. Events of the answer are held until then."""
         self._second_try = second_try
-        self._asks: list[ToolCallRequested] = []
+        self._requests: list[ToolCallRequested] = []
         self._judging: list[ToolCallRequested] = []
         """Calls whose arguments are being checked."""
         self._verdicts: dict[str, Verdict] = {}
@@ -234,7 +239,7 @@ class ToolPolicy:
         """Events that came while the calls of `_judging` were being checked."""
         self._waiting: list[ToolCallRequested] = []
         """The step's calls for the client, who sees them once this server's calls have run."""
-        self._own_calls: list[ServerCall] = []
+        self._server_calls: list[ServerCall] = []
         self._bad_call = False
         """Whether the model made an invalid call in this step that the agent has answered with an error."""
         self._faults = 0
@@ -277,7 +282,7 @@ class ToolPolicy:
                 self._later += events[place:]
                 break
             if kind is ToolCallRequested:
-                self._asks.append(event)  # type: ignore[arg-type]
+                self._requests.append(event)  # type: ignore[arg-type]
             elif kind is TurnEnded:
                 self._ended(event, done)  # type: ignore[arg-type]
             else:
@@ -285,7 +290,7 @@ class ToolPolicy:
                 if kind is StepCompleted:
                     self._completed(done)
                 elif kind is Retrying:  # the step comes anew, and its calls with it
-                    self._asks.clear()
+                    self._requests.clear()
                     self._bad_call = False
                 elif kind is Notice and event.code in MODEL_FAULTS:  # type: ignore[union-attr]
                     self._bad_call = True
@@ -297,7 +302,7 @@ class ToolPolicy:
         the events that came while the checks were running.
         """
         judging, self._judging = self._judging, []
-        self._verdicts.update(zip((ask.ask_id for ask in judging), verdicts, strict=True))
+        self._verdicts.update(zip((request.request_id for request in judging), verdicts, strict=True))
         done = PolicyResult([], [])
         unchecked = next((each.unchecked for each in verdicts if each.unchecked is not None), None)
         if unchecked is None:
@@ -331,18 +336,18 @@ class ToolPolicy:
         self._held.clear()
         self._waits_for_call = False
 
-    def tool_finished(self, ask_id: str, output: ToolOutput) -> PolicyResult:
-        """Takes the output of a call that this server ran; `ask_id` is the agent's id of the request for the call.
+    def tool_finished(self, request_id: str, output: ToolOutput) -> PolicyResult:
+        """Takes the output of a call that this server ran; `request_id` is the agent's id of the request for the call.
         The output is for the agent, unless the step has calls for the client: then these are passed on after the
         last output.
         """
         done = PolicyResult([], [])
-        if self._over or ask_id not in self._running:
+        if self._over or request_id not in self._running:
             return done
-        self._running.remove(ask_id)
-        ask = next(call.ask for call in self._own_calls if call.ask.ask_id == ask_id)
-        done.events += output_events(ask, output)
-        answered = HiddenOutput(ask_id, output_of(ask, output))
+        self._running.remove(request_id)
+        request = next(call.request for call in self._server_calls if call.request.request_id == request_id)
+        done.events += output_events(request, output)
+        answered = HiddenOutput(request_id, output_of(request, output))
         if not self._waiting:
             done.answers.append(answered)
             return done
@@ -355,9 +360,11 @@ class ToolPolicy:
         """Handles the end of a step: decides its calls at once, or adds the checks of their arguments to `done` if
         these may take long.
         """
-        slow = [(ask, check) for ask in self._asks if (check := self._slow_check(ask)) is not None]
+        slow = [
+            (request, check) for request in self._requests if (check := self._slow_check(request)) is not None
+        ]
         if slow:
-            self._judging = [ask for ask, _ in slow]
+            self._judging = [request for request, _ in slow]
             done.checks = [check for _, check in slow]
         else:
             self._decide(done)
@@ -366,14 +373,14 @@ class ToolPolicy:
         """Decides who answers the calls of a complete step, and adds the results to `done`. No call is passed on
         before its step is complete, so that the client gets none of a step whose calls are all invalid.
         """
-        asks, self._asks = self._asks, []
+        requests, self._requests = self._requests, []
         bad_call, self._bad_call = self._bad_call, False
-        good, hidden = self._sorted(asks)
+        good, hidden = self._sorted(requests)
         if not self._parallel:
-            hidden += [_answered(ask, DEFERRED) for ask in good[1:]]
+            hidden += [_answered(request, DEFERRED) for request in good[1:]]
             good = good[:1]
         ours, enough = self._server_calls_of(good)
-        self._waiting = [ask for ask in good if self._is_for_client(ask)]
+        self._waiting = [request for request in good if self._is_for_client(request)]
         if self._waiting or ours:
             self._let_go(done)
         if ours:
@@ -399,32 +406,34 @@ class ToolPolicy:
         self._held.clear()
         done.events.append(TurnEnded(Stop.FAILED, "provider", too_often))
 
-    def _sorted(self, asks: list[ToolCallRequested]) -> tuple[list[ToolCallRequested], list[HiddenOutput]]:
-        """Splits the calls `asks` into those that are valid, and error outputs for those whose arguments break the
+    def _sorted(
+        self, requests: list[ToolCallRequested]
+    ) -> tuple[list[ToolCallRequested], list[HiddenOutput]]:
+        """Splits the calls `requests` into those that are valid, and error outputs for those whose arguments break the
         strict schema of their tool. Calls whose items the dialect has already reported count as valid; after
         `MAX_FAULTS` errors in a turn, all calls do.
         """
         good: list[ToolCallRequested] = []
         hidden: list[HiddenOutput] = []
-        for ask in asks:
-            wrong = None if ask.item_reported or self._faults >= MAX_FAULTS else self._violation(ask)
+        for request in requests:
+            wrong = None if request.item_reported or self._faults >= MAX_FAULTS else self._violation(request)
             if wrong is None:
-                good.append(ask)
+                good.append(request)
             else:
                 hidden.append(
-                    _answered(ask, f"The arguments break the tool's schema: {wrong}. Call it again.")
+                    _answered(request, f"The arguments break the tool's schema: {wrong}. Call it again.")
                 )
         return good, hidden
 
-    def _is_for_client(self, ask: ToolCallRequested) -> bool:
-        tool = self._own.get(ask.name)
-        return tool is None or (tool.mcp is not None and tool.mcp.asks)
+    def _is_for_client(self, request: ToolCallRequested) -> bool:
+        tool = self._server_tools.get(request.name)
+        return tool is None or (tool.mcp is not None and tool.mcp.needs_approval)
 
     def _server_calls_of(self, good: list[ToolCallRequested]) -> tuple[list[ServerCall], list[HiddenOutput]]:
         """Returns those of the valid calls (`good`) that this server runs, and outputs for those beyond the limit
         of such calls.
         """
-        asked = [ask for ask in good if not self._is_for_client(ask)]
+        asked = [request for request in good if not self._is_for_client(request)]
         if not asked:
             return [], []
         room = len(asked) if self._calls_left is None else self._calls_left
@@ -433,56 +442,59 @@ class ToolPolicy:
         self._steps_left -= 1
         if self._calls_left is not None:
             self._calls_left -= min(room, len(asked))
-        ours = [ServerCall(ask, self._own[ask.name]) for ask in asked[:room]]
-        return ours, [_answered(ask, LIMIT_REACHED) for ask in asked[room:]]
+        ours = [ServerCall(request, self._server_tools[request.name]) for request in asked[:room]]
+        return ours, [_answered(request, LIMIT_REACHED) for request in asked[room:]]
 
     def _begin(self, ours: list[ServerCall], done: PolicyResult) -> None:
-        self._own_calls = ours
-        self._running = {call.ask.ask_id for call in ours}
-        self.ran_calls.update(call.ask.call_id for call in ours)
+        self._server_calls = ours
+        self._running = {call.request.request_id for call in ours}
+        self.ran_calls.update(call.request.call_id for call in ours)
         done.calls += ours
         for call in ours:
-            done.events += call_events(call.ask, call.tool)
+            done.events += call_events(call.request, call.tool)
 
     def _hand_on(self, done: PolicyResult) -> None:
         self._over = True
         self.visible = self._waiting
-        for ask in self.visible:
-            if ask.item_reported:
+        for request in self.visible:
+            if request.item_reported:
                 continue
-            if self._faults >= MAX_FAULTS and self._violation(ask) is not None:
-                done.events.append(Notice("strict_violation", ask.name))
-            done.events += [*call_events(ask, self._own.get(ask.name)), ItemEnded(ask.item_id or ask.call_id)]
+            if self._faults >= MAX_FAULTS and self._violation(request) is not None:
+                done.events.append(Notice("strict_violation", request.name))
+            done.events += [
+                *call_events(request, self._server_tools.get(request.name)),
+                ItemEnded(request.item_id or request.call_id),
+            ]
         done.events.append(TurnEnded(Stop.TOOL_CALLS, "token_count"))
 
-    def _violation(self, ask: ToolCallRequested) -> str | None:
-        check = self._check_of(ask)
+    def _violation(self, request: ToolCallRequested) -> str | None:
+        check = self._check_of(request)
         if check is None:
             return None
-        known = self._verdicts.get(ask.ask_id)
+        known = self._verdicts.get(request.request_id)
         if known is not None:
             return known.wrong
         from codex_proxy.tools.schemas import violation  # brings the validator, which most turns do without
 
         return violation(check.schema, check.text)
 
-    def _slow_check(self, ask: ToolCallRequested) -> TextCheck | None:
+    def _slow_check(self, request: ToolCallRequested) -> TextCheck | None:
         """Returns the check of a call's arguments if it may take long; None if it is quick or if the tool is not
         strict.
         """
-        check = self._check_of(ask)
+        check = self._check_of(request)
         if check is None:
             return None
         from codex_proxy.tools.schemas import is_quick
 
         return None if is_quick(check.schema, check.text) else check
 
-    def _check_of(self, ask: ToolCallRequested) -> TextCheck | None:
-        tool = self._strict.get(ask.name)
-        if tool is None or tool.parameters is None or ask.kind == "custom":
+    def _check_of(self, request: ToolCallRequested) -> TextCheck | None:
+        tool = self._strict.get(request.name)
+        if tool is None or tool.parameters is None or request.kind == "custom":
             return None
         # A call without arguments is one with none: agents and clients take the empty text so.
-        return TextCheck(bytes(tool.parameters), ask.arguments if ask.arguments.strip() else "{}")
+        return TextCheck(bytes(tool.parameters), request.arguments if request.arguments.strip() else "{}")
 
     def _ended(self, event: TurnEnded, done: PolicyResult) -> None:
         self._over = True
@@ -496,5 +508,5 @@ class ToolPolicy:
         done.events.append(event)
 
 
-def _answered(ask: ToolCallRequested, text: str) -> HiddenOutput:
-    return HiddenOutput(ask.ask_id, HistoryOutput(ask.call_id, (TextPart(text),), ask.kind))
+def _answered(request: ToolCallRequested, text: str) -> HiddenOutput:
+    return HiddenOutput(request.request_id, HistoryOutput(request.call_id, (TextPart(text),), request.kind))

@@ -170,7 +170,10 @@ def output_id(raw: bytes) -> str | None:
 
 def visible_calls(policy: ToolPolicy) -> tuple[HistoryCall, ...]:
     """Returns the calls for the client that a turn ended with, as the client will send them back."""
-    return tuple(HistoryCall(ask.call_id, ask.name, ask.arguments, ask.kind) for ask in policy.visible)
+    return tuple(
+        HistoryCall(request.call_id, request.name, request.arguments, request.kind)
+        for request in policy.visible
+    )
 
 
 def assistant_messages(raw: Iterable[bytes]) -> tuple[HistoryMessage, ...]:
@@ -231,7 +234,7 @@ async def recalled_history(
 
 def keys_of(history: Sequence[HistoryItem]) -> list[bytes]:
     """Returns the keys in the step memory of those calls of a history that the client answers."""
-    return [call_key(item) for item in history if isinstance(item, HistoryCall) and not item.own]
+    return [call_key(item) for item in history if isinstance(item, HistoryCall) and not item.by_server]
 
 
 def assistant_text(items: Sequence[HistoryItem]) -> str:
@@ -289,21 +292,21 @@ def _echo(history: Sequence[HistoryItem], start: int) -> tuple[int, int]:
 
 def _is_for_client(item: HistoryItem) -> bool:
     """Whether the item is a call that the client answers and sends back."""
-    return isinstance(item, HistoryCall) and not item.own
+    return isinstance(item, HistoryCall) and not item.by_server
 
 
 def _is_the_models(item: HistoryItem) -> bool:
     """Whether the item came from the model, or is the output of a call that this server ran."""
     if isinstance(item, HistoryMessage):
         return item.role == "assistant"
-    return item.own if isinstance(item, HistoryOutput) else True
+    return item.by_server if isinstance(item, HistoryOutput) else True
 
 
 def _memory_of(echo: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered]) -> Remembered | None:
     """Returns the turn in `recalled` whose answer a part of the history (`echo`) repeats; None if there is none.
     The calls must be the turn's, the raw items must be among the turn's, and the text, if any, must be the turn's.
     """
-    calls = [item for item in echo if isinstance(item, HistoryCall) and not item.own]
+    calls = [item for item in echo if isinstance(item, HistoryCall) and not item.by_server]
     if not calls:
         return None
     memory = recalled.get(call_key(calls[0]))

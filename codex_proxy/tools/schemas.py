@@ -250,7 +250,7 @@ def verdict_on(check: TextCheck) -> Verdict:
     cannot be checked, is described in the result's `wrong`.
     """
     text = check.text
-    if check.fitted and len(text) <= MAX_TEXT:
+    if check.in_strict_form and len(text) <= MAX_TEXT:
         text = undo_strict_form(check.schema, text)
     return Verdict(violation(check.schema, text), rewritten=None if text == check.text else text)
 

@@ -94,7 +94,7 @@ class SchemaChecks:
         """Returns a verdict for each text: whether it is valid under its schema."""
         from codex_proxy.tools.schemas import is_quick
 
-        questions = [Question(check.schema, check.text, check.fitted) for check in checks]
+        questions = [Question(check.schema, check.text, check.in_strict_form) for check in checks]
         return [
             answer(question) if is_quick(check.schema, check.text) else await self._asked(question)
             for check, question in zip(checks, questions, strict=True)

@@ -17,13 +17,13 @@ MEMORY_BYTES: Final = 768 << 20
 
 class Question(msgspec.Struct, frozen=True):
     """A question to the worker: whether `text` is valid under `schema` (JSON). If `text` is None: whether the
-    schema is valid or, with `wants_form`, what its strict form is. `fitted`: see `TextCheck`.
+    schema is valid or, with `wants_form`, what its strict form is. `in_strict_form`: see `TextCheck`.
     """
 
     schema: bytes
     text: str | None = None
-    fitted: bool = False
-    """Whether the text follows the strict form of the schema (see `TextCheck.fitted`)."""
+    in_strict_form: bool = False
+    """Whether the text follows the strict form of the schema (see `TextCheck.in_strict_form`)."""
     wants_form: bool = False
 
 
@@ -37,7 +37,7 @@ def answer(question: Question) -> Verdict:
     from codex_proxy.tools.strict_schemas import strict_form
 
     if question.text is not None:
-        return verdict_on(TextCheck(question.schema, question.text, question.fitted))
+        return verdict_on(TextCheck(question.schema, question.text, question.in_strict_form))
     if question.wants_form:
         return Verdict(form=strict_form(question.schema))
     try:

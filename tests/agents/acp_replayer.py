@@ -151,7 +151,7 @@ class Played:
             (self.requests if "method" in message else self.answers).append(message)
         for event in step.events:
             if isinstance(event, ApprovalRequested):
-                self.take(self.turn.answer(event.ask_id, Decision(self.allows)))
+                self.take(self.turn.answer(event.request_id, Decision(self.allows)))
 
     def receive(self, messages: Sequence[Any]) -> None:
         """Gives the dialect messages of the agent, by way of the connection, and of the tool server."""

@@ -77,9 +77,9 @@ class Dialogue:
             {"id": id, "method": method, "params": {"threadId": THREAD, "turnId": TURN} | params}
         )
 
-    def client_replies(self, ask_id: str, reply: Reply) -> Any:
+    def client_replies(self, request_id: str, reply: Reply) -> Any:
         """The line with which a reply goes out; None where it has to wait, or nobody wants it."""
-        step = self.turn.answer(ask_id, reply)
+        step = self.turn.answer(request_id, reply)
         self.take(step)
         return json.loads(step.writes) if step.writes else None
 

@@ -103,7 +103,7 @@ class Played:
         self.take_writes(self.connection.send(1, step.writes))
         for event in step.events:
             if isinstance(event, ApprovalRequested | InputRequested):
-                self.take_step(self.turn.answer(event.ask_id, Decision()))
+                self.take_step(self.turn.answer(event.request_id, Decision()))
         if not self.repair.ended or self.closed:
             return
         if self.resumes and self.turn.can_resume and self.policy.visible:

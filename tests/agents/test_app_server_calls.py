@@ -17,7 +17,7 @@ from tests.agents.app_server_dialogue import ASK_1, SUNNY, THREAD, TURN, Dialogu
 
 def asks(events: list[Event]) -> list[str]:
     """The calls that are asked of us."""
-    return [event.ask_id for event in events if isinstance(event, ev.ToolCallRequested)]
+    return [event.request_id for event in events if isinstance(event, ev.ToolCallRequested)]
 
 
 # --- the client's tools ---------------------------------------------------------------------------

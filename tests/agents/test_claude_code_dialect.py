@@ -261,9 +261,9 @@ def test_the_client_hears_of_a_permission_and_no_is_told_to_the_program() -> Non
     asked = events[-1]
     assert isinstance(asked, ApprovalRequested)
     assert (asked.kind, asked.text) == ("command", "echo marker-$((40+2)); touch made.txt")
-    [answer] = written(dialect.answer(asked.ask_id, Decision()).writes)
+    [answer] = written(dialect.answer(asked.request_id, Decision()).writes)
     assert answer["response"]["response"]["behavior"] == "deny"
-    assert dialect.answer(asked.ask_id, Decision()).writes == b""
+    assert dialect.answer(asked.request_id, Decision()).writes == b""
 
 
 def test_what_the_agent_does_is_an_activity_with_its_output() -> None:

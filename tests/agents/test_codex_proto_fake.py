@@ -212,7 +212,7 @@ def played(scenario: str) -> list[ev.Event]:
             step = dialect.receive([line]) if line else dialect.eof(Ended())
             events += step.events
             asked = [event for event in step.events if isinstance(event, ev.ApprovalRequested)]
-            answers = [dialect.answer(event.ask_id, Decision()).writes for event in asked]
+            answers = [dialect.answer(event.request_id, Decision()).writes for event in asked]
             writes = step.writes + b"".join(answers)
     return events
 

@@ -135,17 +135,17 @@ def test_an_approval_is_asked_and_answered_by_the_events_id(
     events = [event for line in ALL[name][0][:4] for event in dialect.receive([line]).events]
     (asked,) = (event for event in events if isinstance(event, ev.ApprovalRequested))
     assert asked.text == text
-    step = dialect.answer(asked.ask_id, Decision(approve=approve))
+    step = dialect.answer(asked.request_id, Decision(approve=approve))
     assert ops(step.writes) == [{"type": op_type, "id": "1", "decision": decision}]
-    assert step.events == [ev.RequestClosed(asked.ask_id)]
-    assert dialect.answer(asked.ask_id, Decision(approve=approve)) == NOTHING
+    assert step.events == [ev.RequestClosed(asked.request_id)]
+    assert dialect.answer(asked.request_id, Decision(approve=approve)) == NOTHING
 
 
 def test_a_reply_that_is_no_decision_denies() -> None:
     dialect = begun()
     (asked,) = dialect.receive([event_line("exec_approval_request", call_id="c", command="ls")]).events
     assert isinstance(asked, ev.ApprovalRequested)
-    (op,) = ops(dialect.answer(asked.ask_id, ToolReply((TextPart("yes"),))).writes)
+    (op,) = ops(dialect.answer(asked.request_id, ToolReply((TextPart("yes"),))).writes)
     assert op["decision"] == "denied"
 
 

@@ -417,7 +417,7 @@ def test_a_turn_goes_on_with_the_outputs_of_its_calls() -> None:
     [ask] = [each for each in step.events if isinstance(each, ToolCallRequested)]
     assert isinstance(step.events[-1], StepCompleted)
     assert not step.writes
-    step = made.answer(ask.ask_id, ToolReply((TextPart("hello.txt"),)))
+    step = made.answer(ask.request_id, ToolReply((TextPart("hello.txt"),)))
     said = json.loads(step.writes)["messages"][1:]
     assert said == [
         {

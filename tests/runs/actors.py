@@ -64,8 +64,8 @@ class WordDialect:
     def receive(self, lines: Sequence[Any]) -> Step:
         return self._step("receive", lines)
 
-    def answer(self, ask_id: str, reply: Reply) -> Step:
-        return self._step(f"answer {ask_id}")
+    def answer(self, request_id: str, reply: Reply) -> Step:
+        return self._step(f"answer {request_id}")
 
     def interrupt(self) -> Step:
         return self._step("interrupt", [TurnEnded(Stop.INTERRUPTED)])

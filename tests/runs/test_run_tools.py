@@ -78,10 +78,10 @@ class ToolDialect(WordDialect):
         )
         return super().receive(lines)
 
-    def answer(self, ask_id: str, reply: Reply) -> Step:
+    def answer(self, request_id: str, reply: Reply) -> Step:
         assert isinstance(reply, ToolReply)
-        self.replies[ask_id] = "".join(part.text for part in reply.parts if isinstance(part, TextPart))
-        return super().answer(ask_id, reply)
+        self.replies[request_id] = "".join(part.text for part in reply.parts if isinstance(part, TextPart))
+        return super().answer(request_id, reply)
 
 
 class ToolAgent(WordAgent):

@@ -187,7 +187,7 @@ def test_an_answer_is_let_through_whole_or_not_at_all(story: list[Event], stop: 
 
 
 def test_an_answer_that_begins_as_an_object_passes_as_it_comes() -> None:
-    check = OutputCheck(SCHEMA, as_it_comes=True)
+    check = OutputCheck(SCHEMA, streams=True)
     story: list[Event] = [ItemStarted(Message("m")), TextDelta("m", " \n")]
     assert check.feed(story) == []
     assert check.feed([TextDelta("m", '{"ci')]) == [*story, TextDelta("m", '{"ci')]
@@ -198,14 +198,14 @@ def test_an_answer_that_begins_as_an_object_passes_as_it_comes() -> None:
 
 
 def test_prose_is_thrown_away_and_asked_for_again_though_the_provider_was_given_the_schema() -> None:
-    check = OutputCheck(SCHEMA, as_it_comes=True)
+    check = OutputCheck(SCHEMA, streams=True)
     assert check.feed([*says("Here you are: {}"), END]) == []
     assert check.wrong is not None
     assert check.wrong.startswith("it is not valid JSON")
 
 
 def test_an_object_that_was_seen_and_is_wrong_fails_the_turn() -> None:
-    check = OutputCheck(SCHEMA, as_it_comes=True)
+    check = OutputCheck(SCHEMA, streams=True)
     *said, end = check.feed([*says(WRONG), END])
     assert said == says(WRONG)
     assert isinstance(end, TurnEnded)
@@ -223,8 +223,8 @@ OPTIONAL = (
 WITH_NULL = '{"city": "Paris", "zip": null}'
 
 
-def fitted() -> OutputCheck:
-    return OutputCheck(OPTIONAL, fitted=True)
+def in_strict_form() -> OutputCheck:
+    return OutputCheck(OPTIONAL, in_strict_form=True)
 
 
 def logged(check: OutputCheck, story: list[Event]) -> list[Event]:
@@ -233,7 +233,7 @@ def logged(check: OutputCheck, story: list[Event]) -> list[Event]:
 
 
 def test_nulls_for_absent_properties_are_taken_out_and_the_text_is_said_once() -> None:
-    check = fitted()
+    check = in_strict_form()
     assert check.feed([ItemStarted(Message("m")), TextDelta("m", WITH_NULL[:9])]) == []
     out = check.feed([TextDelta("m", WITH_NULL[9:]), FullText("m", WITH_NULL), ItemEnded("m"), END])
     assert out == [*says(RIGHT), END]
@@ -241,12 +241,12 @@ def test_nulls_for_absent_properties_are_taken_out_and_the_text_is_said_once() -
 
 
 def test_an_answer_without_nulls_passes_as_the_model_gave_it() -> None:
-    check = fitted()
+    check = in_strict_form()
     assert check.feed([*says('{ "city": "Paris" }'), END]) == [*says('{ "city": "Paris" }'), END]
 
 
 def test_what_is_wrong_without_its_nulls_is_asked_for_again() -> None:
-    check = fitted()
+    check = in_strict_form()
     assert check.feed([*says('{"city":null,"zip":null}'), END]) == []
     assert check.wrong is not None
     assert check.wrong.startswith("at $.city: null is not of type")
@@ -254,33 +254,33 @@ def test_what_is_wrong_without_its_nulls_is_asked_for_again() -> None:
 
 def test_messages_that_make_one_text_become_one_message() -> None:
     story = [ItemStarted(Reasoning("r")), *says('{"city":"Paris",', "a"), *says('"zip":null}', "b"), END]
-    log = logged(fitted(), story)
+    log = logged(in_strict_form(), story)
     assert violations(log) == []
     assert texts(log) == {"b": RIGHT}
     assert not any(type(each) is ItemStarted and each.item.id == "a" for each in log)
 
 
 def test_each_choice_is_rewritten_by_itself() -> None:
-    log = logged(fitted(), [*says(WITH_NULL, "a", 0), *says('{"city": "Rome"}', "b", 1), END])
+    log = logged(in_strict_form(), [*says(WITH_NULL, "a", 0), *says('{"city": "Rome"}', "b", 1), END])
     assert texts(log) == {"a": RIGHT, "b": '{"city": "Rome"}'}
 
 
 def test_a_text_that_was_cut_off_or_stands_before_calls_is_the_models() -> None:
     for stop in (Stop.LENGTH, Stop.TOOL_CALLS):
         story = [*says(WITH_NULL), TurnEnded(stop)]
-        assert fitted().feed(story) == story
+        assert in_strict_form().feed(story) == story
 
 
 def test_a_text_that_takes_long_to_check_is_rewritten_by_whoever_checks_it() -> None:
-    check = fitted()
+    check = in_strict_form()
     long = WITH_NULL + " " * 500_000 + "\n"
     assert check.feed([*says(long + "]"), END]) == []
-    assert [(each.fitted, len(each.text)) for each in check.checks] == [(True, len(long) + 1)]
+    assert [(each.in_strict_form, len(each.text)) for each in check.checks] == [(True, len(long) + 1)]
     assert check.with_verdicts([Verdict(rewritten=RIGHT)]) == [*says(RIGHT), END]
 
 
 def test_what_the_client_will_echo_is_known() -> None:
-    check = fitted()
+    check = in_strict_form()
     said = (HistoryMessage("assistant", (TextPart(WITH_NULL),)),)
     assert check.as_shown(said) == said
     check.feed([*says(WITH_NULL), END])

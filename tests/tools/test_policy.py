@@ -57,7 +57,7 @@ def seen(done: PolicyResult) -> dict[str, str]:
 
 def told(answers: Sequence[HiddenOutput]) -> dict[str, str]:
     """What was answered to each call, by its ask."""
-    return {each.ask_id: "".join(part.text for part in each.output.parts) for each in answers}  # type: ignore[union-attr]
+    return {each.request_id: "".join(part.text for part in each.output.parts) for each in answers}  # type: ignore[union-attr]
 
 
 # --- the calls of a step -------------------------------------------------------------------------
@@ -408,9 +408,9 @@ def test_no_call_of_a_step_is_forgotten_and_none_is_answered_twice(asked: Turn, 
         elif isinstance(event, ev.Retrying):
             waiting.clear()
         elif isinstance(event, StepCompleted):
-            with_us = [each.ask_id for each in (*done.answers, *policy.hidden)]
-            assert sorted([*with_us, *(each.ask_id for each in policy.visible)]) == sorted(
-                each.ask_id for each in waiting
+            with_us = [each.request_id for each in (*done.answers, *policy.hidden)]
+            assert sorted([*with_us, *(each.request_id for each in policy.visible)]) == sorted(
+                each.request_id for each in waiting
             )
             waiting.clear()
         if any(isinstance(each, TurnEnded) for each in done.events):

@@ -25,7 +25,7 @@ from codex_proxy.tools.policy import (
 )
 
 OURS = Tool("desk__find", mcp=McpOrigin("desk", "find"))
-ASKS = Tool("desk__send", mcp=McpOrigin("desk", "send", asks=True))
+ASKS = Tool("desk__send", mcp=McpOrigin("desk", "send", needs_approval=True))
 THEIRS = Tool("get_weather")
 FOUND = ToolOutput((TextPart("found"),), "found")
 
@@ -50,11 +50,11 @@ def test_a_call_of_ours_is_told_and_run_and_its_output_is_given_when_it_is_there
     policy = ToolPolicy(turn())
     done = step(policy, ask(1))
     assert items(done.events) == [McpCall]
-    assert [call.ask.ask_id for call in done.calls] == ["ask1"]
+    assert [call.request.request_id for call in done.calls] == ["ask1"]
     assert done.answers == []
     ended = policy.tool_finished("ask1", FOUND)
     assert ended.events == [OutputDelta("call1", "found"), ItemEnded("call1")]
-    assert [(each.ask_id, each.output.parts) for each in ended.answers] == [("ask1", FOUND.parts)]
+    assert [(each.request_id, each.output.parts) for each in ended.answers] == [("ask1", FOUND.parts)]
 
 
 def test_a_call_that_failed_ends_as_failed_with_what_went_wrong() -> None:
@@ -72,8 +72,8 @@ def test_the_client_hears_of_its_calls_when_ours_of_the_step_have_run() -> None:
     last = policy.tool_finished("ask1", FOUND)
     assert items(last.events) == [ToolCall]
     assert last.events[-1] == TurnEnded(Stop.TOOL_CALLS, "token_count")
-    assert [each.ask_id for each in policy.visible] == ["ask2"]
-    assert {each.ask_id for each in policy.hidden} == {"ask1", "ask3"}
+    assert [each.request_id for each in policy.visible] == ["ask2"]
+    assert {each.request_id for each in policy.hidden} == {"ask1", "ask3"}
 
 
 def test_a_call_that_needs_approval_ends_the_turn_and_is_not_run() -> None:
@@ -88,15 +88,17 @@ def test_a_call_that_needs_approval_ends_the_turn_and_is_not_run() -> None:
 def test_one_call_at_a_time_counts_ours_too() -> None:
     policy = ToolPolicy(turn(parallel_tool_calls=False))
     done = step(policy, ask(1), ask(2, "get_weather"))
-    assert [call.ask.ask_id for call in done.calls] == ["ask1"]
-    assert [(each.ask_id, each.output.parts) for each in done.answers] == [("ask2", (TextPart(DEFERRED),))]
+    assert [call.request.request_id for call in done.calls] == ["ask1"]
+    assert [(each.request_id, each.output.parts) for each in done.answers] == [
+        ("ask2", (TextPart(DEFERRED),))
+    ]
 
 
 def test_calls_beyond_the_limit_are_not_made_and_the_model_is_told() -> None:
     policy = ToolPolicy(turn(max_server_calls=1))
     done = step(policy, ask(1), ask(2))
-    assert [call.ask.ask_id for call in done.calls] == ["ask1"]
-    assert [(each.ask_id, each.output.parts) for each in done.answers] == [
+    assert [call.request.request_id for call in done.calls] == ["ask1"]
+    assert [(each.request_id, each.output.parts) for each in done.answers] == [
         ("ask2", (TextPart(LIMIT_REACHED),))
     ]
 

@@ -39,7 +39,7 @@ def opened(*required: str, **properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(required)}
 
 
-def fitted(schema: Any) -> Any:
+def in_strict_form(schema: Any) -> Any:
     """The strict form."""
     form = strict_form(raw(schema))
     assert form is not None
@@ -132,7 +132,7 @@ def test_a_schema_outside_of_the_subset_is_not_strict(schema: Any) -> None:
 def test_an_object_that_says_nothing_of_further_properties_is_closed() -> None:
     inner = {"type": "object", "properties": {"b": STRING}, "required": ["b"]}
     given = {"type": "object", "properties": {"a": {"type": "array", "items": inner}}, "required": ["a"]}
-    assert fitted(given) == closed(a={"type": "array", "items": closed(b=STRING)})
+    assert in_strict_form(given) == closed(a={"type": "array", "items": closed(b=STRING)})
 
 
 def test_a_schema_that_is_strict_stays_as_it_is() -> None:
@@ -206,7 +206,7 @@ COLOUR = {"enum": ["red"]}
 )
 def test_an_optional_property_is_required_and_may_be_null(optional: Any, or_null: Any) -> None:
     given = {**opened("a", a=STRING, b=optional), "$defs": {"colour": COLOUR}}
-    assert fitted(given) == {**closed(a=STRING, b=or_null), "$defs": {"colour": COLOUR}}
+    assert in_strict_form(given) == {**closed(a=STRING, b=or_null), "$defs": {"colour": COLOUR}}
     form = strict_form(raw(given))
     assert form is not None
     assert form.to_undo
@@ -214,7 +214,9 @@ def test_an_optional_property_is_required_and_may_be_null(optional: Any, or_null
 
 def test_the_contracts_own_example_fits() -> None:
     given = {"type": "object", "properties": {"name": STRING, "age": {"type": "integer"}}}
-    assert fitted(given) == closed(name={"type": ["string", "null"]}, age={"type": ["integer", "null"]})
+    assert in_strict_form(given) == closed(
+        name={"type": ["string", "null"]}, age={"type": ["integer", "null"]}
+    )
     assert undo_strict_form(raw(given), '{"name": "Ada", "age": null}') == '{"name":"Ada"}'
 
 
@@ -239,7 +241,7 @@ MAYBE = {"$defs": {"maybe": {"type": ["string", "null"]}}}
 @pytest.mark.parametrize("nullable", NULLABLE)
 def test_where_null_is_a_value_of_an_optional_property_its_value_is_wrapped(nullable: Any) -> None:
     given = {**opened("a", a=STRING, b=nullable), **MAYBE}
-    in_form = fitted(given)["properties"]["b"]
+    in_form = in_strict_form(given)["properties"]["b"]
     assert in_form["anyOf"] == [closed(**{WRAPPER: nullable}), NULL]
     for said, undone in (
         ({"a": "x", "b": None}, {"a": "x"}),
@@ -262,7 +264,7 @@ def test_where_null_is_the_default_too_there_is_nothing_to_undo(nullable: Any) -
 def test_where_null_is_a_value_that_is_required_it_stays() -> None:
     for nullable in NULLABLE:
         given = {**opened("a", a=nullable), **MAYBE}
-        assert fitted(given)["properties"]["a"] == nullable
+        assert in_strict_form(given)["properties"]["a"] == nullable
 
 
 @pytest.mark.parametrize(
@@ -293,7 +295,7 @@ def test_where_null_is_a_value_that_is_required_it_stays() -> None:
 )
 def test_annotations_are_told_in_the_description(annotated: Any, in_form: Any) -> None:
     given = {**opened("a", a=annotated), **MAYBE}
-    assert fitted(given)["properties"]["a"] == in_form
+    assert in_strict_form(given)["properties"]["a"] == in_form
     form = strict_form(raw(given))
     assert form is not None
     assert not form.to_undo
@@ -301,7 +303,9 @@ def test_annotations_are_told_in_the_description(annotated: Any, in_form: Any) -
 
 def test_a_property_that_is_called_as_an_annotation_is_a_property() -> None:
     given = opened("default", default=STRING, examples={"const": {"default": 1}})
-    assert fitted(given) == closed(default=STRING, examples={"anyOf": [{"const": {"default": 1}}, NULL]})
+    assert in_strict_form(given) == closed(
+        default=STRING, examples={"anyOf": [{"const": {"default": 1}}, NULL]}
+    )
 
 
 def test_an_optional_property_with_a_default_is_left_out_by_null() -> None:

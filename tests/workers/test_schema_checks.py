@@ -98,7 +98,7 @@ async def test_strict_forms_are_kept_within_bounds(
 
 
 async def test_nulls_are_taken_out_of_a_text_that_is_checked_in_a_process(checks: SchemaChecks) -> None:
-    (verdict,) = await checks.of_texts([TextCheck(raw(LONG), '{"a":null}', fitted=True)])
+    (verdict,) = await checks.of_texts([TextCheck(raw(LONG), '{"a":null}', in_strict_form=True)])
     assert verdict == Verdict(rewritten="{}")
     assert len(checks.workers) == 1
 

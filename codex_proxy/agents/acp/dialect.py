@@ -243,10 +243,10 @@ class AcpTurn:
             active = self._state is TurnState.PROMPTING
         return self._take_step()
 
-    def answer(self, ask_id: str, reply: Reply) -> Step:
+    def answer(self, request_id: str, reply: Reply) -> Step:
         if isinstance(reply, ToolReply):
-            self._give_output(ask_id, reply)
-        elif isinstance(reply, Decision) and (asked := self._permissions.pop(ask_id, None)) is not None:
+            self._give_output(request_id, reply)
+        elif isinstance(reply, Decision) and (asked := self._permissions.pop(request_id, None)) is not None:
             id, options = asked
             self._rejected = self._rejected or not reply.approve
             self._writes.append(answer(id, decision(options, allow=reply.approve)))

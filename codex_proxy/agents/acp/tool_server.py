@@ -94,13 +94,13 @@ class ToolEndpoint:
         `LIST_SECONDS`, passes `ToolsListed(in_time=False)` to `sink`.
         """
         loop = asyncio.get_running_loop()
-        self._list_timer = loop.call_later(LIST_SECONDS, self._tell, ToolsListed(in_time=False))
+        self._list_timer = loop.call_later(LIST_SECONDS, self._notify, ToolsListed(in_time=False))
 
     def list_requested(self) -> None:
         """Called when the agent has requested the tool list. Passes `ToolsListed` to `sink` the first time."""
         if not self.was_listed:
             self.was_listed = True
-            self._tell(ToolsListed())
+            self._notify(ToolsListed())
 
     def add_call(self, params: dict[str, Any]) -> tuple[str, asyncio.Future[Any]] | None:
         """Adds a call of the agent, and passes `ToolCalled` to `sink`. `params` are the parameters of `tools/call`.
@@ -114,12 +114,12 @@ class ToolEndpoint:
         future = self._calls[key] = loop.create_future()
         arguments = params.get("arguments")
         text = msgspec.json.encode(arguments if arguments is not None else {}).decode()
-        self._tell(ToolCalled(key, _call_id(params.get("_meta")), str(params.get("name") or ""), text))
+        self._notify(ToolCalled(key, _call_id(params.get("_meta")), str(params.get("name") or ""), text))
         for timer in self._timers:
             timer.cancel()
         self._timers = [
-            loop.call_later(SETTLE_SECONDS, self._tell, ToolsSettled()),
-            loop.call_later(UNREPORTED_SECONDS, self._tell, ToolsSettled(last=True)),
+            loop.call_later(SETTLE_SECONDS, self._notify, ToolsSettled()),
+            loop.call_later(UNREPORTED_SECONDS, self._notify, ToolsSettled(last=True)),
         ]
         return key, future
 
@@ -132,7 +132,7 @@ class ToolEndpoint:
     def drop(self, key: str) -> None:
         """Removes the call `key`, because the agent has stopped waiting for it, and passes `ToolDropped` to `sink`."""
         if self._calls.pop(key, None) is not None:
-            self._tell(ToolDropped(key))
+            self._notify(ToolDropped(key))
 
     def close(self) -> None:
         """Closes the endpoint: makes its token invalid, and cancels the futures of waiting calls."""
@@ -146,7 +146,7 @@ class ToolEndpoint:
             future.cancel()
         self._calls.clear()
 
-    def _tell(self, message: Input) -> None:
+    def _notify(self, message: Input) -> None:
         if self.sink is not None:
             self.sink(message)
 

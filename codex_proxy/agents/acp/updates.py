@@ -141,7 +141,7 @@ class UpdateReader:
             else:
                 self._hold(text)
                 return
-        self._say(text, name)
+        self._add_message_text(text, name)
 
     def _hold(self, text: str) -> None:
         if text.startswith(INFO) and text.rstrip().endswith(RETRIES):
@@ -156,9 +156,9 @@ class UpdateReader:
         """Adds the text that was held back because it could have been an error message, as text of the answer."""
         held, self.held = self.held, ""
         if held:
-            self._say(held, None)
+            self._add_message_text(held, None)
 
-    def _say(self, text: str, name: str | None) -> None:
+    def _add_message_text(self, text: str, name: str | None) -> None:
         if name != self._message_name and None not in (name, self._message_name):
             self.calls_model_again = True
             self.end_message()

@@ -102,7 +102,7 @@ class ClaudeCodeTurn:
         """The names of the steps that must be done before the history can be written."""
         self._pending = PendingCalls(_output_answer)
         self._usage = TurnUsage()
-        self._told = Usage()
+        self._reported_usage = Usage()
         """The usage last reported for the current client request."""
         self._questions: dict[str, msgspec.Raw] = {}
         """Undecided requests for permission: the input of the tool call, by request id."""
@@ -158,7 +158,7 @@ class ClaudeCodeTurn:
             self._end(TurnEnded(Stop.FAILED, "provider", CONVERSATION_LOST))
             return self._take_step()
         self._turn = without_content(turn)
-        self._told = Usage()
+        self._reported_usage = Usage()
         self._events.append(TurnStarted(self._session_id, turn.model))
         if self._state is TurnState.REUSABLE:
             self._change(TurnChange.RESUMED)
@@ -180,13 +180,13 @@ class ClaudeCodeTurn:
                 self._unreadable(line)
         return self._take_step()
 
-    def answer(self, ask_id: str, reply: Reply) -> Step:
+    def answer(self, request_id: str, reply: Reply) -> Step:
         if isinstance(reply, ToolReply):
-            if ask_id in self._pending.waiting:
-                self._events.append(raw_output(ask_id, reply.parts))
-            self._writes.append(self._pending.add_reply(ask_id, reply))
+            if request_id in self._pending.waiting:
+                self._events.append(raw_output(request_id, reply.parts))
+            self._writes.append(self._pending.add_reply(request_id, reply))
         else:
-            self._decide(ask_id, reply)
+            self._decide(request_id, reply)
         return self._take_step()
 
     def interrupt(self) -> Step:
@@ -321,8 +321,8 @@ class ClaudeCodeTurn:
     def _add_usage(self) -> None:
         """Adds `UsageReported` with the tokens of the client's request so far, if they have changed."""
         usage = self._usage.request
-        if usage != self._told:
-            self._told = usage
+        if usage != self._reported_usage:
+            self._reported_usage = usage
             self._events.append(UsageReported(usage, "provider"))
 
     def _ask(self, calls: Sequence[ToolCallRequested]) -> None:
@@ -428,17 +428,17 @@ class ClaudeCodeTurn:
         else:
             self._decide(request_id, Decision())
 
-    def _decide(self, ask_id: str, reply: Decision) -> None:
-        """Writes the answer to the request for permission `ask_id`, which `reply` approves or denies. Does nothing
+    def _decide(self, request_id: str, reply: Decision) -> None:
+        """Writes the answer to the request for permission `request_id`, which `reply` approves or denies. Does nothing
         if it was answered before.
         """
-        wanted = self._questions.pop(ask_id, None)
+        wanted = self._questions.pop(request_id, None)
         if wanted is None:
             return
         answer: dict[str, Any] = {"behavior": "allow", "updatedInput": wanted}
         if not reply.approve:
             answer = {"behavior": "deny", "message": DENIED.format(self._turn.sandbox)}
-        self._writes.append(control_answer(ask_id, answer))
+        self._writes.append(control_answer(request_id, answer))
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -483,8 +483,8 @@ class ClaudeCodeTurn:
         """
         if self._state is not TurnState.REUSABLE:
             self._events.append(ended)
-        for ask_id in list(self._questions):
-            self._decide(ask_id, Decision())
+        for request_id in list(self._questions):
+            self._decide(request_id, Decision())
         self._pending.clear()
         self._change(TurnChange.ENDED_BADLY)
 

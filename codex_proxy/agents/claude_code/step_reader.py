@@ -123,7 +123,7 @@ class StepReader:
         if delta is None:
             return
         if delta.text:
-            self._say(TextDelta(self._item(event.index), delta.text))
+            self._add(TextDelta(self._item(event.index), delta.text))
         elif delta.thinking:
             self.events.append(ReasoningDelta(self._item(event.index), delta.thinking))
             self._think(event.index, thinking=delta.thinking)
@@ -145,7 +145,7 @@ class StepReader:
     def _item(self, index: int) -> str:
         return self._open.get(index) or f"{self._message}_{index}"
 
-    def _say(self, event: Event) -> None:
+    def _add(self, event: Event) -> None:
         if self._structured:
             self._held.append(event)
             return
@@ -161,7 +161,7 @@ class StepReader:
         id = f"{self._message}_{event.index}"
         if block.type == "text":
             self._open[event.index] = id
-            self._say(ItemStarted(Message(id)))
+            self._add(ItemStarted(Message(id)))
         elif block.type == "thinking":
             self._open[event.index] = id
             self.events.append(ItemStarted(Reasoning(id)))
@@ -222,9 +222,9 @@ class StepReader:
                 self._whole_call(block, block.id, index)
             elif new and block.type == "text" and block.text:
                 id = f"{message.id}_{index}"
-                self._say(ItemStarted(Message(id)))
-                self._say(FullText(id, block.text))
-                self._say(ItemEnded(id))
+                self._add(ItemStarted(Message(id)))
+                self._add(FullText(id, block.text))
+                self._add(ItemEnded(id))
 
     def _whole_call(self, block: WholeBlock, id: str, index: int) -> None:
         name = block.name or ""

@@ -171,11 +171,11 @@ class AppServerTurn:
             return Step(self._take_events()) if events else NOTHING
         return self._take_step()
 
-    def answer(self, ask_id: str, reply: Reply) -> Step:
+    def answer(self, request_id: str, reply: Reply) -> Step:
         if isinstance(reply, ToolReply):
-            self._writes.append(self._tool_calls.add_reply(ask_id, reply))
-        elif (id := self._questions.pop(ask_id, None)) is not None:
-            self._writes.append(decision_answer(id, ask_id, reply))
+            self._writes.append(self._tool_calls.add_reply(request_id, reply))
+        elif (id := self._questions.pop(request_id, None)) is not None:
+            self._writes.append(decision_answer(id, request_id, reply))
         return self._take_step()
 
     def interrupt(self) -> Step:
@@ -337,7 +337,7 @@ class AppServerTurn:
                 self._model_items.end_response()  # its end will not be told
             self._writes.append(self._tool_calls.add_request(message.params.call_id or "", id))
         elif (event := question_event(message, id)) is not None:
-            self._questions[event.ask_id] = id
+            self._questions[event.request_id] = id
             self._events.append(event)
         else:
             self._writes.append(refusal(id))
@@ -387,7 +387,7 @@ class AppServerTurn:
 
     def _end_step(self, usage: Usage | None) -> None:
         raw, asks = self._model_items.take()
-        self._tool_calls.add_calls(ask.ask_id for ask in asks)
+        self._tool_calls.add_calls(ask.request_id for ask in asks)
         self._events += [*raw, *asks, StepCompleted(usage)]
 
     def _tokens_updated(self, params: Params) -> None:

@@ -362,24 +362,24 @@ def question_event(message: Message, id: int | str) -> ApprovalRequested | Input
     """Returns the event of the agent's request `id` for an approval or an answer of the user; None if `message` is
     a request of another kind.
     """
-    ask_id = f"{message.method}:{id}"
+    request_id = f"{message.method}:{id}"
     match message.method:
         case "item/commandExecution/requestApproval":
-            return ApprovalRequested(ask_id, "command", command_text(message.params.command))
+            return ApprovalRequested(request_id, "command", command_text(message.params.command))
         case "item/fileChange/requestApproval":
-            return ApprovalRequested(ask_id, "file_change", "")
+            return ApprovalRequested(request_id, "file_change", "")
         case "mcpServer/elicitation/request":
-            return ApprovalRequested(ask_id, "mcp", message.params.message or "")
+            return ApprovalRequested(request_id, "mcp", message.params.message or "")
         case "item/tool/requestUserInput":
-            return InputRequested(ask_id, "")
+            return InputRequested(request_id, "")
     return None
 
 
-def decision_answer(id: int | str, ask_id: str, reply: Decision) -> bytes:
-    """Returns the line that answers the agent's request `id`, whose event has the id `ask_id` (see
+def decision_answer(id: int | str, request_id: str, reply: Decision) -> bytes:
+    """Returns the line that answers the agent's request `id`, whose event has the id `request_id` (see
     `question_event`).
     """
-    method = ask_id.partition(":")[0]
+    method = request_id.partition(":")[0]
     decision = "accept" if reply.approve else "decline"
     if method == "mcpServer/elicitation/request":
         return answer(id, {"action": decision, "content": None, "_meta": None})

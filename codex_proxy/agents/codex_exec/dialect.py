@@ -117,7 +117,7 @@ class CodexExec:
                 handler(self, line, out)
         return Step(out) if out else NOTHING
 
-    def answer(self, ask_id: str, reply: Reply) -> Step:
+    def answer(self, request_id: str, reply: Reply) -> Step:
         """Does nothing: `codex exec` requests nothing."""
         return NOTHING
 

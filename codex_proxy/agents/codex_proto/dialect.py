@@ -138,14 +138,15 @@ class CodexProto:
         writes, self._pending_writes = self._pending_writes, b""
         return Step(out, writes) if out or writes else NOTHING
 
-    def answer(self, ask_id: str, reply: Reply) -> Step:
-        """Returns the step that answers the approval request `ask_id`. A reply that is not an approval denies it."""
-        request = self._open_approvals.pop(ask_id, None)
+    def answer(self, request_id: str, reply: Reply) -> Step:
+        """Returns the step that answers the approval request `request_id`. A reply that is not an approval denies
+        it."""
+        request = self._open_approvals.pop(request_id, None)
         if request is None or self._ended:
             return NOTHING
         op, event_id = request
         decision = "approved" if isinstance(reply, Decision) and reply.approve else "denied"
-        return Step([RequestClosed(ask_id)], self._op({"type": op, "id": event_id, "decision": decision}))
+        return Step([RequestClosed(request_id)], self._op({"type": op, "id": event_id, "decision": decision}))
 
     def interrupt(self) -> Step:
         """Returns the step that asks the child to stop. The child then ends the turn by the event `turn_aborted`."""
@@ -386,11 +387,11 @@ class CodexProto:
         the answer, `text` describes the command or change.
         """
         self._begin_output(out)
-        ask_id = f"ask{self._approval_count}"
+        request_id = f"ask{self._approval_count}"
         self._approval_count += 1
         # The answer must name the id of the turn, not of the call.
-        self._open_approvals[ask_id] = (op, SUBMISSION_ID)
-        out.append(ApprovalRequested(ask_id, kind, text))
+        self._open_approvals[request_id] = (op, SUBMISSION_ID)
+        out.append(ApprovalRequested(request_id, kind, text))
 
     def _turn_lines(self, turn: Turn, model: str) -> bytes:
         """Returns the lines that start the turn with this model; an empty `model` is the child's default."""

@@ -118,9 +118,9 @@ class Answer:
             if not call.item_id:
                 self._begin_call(call, kind, out)
             if call.input is not None:
-                self._say(call, call.input.close(), out)
+                self._add_call_text(call, call.input.close(), out)
             elif not call.arguments:
-                self._say(call, call.text, out)
+                self._add_call_text(call, call.text, out)
         out += [ItemEnded(id) for id in self._open.values()]
         self._open.clear()
         return out
@@ -217,9 +217,9 @@ class Answer:
 
     def _add_arguments(self, call: Call, text: str, out: list[Event]) -> None:
         """Appends a delta with a piece of the arguments of an open call; for a custom tool, with its input."""
-        self._say(call, text if call.input is None else call.input.feed(text), out)
+        self._add_call_text(call, text if call.input is None else call.input.feed(text), out)
 
-    def _say(self, call: Call, text: str, out: list[Event]) -> None:
+    def _add_call_text(self, call: Call, text: str, out: list[Event]) -> None:
         if text:
             out.append(ArgumentsDelta(call.item_id, text))
 

@@ -86,14 +86,14 @@ class OpenAIChat(UpstreamTurn[Answer]):
         )
         return Step([TurnStarted(model=self._model)], self._next_request())
 
-    def answer(self, ask_id: str, reply: Reply) -> Step:
-        """Adds the output of the call `ask_id` to the conversation. When no call of the last answer lacks an output
+    def answer(self, request_id: str, reply: Reply) -> Step:
+        """Adds the output of the call `request_id` to the conversation. When no call of the last answer lacks an output
         any more, the returned step sends the next request.
         """
-        if ask_id not in self._asked or not isinstance(reply, ToolReply) or self._ended:
+        if request_id not in self._asked or not isinstance(reply, ToolReply) or self._ended:
             return NOTHING
-        self._asked.remove(ask_id)
-        output = self._put_output(ask_id, reply.parts)
+        self._asked.remove(request_id)
+        output = self._put_output(request_id, reply.parts)
         return Step([output], b"" if self._asked else self._next_request())
 
     # --- one exchange -----------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class OpenAIChat(UpstreamTurn[Answer]):
         for ask in [ask for ask in asks if isinstance(ask, ToolCallRequested)]:
             wrong = None if ask.item_reported else self._fault_in_call(ask.name, ask.kind, ask.arguments)
             if wrong is None:
-                self._asked.add(ask.ask_id)
+                self._asked.add(ask.request_id)
                 continue
             asks.remove(ask)
             code, text = wrong

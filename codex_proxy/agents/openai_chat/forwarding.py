@@ -97,7 +97,7 @@ class Forwarding:
                 writes = self._end(message, out)
         return Step(out, writes, close_stdin=self._ended)
 
-    def answer(self, ask_id: str, reply: Reply) -> Step:
+    def answer(self, request_id: str, reply: Reply) -> Step:
         """Does nothing: a forwarded turn requests no outputs or decisions."""
         return NOTHING
 

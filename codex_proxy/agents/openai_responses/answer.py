@@ -82,7 +82,7 @@ class Answer:
         self._streamed = streamed
         self._begun: dict[str, tuple[dict[str, Any], list[str]]] = {}
         """The calls that are not complete, by the item's id: the item as it began, and the pieces of its text."""
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         """The ids of calls whose item was opened."""
         self._inputs: dict[str, CustomInput] = {}
         """The readers of open calls of custom tools that the upstream knows as functions, by the item's id."""
@@ -150,7 +150,7 @@ class Answer:
         if id not in self._begun:
             return
         self._begun[id][1].append(event["delta"])
-        if id in self._told:
+        if id in self._reported:
             reader = self._inputs.get(id)
             said = event["delta"] if reader is None else reader.feed(event["delta"])
             if said:
@@ -195,13 +195,13 @@ class Answer:
         id are known.
         """
         kind, name, call_id = _KINDS[_type_of(item)], item.get("name"), item.get("call_id")
-        if id in self._told or not (isinstance(call_id, str) and call_id and isinstance(name, str)):
+        if id in self._reported or not (isinstance(call_id, str) and call_id and isinstance(name, str)):
             return
         if (kind, name) not in self._streamed and ("custom", name) in self._streamed:
             kind = "custom"
             self._inputs[id] = CustomInput()
         if (kind, name) in self._streamed:
-            self._told.add(id)
+            self._reported.add(id)
             out.append(ItemStarted(ToolCall(id, call_id, name, kind)))
 
     def _item(self, item: dict[str, Any], id: str, out: list[Event]) -> None:
@@ -262,7 +262,7 @@ class Answer:
         text = text or "".join(pieces) or ("" if kind == "custom" else "{}")
         item[_TEXTS[kind]] = text
         self._open_call(item, id, out)
-        told = id in self._told
+        told = id in self._reported
         if told:
             cut = item.get("status") == "incomplete"
             said = custom_input(text) if id in self._inputs else text

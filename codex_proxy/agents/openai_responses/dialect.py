@@ -76,13 +76,13 @@ class OpenAIResponses(UpstreamTurn[Answer]):
         )
         return Step([TurnStarted(model=self._model)], self._next_request())
 
-    def answer(self, ask_id: str, reply: Reply) -> Step:
-        """Adds the output of the call `ask_id` to the conversation. When no call of the last answer lacks an output
+    def answer(self, request_id: str, reply: Reply) -> Step:
+        """Adds the output of the call `request_id` to the conversation. When no call of the last answer lacks an output
         any more, the returned step sends the next request.
         """
-        if ask_id not in self._asked or not isinstance(reply, ToolReply) or self._ended:
+        if request_id not in self._asked or not isinstance(reply, ToolReply) or self._ended:
             return NOTHING
-        output = self._put_output(self._asked.pop(ask_id), reply)
+        output = self._put_output(self._asked.pop(request_id), reply)
         return Step([output], b"" if self._asked else self._next_request())
 
     # --- one exchange -----------------------------------------------------------------------------

@@ -84,7 +84,7 @@ class Chat:
         """Reads lines and answers them, until the person enters /quit or ends the input. Returns the exit status."""
         with contextlib.suppress(ImportError):  # not every Python has it; lines can then not be edited
             importlib.import_module("readline")
-        self._tell(f"{self._conversation.model} at {self._conversation.base_url}; /help tells more.")
+        self._print(f"{self._conversation.model} at {self._conversation.base_url}; /help tells more.")
         while True:
             try:
                 line = input("> ").strip()
@@ -92,7 +92,7 @@ class Chat:
                 self._console.print()
                 return 0
             except KeyboardInterrupt:
-                self._tell("\n/quit leaves.")
+                self._print("\n/quit leaves.")
                 continue
             if line == "/quit":
                 return 0
@@ -111,21 +111,21 @@ class Chat:
         except ChatError as error:
             self._console.print(Text(escaped_lines(str(error)), style="red"))
         except KeyboardInterrupt:
-            self._tell("(interrupted)")
+            self._print("(interrupted)")
 
     def _command(self, name: str, argument: str = "") -> None:
         if name == "/new":
             self._conversation.forget()
-            self._tell("A new conversation.")
+            self._print("A new conversation.")
         elif name == "/model" and argument:
             self._conversation.model = argument.strip()
-            self._tell(f"From now on {self._conversation.model}.")
+            self._print(f"From now on {self._conversation.model}.")
         elif name == "/model":
-            self._tell("\n".join(asyncio.run(self._conversation.models())))
+            self._print("\n".join(asyncio.run(self._conversation.models())))
         else:
-            self._tell(HELP)
+            self._print(HELP)
 
-    def _tell(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._console.print(Text(escaped_lines(text), style="dim"))
 
 

@@ -112,7 +112,7 @@ class _History:
         if message.role in _INSTRUCTING:
             parts = tuple(self._reader.parts(message.content, param, newest=False))
             if parts:
-                self._say(HistoryMessage("developer", parts))
+                self._add(HistoryMessage("developer", parts))
             return
         if message.role not in _ROLES:
             self._reader.ignored["messages[].role"] = None
@@ -128,7 +128,7 @@ class _History:
         self.items += self._beside
         self._calls, self._outputs, self._beside = {}, {}, []
 
-    def _say(self, item: HistoryItem) -> None:
+    def _add(self, item: HistoryItem) -> None:
         """Adds an item to the history. While the results of the last answer's calls are being collected, the item
         is kept, and added after them.
         """
@@ -147,7 +147,7 @@ class _History:
             else:
                 said += self._reader.parts_of_block(block, where, newest=newest)
         if said:
-            self._say(HistoryMessage("user", tuple(said)))
+            self._add(HistoryMessage("user", tuple(said)))
 
     def _result(self, block: dict[str, Any], param: str, *, newest: bool) -> Iterator[Part]:
         """Keeps the result of a call of the last answer. For any other result, yields its parts, which become text

@@ -214,18 +214,18 @@ class MessagesRenderer:
     # --- what is said, one block at a time ------------------------------------------------------
 
     def _pieces(self, pieces: TextRun, out: list[bytes]) -> None:
-        self._say(pieces.id, pieces.texts, out)
+        self._add_text(pieces.id, pieces.texts, out)
 
     def _refusal_delta(self, event: RefusalDelta, out: list[bytes]) -> None:
-        self._say(event.id, [event.text], out)
+        self._add_text(event.id, [event.text], out)
 
     def _reasoning_delta(self, event: ReasoningDelta, out: list[bytes]) -> None:
         """Sends a delta of a reasoning summary. Raw reasoning is not sent to clients."""
         text_item = self._text_items.get(event.id)
         if event.kind == "summary" and text_item is not None:
-            self._say(event.id, [text_item.with_break(event.part, event.text)], out)
+            self._add_text(event.id, [text_item.with_break(event.part, event.text)], out)
 
-    def _say(self, id: str, texts: list[str], out: list[bytes]) -> None:
+    def _add_text(self, id: str, texts: list[str], out: list[bytes]) -> None:
         text_item = self._text_items.get(id)
         if text_item is None:
             return
@@ -288,7 +288,7 @@ class MessagesRenderer:
             self._search(item, out)
         elif (line := self._line_of(item)) is not None:
             self._text_items[item.id] = text_item = TextItem("thinking")
-            self._say(item.id, [line], out)
+            self._add_text(item.id, [line], out)
             self._close(text_item, out)
 
     def _line_of(self, item: Item) -> str | None:

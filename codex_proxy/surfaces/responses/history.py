@@ -111,9 +111,9 @@ class _Reader:
         elif kind in _OUTPUTS:
             self._output(item, index)
         elif kind in mcp_history.KINDS:
-            self._tell(index, *self._mcp.convert(item, index))
+            self._add(index, *self._mcp.convert(item, index))
         elif kind in _OTHERS:
-            self._tell(index, *_OTHERS[kind](item, self._seen))
+            self._add(index, *_OTHERS[kind](item, self._seen))
         else:
             raise bad_request(f"The agent cannot take an item of type '{kind}'.", self._place(index))
 
@@ -130,7 +130,7 @@ class _Reader:
         if dropped or given:
             self.entries = list(_completed(self.entries, dropped, given))
 
-    def _tell(self, index: int, *parts: HistoryItem) -> None:
+    def _add(self, index: int, *parts: HistoryItem) -> None:
         self.entries += [HistoryEntry(index, part) for part in parts]
 
     def _place(self, index: int) -> str:
@@ -141,7 +141,7 @@ class _Reader:
         known = self._calls.get(call.call_id)
         if known is None:
             self._calls[call.call_id] = call
-            self._tell(index, call)
+            self._add(index, call)
             if item.get("status") == "incomplete":
                 self._cut.add(call.call_id)
             if call.call_id in self._waiting:
@@ -169,12 +169,12 @@ class _Reader:
         kind = "custom" if item["type"].startswith("custom") else "function"
         self._announced.add(call_id)
         self._calls[call_id] = HistoryCall(call_id, name, arguments, kind)  # type: ignore[arg-type]
-        self._tell(index, self._calls[call_id])
+        self._add(index, self._calls[call_id])
 
     def _answer(self, item: ItemDict, index: int) -> None:
         call = self._calls[item["call_id"]]
         self._answered.add(call.call_id)
-        self._tell(index, HistoryOutput(call.call_id, _output_parts(item["output"]), call.kind))
+        self._add(index, HistoryOutput(call.call_id, _output_parts(item["output"]), call.kind))
 
 
 def _completed(

@@ -75,7 +75,7 @@ class McpHistory:
     # --- one kind of item each ------------------------------------------------------------------
 
     def _asked(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
-        call = self._new_call(item, index, own=False)
+        call = self._new_call(item, index, by_server=False)
         if call is None:
             return ()
         request = item.get("id") or ""
@@ -106,12 +106,12 @@ class McpHistory:
         return (HistoryOutput(call.call_id, (), approved_by=request),)
 
     def _called(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
-        call = self._new_call(item, index, own=True)
+        call = self._new_call(item, index, by_server=True)
         return () if call is None else (call, _run_output(item, call))
 
-    def _new_call(self, item: ItemDict, index: int, *, own: bool) -> HistoryCall | None:
+    def _new_call(self, item: ItemDict, index: int, *, by_server: bool) -> HistoryCall | None:
         """Returns the call of an item; None if an earlier item had the same id. `own` is the value of its
-        `HistoryCall.own`; `index` is the position of the item in the input.
+        `HistoryCall.by_server`; `index` is the position of the item in the input.
         """
         id = item.get("id") or f"mcp_{index}"
         if id in self._seen:
@@ -122,7 +122,7 @@ class McpHistory:
             call_id = id[:_WHOLE_ID] if id[:_WHOLE_ID] not in self._taken else f"mcp_{len(self._taken)}"
         self._taken.add(call_id)
         return HistoryCall(
-            call_id, offered_name(item["server_label"], item["name"]), item["arguments"], own=own
+            call_id, offered_name(item["server_label"], item["name"]), item["arguments"], by_server=by_server
         )
 
     def _check(self, item: ItemDict, index: int) -> None:
@@ -161,7 +161,7 @@ def _run_output(item: ItemDict, call: HistoryCall) -> HistoryOutput:
         text = mcp_items.CUT_OFF
     else:
         text = output or ""
-    return HistoryOutput(call.call_id, (TextPart(text),), own=call.own)
+    return HistoryOutput(call.call_id, (TextPart(text),), by_server=call.by_server)
 
 
 def _text_output(call: HistoryCall, text: str) -> HistoryOutput:

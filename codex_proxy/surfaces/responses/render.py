@@ -318,7 +318,7 @@ class ResponsesRenderer:
         elif isinstance(item, Activity):
             self._announce(output)
             if output.kind != ACTIVITY_TYPE:
-                self._say(item.id, LINE, activity_line(item))
+                self._add_text(item.id, LINE, activity_line(item))
         elif isinstance(item, Reasoning) and self._encrypted:
             output.awaiting = True
             self._announce(output)
@@ -349,14 +349,14 @@ class ResponsesRenderer:
         ended, output.status = output.status, "in_progress"
         self._start(output)
         for key, text in output.kept:
-            self._say(output.item.id, key, text)
+            self._add_text(output.item.id, key, text)
         output.kept.clear()
         if ended != "in_progress":
             self._order.over(output, ended)
 
     # --- texts ----------------------------------------------------------------------------------
 
-    def _say(self, id: str, key: PartKey, *texts: str) -> None:
+    def _add_text(self, id: str, key: PartKey, *texts: str) -> None:
         """Sends `texts` of the part `key` of an item, one delta event for each. They are kept if the item is
         waiting, or if its kind has no delta events.
         """
@@ -395,7 +395,7 @@ class ResponsesRenderer:
     def _reasoning_delta(self, event: ReasoningDelta) -> None:
         """Sends a delta of a reasoning summary. Raw reasoning is not sent to clients."""
         if event.kind == "summary":
-            self._say(event.id, ("summary", event.part), event.text)
+            self._add_text(event.id, ("summary", event.part), event.text)
 
     def _output_delta(self, event: OutputDelta) -> None:
         """Keeps the output of a call that this server runs until the call has ended. The output of the agent's own
@@ -405,7 +405,7 @@ class ResponsesRenderer:
         if output is not None and output.made_by_server:
             output.printed.append(event.text)
         elif self._activity == "items":
-            self._say(event.id, OUTPUT, event.text)
+            self._add_text(event.id, OUTPUT, event.text)
 
     # --- encrypted reasoning --------------------------------------------------------------------
 
@@ -429,11 +429,11 @@ class ResponsesRenderer:
 
 
 HANDLERS: Final[dict[type, Callable[[ResponsesRenderer, Any], None]]] = {
-    TextRun: lambda renderer, pieces: renderer._say(pieces.id, TEXT, *pieces.texts),
-    ArgumentsDelta: lambda renderer, event: renderer._say(event.id, ARGUMENTS, event.text),
+    TextRun: lambda renderer, pieces: renderer._add_text(pieces.id, TEXT, *pieces.texts),
+    ArgumentsDelta: lambda renderer, event: renderer._add_text(event.id, ARGUMENTS, event.text),
     ReasoningDelta: ResponsesRenderer._reasoning_delta,
-    RefusalDelta: lambda renderer, event: renderer._say(event.id, REFUSAL, event.text),
-    AnnotationAdded: lambda renderer, event: renderer._say(event.id, ANNOTATION, event.json.decode()),
+    RefusalDelta: lambda renderer, event: renderer._add_text(event.id, REFUSAL, event.text),
+    AnnotationAdded: lambda renderer, event: renderer._add_text(event.id, ANNOTATION, event.json.decode()),
     OutputDelta: ResponsesRenderer._output_delta,
     ItemStarted: ResponsesRenderer._item_started,
     ItemEnded: lambda renderer, event: renderer._item_ended(event),  # a profile has its own

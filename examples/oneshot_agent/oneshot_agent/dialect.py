@@ -54,7 +54,7 @@ class OneShotTurn:
         """Returns what the program has printed as text of the answer."""
         return Step(self._text(self._decoder.decode(b"".join(lines))))
 
-    def answer(self, ask_id: str, reply: Reply) -> Step:
+    def answer(self, request_id: str, reply: Reply) -> Step:
         """Does nothing: the program requests nothing."""
         return NOTHING
 

@@ -76,8 +76,8 @@ def refusal(earlier: Sequence[Any], *fresh: Any) -> tuple[str | None, str]:
 
 
 def test_a_call_is_one_of_the_function_that_the_model_knows_and_was_answered() -> None:
-    done = HistoryOutput("call_1", (TextPart("done"),), own=True)
-    assert history(RUN) == (HistoryCall("call_1", "files__read", "{}", own=True), done)
+    done = HistoryOutput("call_1", (TextPart("done"),), by_server=True)
+    assert history(RUN) == (HistoryCall("call_1", "files__read", "{}", by_server=True), done)
 
 
 @pytest.mark.parametrize(
