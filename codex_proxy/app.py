@@ -117,7 +117,6 @@ class Server:
         self.agent = agent
         self.named: Mapping[str, NamedAgent] = {each.name: each for each in named_agents(settings)}
         """Every agent by name, the default one first. If there is a single agent, its name is empty."""
-        self.agent_spec = next(iter(self.named.values())).spec
         if all(each.spec.plain_only for each in self.named.values()):
             settings = settings.model_copy(update={"builtin_tools": "never"})
         self.settings = settings

@@ -68,9 +68,9 @@ def with_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
     ]
 
 
-def web_images(items: Iterable[ItemDict], field: str = "input") -> dict[str, str]:
-    """Returns the web addresses of images in the items, each with the path of the first field that has it, such as
-    `input[0].content[1].image_url`. `field` is the request's field that has the items.
+def web_images(items: Iterable[ItemDict]) -> dict[str, str]:
+    """Returns the web addresses of images in the items of a request's `input`, each with the path of the first field
+    that has it, such as `input[0].content[1].image_url`.
     """
     found: dict[str, str] = {}
     for index, item in enumerate(items):
@@ -78,7 +78,7 @@ def web_images(items: Iterable[ItemDict], field: str = "input") -> dict[str, str
             parts = item.get(key)
             for number, part in enumerate(parts if isinstance(parts, list) else ()):
                 if part.get("type") == "input_image" and not part["image_url"].startswith("data:"):
-                    found.setdefault(part["image_url"], f"{field}[{index}].{key}[{number}].image_url")
+                    found.setdefault(part["image_url"], f"input[{index}].{key}[{number}].image_url")
     return found
 
 
@@ -87,12 +87,9 @@ def references_of(items: Iterable[ItemDict]) -> tuple[str, ...]:
     return tuple(item["id"] for item in items if item["type"] == "item_reference")
 
 
-def resolved(
-    items: Iterable[ItemDict], found: Mapping[str, ItemDict], field: str = "input"
-) -> tuple[ItemDict, ...]:
-    """Returns the items with each reference replaced by the item in `found` that has its id. Raises `Fault`
-    INVALID_REQUEST for a reference to an item that is not in `found`. `field` is the request's field that has the
-    items, for the `param` of the fault.
+def resolved(items: Iterable[ItemDict], found: Mapping[str, ItemDict]) -> tuple[ItemDict, ...]:
+    """Returns the items of a request's `input` with each reference replaced by the item in `found` that has its id.
+    Raises `Fault` INVALID_REQUEST for a reference to an item that is not in `found`.
     """
     whole = []
     for index, item in enumerate(items):
@@ -100,7 +97,7 @@ def resolved(
             if item["id"] not in found:
                 raise bad_request(
                     f"Item with id '{item['id']}' not found. Items are not kept when 'store' is false.",
-                    f"{field}[{index}].id",
+                    f"input[{index}].id",
                     "item_not_found",
                 )
             item = found[item["id"]]

@@ -50,9 +50,7 @@ class Update(msgspec.Struct, frozen=True, rename="camel"):
     kind: str | None = None
     status: str | None = None
     raw_input: Any = None
-    raw_output: Any = None
     entries: Any = None
-    severity: str | None = None
     meta: Any = msgspec.field(default=None, name="_meta")
 
 

@@ -50,7 +50,6 @@ class Params(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     token_usage: msgspec.Raw = NO_JSON
     rate_limits: msgspec.Raw = NO_JSON
     plan: msgspec.Raw = NO_JSON
-    questions: msgspec.Raw = NO_JSON
     call_id: str | None = None
     tool: str | None = None
     arguments: msgspec.Raw = NO_JSON

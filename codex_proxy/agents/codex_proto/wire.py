@@ -73,10 +73,9 @@ class McpContent(msgspec.Struct, gc=False):
 
 
 class McpResult(msgspec.Struct, gc=False):
-    """Rust's `Result`: `Err` is the message of a call that failed before the server answered."""
+    """Rust's `Result`: it has no `Ok` if the call failed before the server answered."""
 
     Ok: McpContent | None = None
-    Err: msgspec.Raw | None = None
 
 
 class PlanStep(msgspec.Struct, gc=False):

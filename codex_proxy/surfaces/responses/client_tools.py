@@ -94,15 +94,14 @@ def client_tools(given: Sequence[wire.AnyTool], param: str = "tools") -> Iterato
             yield GivenTool(shell, path, False)
 
 
-def tools_in(items: Iterable[Mapping[str, Any]], field: str = "input") -> tuple[Tool, ...]:
+def tools_in(items: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:
     """Returns the tools in the `additional_tools` and `tool_search_output` items of the input. If two have the same
-    name, the later one is used. `field` is the request's field that has the items, for faults. Raises `Fault`
-    INVALID_REQUEST for a tool that cannot be read.
+    name, the later one is used. Raises `Fault` INVALID_REQUEST for a tool that cannot be read.
     """
     found: dict[str, Tool] = {}
     for index, item in enumerate(items):
         if item["type"] in _LISTS:
-            path = f"{field}[{index}].tools"
+            path = f"input[{index}].tools"
             listed = validated(_listed, item["tools"], path)
             found |= {given.tool.name: given.tool for given in client_tools(listed, path)}
     return tuple(found.values())

@@ -7,14 +7,13 @@ for `json_bytes`; faults for the caller to raise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from codex_proxy.core.events import Stop, Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.surfaces.base import raw_text, schema_json, without_surrogates
-from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses.history import encoded_summary
 from codex_proxy.surfaces.responses.tools import Offered
 from codex_proxy.surfaces.responses.wire import JsonSchemaFormat, ResponseRequest, TextOptions
@@ -235,18 +234,16 @@ def failed(response: Mapping[str, Any], failure: Failure) -> dict[str, Any]:
     return {**response, "status": "failed", "error": error_object(failure)}
 
 
-def compacted(
-    *, id: str, created_at: int, item_id: str, summary: str, usage: Usage, kept: Sequence[ItemDict] = ()
-) -> dict[str, Any]:
-    """Returns the `response.compaction` object. Its `output` consists of the items in `kept` and a compaction item
-    with `summary`; clients send it as the beginning of their next input. `created_at` is in seconds since 1970.
+def compacted(*, id: str, created_at: int, item_id: str, summary: str, usage: Usage) -> dict[str, Any]:
+    """Returns the `response.compaction` object. Its `output` is a compaction item with `summary`; clients send it as
+    the beginning of their next input. `created_at` is in seconds since 1970.
     """
     item = {"type": "compaction", "id": item_id, "encrypted_content": encoded_summary(summary)}
     return {
         "id": id,
         "object": "response.compaction",
         "created_at": created_at,
-        "output": [*kept, item],
+        "output": [item],
         "usage": usage_object(usage),
     }
 
