@@ -139,6 +139,28 @@ class Dialect(Protocol[L_contra]):
         ...
 
 
+class SingleTurn:
+    """The common part of `Dialect`s that serve one turn: their agent keeps no state that another turn could use. A
+    subclass sets `_ended` when the turn has ended.
+    """
+
+    _ended = False
+
+    @property
+    def finished(self) -> bool:
+        """Whether the turn has ended, so that its child or connection may be ended."""
+        return self._ended
+
+    @property
+    def can_resume(self) -> bool:
+        """Always False."""
+        return False
+
+    def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
+        """Does nothing. It is never called, because `can_resume` is False."""
+        return NOTHING
+
+
 class ReopeningDialect(Protocol):
     """The additional interface of a dialect whose agent stores its sessions, so that a closed session can be opened
     again.

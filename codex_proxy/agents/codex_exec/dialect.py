@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from codex_proxy.agents.base import NOTHING, Ended, Reply, Step
+from codex_proxy.agents.base import NOTHING, Ended, Reply, SingleTurn, Step
 from codex_proxy.agents.codex_exec.wire import Item, Line, decode
 from codex_proxy.agents.failures import (
     cleaned,
@@ -40,7 +40,7 @@ from codex_proxy.core.events import (
     Usage,
     UsageReported,
 )
-from codex_proxy.core.items import Activity, HistoryItem, Message, Reasoning
+from codex_proxy.core.items import Activity, Message, Reasoning
 from codex_proxy.core.turn import Turn
 
 ActivityKind = Literal["command", "file_change", "web_search", "mcp_call"]
@@ -59,7 +59,7 @@ READING_PROMPT: Final = "Reading "
 """The prefix of stderr lines that only say that stdin is being read."""
 
 
-class CodexExec:
+class CodexExec(SingleTurn):
     """One turn of a `codex exec` process (the child), as a `Dialect`. Its methods return a `Step`: events, and
     bytes to write to the child. Its private methods append events to `out`.
     """
@@ -67,7 +67,6 @@ class CodexExec:
     def __init__(self) -> None:
         self._model = ""
         self._started = False
-        self._ended = False
         self._interrupted = False
         self._error_text: str | None = None
         self._count = 0
@@ -77,25 +76,11 @@ class CodexExec:
         """The child's ids of items that have ended."""
         self._plan = ""
 
-    @property
-    def finished(self) -> bool:
-        """Whether the turn has ended, so that the child may be ended."""
-        return self._ended
-
-    @property
-    def can_resume(self) -> bool:
-        """Always False: the child serves one turn."""
-        return False
-
     def begin(self, turn: Turn) -> Step:
         """Returns the step that writes the prompt and then closes stdin."""
         self._model = turn.model
         prompt, _ = prompt_of(turn.history)
         return Step([], prompt.encode(errors="replace"), close_stdin=True)
-
-    def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
-        """Does nothing: the child serves one turn."""
-        return NOTHING
 
     def receive(self, lines: Sequence[bytes]) -> Step:
         """Returns a step with the events of these lines. A line that is not an event becomes a `Notice`."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
-from codex_proxy.agents.base import NOTHING, Decision, Ended, Reply, Step
+from codex_proxy.agents.base import NOTHING, Decision, Ended, Reply, SingleTurn, Step
 from codex_proxy.agents.codex_proto import submissions
 from codex_proxy.agents.codex_proto.activities import (
     ACTIVITY_EVENTS,
@@ -45,7 +45,7 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import Failure
-from codex_proxy.core.items import HistoryCall, HistoryItem
+from codex_proxy.core.items import HistoryCall
 from codex_proxy.core.turn import Turn
 
 SUBMISSION_ID = "1"
@@ -59,7 +59,7 @@ TURN_END_EVENTS = frozenset({"task_complete", "turn_aborted", "error"})
 """Events that are handled even if a field is damaged: otherwise the turn would hang."""
 
 
-class CodexProto:
+class CodexProto(SingleTurn):
     """One turn of a `codex proto` process (the child), as a `Dialect`. Its methods return a `Step`: events, and
     bytes to write to the child. `extended`: whether the child is the fake agent, which accepts more fields. The
     private methods append events to `out`.
@@ -80,7 +80,6 @@ class CodexProto:
         self._pending_writes = b""
         self._waits_for_model = False
         self._started = False
-        self._ended = False
         self._step_has_output = False
         """Whether the model has put out something since the last step ended."""
         self._error_text: str | None = None
@@ -91,20 +90,6 @@ class CodexProto:
         """The value of `_delta_target` after the last line that was not a plain delta; the plain deltas that follow
         belong to it.
         """
-
-    @property
-    def finished(self) -> bool:
-        """Whether the turn has ended, so that the child may be ended."""
-        return self._ended
-
-    @property
-    def can_resume(self) -> bool:
-        """Always False: the child serves one turn."""
-        return False
-
-    def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
-        """Does nothing: the child serves one turn."""
-        return NOTHING
 
     def begin(self, turn: Turn) -> Step:
         """Returns the step that writes the turn's lines. It writes nothing if the lines need the model's name and

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.base import NOTHING, Ended, Reply, Step
+from codex_proxy.agents.base import NOTHING, Ended, Reply, SingleTurn, Step
 from codex_proxy.agents.openai_chat.body import encoded
 from codex_proxy.agents.openai_chat.dialect import FAILURES, UNEXPLAINED
 from codex_proxy.agents.openai_chat.failures import BROKEN_OFF, MAX_ERROR_BYTES
@@ -29,14 +29,13 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import Failure
-from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import ForwardedRequest, Turn
 
 _USAGE: Final = "stream_options"
 _REFUSING: Final = frozenset({400, 422, 500})
 
 
-class Forwarding:
+class Forwarding(SingleTurn):
     """A `Dialect` for one turn that forwards the client's request. Its methods return a `Step`: events, and the
     body of the next request (empty for none). It sends one request, or two if the upstream refuses the option
     `stream_options`, which asks for usage.
@@ -54,27 +53,12 @@ class Forwarding:
         self._pass_through = self._new_pass_through()
         self._error: Head | None = None
         self._error_body: list[bytes] = []
-        self._ended = False
-
-    @property
-    def finished(self) -> bool:
-        """Whether the turn has ended."""
-        return self._ended
-
-    @property
-    def can_resume(self) -> bool:
-        """Always False: a server of Chat Completions keeps no state of a turn."""
-        return False
 
     def begin(self, turn: Turn) -> Step:
         """Returns the step that starts the turn and sends the request."""
         return Step(
             [TurnStarted(model=self._model)], forwarded_body(self._request, self._model, self._refused)
         )
-
-    def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
-        """Never called: `can_resume` is False."""
-        return NOTHING
 
     def receive(self, messages: Sequence[Message]) -> Step:
         """Reads messages of the exchange, and returns a step with the resulting events. Messages after the end of

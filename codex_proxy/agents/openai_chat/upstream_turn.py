@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from codex_proxy.agents.base import NOTHING, Ended, Step
+from codex_proxy.agents.base import NOTHING, Ended, SingleTurn, Step
 from codex_proxy.agents.openai_chat.calls import is_json
 from codex_proxy.agents.openai_chat.failures import BROKEN_OFF, MAX_ERROR_BYTES, ErrorReader
 from codex_proxy.agents.openai_chat.stream import (
@@ -27,7 +27,6 @@ from codex_proxy.agents.openai_chat.stream import (
 )
 from codex_proxy.core.events import Event, Stop, TurnEnded, Usage, UsageReported
 from codex_proxy.core.faults import Failure
-from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
 
 A = TypeVar("A")
@@ -49,7 +48,7 @@ class UpstreamContext(msgspec.Struct, frozen=True):
     """Returns the seconds since 1970."""
 
 
-class UpstreamTurn(ABC, Generic[A]):
+class UpstreamTurn(SingleTurn, ABC, Generic[A]):
     """The base class of dialects that send HTTP requests. Their methods return a `Step`: events, and the body of
     the next request (empty for none). `A` is the type of the object that collects an answer.
     """
@@ -72,21 +71,6 @@ class UpstreamTurn(ABC, Generic[A]):
         self._spent: Usage | None = None
         self._writes = b""
         """The body of the next request; empty if there is none to send."""
-        self._ended = False
-
-    @property
-    def finished(self) -> bool:
-        """Whether the turn has ended."""
-        return self._ended
-
-    @property
-    def can_resume(self) -> bool:
-        """Always False: the upstream keeps no state of a turn."""
-        return False
-
-    def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
-        """Never called: `can_resume` is False."""
-        return NOTHING
 
     def receive(self, messages: Sequence[Message]) -> Step:
         """Reads messages of the current exchange, and returns a step with the resulting events and, if needed, the
