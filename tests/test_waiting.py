@@ -96,7 +96,7 @@ def test_nothing_sleeps_but_the_one_wait_and_the_virtual_clock() -> None:
     assert wrong == []
 
 
-def test_a_sleep_is_found(tmp_path: Path) -> None:
+def test_a_sleep_in_a_test_is_found_by_its_line(tmp_path: Path) -> None:
     there = tmp_path / "a.py"
     there.write_text("import asyncio, time\nasyncio.sleep(0)\ntime.sleep(1)\nasyncio.sleep(x)\n")
     assert list(sleeps(there)) == [3, 4]

@@ -523,7 +523,7 @@ async def test_a_packed_body_is_not_unpacked(serve: Serve, fetcher: Fetch) -> No
 
 
 @pytest.mark.parametrize("status", [204, 206, 304, 401, 404, 500])
-async def test_another_status_is_told(serve: Serve, fetcher: Fetch, status: int) -> None:
+async def test_the_refusal_names_a_status_that_is_not_200(serve: Serve, fetcher: Fetch, status: int) -> None:
     async def answer(_: web.Request) -> web.StreamResponse:
         return web.Response(status=status)
 

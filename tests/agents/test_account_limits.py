@@ -142,7 +142,7 @@ def test_nothing_that_an_agent_tells_raises(value: Any) -> None:
 
 
 @given(st.binary(max_size=50))
-def test_nor_do_any_bytes(data: bytes) -> None:
+def test_limits_that_are_any_bytes_raise_nothing(data: bytes) -> None:
     limits_in(data)
 
 

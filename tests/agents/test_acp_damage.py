@@ -146,25 +146,31 @@ def test_an_agent_that_dies_after_any_message_ends_the_turn_once(name: str) -> N
 
 
 @given(RECORDINGS, SEEDS, st.booleans())
-def test_messages_may_be_moved_doubled_and_lost(turn: tuple[str, int, int], seed: int, resumes: bool) -> None:
+def test_messages_moved_doubled_and_lost_leave_a_well_formed_turn(
+    turn: tuple[str, int, int], seed: int, resumes: bool
+) -> None:
     survives(turn, moved(messages_of(*turn), random.Random(seed)), resumes=resumes)
 
 
 @given(RECORDINGS, SEEDS, st.sampled_from([0.02, 0.1, 0.5]))
-def test_values_may_be_anything(turn: tuple[str, int, int], seed: int, rate: float) -> None:
+def test_values_of_any_kind_leave_a_well_formed_turn(
+    turn: tuple[str, int, int], seed: int, rate: float
+) -> None:
     chance = random.Random(seed)
     lines = [changed_line(line, chance, rate) if isinstance(line, bytes) else line for line in in_lines(turn)]
     survives(turn, lines)
 
 
 @given(RECORDINGS, SEEDS)
-def test_bytes_may_be_broken(turn: tuple[str, int, int], seed: int) -> None:
+def test_broken_bytes_leave_a_well_formed_turn(turn: tuple[str, int, int], seed: int) -> None:
     chance = random.Random(seed)
     survives(turn, [broken(line, chance) if isinstance(line, bytes) else line for line in in_lines(turn)])
 
 
 @given(RECORDINGS, SEEDS, st.sampled_from([0.05, 0.3]))
-def test_answers_may_be_anything(turn: tuple[str, int, int], seed: int, rate: float) -> None:
+def test_answers_of_any_kind_leave_a_well_formed_turn(
+    turn: tuple[str, int, int], seed: int, rate: float
+) -> None:
     chance = random.Random(seed)
     damaged = [
         json.loads(changed_line(json.dumps(message).encode(), chance, rate))

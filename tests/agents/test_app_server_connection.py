@@ -290,7 +290,7 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=lambda each: repr(each[:20]))
-def test_garbage_is_dropped(garbage: bytes) -> None:
+def test_a_line_that_is_no_message_is_dropped_and_nothing_is_written(garbage: bytes) -> None:
     connection = with_threads("T1")
     received = connection.receive([garbage])
     assert (received.writes, received.messages_by_channel) == (b"", [])

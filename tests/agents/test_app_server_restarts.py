@@ -30,7 +30,7 @@ def test_the_first_restart_comes_at_once_and_the_next_ones_after_pauses_that_dou
     assert after(10_000).pause_seconds(0.0) == MAX_PAUSE_SECONDS
 
 
-def test_a_pause_passes() -> None:
+def test_the_pause_before_a_restart_gets_shorter_with_time_and_ends() -> None:
     failed = after(3, 100.0)
     assert failed.pause_seconds(100.5) == pytest.approx(2 * FIRST_PAUSE_SECONDS - 0.5)
     assert failed.pause_seconds(103.0) == 0.0

@@ -70,7 +70,7 @@ def test_every_name_is_converted_back(names: set[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["get_weather", "a", "A-b_9", "x" * 128, "mcp_", "client"])
-def test_a_valid_name_stays(name: str) -> None:
+def test_a_tool_whose_name_is_valid_keeps_it(name: str) -> None:
     assert agent_name(name) == name
 
 

@@ -198,7 +198,7 @@ def test_shuffled_and_repeated_lines_never_raise(name: str, data: st.DataObject)
 
 
 @given(st.lists(NONSENSE, max_size=20))
-def test_nonsense_never_raises(lines: list[bytes]) -> None:
+def test_lines_that_make_no_sense_leave_a_well_formed_turn(lines: list[bytes]) -> None:
     events = events_of(lines)
     assert_well_formed(events)
     end_of(events)

@@ -122,7 +122,7 @@ def test_calls_belong_to_every_choice_unless_the_child_tells_choices_apart() -> 
     assert calls_of(events_of([said, calls(0), calls(1)])) == [("a", "f", "", 0), ("a", "f", "", 1)]
 
 
-def test_choices_are_told_apart() -> None:
+def test_texts_of_several_choices_are_messages_of_their_own() -> None:
     lines = [
         event_line("agent_message_delta", delta=text, choice_index=i)
         for i, text in ((0, "a"), (1, "b"), (0, "c"))

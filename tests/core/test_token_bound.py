@@ -57,7 +57,7 @@ def test_all_of_a_long_text_counts() -> None:
     assert max_tokens_in("the same " * 20_000 + dense + "the same " * 20_000) > 40_000 + max_tokens_in(dense)
 
 
-def test_nothing_has_no_tokens() -> None:
+def test_an_empty_text_has_no_tokens() -> None:
     assert max_tokens_in("") == 0
 
 

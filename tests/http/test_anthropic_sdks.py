@@ -149,7 +149,7 @@ async def test_a_tool_loop_comes_back_with_the_results_of_parallel_calls(client:
     assert "sunny" in str(shown(second))
 
 
-async def test_an_image_is_taken(client: AsyncAnthropic) -> None:
+async def test_an_image_of_the_sdk_reaches_the_agent(client: AsyncAnthropic) -> None:
     source = {"type": "base64", "media_type": "image/png", "data": PIXEL.partition(",")[2]}
     content = [{"type": "image", "source": source}, {"type": "text", "text": "[[fake:echo]] What is it?"}]
     answer = await client.messages.create(

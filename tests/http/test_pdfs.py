@@ -106,7 +106,7 @@ async def test_in_a_context_that_is_counted_or_compacted(proxy: Proxy) -> None:
     assert compacted.status == 200
 
 
-async def test_in_a_conversation(proxy: Proxy) -> None:
+async def test_a_pdf_in_a_conversation_is_stored_and_given_as_text(proxy: Proxy) -> None:
     body = {"items": [{"type": "message", **message(in_responses())}]}
     made = await proxy.send("POST", "/v1/conversations", body)
     added = await proxy.send("POST", f"/v1/conversations/{made.body['id']}/items", body)
@@ -115,7 +115,7 @@ async def test_in_a_conversation(proxy: Proxy) -> None:
     assert heard(answer).count(escaped(SHOWN)) == 2
 
 
-async def test_on_a_websocket(proxy: Proxy) -> None:
+async def test_a_pdf_sent_on_a_websocket_is_read_or_refused_by_name(proxy: Proxy) -> None:
     async with proxy.session.ws_connect(f"{proxy.url}/v1/responses") as socket:
         await socket.send_json({"type": "response.create", **response(in_responses())})
         event: dict[str, Any] = {}

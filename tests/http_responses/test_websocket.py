@@ -142,7 +142,7 @@ async def test_a_page_that_the_operator_lists_can(tmp_path: Path) -> None:
         assert (await answer_to(socket, said("Hi.")))["status"] == "completed"
 
 
-async def test_it_wants_the_key(tmp_path: Path) -> None:
+async def test_a_websocket_without_the_key_of_the_server_is_401(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, api_key="secret") as proxy:
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
             async with open_socket(proxy):

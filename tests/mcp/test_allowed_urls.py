@@ -47,7 +47,7 @@ def test_an_entry_permits_itself_and_what_is_below_it(entry: str, url: str) -> N
         "",
     ],
 )
-def test_nothing_else_is_permitted(url: str) -> None:
+def test_a_url_that_is_not_below_an_allowed_one_is_not_permitted(url: str) -> None:
     assert not AllowedUrls(("https://example.com/mcp",)).permits(url)
 
 

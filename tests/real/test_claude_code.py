@@ -96,7 +96,9 @@ async def test_models_are_listed_and_one_that_is_named_is_asked(
 
 
 @pytest.mark.parametrize("way", ["kept", "replayed", "with words"])
-async def test_tools_of_the_client(client: AsyncOpenAI, model: AnthropicModel, way: str) -> None:
+async def test_both_calls_of_a_step_reach_the_client_and_its_outputs_the_model(
+    client: AsyncOpenAI, model: AnthropicModel, way: str
+) -> None:
     """Both calls of a step come together, and the outputs come in another request, however that finds its turn."""
     messages: list[Any] = [
         PLAIN,

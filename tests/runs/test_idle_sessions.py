@@ -194,7 +194,7 @@ async def test_closed_sessions_are_forgotten_after_a_day_and_the_oldest_beyond_t
 
 
 @virtual
-async def test_another_key_gets_none() -> None:
+async def test_a_turn_with_another_thread_key_gets_no_idle_session() -> None:
     threads = kept_threads()
     put(threads)
     assert threads.take(b"another", asking((*SEEN, said("now?")))) is None

@@ -62,7 +62,7 @@ def test_a_name_means_a_model_an_effort_and_a_mode(name: str, meaning: Resolved)
 
 
 @pytest.mark.parametrize("name", ["CODEX-5-High:MODEL", "Gpt-Mini", "GPT-4O", "SECRET"])
-def test_case_does_not_matter(name: str) -> None:
+def test_a_models_name_is_found_in_any_case(name: str) -> None:
     assert resolve(name, CATALOG) == resolve(name.lower(), CATALOG)
 
 

@@ -29,7 +29,7 @@ def words(asked: Turn) -> str | None:
     return part.text
 
 
-def test_auto_changes_nothing() -> None:
+def test_a_tool_choice_of_auto_leaves_the_turn_as_it_is() -> None:
     asked = turn("auto", A, B)
     assert with_tool_choice(asked) is asked
 

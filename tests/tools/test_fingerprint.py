@@ -61,7 +61,7 @@ def plain(history: Sequence[HistoryItem]) -> list[object]:
     return out
 
 
-def test_what_follows_is_new() -> None:
+def test_items_behind_those_that_a_thread_has_seen_are_new() -> None:
     assert fresh_items(seen([QUESTION, ANSWER]), [QUESTION, ANSWER, MORE]) == (MORE,)
 
 

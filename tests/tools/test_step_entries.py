@@ -128,7 +128,7 @@ async def test_an_echo_that_says_something_else_is_taken_as_it_is(history: list[
     assert await recall(memory, USER, *history) == [USER, *history]
 
 
-async def test_nobody_else_is_told() -> None:
+async def test_another_owner_gets_none_of_the_remembered_items() -> None:
     memory = await remembered(raw(REASONING, called("a")), broker_of("a"))
     history = echo("a", said="")
     assert await recall(memory, USER, *history, owner="you") == [USER, *history]

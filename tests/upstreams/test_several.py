@@ -224,7 +224,7 @@ async def test_two_upstreams_of_which_one_is_dead(a: Upstream, tmp_path: Path) -
         assert "models     not known yet" in shown, "of the one that is not there"
 
 
-async def test_all_upstreams_are_dead(tmp_path: Path) -> None:
+async def test_if_no_upstream_can_be_reached_the_error_says_so_and_readyz_is_503(tmp_path: Path) -> None:
     dead = {"a": NOWHERE | {"fallback": ["b"]}, "b": NOWHERE}
     async with several(tmp_path, upstreams=dead) as proxy:
         for streamed in (False, True):

@@ -36,7 +36,7 @@ def asks(*calls: dict[str, Any], content: Any = None) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
-def test_system_is_developer(role: str) -> None:
+def test_a_system_message_becomes_a_developer_message(role: str) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     assert history({"role": role, "content": "be brief"}) == (said("developer", "be brief"),)
     assert history({"role": role, "content": parts}) == (said("developer", "a", "b"),)

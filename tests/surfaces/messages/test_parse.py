@@ -110,7 +110,9 @@ def test_a_folder_may_be_named_in_the_metadata() -> None:
         ({"model": "gpt-5.5-low", "output_config": {"effort": "high"}}, "high"),
     ],
 )
-def test_effort(fields: dict[str, Any], effort: str | None) -> None:
+def test_the_effort_comes_from_thinking_output_config_or_the_models_name(
+    fields: dict[str, Any], effort: str | None
+) -> None:
     assert turn(ALL, **fields).effort == effort
 
 
@@ -155,7 +157,7 @@ def test_a_format_that_is_none_is_refused_by_its_field() -> None:
 # --- tools ----------------------------------------------------------------------------------------
 
 
-def test_tools_are_functions() -> None:
+def test_tools_of_the_client_become_functions_of_the_turn() -> None:
     extra = {"cache_control": {"type": "ephemeral"}, "eager_input_streaming": True, "input_examples": [{}]}
     one, other = turn(tools=[tool("a", strict=True, **extra), {"name": "b", "type": "custom"}]).tools
     assert (one.name, one.description, one.strict) == ("a", "Does it.", True)

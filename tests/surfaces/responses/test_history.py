@@ -117,7 +117,7 @@ def test_a_reference_to_nothing_is_refused() -> None:
 # --- the history ----------------------------------------------------------------------------------
 
 
-def test_system_is_developer() -> None:
+def test_a_system_item_becomes_a_developer_message() -> None:
     items = history({"role": "system", "content": "a"}, {"role": "developer", "content": "b"})
     assert [item.role for item in items if isinstance(item, HistoryMessage)] == ["developer", "developer"]
 

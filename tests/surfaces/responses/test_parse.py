@@ -75,7 +75,7 @@ def test_the_names_effort_counts_unless_the_request_gives_one() -> None:
     assert turn(model="codex-5-high", reasoning={"effort": "low"}).effort == "low"
 
 
-def test_defaults_are_openais() -> None:
+def test_fields_that_are_left_out_have_openais_defaults() -> None:
     parsed = ask()
     assert (parsed.store, parsed.background, parsed.stream) == (True, False, False)
     assert (parsed.truncation, parsed.turn.parallel_tool_calls) == ("disabled", True)
@@ -158,7 +158,7 @@ def test_extensions_are_accepted_and_named_as_ignored() -> None:
 
 
 @pytest.mark.parametrize(("given", "stops"), [("END", ("END",)), (["a", "", "b", "a"], ("a", "b")), ("", ())])
-def test_stop_sequences_stop(given: Any, stops: tuple[str, ...]) -> None:
+def test_stop_sequences_are_limits_of_the_turn(given: Any, stops: tuple[str, ...]) -> None:
     assert turn(stop=given).stop == stops
     assert "stop" not in ask(stop=given).ignored
 
@@ -202,7 +202,7 @@ def test_the_conversation_is_an_id_or_an_object() -> None:
     assert "conversation" not in ask().echo
 
 
-def test_include_is_kept() -> None:
+def test_the_values_of_include_are_kept() -> None:
     assert ask(include=["reasoning.encrypted_content"]).include == {"reasoning.encrypted_content"}
 
 

@@ -49,14 +49,14 @@ def client(events: Sequence[Event], *, stream: bool) -> openai.OpenAI:
     )
 
 
-def test_a_whole_answer() -> None:
+def test_openais_sdk_reads_a_whole_answer() -> None:
     response = client(TALK, stream=False).responses.create(model="codex-5", input="hi")
     assert (response.output_text, response.status) == ("Hello!", "completed")
     assert response.usage is not None
     assert response.usage.total_tokens == 18
 
 
-def test_a_stream_to_its_last_event() -> None:
+def test_openais_sdk_reads_a_stream_to_its_last_event() -> None:
     with client(TALK, stream=True).responses.create(model="codex-5", input="hi", stream=True) as stream:
         events = list(stream)
     assert events[0].type == "response.created"
