@@ -23,7 +23,7 @@ from codex_proxy.agents.named import NamedAgent, make_agent, named_agents
 from codex_proxy.agents.registry import agent_able_to
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.config import Settings, default_state_dir, split_list
-from codex_proxy.core.ids import Clock
+from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.keys import NO_KEY_OWNER, KeysError
 from codex_proxy.core.safety import Protected
 from codex_proxy.core.turn import MODEL_SEPARATOR
@@ -60,8 +60,8 @@ from codex_proxy.responses.service import ConversationTurns, ResponsesService
 from codex_proxy.runs.idle_sessions import IdleLimits
 from codex_proxy.runs.run import Deadlines
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
-from codex_proxy.store.base import StoredResponse, StoreError
 from codex_proxy.store.health import WriteCheck
+from codex_proxy.store.interface import StoredResponse, StoreError
 from codex_proxy.store.usage import RamUsage
 from codex_proxy.store.usage_recorder import UsageRecorder
 from codex_proxy.store_lifecycle import StoreLifecycle, StoreOpenError, open_store_lifecycle, step_memory_of

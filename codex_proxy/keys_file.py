@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from codex_proxy.core.ids import Clock
+from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.keys import Key, KeysError, KeySet, parse_keys, with_default
 
 log = structlog.get_logger(__name__)

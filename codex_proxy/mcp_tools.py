@@ -18,7 +18,7 @@ from codex_proxy.admission.server_tools import McpRequest, ServerTools
 from codex_proxy.agents.spec import child_limits
 from codex_proxy.config import Settings, split_list
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted
-from codex_proxy.core.ids import Clock, IdSource
+from codex_proxy.core.interfaces import Clock, IdSource
 from codex_proxy.core.items import McpOrigin, McpTools, TextPart, Tool
 from codex_proxy.core.mcp_names import ListedTool, offered_name
 from codex_proxy.mcp.config import Definition, parse_servers

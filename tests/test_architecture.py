@@ -407,8 +407,13 @@ LONG_FUNCTION = '"""Long."""\ndef long() -> None:\n' + "    x = 1\n" * MAX_FUNCT
 D = '"""A docstring."""\n'
 
 BAD: list[tuple[Callable[[Module], list[str]], str, str, str]] = [
-    (layering, "core.repair", "import codex_proxy.agents.base", "core imports codex_proxy.agents.base"),
-    (layering, "agents.base", "from codex_proxy.surfaces import x", "agents imports codex_proxy.surfaces.x"),
+    (layering, "core.repair", "import codex_proxy.agents.dialect", "core imports codex_proxy.agents.dialect"),
+    (
+        layering,
+        "agents.dialect",
+        "from codex_proxy.surfaces import x",
+        "agents imports codex_proxy.surfaces.x",
+    ),
     (layering, "surfaces.chat.render", "from ...runs import run", "surfaces imports codex_proxy.runs.run"),
     (
         layering,
@@ -417,7 +422,12 @@ BAD: list[tuple[Callable[[Module], list[str]], str, str, str]] = [
         "process imports codex_proxy.agents.session.f",
     ),
     (layering, "runs.run", "from codex_proxy import app", "runs imports codex_proxy.app"),
-    (layering, "http.sse", "from codex_proxy.agents import base", "http imports codex_proxy.agents.base"),
+    (
+        layering,
+        "http.sse",
+        "from codex_proxy.agents import dialect",
+        "http imports codex_proxy.agents.dialect",
+    ),
     (layering, "responses.prepare", "import codex_proxy.http.sse", "responses imports codex_proxy.http.sse"),
     (
         *(layering, "runs.run", "from codex_proxy.agents import registry"),
@@ -438,7 +448,7 @@ BAD: list[tuple[Callable[[Module], list[str]], str, str, str]] = [
         "agents.codex_proto imports codex_proxy.agents.codex_app_server.turn_params",
     ),
     (sans_io, "core.repair", "import asyncio", "imports asyncio"),
-    (sans_io, "agents.base", "from os import path", "imports os.path"),
+    (sans_io, "agents.dialect", "from os import path", "imports os.path"),
     (sans_io, "tools.policy", "def f():\n    import time", "imports time"),
     (sans_io, "surfaces.models", "x = open('y')", "calls open"),
     (sans_io, "surfaces.models", "x = datetime.datetime.now()", "calls now"),
@@ -472,7 +482,7 @@ def test_the_fake_agent_may_not_import_the_proxy() -> None:
     [
         ("runs.run", "from codex_proxy.process.child import Child\nimport asyncio, time"),
         ("http.sse", "from codex_proxy.runs.run import Run\nfrom codex_proxy.surfaces import base"),
-        ("agents.codex_proto.dialect", "from codex_proxy.agents.base import Step\nfrom . import wire"),
+        ("agents.codex_proto.dialect", "from codex_proxy.agents.dialect import Step\nfrom . import wire"),
         ("app", "import os\nfrom codex_proxy.http import sse\nx = os.environ"),
         ("process.warden", "import sys\nx = sys.argv"),
         ("commands.doctor", "from codex_proxy.app import Server\nfrom codex_proxy.runs import run"),

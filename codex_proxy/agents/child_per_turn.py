@@ -13,7 +13,7 @@ import msgspec
 
 from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.agent import Agent, ProcessCounts
-from codex_proxy.agents.base import Capability, Dialect
+from codex_proxy.agents.dialect import Capability, Dialect
 from codex_proxy.agents.session import (
     AgentSession,
     ChunkFramer,

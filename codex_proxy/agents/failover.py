@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from codex_proxy.agents.base import Ended
+from codex_proxy.agents.dialect import Ended
 from codex_proxy.agents.member import Member
 from codex_proxy.agents.origin_marks import OriginMarks
 from codex_proxy.agents.session import AgentSession

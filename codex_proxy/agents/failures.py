@@ -13,7 +13,7 @@ import json
 import math
 import re
 
-from codex_proxy.agents.base import Ended
+from codex_proxy.agents.dialect import Ended
 from codex_proxy.core.events import Retrying, Stop
 from codex_proxy.core.faults import Failure, FaultKind
 

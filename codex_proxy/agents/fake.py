@@ -12,7 +12,7 @@ from codex_proxy.agents.spec import AgentContext, AgentSpec
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
-    from codex_proxy.agents.base import Capability
+    from codex_proxy.agents.dialect import Capability
     from codex_proxy.commands.checkup import Check
     from codex_proxy.core.account import AgentModel
 

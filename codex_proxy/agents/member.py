@@ -17,12 +17,12 @@ import structlog
 from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.agent import Agent, ProcessCounts
 from codex_proxy.agents.attempts import BLAMED
-from codex_proxy.agents.base import Capability
 from codex_proxy.agents.breaker import Breaker, BreakerState
+from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.ids import Clock
+from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.turn import Turn
 
 log = structlog.get_logger(__name__)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from codex_proxy.agents.base import ToolReply
+from codex_proxy.agents.dialect import ToolReply
 
 R = TypeVar("R")
 

@@ -17,11 +17,11 @@ from typing import Any, Protocol, TypeGuard
 import msgspec
 import structlog
 
-from codex_proxy.agents.base import Dialect, Ended, ReopeningDialect, Reply, Step
+from codex_proxy.agents.dialect import Dialect, Ended, ReopeningDialect, Reply, Step
 from codex_proxy.agents.origin_marks import OriginMarks
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.ids import Scheduler, TimerHandle
+from codex_proxy.core.interfaces import TimerHandle, Timers
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn, without_content
 from codex_proxy.process.child import Exit, SpawnError
@@ -137,7 +137,7 @@ class AgentSession:
         self._dialect = dialect
         self._closed: tuple[str, Sequence[HistoryItem]] | None = None
         """The closed session to open again, and the items that it has not seen; None for a new one."""
-        self._scheduler: Scheduler | None = None
+        self._timers: Timers | None = None
         self._released: Callable[[AgentSession, bool], None] | None = None
         self._timer: TimerHandle | None = None
         self._closing = False
@@ -148,14 +148,14 @@ class AgentSession:
     def claim(
         self,
         listener: SessionListener,
-        scheduler: Scheduler,
+        timers: Timers,
         released: Callable[[AgentSession, bool], None],
     ) -> None:
         """Makes the caller the owner of the session, which must call `close`. `listener` gets the events;
-        `scheduler` is the event loop. `released(session, finished)` is called once, when the owner has to call
+        `timers` is the event loop. `released(session, finished)` is called once, when the owner has to call
         `Agent.release` with the same arguments.
         """
-        self.listener, self._scheduler, self._released = listener, scheduler, released
+        self.listener, self._timers, self._released = listener, timers, released
 
     def begin(self) -> None:
         """Starts the turn that the session was opened for."""
@@ -283,9 +283,9 @@ class AgentSession:
     def _release_when_finished(self) -> None:
         if self._dialect.finished or self.transport.exclusive:
             self._release(finished=True)
-        elif self._timer is None and self._released is not None and self._scheduler is not None:
-            when = self._scheduler.time() + FINISH_SECONDS
-            self._timer = self._scheduler.call_at(when, lambda: self._release(finished=False))
+        elif self._timer is None and self._released is not None and self._timers is not None:
+            when = self._timers.time() + FINISH_SECONDS
+            self._timer = self._timers.call_at(when, lambda: self._release(finished=False))
 
     def _release(self, *, finished: bool) -> None:
         self._closing = True

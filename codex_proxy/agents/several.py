@@ -18,14 +18,14 @@ from codex_proxy import __version__
 from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.agent import Agent, ProcessCounts
 from codex_proxy.agents.attempts import AttemptPlan, NextAttempt, UpstreamTarget
-from codex_proxy.agents.base import Capability
+from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.failover import FailoverSession, UpstreamAttempt
 from codex_proxy.agents.member import Member, UpstreamNotAskedError, UpstreamRules
 from codex_proxy.agents.origin_marks import OriginMarks
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.ids import Clock
+from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.turn import MODEL_SEPARATOR, Turn
 
 Listed = tuple[tuple[AgentModel, ...], ...]

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from codex_proxy.agents.base import ChannelConnection, Ended
+from codex_proxy.agents.dialect import ChannelConnection, Ended
 from codex_proxy.agents.failures import how_it_ended, last_useful_line
 from codex_proxy.agents.session import (
     LineFramer,

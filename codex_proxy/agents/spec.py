@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from codex_proxy.agents.agent import Agent
-    from codex_proxy.agents.base import Capability
+    from codex_proxy.agents.dialect import Capability
     from codex_proxy.commands.checkup import Check
     from codex_proxy.config import Settings
-    from codex_proxy.core.ids import Clock
+    from codex_proxy.core.interfaces import Clock
 
 
 class NoAgentError(Exception):

@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from codex_proxy.agents.base import Capability
+from codex_proxy.agents.dialect import Capability
 
 PresetName: TypeAlias = Literal[
     "openai", "ollama", "vllm", "llama.cpp", "lmstudio", "groq", "openrouter", "deepseek", "mistral"

@@ -16,7 +16,7 @@ import msgspec
 from codex_proxy.app import SystemClock
 from codex_proxy.config import Settings
 from codex_proxy.files.private import replacing
-from codex_proxy.store.base import Store, StoreStats, StoreUnavailable
+from codex_proxy.store.interface import Store, StoreStats, StoreUnavailable
 from codex_proxy.store_lifecycle import StoreOpenError, open_store
 
 

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from codex_proxy.admission.admit import Admission
 from codex_proxy.admission.clients import Clients
-from codex_proxy.core.ids import Clock, IdSource
+from codex_proxy.core.interfaces import Clock, IdSource
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.scheduler import RunScheduler
 from codex_proxy.store.usage_recorder import UsageRecorder

@@ -20,7 +20,8 @@ from codex_proxy.http.listing import check_include, list_object, listed, shown
 from codex_proxy.http.middleware.request_context import OWNER
 from codex_proxy.http.replies import json_response
 from codex_proxy.responses.service import ResponsesService
-from codex_proxy.store.base import (
+from codex_proxy.store.health import required_store, store_errors_as_faults
+from codex_proxy.store.interface import (
     ContextTooLarge,
     ItemReference,
     NewItem,
@@ -30,7 +31,6 @@ from codex_proxy.store.base import (
     StoredConversation,
     StoredItem,
 )
-from codex_proxy.store.health import required_store, store_errors_as_faults
 from codex_proxy.surfaces import conversations as objects
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.conversations import parse_create, parse_items, parse_update

@@ -13,8 +13,8 @@ from aiohttp import web
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.store.base import NotStored, Page, PageRequest, StoredItem
 from codex_proxy.store.health import store_errors_as_faults
+from codex_proxy.store.interface import NotStored, Page, PageRequest, StoredItem
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses.wire import Include
 

@@ -50,8 +50,8 @@ from codex_proxy.responses.prepare import (
     start_run,
 )
 from codex_proxy.responses.service import ResponsesService
-from codex_proxy.store.base import Store, StoredResponse
 from codex_proxy.store.health import store_errors_as_faults
+from codex_proxy.store.interface import Store, StoredResponse
 from codex_proxy.surfaces.items import web_images
 from codex_proxy.surfaces.models import billed_model
 from codex_proxy.surfaces.request_options import RequestHints

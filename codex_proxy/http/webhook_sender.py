@@ -14,8 +14,8 @@ import aiohttp
 import msgspec
 import structlog
 
-from codex_proxy.core.ids import Clock
-from codex_proxy.store.base import Outbox, PendingWebhook, StoreError
+from codex_proxy.core.interfaces import Clock
+from codex_proxy.store.interface import Outbox, PendingWebhook, StoreError
 from codex_proxy.surfaces.responses.webhooks import event_id_of, signed, webhook_body
 
 log = structlog.get_logger("codex_proxy.http")

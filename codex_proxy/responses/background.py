@@ -35,7 +35,8 @@ from codex_proxy.responses.saving import conversation_append, end_stored_respons
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Cursor
 from codex_proxy.runs.run import Run
-from codex_proxy.store.base import (
+from codex_proxy.store.health import failure_of, required_store, store_errors_as_faults
+from codex_proxy.store.interface import (
     UNFINISHED,
     Frame,
     NotStored,
@@ -45,7 +46,6 @@ from codex_proxy.store.base import (
     StoreError,
     StoreUnavailable,
 )
-from codex_proxy.store.health import failure_of, required_store, store_errors_as_faults
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.request_options import RequestHints
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse

@@ -15,12 +15,12 @@ from typing import Protocol
 import msgspec
 
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.core.ids import IdSource
+from codex_proxy.core.interfaces import IdSource
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.model_items import ModelItem, as_history, with_whole_calls
-from codex_proxy.store.base import UNFINISHED, ContextTooLarge, NotStored, Store, StoredItem
 from codex_proxy.store.health import required_store, store_errors_as_faults
+from codex_proxy.store.interface import UNFINISHED, ContextTooLarge, NotStored, Store, StoredItem
 from codex_proxy.surfaces import conversations as conversation_objects
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.items import ItemDict, references_of, resolved, with_ids

@@ -26,8 +26,8 @@ from codex_proxy.responses.prepare import PreparedResponse, renderer_of
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Cursor
 from codex_proxy.runs.run import Run
-from codex_proxy.store.base import StoreError
 from codex_proxy.store.health import failure_of
+from codex_proxy.store.interface import StoreError
 from codex_proxy.surfaces.models import billed_model
 from codex_proxy.surfaces.responses.profile import failed_end
 from codex_proxy.surfaces.responses.render import ResponsesRenderer

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.core.ids import IdSource
+from codex_proxy.core.interfaces import IdSource
 from codex_proxy.responses.prepare import PreparedResponse
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.model_items import ItemHead, ModelItem, model_items
 from codex_proxy.runs.run import Run
-from codex_proxy.store.base import UNFINISHED, Append, Store, StoredItem, StoredResponse
+from codex_proxy.store.interface import UNFINISHED, Append, Store, StoredItem, StoredResponse
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses.mcp_items import call_id_of

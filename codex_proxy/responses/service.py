@@ -13,11 +13,11 @@ import msgspec
 from codex_proxy.admission.admit import Admission
 from codex_proxy.admission.clients import Clients
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.ids import Clock, IdSource
+from codex_proxy.core.interfaces import Clock, IdSource
 from codex_proxy.responses.live import BackgroundResponses
 from codex_proxy.runs.scheduler import RunScheduler
-from codex_proxy.store.base import PendingWebhook, Store
 from codex_proxy.store.health import WriteCheck
+from codex_proxy.store.interface import PendingWebhook, Store
 from codex_proxy.store.usage_recorder import UsageRecorder
 from codex_proxy.surfaces.responses.profile import Profile
 from codex_proxy.workers.pdf_reader import PdfReader

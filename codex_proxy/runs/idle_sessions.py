@@ -19,11 +19,11 @@ from typing import Final
 
 import msgspec
 
-from codex_proxy.agents.base import Decision
+from codex_proxy.agents.dialect import Decision
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.events import ApprovalRequested, Event, InputRequested
 from codex_proxy.core.faults import Failure
-from codex_proxy.core.ids import Scheduler, TimerHandle
+from codex_proxy.core.interfaces import TimerHandle, Timers
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -163,7 +163,7 @@ class PendingOutputs(msgspec.Struct, frozen=True):
 
 class _IdleSession:
     """An idle session, with its `thread_key`, the digests of the items that its thread has seen, the outputs it
-    waits for, and when it is closed, by the scheduler's clock.
+    waits for, and when it is closed, by the clock of the event loop.
     """
 
     __slots__ = ("digests", "key", "pending", "session", "thread", "until")
@@ -196,7 +196,7 @@ class _Closed(msgspec.Struct, frozen=True):
     key: bytes
     digests: Digests
     until: float
-    """When the closed session is forgotten, by the scheduler's clock."""
+    """When the closed session is forgotten, by the clock of the event loop."""
 
 
 class ReusedSession(msgspec.Struct, frozen=True):
@@ -241,9 +241,9 @@ class IdleSessions:
     asks for are declined.
     """
 
-    def __init__(self, limits: IdleLimits, scheduler: Callable[[], Scheduler]) -> None:
+    def __init__(self, limits: IdleLimits, timers: Callable[[], Timers]) -> None:
         self._limits = limits
-        self._scheduler = scheduler
+        self._timers = timers
         self._kept: OrderedDict[int, _IdleSession] = OrderedDict()
         """The idle sessions by identity, the longest idle first."""
         self._closed: OrderedDict[str, _Closed] = OrderedDict()
@@ -266,10 +266,10 @@ class IdleSessions:
         if not session.can_resume or self._limits.count == 0:
             session.close()
             return
-        scheduler = self._scheduler()
-        when = scheduler.time() + self._limits.seconds
+        timers = self._timers()
+        when = timers.time() + self._limits.seconds
         if self._timer is None:
-            self._timer = scheduler.call_at(when, self._close_old)
+            self._timer = timers.call_at(when, self._close_old)
         session.listener = self
         session.set_idle(True)
         self._kept[id(session)] = _IdleSession(key, session, digests, pending, when)
@@ -302,7 +302,7 @@ class IdleSessions:
         """Removes and returns a closed session that the turn can continue, as `take` does for kept ones. If there
         are several, it is the one that has seen most of the history. None if there is none.
         """
-        now = self._scheduler().time()
+        now = self._timers().time()
         computed: tuple[Digests, tuple[int, ...]] | None = None
         found: tuple[int, ClosedSession] | None = None
         for thread, closed in list(self._closed.items()):
@@ -330,11 +330,11 @@ class IdleSessions:
 
     def _close_old(self) -> None:
         self._timer = None
-        scheduler = self._scheduler()
+        timers = self._timers()
         while self._kept:
             oldest = next(iter(self._kept.values()))
-            if oldest.until > scheduler.time():
-                self._timer = scheduler.call_at(oldest.until, self._close_old)
+            if oldest.until > timers.time():
+                self._timer = timers.call_at(oldest.until, self._close_old)
                 break
             self._drop(oldest.session)
 
@@ -347,7 +347,7 @@ class IdleSessions:
 
     def _remember_closed(self, kept: _IdleSession) -> None:
         self._closed.pop(kept.thread, None)
-        until = self._scheduler().time() + CLOSED_SECONDS
+        until = self._timers().time() + CLOSED_SECONDS
         self._closed[kept.thread] = _Closed(kept.key, kept.digests, until)
         while len(self._closed) > CLOSED_COUNT:
             self._closed.popitem(last=False)

@@ -26,7 +26,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 import structlog
 
-from codex_proxy.agents.base import Decision, ToolReply
+from codex_proxy.agents.dialect import Decision, ToolReply
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.events import (
     VISIBLE,
@@ -43,7 +43,7 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind
-from codex_proxy.core.ids import Scheduler, TimerHandle
+from codex_proxy.core.interfaces import TimerHandle, Timers
 from codex_proxy.core.items import RawHistoryItem
 from codex_proxy.core.limits import MAX_TURN_CHARS, TurnLimits
 from codex_proxy.core.repair import TurnRepair
@@ -72,13 +72,11 @@ class DeadlineWatch:
     the kind TIMED_OUT.
     """
 
-    def __init__(
-        self, deadlines: Deadlines, scheduler: Scheduler, expired: Callable[[Failure], None]
-    ) -> None:
+    def __init__(self, deadlines: Deadlines, timers: Timers, expired: Callable[[Failure], None]) -> None:
         self._deadlines = deadlines
-        self._scheduler = scheduler
+        self._timers = timers
         self._expired: Callable[[Failure], None] | None = expired
-        self._began = self._last = scheduler.time()
+        self._began = self._last = timers.time()
         self._visible = False
         self.paused = False
         """Whether the idle deadline is stopped, because the agent waits for this server."""
@@ -89,7 +87,7 @@ class DeadlineWatch:
         """Restarts the idle deadline, because there was an event. `visible`: the client sees the event, so the
         deadline `first` is met.
         """
-        self._last = self._scheduler.time()
+        self._last = self._timers.time()
         self._visible = self._visible or visible
 
     def pause(self) -> None:
@@ -101,7 +99,7 @@ class DeadlineWatch:
     def resume(self) -> None:
         """Starts the idle deadline again, with its full time."""
         self.paused = False
-        self._last = self._scheduler.time()
+        self._last = self._timers.time()
         if self._timer is not None:
             self._timer.cancel()
             self._arm()
@@ -123,11 +121,11 @@ class DeadlineWatch:
         return min(candidates)
 
     def _arm(self) -> None:
-        self._timer = self._scheduler.call_at(self._next()[0], self._check)
+        self._timer = self._timers.call_at(self._next()[0], self._check)
 
     def _check(self) -> None:
         when, what, seconds = self._next()
-        if when > self._scheduler.time():
+        if when > self._timers.time():
             self._arm()
             return
         self._timer = None
@@ -220,7 +218,7 @@ class Run:
         self,
         turn: Turn,
         attempt: Attempt,
-        scheduler: Scheduler,
+        timers: Timers,
         deadlines: Deadlines,
         host: RunHost,
         *,
@@ -266,7 +264,7 @@ class Run:
         self._uncounted = False
         """Whether an attempt was discarded whose tokens the agent has not reported."""
         self._paused = False
-        self._watch = DeadlineWatch(deadlines, scheduler, self._deadline_passed)
+        self._watch = DeadlineWatch(deadlines, timers, self._deadline_passed)
 
     # --- what the host does ---------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ from typing import Final
 import structlog
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.ids import Clock
-from codex_proxy.store.base import (
+from codex_proxy.core.interfaces import Clock
+from codex_proxy.store.interface import (
     NotStored,
     Store,
     StoreConflict,

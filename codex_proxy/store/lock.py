@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 
 from codex_proxy.files.private import make_folder, unfit
-from codex_proxy.store.base import StoreRefused
+from codex_proxy.store.interface import StoreRefused
 
 WAIT_SECONDS, AGAIN_SECONDS = 1.0, 0.02
 """Seconds to wait for the lock, and between two attempts. A server that was killed has released the lock by then,

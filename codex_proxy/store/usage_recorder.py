@@ -16,8 +16,8 @@ import structlog
 
 from codex_proxy.core.events import Spending
 from codex_proxy.core.faults import Fault
-from codex_proxy.core.ids import Clock
-from codex_proxy.store.base import StoreError
+from codex_proxy.core.interfaces import Clock
+from codex_proxy.store.interface import StoreError
 from codex_proxy.store.usage import HOUR, MAX_FIGURE, Figures, UsageEntry, UsageLedger
 
 log = structlog.get_logger(__name__)

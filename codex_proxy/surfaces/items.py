@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from codex_proxy.core.faults import bad_request
-from codex_proxy.core.ids import IdSource
+from codex_proxy.core.interfaces import IdSource
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.surfaces import item_wire as wire
 from codex_proxy.surfaces.attachments import file_text, image_url

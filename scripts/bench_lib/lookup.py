@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from statistics import median
 
-from codex_proxy.store.base import PageRequest
+from codex_proxy.store.interface import PageRequest
 from codex_proxy.store.sqlite.store import SqliteStore
 from scripts.bench_lib.figures import Figure
 from scripts.bench_lib.servers import BenchError

@@ -28,7 +28,7 @@ from codex_proxy.agents.acp.messages import (
 )
 from codex_proxy.agents.acp.presets import PRESETS, AcpPreset
 from codex_proxy.agents.acp.program import Declared, Program, declared_in
-from codex_proxy.agents.base import Decision, Step
+from codex_proxy.agents.dialect import Decision, Step
 from codex_proxy.core.events import (
     ApprovalRequested,
     Event,

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.agents.base import Reply, Step, ToolReply
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
 from codex_proxy.agents.codex_app_server.wire import decode
+from codex_proxy.agents.dialect import Reply, Step, ToolReply
 from codex_proxy.core.events import Event, Stop, ToolCallRequested, TurnEnded
 from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, TextPart, Tool
 from codex_proxy.core.turn import Turn

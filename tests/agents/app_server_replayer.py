@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.agents.base import Decision, Ended, Step
 from codex_proxy.agents.codex_app_server.connection import Connection
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
+from codex_proxy.agents.dialect import Decision, Ended, Step
 from codex_proxy.core.events import ApprovalRequested, Event, InputRequested, TurnEnded
 from codex_proxy.core.items import HistoryMessage, HistoryOutput, TextPart, Tool
 from codex_proxy.core.repair import TurnRepair

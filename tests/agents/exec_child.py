@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from codex_proxy.agents.base import Ended
 from codex_proxy.agents.codex_exec.dialect import CodexExec
+from codex_proxy.agents.dialect import Ended
 from codex_proxy.core import events as ev
 from codex_proxy.core.turn import Turn
 from tests.agents.proto_child import PROMPT

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from codex_proxy.agents.base import Ended
 from codex_proxy.agents.codex_proto.dialect import CodexProto
+from codex_proxy.agents.dialect import Ended
 from codex_proxy.core import events as ev
 from codex_proxy.core.items import (
     HistoryCall,

@@ -18,7 +18,7 @@ import pytest
 from codex_proxy.agents.acp.agent import AcpAgent
 from codex_proxy.agents.acp.messages import ModelCallFailed, request, request_id
 from codex_proxy.agents.acp.process import AcpProcess
-from codex_proxy.agents.base import Ended
+from codex_proxy.agents.dialect import Ended
 from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.app import make_server
 from codex_proxy.core.faults import Failure

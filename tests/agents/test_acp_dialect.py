@@ -22,7 +22,7 @@ from codex_proxy.agents.acp.messages import (
 from codex_proxy.agents.acp.presets import PRESETS
 from codex_proxy.agents.acp.program import Program
 from codex_proxy.agents.acp.usage import UsageCounter
-from codex_proxy.agents.base import Ended
+from codex_proxy.agents.dialect import Ended
 from codex_proxy.core.events import (
     ItemStarted,
     OutputDelta,

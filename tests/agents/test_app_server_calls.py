@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.agents.base import ToolReply
 from codex_proxy.agents.codex_app_server.calls import agent_name
+from codex_proxy.agents.dialect import ToolReply
 from codex_proxy.core import events as ev
 from codex_proxy.core.events import Event
 from codex_proxy.core.items import ImagePart, TextPart, Tool

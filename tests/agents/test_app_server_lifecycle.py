@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from codex_proxy.agents.base import NOTHING, Ended
+from codex_proxy.agents.dialect import NOTHING, Ended
 from codex_proxy.core import events as ev
 from codex_proxy.core.events import Stop, TurnEnded
 from codex_proxy.core.turn import Turn

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from codex_proxy.agents.base import Ended
 from codex_proxy.agents.codex_app_server.plan import PoolLimits
 from codex_proxy.agents.codex_app_server.pool import ORPHAN_SECONDS, Pool
 from codex_proxy.agents.codex_app_server.process import AppServerProcess, ThreadTransport
+from codex_proxy.agents.dialect import Ended
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Exit
 from tests.runs.virtual import settled, virtual

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.agents.base import NOTHING, Decision
+from codex_proxy.agents.dialect import NOTHING, Decision
 from codex_proxy.core import events as ev
 from codex_proxy.core.events import Event, Stop, TurnEnded
 from tests.agents.app_server_dialogue import Dialogue

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from codex_proxy.agents.base import NOTHING, Ended
+from codex_proxy.agents.dialect import NOTHING, Ended
 from codex_proxy.core import events as ev
 from codex_proxy.core.events import Event, Stop, TurnEnded
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, RawHistoryItem, TextPart

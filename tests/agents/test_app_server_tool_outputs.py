@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from codex_proxy.agents.base import ToolReply
+from codex_proxy.agents.dialect import ToolReply
 from codex_proxy.core import events as ev
 from codex_proxy.core.events import Event, Stop, TurnEnded
 from codex_proxy.core.items import TextPart

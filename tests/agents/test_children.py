@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from codex_proxy.agents import session
-from codex_proxy.agents.base import Ended
 from codex_proxy.agents.child_per_turn import ChildTransport
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
+from codex_proxy.agents.dialect import Ended
 from codex_proxy.agents.session import ChunkFramer, LineFramer
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, TextPart

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from codex_proxy.agents.base import Decision, Ended, ToolReply
 from codex_proxy.agents.claude_code.dialect import ClaudeCodeTurn
 from codex_proxy.agents.claude_code.history import Thought, thought_in
+from codex_proxy.agents.dialect import Decision, Ended, ToolReply
 from codex_proxy.core.events import (
     AccountLimitsReported,
     ApprovalRequested,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from codex_proxy.agents.base import NOTHING, Ended
+from codex_proxy.agents.dialect import NOTHING, Ended
 from codex_proxy.core import events as ev
 from codex_proxy.core.faults import FaultKind as K
 from codex_proxy.core.items import Activity, HistoryMessage, ImagePart, TextPart

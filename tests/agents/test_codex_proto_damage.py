@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.base import Ended
+from codex_proxy.agents.dialect import Ended
 from codex_proxy.agents.session import LineFramer
 from codex_proxy.core.events import Stop, TurnEnded
 from codex_proxy.core.repair import TurnRepair

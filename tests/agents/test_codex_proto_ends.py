@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.base import NOTHING, Ended
+from codex_proxy.agents.dialect import NOTHING, Ended
 from codex_proxy.core import events as ev
 from codex_proxy.core.faults import FaultKind as K
 from tests.agents.proto_child import (

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from codex_proxy.agents.base import NOTHING, Decision, Ended, ToolReply
 from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.agents.codex_proto.spec import proto_argv
 from codex_proxy.agents.codex_proto.submissions import is_flattened
+from codex_proxy.agents.dialect import NOTHING, Decision, Ended, ToolReply
 from codex_proxy.core import events as ev
 from codex_proxy.core.items import (
     HistoryMessage,

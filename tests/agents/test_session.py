@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from codex_proxy.agents.base import Decision, Ended, ToolReply
+from codex_proxy.agents.dialect import Decision, Ended, ToolReply
 from codex_proxy.agents.session import FINISH_SECONDS, AgentSession
 from codex_proxy.core.events import Event, TextDelta
 from codex_proxy.core.faults import Failure, FaultKind

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from codex_proxy.agents.agent import Agent, agent_for, all_agents
 from codex_proxy.agents.attempts import FIRST_WAIT, MAX_WAIT, AttemptPlan, UpstreamTarget
-from codex_proxy.agents.base import NOTHING, Step
 from codex_proxy.agents.breaker import Breaker
+from codex_proxy.agents.dialect import NOTHING, Step
 from codex_proxy.agents.member import AGAIN_SECONDS, Member, UpstreamNotAskedError, UpstreamRules
 from codex_proxy.agents.origin_marks import OriginMarks
 from codex_proxy.agents.session import AgentSession

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import get_args
 
 from codex_proxy.agents.acp.presets import PRESETS
-from codex_proxy.agents.base import Capability
 from codex_proxy.agents.codex_app_server.contract import Feature
+from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.registry import specs
 from codex_proxy.agents.spec import AgentSpec
 

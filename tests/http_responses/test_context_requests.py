@@ -12,7 +12,7 @@ from openai import AsyncOpenAI
 
 from codex_proxy.core.tokens import estimate_tokens
 from codex_proxy.responses.context import measure_context
-from codex_proxy.store.base import StoredItem
+from codex_proxy.store.interface import StoredItem
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.surfaces.responses.context import parse_context
 from tests.http.serving import Proxy

@@ -10,7 +10,7 @@ import pytest
 from openai import OpenAI
 
 from codex_proxy.app import StartError, make_server
-from codex_proxy.store.base import Store
+from codex_proxy.store.interface import Store
 from tests.http.serving import settings_of
 from tests.http_responses.asking import ask, said, serving
 from tests.http_responses.receiving import SECRET, receiver

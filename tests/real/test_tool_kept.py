@@ -12,8 +12,8 @@ import msgspec
 import psutil
 import pytest
 
-from codex_proxy.agents.base import Ended
 from codex_proxy.agents.codex_app_server.wire import Message, request
+from codex_proxy.agents.dialect import Ended
 from codex_proxy.core.events import Stop, TurnEnded
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryCall, HistoryMessage, HistoryOutput, TextPart, Tool

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from codex_proxy.agents.base import Ended
+from codex_proxy.agents.dialect import Ended
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.events import ApprovalRequested, Event, InputRequested, TextDelta
 from codex_proxy.core.faults import Failure, FaultKind

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from codex_proxy.agents.base import Ended
+from codex_proxy.agents.dialect import Ended
 from codex_proxy.core.events import ItemStarted, RawItem, Stop, TextDelta, TurnEnded, Usage, UsageReported
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, Message, TextPart

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from codex_proxy.agents.base import Reply, Step, ToolReply
+from codex_proxy.agents.dialect import Reply, Step, ToolReply
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.events import (
     Event,

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from codex_proxy.agents.base import Ended
+from codex_proxy.agents.dialect import Ended
 from codex_proxy.core.events import Stop
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.runs.run import Deadlines, Run

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import pytest
 
 from codex_proxy.core.step_memory import StepMemorySettings
-from codex_proxy.store.base import Retention, Store
+from codex_proxy.store.interface import Retention, Store
 from codex_proxy.store.sqlite.opening import connect
 from codex_proxy.store.sqlite.store import SqliteStore
 from tests.store.stored import Hands

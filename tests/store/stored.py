@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from codex_proxy.store.base import Append, PageRequest, Store, StoredConversation, StoredItem, StoredResponse
+from codex_proxy.store.interface import (
+    Append,
+    PageRequest,
+    Store,
+    StoredConversation,
+    StoredItem,
+    StoredResponse,
+)
 
 OWNER = "key-1"
 OTHER = "key-2"

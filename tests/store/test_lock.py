@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.store.base import StoreRefused
+from codex_proxy.store.interface import StoreRefused
 from codex_proxy.store.lock import StoreLock
 from tests.waiting import PATIENCE
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from codex_proxy.store.base import (
+from codex_proxy.store.interface import (
     Append,
     ItemReference,
     NewItem,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.store.base import ContextLimits, ContextTooLarge, Store, StoreRefused, StoreUnavailable
+from codex_proxy.store.interface import ContextLimits, ContextTooLarge, Store, StoreRefused, StoreUnavailable
 from codex_proxy.store.sqlite import opening
 from codex_proxy.store.sqlite.migrations import LATEST, MIGRATIONS, migrate
 from codex_proxy.store.sqlite.opening import connect
@@ -147,9 +147,7 @@ async def test_closing_again_is_harmless_and_everything_else_is_refused(path: Pa
 
 
 def test_the_interface_is_imported_without_a_database() -> None:
-    code = (
-        "import sys, codex_proxy.store.base; print([m for m in ('sqlite3', 'asyncio') if m in sys.modules])"
-    )
+    code = "import sys, codex_proxy.store.interface; print([m for m in ('sqlite3', 'asyncio') if m in sys.modules])"
     told = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE
     )

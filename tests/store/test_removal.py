@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.config import Settings
-from codex_proxy.store.base import Append, ContextLimits, Frame, ItemReference, NotStored, Retention, Store
+from codex_proxy.store.interface import (
+    Append,
+    ContextLimits,
+    Frame,
+    ItemReference,
+    NotStored,
+    Retention,
+    Store,
+)
 from codex_proxy.store.sqlite import removal
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store_lifecycle import open_store_lifecycle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codex_proxy.store.base import (
+from codex_proxy.store.interface import (
     ChainTurn,
     Frame,
     NotStored,

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from codex_proxy.store.base import Append, Frame, ItemReference, Pruned, Retention, Store
+from codex_proxy.store.interface import Append, Frame, ItemReference, Pruned, Retention, Store
 from tests.store.conftest import Make
 from tests.store.stored import (
     OTHER,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.store.base import Retention, Store
+from codex_proxy.store.interface import Retention, Store
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.usage import (
     HOUR,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from codex_proxy.store.base import UNFINISHED, PendingWebhook, Store
+from codex_proxy.store.interface import UNFINISHED, PendingWebhook, Store
 from tests.store.stored import OWNER, response
 
 ONE = PendingWebhook("evt_1", "https://a.example/hook", b"{}")

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from codex_proxy.store import health
-from codex_proxy.store.base import Store, StoreUnavailable
 from codex_proxy.store.health import FRESH_SECONDS, FRESH_TROUBLE_SECONDS, WriteCheck
+from codex_proxy.store.interface import Store, StoreUnavailable
 from tests.store.stored import Hands
 
 

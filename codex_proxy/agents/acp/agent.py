@@ -22,12 +22,12 @@ from codex_proxy.agents.acp.prompt import first_prompt
 from codex_proxy.agents.acp.session_setup import Offer, offer_of
 from codex_proxy.agents.acp.tool_server import ToolEndpoint, ToolServer
 from codex_proxy.agents.agent import Agent, ProcessCounts
-from codex_proxy.agents.base import Capability
 from codex_proxy.agents.confinement import Confinement
+from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.session import AgentSession, spawn_failure
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind
-from codex_proxy.core.ids import Clock
+from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.turn import Sandbox, Turn
 from codex_proxy.process.child import Command, SpawnError
 

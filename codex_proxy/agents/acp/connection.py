@@ -20,7 +20,7 @@ from codex_proxy.agents.acp.messages import (
     request_id,
 )
 from codex_proxy.agents.acp.program import INITIALIZE, Declared, declared_in
-from codex_proxy.agents.base import Received
+from codex_proxy.agents.dialect import Received
 
 INITIALIZE_ID: Final = request_id(0, 1)
 PROBE_ID: Final = request_id(0, 2)

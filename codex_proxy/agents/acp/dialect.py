@@ -48,8 +48,8 @@ from codex_proxy.agents.acp.session_setup import UNNAMED_MODEL, Request, offer_o
 from codex_proxy.agents.acp.turn_states import CLIENT_WAITS, TABLE, TurnChange, TurnState
 from codex_proxy.agents.acp.updates import INFO, UpdateReader, session_failure
 from codex_proxy.agents.acp.usage import UsageCounter
-from codex_proxy.agents.base import NOTHING, Decision, Ended, Reply, Step, ToolReply
 from codex_proxy.agents.conversions import custom_input
+from codex_proxy.agents.dialect import NOTHING, Decision, Ended, Reply, Step, ToolReply
 from codex_proxy.agents.failures import CONVERSATION_LOST, failure_from_exit, stop_from_text
 from codex_proxy.core.events import (
     ApprovalRequested,

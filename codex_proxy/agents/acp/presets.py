@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from codex_proxy.agents.base import Capability
+from codex_proxy.agents.dialect import Capability
 
 UsageRule: TypeAlias = Literal["turn", "last", "session", "chunks"]
 """What an agent's token count covers: `turn`: the turn; `last`: the last model call of the turn; `session`: all turns

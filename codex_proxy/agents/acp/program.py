@@ -10,7 +10,7 @@ import msgspec
 from codex_proxy.agents.acp.failures import CLIENT_META
 from codex_proxy.agents.acp.messages import PROTOCOL_VERSION
 from codex_proxy.agents.acp.presets import CAPABILITIES, READ_ONLY_MODES, AcpPreset
-from codex_proxy.agents.base import Capability
+from codex_proxy.agents.dialect import Capability
 from codex_proxy.core.turn import Sandbox
 
 INITIALIZE: Final[dict[str, Any]] = {

@@ -28,7 +28,7 @@ from codex_proxy.agents.claude_code.process import (
 from codex_proxy.agents.session import AgentSession, spawn_failure
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import STOPPING, Failure, Fault
-from codex_proxy.core.ids import Clock
+from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.turn import Mode, Turn
 from codex_proxy.process.child import Command, SpawnError
 from codex_proxy.process.launch import find_program

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.base import NOTHING, Decision, Ended, Reply, Step, ToolReply
 from codex_proxy.agents.claude_code import activities
 from codex_proxy.agents.claude_code.failures import BROKE_OFF, failure_of, retry_event
 from codex_proxy.agents.claude_code.history import PendingLines, conversation, lines_of
@@ -43,6 +42,7 @@ from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools
 from codex_proxy.agents.claude_code.turn_states import TABLE, TurnChange, TurnState
 from codex_proxy.agents.claude_code.usage import TurnUsage
 from codex_proxy.agents.conversions import mcp_content
+from codex_proxy.agents.dialect import NOTHING, Decision, Ended, Reply, Step, ToolReply
 from codex_proxy.agents.failures import cleaned, failure_from_exit
 from codex_proxy.agents.pending_calls import PendingCalls
 from codex_proxy.core.events import (

@@ -12,7 +12,6 @@ from typing import Final
 
 import msgspec
 
-from codex_proxy.agents.base import Ended
 from codex_proxy.agents.child_per_turn import ChildTransport
 from codex_proxy.agents.claude_code.messages import (
     UNREADABLE,
@@ -21,6 +20,7 @@ from codex_proxy.agents.claude_code.messages import (
     control_request,
     decode,
 )
+from codex_proxy.agents.dialect import Ended
 from codex_proxy.agents.failures import how_it_ended
 from codex_proxy.agents.session import LineFramer, LineTooLong, TransportReader, ended_from, spawn_failure
 from codex_proxy.core.account import AgentModel

@@ -24,7 +24,7 @@ from codex_proxy.agents.codex_app_server.process import AppServerProcess, Thread
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
-from codex_proxy.core.ids import Clock
+from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command
 

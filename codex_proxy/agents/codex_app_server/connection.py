@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from codex_proxy.agents.base import Received
 from codex_proxy.agents.codex_app_server.launch import initialize_params
 from codex_proxy.agents.codex_app_server.wire import (
     UNREADABLE,
@@ -25,6 +24,7 @@ from codex_proxy.agents.codex_app_server.wire import (
     refusal,
     request,
 )
+from codex_proxy.agents.dialect import Received
 
 MAX_IN_FLIGHT = 64
 """The most unanswered requests at a time. From about 400 on Codex loses some; 64 was seen to be safe."""

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from codex_proxy.agents.base import Capability
+from codex_proxy.agents.dialect import Capability
 
 MessageKind = Literal["request", "answer", "notification", "question", "reply"]
 """The kinds of messages. `request`: the parameters of a request that we send; `answer`: its result; `notification`:

@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.agents.base import NOTHING, Ended, Reply, Step, ToolReply
 from codex_proxy.agents.codex_app_server import item_reader
 from codex_proxy.agents.codex_app_server.calls import ModelItems
 from codex_proxy.agents.codex_app_server.item_reader import ItemReader
@@ -50,6 +49,7 @@ from codex_proxy.agents.codex_app_server.wire import (
     request,
     turn_end,
 )
+from codex_proxy.agents.dialect import NOTHING, Ended, Reply, Step, ToolReply
 from codex_proxy.agents.failures import CONVERSATION_LOST, failure_from_exit, retrying
 from codex_proxy.agents.pending_calls import PendingCalls
 from codex_proxy.core.events import (

@@ -29,7 +29,7 @@ from codex_proxy.agents.codex_app_server.plan import (
 )
 from codex_proxy.agents.codex_app_server.process import AppServerProcess, ThreadTransport
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind
-from codex_proxy.core.ids import Clock
+from codex_proxy.core.interfaces import Clock
 
 log = structlog.get_logger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.agents.base import Decision, ToolReply
+from codex_proxy.agents.dialect import Decision, ToolReply
 from codex_proxy.agents.failures import failure_from_text, stop_from_text
 from codex_proxy.core.events import ApprovalRequested, InputRequested, Stop, TurnEnded, Usage
 from codex_proxy.core.faults import Failure, FaultKind

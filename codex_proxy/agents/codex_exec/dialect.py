@@ -14,8 +14,8 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from codex_proxy.agents.base import NOTHING, Ended, Reply, SingleTurn, Step
 from codex_proxy.agents.codex_exec.wire import Item, Line, decode
+from codex_proxy.agents.dialect import NOTHING, Ended, Reply, SingleTurn, Step
 from codex_proxy.agents.failures import (
     cleaned,
     failure_from_exit,

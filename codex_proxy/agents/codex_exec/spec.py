@@ -11,10 +11,10 @@ from codex_proxy.agents.spec import AgentContext, AgentSpec
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
-    from codex_proxy.agents.base import Capability
     from codex_proxy.agents.codex.program import Version
     from codex_proxy.agents.codex.shadow_home import ProviderConfig
     from codex_proxy.agents.codex_exec.setup import ExecSetup
+    from codex_proxy.agents.dialect import Capability
     from codex_proxy.commands.checkup import Check
     from codex_proxy.config import Settings
     from codex_proxy.core.faults import Failure

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
-from codex_proxy.agents.base import NOTHING, Decision, Ended, Reply, SingleTurn, Step
 from codex_proxy.agents.codex_proto import submissions
 from codex_proxy.agents.codex_proto.activities import (
     ACTIVITY_EVENTS,
@@ -23,6 +22,7 @@ from codex_proxy.agents.codex_proto.activities import (
 )
 from codex_proxy.agents.codex_proto.open_items import LEGACY, Calls, Messages, ReasoningItems
 from codex_proxy.agents.codex_proto.wire import Function, Line, Msg, TurnUsage, decode, plain_delta, spellings
+from codex_proxy.agents.dialect import NOTHING, Decision, Ended, Reply, SingleTurn, Step
 from codex_proxy.agents.failures import (
     cleaned,
     failure_from_exit,

@@ -16,7 +16,7 @@ import structlog
 
 from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.agent import Agent, ProcessCounts
-from codex_proxy.agents.base import Dialect
+from codex_proxy.agents.dialect import Dialect
 from codex_proxy.agents.openai_chat.client import HttpTransport, UpstreamClient, failure_of
 from codex_proxy.agents.openai_chat.dialect import OpenAIChat
 from codex_proxy.agents.openai_chat.failures import ErrorReader
@@ -29,7 +29,7 @@ from codex_proxy.agents.session import AgentSession
 from codex_proxy.agents.transcript import with_instructions_of_user
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.ids import Clock
+from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.turn import Turn
 
 log = structlog.get_logger(__name__)

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.base import NOTHING, Reply, Step, ToolReply
 from codex_proxy.agents.conversions import custom_input
+from codex_proxy.agents.dialect import NOTHING, Reply, Step, ToolReply
 from codex_proxy.agents.openai_chat.answer import Answer, Kind
 from codex_proxy.agents.openai_chat.body import encoded, refused_field, request_body
 from codex_proxy.agents.openai_chat.calls import Call

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.base import NOTHING, Ended, Reply, SingleTurn, Step
+from codex_proxy.agents.dialect import NOTHING, Ended, Reply, SingleTurn, Step
 from codex_proxy.agents.openai_chat.body import encoded
 from codex_proxy.agents.openai_chat.dialect import FAILURES, UNEXPLAINED
 from codex_proxy.agents.openai_chat.failures import BROKEN_OFF, MAX_ERROR_BYTES

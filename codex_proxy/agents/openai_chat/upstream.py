@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from codex_proxy.agents.base import Capability
+from codex_proxy.agents.dialect import Capability
 
 _SHORTEST_SECRET: Final = (
     8  # characters of a header's value: a shorter one is a switch, and a part of other words

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from codex_proxy.agents.base import NOTHING, Ended, SingleTurn, Step
+from codex_proxy.agents.dialect import NOTHING, Ended, SingleTurn, Step
 from codex_proxy.agents.openai_chat.calls import is_json
 from codex_proxy.agents.openai_chat.failures import BROKEN_OFF, MAX_ERROR_BYTES, ErrorReader
 from codex_proxy.agents.openai_chat.stream import (

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.base import NOTHING, Reply, Step, ToolReply
 from codex_proxy.agents.conversions import custom_input
+from codex_proxy.agents.dialect import NOTHING, Reply, Step, ToolReply
 from codex_proxy.agents.openai_chat.body import encoded
 from codex_proxy.agents.openai_chat.failures import NO_JSON, TOO_LONG
 from codex_proxy.agents.openai_chat.stream import StreamEvent

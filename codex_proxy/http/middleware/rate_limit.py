@@ -16,7 +16,7 @@ from aiohttp import web
 
 from codex_proxy.admission.clients import Client
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.ids import Clock
+from codex_proxy.core.interfaces import Clock
 from codex_proxy.http.endpoint import ENDPOINT
 from codex_proxy.http.middleware.request_context import CLIENT, REPLY_HEADERS
 

@@ -18,7 +18,7 @@ from typing import Final
 from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.ids import Clock
+from codex_proxy.core.interfaces import Clock
 
 FREE_ATTEMPTS: Final = 3
 """The number of wrong keys from one address that cause no delay, for a person who mistypes or a client with an old

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from codex_proxy.store.base import StoreDamaged
+from codex_proxy.store.interface import StoreDamaged
 
 ROWS_AT_ONCE: Final = 200
 """The most rows that are checked in one read. During such a read of some ms the write-ahead log cannot be emptied."""

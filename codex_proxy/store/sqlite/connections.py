@@ -19,7 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
-from codex_proxy.store.base import StoreUnavailable
+from codex_proxy.store.interface import StoreUnavailable
 from codex_proxy.store.sqlite.opening import as_store_error, is_full
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.store.base import (
+from codex_proxy.store.interface import (
     MAX_METADATA_KEYS,
     Append,
     ContextLimits,

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from codex_proxy.store.base import StoredItem, StoreStats
+from codex_proxy.store.interface import StoredItem, StoreStats
 from codex_proxy.store.sqlite import conversations, responses
 from codex_proxy.store.sqlite.items import COLUMNS, item_of
 from codex_proxy.store.sqlite.migrations import version_of

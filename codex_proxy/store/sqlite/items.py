@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-from codex_proxy.store.base import NotStored, Order, Page, PageRequest, StoredItem
+from codex_proxy.store.interface import NotStored, Order, Page, PageRequest, StoredItem
 from codex_proxy.store.sqlite.checksums import damaged, item_digest
 
 COLUMNS: Final = "items.id, items.json, items.raw, items.created, items.digest"

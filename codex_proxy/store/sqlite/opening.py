@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from codex_proxy.files.private import close_to_others, create, make_folder, unfit
-from codex_proxy.store.base import StoreDamaged, StoreRefused, StoreUnavailable
+from codex_proxy.store.interface import StoreDamaged, StoreRefused, StoreUnavailable
 from codex_proxy.store.sqlite.migrations import APPLICATION_ID, LATEST, migrate, version_of
 
 _EXPLANATIONS = {

@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from codex_proxy.store.base import (
+from codex_proxy.store.interface import (
     UNFINISHED,
     Append,
     ChainTurn,

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from functools import partial
 from typing import Final, TypeAlias
 
-from codex_proxy.store.base import Pruned, Retention
+from codex_proxy.store.interface import Pruned, Retention
 from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses
 
 Job: TypeAlias = Callable[[sqlite3.Connection], Pruned]

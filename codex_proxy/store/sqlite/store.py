@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
-from codex_proxy.core.ids import Clock
+from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.step_memory import RamStepMemory, StepMemorySettings
-from codex_proxy.store.base import (
+from codex_proxy.store.interface import (
     Append,
     ChainTurn,
     Checked,
@@ -61,7 +61,7 @@ PAGES_AT_ONCE: Final = 1000
 
 
 class SqliteStore:
-    """Implements `store.base.Store` with one file, or in RAM without a file. Created by `open` and `in_memory`."""
+    """Implements `store.interface.Store` with one file, or in RAM without a file. Created by `open` and `in_memory`."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from codex_proxy.core.ids import IdSource
+from codex_proxy.core.interfaces import IdSource
 from codex_proxy.core.items import McpApproval, McpCall, McpTools
 from codex_proxy.surfaces.base import json_text, raw_text, schema_json
 

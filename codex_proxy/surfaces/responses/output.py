@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from codex_proxy.core.ids import IdSource
+from codex_proxy.core.interfaces import IdSource
 from codex_proxy.core.items import (
     SERVER_ITEMS,
     Activity,

@@ -36,7 +36,7 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import Failure, Fault
-from codex_proxy.core.ids import Clock, IdSource
+from codex_proxy.core.interfaces import Clock, IdSource
 from codex_proxy.core.items import (
     Activity,
     ClientName,

@@ -24,7 +24,7 @@ class TimerHandle(Protocol):
     def cancel(self) -> None: ...
 
 
-class Scheduler(Protocol):
+class Timers(Protocol):
     """The methods of an asyncio event loop that timers need (`time`, `call_at`). It is an interface, so that a test
     can pass its own.
     """
