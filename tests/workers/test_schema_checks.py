@@ -205,11 +205,11 @@ async def test_a_process_gets_nothing_of_our_environment_and_only_so_much_memory
 ORPHAN = """
 import asyncio, sys
 from codex_proxy.workers.schema_checks import SchemaChecks
-from codex_proxy.tools.checks import Check
+from codex_proxy.tools.checks import TextCheck
 async def main():
     checks = SchemaChecks()
     for text in sys.argv[2:]:
-        work = asyncio.ensure_future(checks.of_texts([Check(sys.argv[1].encode(), text)]))
+        work = asyncio.ensure_future(checks.of_texts([TextCheck(sys.argv[1].encode(), text)]))
         while not checks.workers: await asyncio.sleep(0.01)
     print(checks.workers[0], flush=True)
     await asyncio.sleep(60)
