@@ -8,7 +8,14 @@ four cases are. `scripts/test --all` and continuous integration run these too.
 from __future__ import annotations
 
 import gc
+import os
+import shutil
+import ssl
+import sys
+import tempfile
 import zlib
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +54,11 @@ FOLDERS = (
 )
 """From what needs nothing to what starts real processes and waits for them. A folder that is not named: the middle."""
 
+MEMORY = Path("/dev/shm")
+"""Files in memory, on Linux. A store waits for the disk at each commit, for longer than the rest of its test takes."""
+MEMORY_BYTES = 2 << 30
+"""As much has to be free: a run needs a tenth of it at a time, since what a test that passed has written is removed."""
+
 # A busy machine is slow now and then: neither a test nor the making of its examples is held to a time.
 NO_HURRY: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("default run", max_examples=30, **NO_HURRY)
@@ -59,7 +71,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("all" if config.getoption("run_all") else "default run")
+    if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # where `tmp_path` is
     gc.disable()  # what is imported stays: to look at it again and again takes a fifth of the collection of tests
+
+
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """The `tmp_path` of what runs in a sandbox: this shows its child another /dev, and none of the files in memory."""
+    with tempfile.TemporaryDirectory(prefix="codex-proxy-test-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 @pytest.hookimpl(trylast=True)
@@ -94,8 +115,28 @@ def _leave_out_most_of_the_sampled(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """What is loaded by now stays: the collector need not look at it."""
+    _load_certificates_once()
     gc.freeze()
     gc.enable()
+
+
+def _load_certificates_once() -> None:
+    """Each client of an SDK loads the machine's certificates, and nearly each test makes one: it takes longer (20 ms)
+    than most tests. Clients of one process share them, but for those of a test that names others."""
+    if "httpx2" not in sys.modules:
+        return
+    import httpcore2
+
+    load = httpcore2.default_ssl_context
+
+    @cache
+    def loaded(trust_env: bool, file: str | None, folder: str | None) -> ssl.SSLContext:
+        return load(_trust_env=trust_env)
+
+    def context(*, _trust_env: bool = True) -> ssl.SSLContext:
+        return loaded(_trust_env, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+
+    httpcore2.default_ssl_context = context
 
 
 def _place(path: Path) -> int:

@@ -58,6 +58,11 @@ async def found_here(wanted: Any, folder: Path, path: str = PATH, codex: str | N
     )
 
 
+@pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    return disk_path
+
+
 @pytest.fixture(params=MECHANISMS)
 async def works(request: pytest.FixtureRequest, tmp_path: Path) -> Confinement:
     """Each mechanism that works here; the others are skipped with the reason."""

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import aiohttp
 from aiohttp import web
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+from pydantic import BaseModel
 
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
@@ -120,11 +120,8 @@ until = eventually
 class GivenSettings(Settings):
     """Settings of the arguments alone: to look for each in the environment and in a file takes longer than a turn."""
 
-    @classmethod
-    def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings,)
+    def __init__(self, **given: Any) -> None:
+        BaseModel.__init__(self, **given)
 
 
 def settings_of(folder: Path, **more: Any) -> Settings:

@@ -13,6 +13,11 @@ from tests.real.model_server import model_server as running_model_server
 
 
 @pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    return disk_path
+
+
+@pytest.fixture
 async def model_server() -> AsyncIterator[ModelServer]:
     async with running_model_server() as server:
         yield server

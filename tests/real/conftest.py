@@ -5,6 +5,7 @@ All tests here run in one event loop, in which the model server and the proxies 
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -33,6 +34,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
 
 
+@pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    return disk_path
+
+
 @pytest.fixture(scope="session")
 def codex_binary() -> Path:
     return codex_path()
@@ -45,12 +51,11 @@ async def living_model_server() -> AsyncIterator[ModelServer]:
 
 
 @living_on(scope="session")
-async def living_proxies(
-    living_model_server: ModelServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Proxies]:
-    proxies = Proxies(make_codex_home(tmp_path_factory.mktemp("shared"), living_model_server.base_url))
-    yield proxies
-    await proxies.close()
+async def living_proxies(living_model_server: ModelServer) -> AsyncIterator[Proxies]:
+    with tempfile.TemporaryDirectory(prefix="codex-proxy-test-", ignore_cleanup_errors=True) as folder:
+        proxies = Proxies(make_codex_home(Path(folder), living_model_server.base_url))
+        yield proxies
+        await proxies.close()
 
 
 @living_on()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -43,12 +44,11 @@ async def apis() -> AsyncIterator[ScriptedApis]:
 
 
 @living_on(scope="module")
-async def served(
-    agent: str, apis: ScriptedApis, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[tuple[AsyncOpenAI, Server]]:
+async def served(agent: str, apis: ScriptedApis) -> AsyncIterator[tuple[AsyncOpenAI, Server]]:
     """One server for the tests of an agent: starting some of the programs takes longer than a test."""
-    async with acp_proxy(agent, tmp_path_factory.mktemp(agent), apis.url) as served:
-        yield served
+    with tempfile.TemporaryDirectory(prefix=f"codex-proxy-{agent}-", ignore_cleanup_errors=True) as folder:
+        async with acp_proxy(agent, Path(folder), apis.url) as served:
+            yield served
 
 
 def user(text: str, *steps: dict[str, Any]) -> Any:

@@ -52,6 +52,11 @@ OF_CODEX = frozenset(
 """What Codex and the shell give to a command by themselves."""
 
 
+@pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    return disk_path
+
+
 def environments(pid: int) -> Iterator[tuple[list[str], dict[str, str]]]:
     """The command line and the environment of every descendant."""
     for process in psutil.Process(pid).children(recursive=True):
