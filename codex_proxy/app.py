@@ -130,8 +130,7 @@ class Server:
                 max_wait_seconds=settings.queue_wait,
                 max_chars=settings.max_output_size,
             ),
-            Deadlines(),
-            deadlines_of=lambda turn: deadlines[self._named_for(turn.model).name],
+            lambda turn: deadlines[self._named_for(turn.model).name],
             idle_limits=IdleLimits(settings.kept_threads, settings.kept_thread_seconds),
             owners=self._owners,
         )

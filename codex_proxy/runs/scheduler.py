@@ -89,19 +89,18 @@ class RunScheduler:
         self,
         agent: Agent,
         limits: RunLimits,
-        deadlines: Deadlines,
+        deadlines: Deadlines | Callable[[Turn], Deadlines],
         *,
         memory: StepMemory | None = None,
         idle_limits: IdleLimits | None = None,
         owners: Callable[[], int] = lambda: 1,
         epoch: Callable[[], float] = time.time,
-        deadlines_of: Callable[[Turn], Deadlines] | None = None,
     ) -> None:
-        """`limits` bound the number of runs and their size, `deadlines` the time of each run; `deadlines_of`
-        returns the deadlines of a turn if they depend on its agent (None: `deadlines` hold for all). `memory` is
-        the step memory, which keeps the calls of one request for the next one (None: in RAM). `idle_limits` bound
-        the idle sessions that are kept. `owners` returns the number of owners (client keys) there may be; if there
-        are several, none of them can take all slots. `epoch` returns the seconds since 1970.
+        """`limits` bound the number of runs and their size. `deadlines` bound the time of each run, or are a function
+        that returns those of a turn, if they depend on its agent. `memory` is the step memory, which keeps the calls
+        of one request for the next one (None: in RAM). `idle_limits` bound the idle sessions that are kept. `owners`
+        returns the number of owners (client keys) there may be; if there are several, none of them can take all
+        slots. `epoch` returns the seconds since 1970.
         """
         self.agent = agent
         self._epoch = epoch
@@ -110,7 +109,7 @@ class RunScheduler:
         self.checks = SchemaChecks()
         """Checks schemas, and the model's texts against them."""
         self._limits = limits
-        self._deadlines = deadlines_of or (lambda _: deadlines)
+        self._deadlines_of = (lambda _: deadlines) if isinstance(deadlines, Deadlines) else deadlines
         self._slots = Slots(limits.max_running, owners)
         self._runs: dict[Run, _Started] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -172,7 +171,7 @@ class RunScheduler:
         context = copy_context()
         calls = ServerCalls(runner, lambda work: self._spawn(work, context))
         run = Run(
-            turn, started.attempt, loop, self._deadlines(turn), self,
+            turn, started.attempt, loop, self._deadlines_of(turn), self,
             owner=owner, calls=calls, max_chars=self._limits.max_chars,
             keeps_max_tokens="max_tokens" in self.agent_of(turn).capabilities,
         )  # fmt: skip
