@@ -45,7 +45,7 @@ AGENT_WIRING = (
 
 STAND_ALONE = ("agents", "surfaces")
 """Layers whose own packages (one per agent, one per API) do not know each other."""
-SHARED_PACKAGES = frozenset({"agents.codex", "agents.openai_chat"})
+SHARED_PACKAGES = frozenset({"agents.codex", "agents.upstream"})
 """Packages of those layers that their neighbours may import."""
 
 SANS_IO = frozenset({"core", "agents", "surfaces", "tools"})
@@ -72,9 +72,9 @@ DRIVES_CHILDREN = frozenset(
         "agents.codex_app_server.setup",
         "agents.claude_code.agent",
         "agents.claude_code.process",
-        "agents.openai_chat.agent",
-        "agents.openai_chat.client",
-        "agents.openai_chat.upstream",
+        "agents.upstream.agent",
+        "agents.upstream.client",
+        "agents.upstream.config",
         "agents.acp.agent",
         "agents.acp.process",
         "agents.acp.tool_server",

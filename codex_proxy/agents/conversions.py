@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -51,6 +53,12 @@ _CUT_ESCAPE: Final = re.compile(rf"\\(?:u{_HEX}{{0,3}})?|{_HIGH}(?:\\(?:u(?:[dD]
 """The beginning of an escape that the next piece may complete."""
 
 
+class NamedSchema(msgspec.Struct, frozen=True):
+    """A JSON Schema of which only the `title` is read: it holds the name that the client gave the schema."""
+
+    title: str = "answer"
+
+
 def function_parameters(tool: Tool) -> Any:
     """Returns the JSON Schema for the arguments of the function that represents a tool, as a value that msgspec can
     encode. That is the client's schema as `msgspec.Raw`; for a custom tool, a mapping with the one parameter
@@ -59,6 +67,11 @@ def function_parameters(tool: Tool) -> Any:
     if tool.kind == "custom":
         return INPUT_SCHEMA
     return NO_PARAMETERS if tool.parameters is None else tool.parameters
+
+
+def custom_arguments(text: str) -> str:
+    """Returns the input of a custom tool as the JSON arguments of the function that represents it."""
+    return json.dumps({"input": text}, ensure_ascii=False)
 
 
 def custom_input(arguments: str) -> str:

@@ -17,7 +17,7 @@ from pydantic import SecretStr, ValidationError
 
 from codex_proxy.agents import registry
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError, UpstreamOptions
-from codex_proxy.agents.upstream_presets import PRESETS, UpstreamPreset
+from codex_proxy.agents.upstream.presets import PRESETS, UpstreamPreset
 from codex_proxy.config import Settings
 from codex_proxy.config_tables import AgentTable, UpstreamTable
 from codex_proxy.core.faults import Failure, Fault, FaultKind

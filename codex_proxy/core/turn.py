@@ -38,6 +38,10 @@ class NamedTools(msgspec.Struct, frozen=True):
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTools
 
 
+HOPS_HEADER: Final = "X-Codex-Hops"
+"""The request header with the servers like this one that a request has passed through (`Origin.hops`)."""
+
+
 class Origin(msgspec.Struct, frozen=True):
     """Where a request came from. Only an agent that sends the request on to another server (an upstream) uses it."""
 

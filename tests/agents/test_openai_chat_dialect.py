@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from codex_proxy.agents.dialect import Ended, ToolReply
 from codex_proxy.agents.openai_chat.dialect import OpenAIChat
-from codex_proxy.agents.openai_chat.failures import ErrorReader
-from codex_proxy.agents.openai_chat.stream import End, Head, Message
-from codex_proxy.agents.openai_chat.upstream_turn import UpstreamContext
+from codex_proxy.agents.upstream.failures import ErrorReader
+from codex_proxy.agents.upstream.stream import End, Head, Message
+from codex_proxy.agents.upstream.turn import UpstreamContext
 from codex_proxy.core.events import (
     ArgumentsDelta,
     Event,
@@ -243,7 +243,7 @@ def test_silence_behind_the_finish_reason_spoils_nothing() -> None:
 
 
 def test_a_line_without_an_end_is_refused_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("codex_proxy.agents.openai_chat.upstream_turn.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("codex_proxy.agents.upstream.turn.MAX_LINE_BYTES", 1000)
     for start in (b"data: ", b'{"a":"'):
         end = played(asking(), [OK, start, b"x" * 600, b"x" * 600, b"x" * 600, End()])[-1]
         assert isinstance(end, TurnEnded)

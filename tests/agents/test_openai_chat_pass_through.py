@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.agents.openai_chat.pass_through import PassThrough
-from codex_proxy.agents.openai_chat.stream import StreamEvent, decoded_event
+from codex_proxy.agents.upstream.stream import StreamEvent, decoded_event
 from codex_proxy.core.events import Usage
 from tests.upstreams.cases import CASES, DONE, USAGE, chunk, event, text
 

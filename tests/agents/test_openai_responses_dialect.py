@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.openai_chat.failures import ErrorReader
-from codex_proxy.agents.openai_chat.stream import End, Head, Message
-from codex_proxy.agents.openai_chat.upstream_turn import UpstreamContext
 from codex_proxy.agents.openai_responses.dialect import OpenAIResponses
+from codex_proxy.agents.upstream.failures import ErrorReader
+from codex_proxy.agents.upstream.stream import End, Head, Message
+from codex_proxy.agents.upstream.turn import UpstreamContext
 from codex_proxy.core.events import (
     ArgumentsDelta,
     Event,

@@ -196,10 +196,8 @@ async def test_nobody_is_there_and_the_server_starts_all_the_same(agent: str, tm
 async def test_a_list_of_models_that_cannot_be_read_keeps_nobody_from_being_served(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "codex_proxy.agents.openai_chat.client.LIST_SECONDS", 60.0 if name != "silent" else 0.05
-    )
-    monkeypatch.setattr("codex_proxy.agents.openai_chat.client.MAX_LIST_BYTES", 1 << 20)
+    monkeypatch.setattr("codex_proxy.agents.upstream.client.LIST_SECONDS", 60.0 if name != "silent" else 0.05)
+    monkeypatch.setattr("codex_proxy.agents.upstream.client.MAX_LIST_BYTES", 1 << 20)
     left = asyncio.Event()
 
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -231,7 +229,7 @@ async def test_a_name_without_an_address_is_told_as_such(tmp_path: Path) -> None
 
 
 async def test_an_upstream_that_comes_later_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("codex_proxy.agents.openai_chat.agent.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("codex_proxy.agents.upstream.agent.RETRY_SECONDS", 0.01)
     async with upstream() as server:
         server.key = KEY
         async with proxy_before(server.url, tmp_path) as proxy:

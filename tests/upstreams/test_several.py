@@ -19,9 +19,9 @@ from openai import AsyncOpenAI
 from pydantic import ValidationError
 
 from codex_proxy.agents.openai_chat.body import OPTIONAL
-from codex_proxy.agents.openai_chat.upstream import CAPABILITIES
 from codex_proxy.agents.spec import NoAgentError
-from codex_proxy.agents.upstream_presets import PRESETS
+from codex_proxy.agents.upstream.config import CAPABILITIES
+from codex_proxy.agents.upstream.presets import PRESETS
 from codex_proxy.app import make_server
 from codex_proxy.cli import load_settings, main
 from codex_proxy.commands.doctor import examine

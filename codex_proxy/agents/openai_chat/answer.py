@@ -10,9 +10,9 @@ from collections.abc import Callable, Container
 from typing import Any, Final, Literal, TypeAlias
 
 from codex_proxy.agents.conversions import CustomInput
-from codex_proxy.agents.openai_chat.body import encoded
 from codex_proxy.agents.openai_chat.calls import Call, Piece, ToolCalls
 from codex_proxy.agents.openai_chat.think_tags import Split, ThinkTags
+from codex_proxy.agents.upstream.stream import encoded
 from codex_proxy.core.events import (
     AnnotationAdded,
     ArgumentsDelta,

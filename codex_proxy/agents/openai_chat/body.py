@@ -7,23 +7,16 @@ string.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.conversions import function_parameters
+from codex_proxy.agents.conversions import NamedSchema, function_parameters
+from codex_proxy.agents.upstream.stream import encoded
 from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import NamedTools, Turn
-
-
-class NamedSchema(msgspec.Struct, frozen=True):
-    """A JSON Schema of which only the `title` is read: it holds the name that the client gave the schema."""
-
-    title: str = "answer"
-
 
 OPTIONAL: Final[Mapping[str, bytes]] = {
     "stream_options": b"stream_options",
@@ -170,26 +163,3 @@ def refused_field(
     if "parts" not in refused and any(map(_has_text_parts, messages)) and _NO_PARTS.search(error):
         return "parts"
     return next((name for name, word in OPTIONAL.items() if had[name] and word in error), None)
-
-
-def custom_arguments(text: str) -> str:
-    """Returns the input of a custom tool as the JSON arguments of the function that represents it."""
-    return json.dumps({"input": text}, ensure_ascii=False)
-
-
-def encoded(value: Any) -> bytes:
-    """Returns the value as JSON. A lone surrogate, which a model's text may contain, becomes U+FFFD."""
-    try:
-        return msgspec.json.encode(value)
-    except UnicodeEncodeError:
-        return msgspec.json.encode(_without_surrogates(value))
-
-
-def _without_surrogates(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    if isinstance(value, Mapping):
-        return {_without_surrogates(key): _without_surrogates(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_surrogates(each) for each in value]
-    return value

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.conversions import CustomInput
+from codex_proxy.agents.upstream.stream import is_json
 
 MAX_ID_CHARS: Final = 64
 """The maximum length of a call id that OpenAI accepts in the request with its output."""
@@ -127,12 +128,3 @@ def _arguments(value: Any) -> str:
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return _text(value)
-
-
-def is_json(arguments: str) -> bool:
-    """Returns whether the arguments of a call are complete, valid JSON."""
-    try:
-        json.loads(arguments)
-    except (ValueError, RecursionError):
-        return False
-    return True

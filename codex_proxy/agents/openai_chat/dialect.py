@@ -16,12 +16,12 @@ import msgspec
 from codex_proxy.agents.conversions import custom_input
 from codex_proxy.agents.dialect import NOTHING, Reply, Step, ToolReply
 from codex_proxy.agents.openai_chat.answer import Answer, Kind
-from codex_proxy.agents.openai_chat.body import encoded, refused_field, request_body
+from codex_proxy.agents.openai_chat.body import refused_field, request_body
 from codex_proxy.agents.openai_chat.calls import Call
-from codex_proxy.agents.openai_chat.failures import NO_ANSWER, NO_JSON, TOO_LONG
 from codex_proxy.agents.openai_chat.messages import Conversation
-from codex_proxy.agents.openai_chat.stream import StreamEvent, is_error
-from codex_proxy.agents.openai_chat.upstream_turn import UpstreamContext, UpstreamTurn
+from codex_proxy.agents.upstream.failures import NO_ANSWER, NO_JSON, TOO_LONG
+from codex_proxy.agents.upstream.stream import StreamEvent, encoded, is_error
+from codex_proxy.agents.upstream.turn import UpstreamContext, UpstreamTurn
 from codex_proxy.core.events import (
     AnswerDetails,
     Event,

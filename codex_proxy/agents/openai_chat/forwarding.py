@@ -13,12 +13,11 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialect import NOTHING, Ended, Reply, SingleTurn, Step
-from codex_proxy.agents.openai_chat.body import encoded
 from codex_proxy.agents.openai_chat.dialect import FAILURES, UNEXPLAINED
-from codex_proxy.agents.openai_chat.failures import BROKEN_OFF, MAX_ERROR_BYTES
 from codex_proxy.agents.openai_chat.pass_through import PassThrough
-from codex_proxy.agents.openai_chat.stream import End, Head, Message
-from codex_proxy.agents.openai_chat.upstream_turn import UpstreamContext
+from codex_proxy.agents.upstream.failures import BROKEN_OFF, MAX_ERROR_BYTES
+from codex_proxy.agents.upstream.stream import End, Head, Message, encoded
+from codex_proxy.agents.upstream.turn import UpstreamContext
 from codex_proxy.core.events import (
     Event,
     ForwardedBytes,

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.conversions import items_of, reasoning_text
-from codex_proxy.agents.openai_chat.body import custom_arguments
+from codex_proxy.agents.conversions import custom_arguments, items_of, reasoning_text
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,

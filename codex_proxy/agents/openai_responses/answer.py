@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from codex_proxy.agents.conversions import CustomInput, custom_input
-from codex_proxy.agents.openai_chat.body import encoded
+from codex_proxy.agents.upstream.stream import encoded
 from codex_proxy.core.events import (
     AnnotationAdded,
     ArgumentsDelta,

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.conversions import INPUT_SCHEMA, NO_PARAMETERS
-from codex_proxy.agents.openai_chat.body import NamedSchema, custom_arguments, encoded
+from codex_proxy.agents.conversions import INPUT_SCHEMA, NO_PARAMETERS, NamedSchema, custom_arguments
+from codex_proxy.agents.upstream.stream import encoded
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,

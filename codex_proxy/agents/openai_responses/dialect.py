@@ -16,12 +16,11 @@ import msgspec
 
 from codex_proxy.agents.conversions import custom_input
 from codex_proxy.agents.dialect import NOTHING, Reply, Step, ToolReply
-from codex_proxy.agents.openai_chat.body import encoded
-from codex_proxy.agents.openai_chat.failures import NO_JSON, TOO_LONG
-from codex_proxy.agents.openai_chat.stream import StreamEvent
-from codex_proxy.agents.openai_chat.upstream_turn import UpstreamContext, UpstreamTurn
 from codex_proxy.agents.openai_responses.answer import Answer, Call, Kind
 from codex_proxy.agents.openai_responses.body import input_items, output_item, refused_field, request_body
+from codex_proxy.agents.upstream.failures import NO_JSON, TOO_LONG
+from codex_proxy.agents.upstream.stream import StreamEvent, encoded
+from codex_proxy.agents.upstream.turn import UpstreamContext, UpstreamTurn
 from codex_proxy.core.events import (
     Event,
     Notice,

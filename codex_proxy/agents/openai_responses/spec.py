@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from codex_proxy.agents.openai_chat.spec import UPSTREAM_SETTINGS, check_upstream, upstream_of
-from codex_proxy.agents.openai_chat.upstream import RESPONSES
 from codex_proxy.agents.spec import AgentContext, AgentSpec
+from codex_proxy.agents.upstream.config import RESPONSES
+from codex_proxy.agents.upstream.spec import UPSTREAM_SETTINGS, check_upstream, upstream_of
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 async def _make(context: AgentContext) -> Agent:
-    from codex_proxy.agents.openai_chat.agent import UpstreamAgent
     from codex_proxy.agents.openai_responses.dialect import OpenAIResponses
+    from codex_proxy.agents.upstream.agent import UpstreamAgent
 
-    return UpstreamAgent(upstream_of(context, RESPONSES), context.clock, OpenAIResponses)
+    upstream = upstream_of(context, RESPONSES)
+    return UpstreamAgent(upstream, context.clock, lambda turn, model, shared: OpenAIResponses(model, shared))
 
 
 async def _check(context: AgentContext) -> list[Check]:

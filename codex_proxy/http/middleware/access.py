@@ -28,7 +28,7 @@ from aiohttp import web
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.keys import NO_KEY_OWNER, digest_of
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.core.turn import Origin
+from codex_proxy.core.turn import HOPS_HEADER, Origin
 from codex_proxy.http.app_keys import CLIENTS
 from codex_proxy.http.endpoint import OPEN_PATHS
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER, REPLY_HEADERS
@@ -133,7 +133,6 @@ FORWARDED_HEADERS: Final = web.AppKey("forwarded_headers", frozenset[str])
 """The names, in lower case, of headers of clients that are sent on to a model server."""
 PASSES_KEYS: Final = web.AppKey("passes_keys", bool)
 """Whether turns contain the client's API key, for an agent that passes it on to its upstream."""
-HOPS_HEADER: Final = "X-Codex-Hops"
 _MAX_HOPS: Final = 32
 
 DIGEST: Final = web.RequestKey("digest", str)

@@ -24,7 +24,7 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
 )
 
 
-class Wire(msgspec.Struct, frozen=True, kw_only=True):
+class UpstreamApi(msgspec.Struct, frozen=True, kw_only=True):
     """An API that an upstream can have: Chat Completions or Responses."""
 
     agent: str
@@ -37,9 +37,11 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     """The capabilities of an agent that uses this API."""
 
 
-CHAT: Final = Wire(agent=NAME, api="Chat Completions", path="/chat/completions", capabilities=CAPABILITIES)
+CHAT: Final = UpstreamApi(
+    agent=NAME, api="Chat Completions", path="/chat/completions", capabilities=CAPABILITIES
+)
 
-RESPONSES: Final = Wire(
+RESPONSES: Final = UpstreamApi(
     agent="openai-responses",
     api="the Responses API",
     path="/responses",
@@ -97,7 +99,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     """The base address without a trailing slash; the path of the wire and `/models` are appended."""
-    wire: Wire = CHAT
+    wire: UpstreamApi = CHAT
     key: str = ""
     clients_key: bool = False
     """Whether the upstream is sent each client's own API key instead of `key`."""

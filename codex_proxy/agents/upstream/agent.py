@@ -17,20 +17,18 @@ import structlog
 from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.agent import Agent, ProcessCounts
 from codex_proxy.agents.dialect import Dialect
-from codex_proxy.agents.openai_chat.client import HttpTransport, UpstreamClient, failure_of
-from codex_proxy.agents.openai_chat.dialect import OpenAIChat
-from codex_proxy.agents.openai_chat.failures import ErrorReader
-from codex_proxy.agents.openai_chat.forwarding import Forwarding
-from codex_proxy.agents.openai_chat.model_list import models_in, models_of
-from codex_proxy.agents.openai_chat.stream import Message
-from codex_proxy.agents.openai_chat.upstream import Upstream
-from codex_proxy.agents.openai_chat.upstream_turn import UpstreamContext
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.agents.transcript import with_instructions_of_user
+from codex_proxy.agents.upstream.client import HttpTransport, UpstreamClient, failure_of
+from codex_proxy.agents.upstream.config import Upstream
+from codex_proxy.agents.upstream.failures import ErrorReader
+from codex_proxy.agents.upstream.model_list import models_in, models_of
+from codex_proxy.agents.upstream.stream import Message
+from codex_proxy.agents.upstream.turn import UpstreamContext
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
-from codex_proxy.core.turn import Turn
+from codex_proxy.core.turn import HOPS_HEADER, Turn
 
 log = structlog.get_logger(__name__)
 
@@ -40,7 +38,6 @@ RETRY_SECONDS: Final = 5.0
 """Seconds between two requests for the list of models while the upstream cannot be reached."""
 MAX_HOPS: Final = 8
 """The most servers like this one that a request may pass through."""
-HOPS_HEADER: Final = "X-Codex-Hops"
 
 _LOOP: Final = (
     "The request came back to this server by way of its own upstream: its operator has to give another address "
@@ -56,8 +53,9 @@ NO_CLIENTS_KEY: Final = Failure(
 )
 
 
-MakeDialect: TypeAlias = Callable[[str, UpstreamContext], Dialect[Message]]
-"""Creates the dialect for one turn, an `OpenAIChat` or `OpenAIResponses`, from the upstream's name for the model."""
+MakeDialect: TypeAlias = Callable[[Turn, str, UpstreamContext], Dialect[Message]]
+"""Creates the dialect of a turn. The other arguments are the upstream's name for the model, and what all turns of the
+upstream share."""
 
 
 class UpstreamAgent:
@@ -126,7 +124,7 @@ class UpstreamAgent:
             headers["Authorization"] = f"Bearer {turn.origin.key}"
         names = self._upstream.forward_headers
         headers |= {name: turn.origin.headers[name] for name in names if name in turn.origin.headers}
-        dialect = self._dialect(turn, model)
+        dialect = self._make_dialect(turn, model, self._context)
         transport = HttpTransport(self._client, headers)
         self._transports.add(transport)
         return AgentSession(turn, dialect, transport)
@@ -134,11 +132,6 @@ class UpstreamAgent:
     def _no_model(self) -> Failure:
         message = _NO_MODEL.format(self._upstream.setting_names.model)
         return Failure(kind=FaultKind.MODEL_NOT_FOUND, message=message, param="model")
-
-    def _dialect(self, turn: Turn, model: str) -> Dialect[Message]:
-        if turn.forwarded is not None:
-            return Forwarding(turn.forwarded, model, self._context)
-        return self._make_dialect(model, self._context)
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
         assert isinstance(session.transport, HttpTransport)
@@ -224,13 +217,17 @@ def _new_id(prefix: str) -> str:
     return prefix + uuid.uuid4().hex
 
 
+def _no_turns(turn: Turn, model: str, context: UpstreamContext) -> Dialect[Message]:
+    raise AssertionError("an agent that lists models once runs no turn")
+
+
 async def request_models_once(
     upstream: Upstream, clock: Clock
 ) -> tuple[Failure | None, tuple[AgentModel, ...]]:
     """Requests the list of models once, for the command `doctor`. Returns the failure with which turns would end
     (None if the request succeeded), and the models.
     """
-    agent = UpstreamAgent(upstream, clock, OpenAIChat)
+    agent = UpstreamAgent(upstream, clock, _no_turns)
     await agent._client.start()
     try:
         return await agent._request_models(), agent.models()

@@ -15,15 +15,15 @@ from typing import Generic, TypeVar
 import msgspec
 
 from codex_proxy.agents.dialect import NOTHING, Ended, SingleTurn, Step
-from codex_proxy.agents.openai_chat.calls import is_json
-from codex_proxy.agents.openai_chat.failures import BROKEN_OFF, MAX_ERROR_BYTES, ErrorReader
-from codex_proxy.agents.openai_chat.stream import (
+from codex_proxy.agents.upstream.failures import BROKEN_OFF, MAX_ERROR_BYTES, ErrorReader
+from codex_proxy.agents.upstream.stream import (
     MAX_LINE_BYTES,
     AnswerReader,
     End,
     Head,
     Message,
     StreamEvent,
+    is_json,
 )
 from codex_proxy.core.events import Event, Stop, TurnEnded, Usage, UsageReported
 from codex_proxy.core.faults import Failure

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import aiohttp
 
-from codex_proxy.agents.openai_chat.stream import End, Head, Message
-from codex_proxy.agents.openai_chat.upstream import Timeouts, Upstream
 from codex_proxy.agents.session import TransportReader
+from codex_proxy.agents.upstream.config import Timeouts, Upstream
+from codex_proxy.agents.upstream.stream import End, Head, Message
 from codex_proxy.core.faults import Failure, FaultKind
 
 MAX_HEADER_BYTES: Final = 16_384
