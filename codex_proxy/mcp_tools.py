@@ -117,9 +117,12 @@ class McpToolSource:
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
         """Returns the tools for one turn: those of the servers that the request names and, with `operators`, those
-        of the operator's servers. `owner` is the name of the request's API key. All servers are asked at the same
-        time, each with a time limit. A server that fails has no tools: an item for the client, or the log, has the
-        reason.
+        of the operator's servers. `owner` is the name of the request's API key. Each server is asked with a time
+        limit.
+
+        A server that fails has no tools. For a server that the request names, the `mcp_list_tools` item that the
+        client gets has the reason; for an operator's server, only the log has it. Raises `Fault` INVALID_REQUEST if
+        the request may not use a server that it names.
         """
         asked = request.offers
         has_operators = operators and bool(self._servers.labels)
@@ -141,7 +144,8 @@ class McpToolSource:
         """Returns the tools whose schemas the agent accepts. A tool with an invalid schema is left out and logged,
         because the agent would refuse the whole turn.
 
-        `whose` is the server's name in the log. None for servers of the operator: then the log has their own names.
+        `whose` is the text that the log has in place of the servers' names. None for servers of the operator: then
+        the log has their own names.
         """
         wrong = await schema_errors(self._checks, [bytes(tool.parameters or b"") for tool in tools])
         for tool, what in zip(tools, wrong, strict=True):
@@ -183,7 +187,9 @@ class McpToolSource:
 
     async def call(self, server: NamedServer | str, owner: str, tool: str, arguments: str) -> McpResult:
         """Runs a tool and logs the call. `server` is a server that the request names, or the name of one of the
-        operator's; `arguments` is JSON text. A call that fails returns a failed result.
+        operator's; `arguments` is JSON text. A call that fails, or takes longer than the setting
+        `mcp_call_timeout`, returns a failed result. Raises `Fault` INVALID_REQUEST if the request may not use the
+        server.
         """
         began = time.monotonic()
         if isinstance(server, str):
@@ -203,7 +209,7 @@ class McpToolSource:
         return result
 
     async def close(self) -> None:
-        """Ends every server and every session, and waits for that."""
+        """Ends every server and every session, and waits for that as long as `McpServer.close` does."""
         await asyncio.gather(self._servers.close(), self._remote.close())
 
 

@@ -147,10 +147,12 @@ def writable_tmp(environ: Mapping[str, str], protected: Iterable[Protected]) -> 
 
 
 def workspace_write_policy(settings: Settings, environ: Mapping[str, str]) -> WorkspaceWrite:
-    """Returns the table `[sandbox_workspace_write]` of the user's config.toml, without the writable folders that
-    contain protected paths: such roots are left out, and such temporary folders are excluded. They cause no error
-    here, because a server without a sandbox may start with any writable folders, and one in /tmp should start.
-    Raises `ConfigError` if config.toml cannot be read or is invalid.
+    """Returns the table `[sandbox_workspace_write]` of the user's config.toml without the folders that contain
+    protected paths: such roots are left out of `writable_roots`, and such temporary folders are excluded.
+
+    Such a folder causes no error here: a server whose own sandbox is not `workspace-write` must start nevertheless
+    (for one whose sandbox is, `write_conflict` refuses the start). Raises `ConfigError` if config.toml cannot be
+    read or is invalid.
     """
     policy = user_workspace_write(settings)
     protected = protected_paths(settings, environ)

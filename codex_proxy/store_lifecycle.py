@@ -112,7 +112,7 @@ def _step_memory_settings(settings: Settings) -> StepMemorySettings:
 
 def step_memory_of(settings: Settings, clock: Clock, lifecycle: StoreLifecycle | None) -> StepMemory:
     """Returns the step memory: the store of `lifecycle`, or one in RAM if `lifecycle` is None. The setting
-    PROXY_TOOL_MEMORY applies to both.
+    PROXY_TOOL_MEMORY decides whether entries are kept on disk (without a store: in RAM), in RAM, or not at all.
     """
     if lifecycle is not None:
         return lifecycle.store

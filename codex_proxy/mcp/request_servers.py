@@ -2,7 +2,8 @@
 session of its own with each server.
 
 Raises `Fault` INVALID_REQUEST, before connecting, for a server that is not permitted or not valid. Later failures
-are values in the listing or result. No message contains a header or an authorization of a request.
+are not raised: they are returned as `McpFault`s in the `McpListing` or `McpResult`. No message contains a header or
+an authorization of a request.
 """
 
 from __future__ import annotations
@@ -93,11 +94,11 @@ class RequestServers:
         resolve: Resolve | None = None,
     ) -> None:
         """`allowed` lists the permitted URLs (see `allowed_urls`); `resolve` looks up host names, None for the
-        system's resolver.
+        system's resolver. `limits` are those of each server; None for the defaults of `McpLimits`.
 
         `idle_seconds` is how long an unused session is kept, `refresh_interval` the age in seconds at which a list
-        of tools is fetched again, and `max_sessions` the most open sessions. Raises `ValueError` for an invalid
-        entry of `allowed`.
+        of tools is fetched again, and `max_sessions` the most open sessions (see `_make_room`). Raises `ValueError`
+        for an invalid entry of `allowed`.
         """
         self._allowed_urls = AllowedUrls(allowed, resolve)
         self._clock = clock
@@ -151,8 +152,8 @@ class RequestServers:
         self, server: NamedServer, owner: str, tool: str, arguments: str, timeout_seconds: float
     ) -> McpResult:
         """Runs a tool. `owner` is the name of the request's API key, and `arguments` is JSON text. A call that
-        fails returns a failed result. If the caller is cancelled, the server is asked to stop the call. Raises
-        `Fault` INVALID_REQUEST if the request may not use the server.
+        fails, or of a tool that the request does not allow, returns a failed result. If the caller is cancelled,
+        the server is asked to stop the call. Raises `Fault` INVALID_REQUEST if the request may not use the server.
         """
         self.check(server)
         if not server.allows(tool):
@@ -172,7 +173,9 @@ class RequestServers:
         return len(self._sessions)
 
     async def close(self) -> None:
-        """Ends all sessions and waits until they have ended, for a bounded time. May be called twice."""
+        """Ends all sessions and returns when they have ended, or when the time limit of `McpServer.close` is over.
+        May be called twice. Later calls of `tools` and `call` return a fault.
+        """
         self._closed = True
         for key in list(self._sessions):
             self._close_session(key)
@@ -182,8 +185,9 @@ class RequestServers:
     # --- sessions -------------------------------------------------------------------------------
 
     def _acquire(self, server: NamedServer, owner: str) -> _Session | McpFault:
-        """Returns the owner's session with this server, after creating it if needed, and counts the request as its
-        user. Returns a fault if no session can be opened. Each session must be given back with `_release`.
+        """Returns the owner's session with this server, after creating it if needed, and adds the request to its
+        users. Returns a fault if this object is closed, or if all `max_sessions` sessions are in use. Each session
+        must be given back with `_release`.
         """
         if self._closed:
             return self._fault(
@@ -206,7 +210,7 @@ class RequestServers:
         return session
 
     def _release(self, session: _Session) -> None:
-        """Counts one user of the session less."""
+        """Removes one user from the session. The session stays open until its timer calls `_expire`."""
         session.users -= 1
 
     def _expire(self, key: tuple[str, str, bytes]) -> None:
@@ -231,7 +235,7 @@ class RequestServers:
         return True
 
     def _close_session(self, key: tuple[str, str, bytes]) -> None:
-        """Removes a session and ends it in the background."""
+        """Removes the session `key` from the open ones, and starts a task that ends it."""
         session = self._sessions.pop(key)
         if session.expiry is not None:
             session.expiry.cancel()

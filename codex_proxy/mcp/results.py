@@ -1,7 +1,8 @@
-"""Converts a server's answer to a tool call into an `McpResult` that a model can read, cut to the limits.
+"""Converts a server's answer to a tool call into an `McpResult` that a model can read, cut to the limits
+(`McpLimits`).
 
-This never fails: content that is neither text nor an image of a supported type is replaced by a line of text
-that describes it.
+This never fails: content that is neither text nor an image of a supported type is replaced by a line of text that
+describes it. If something was left out, a last text says what.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _PRINTABLE: Final = re.compile(r"[\w.+/-]{1,100}")
 
 
 class _ResultBuilder:
-    """Collects the parts of a result up to the limits. `omissions` has a phrase for each kind of content
-    that was left out.
+    """Collects the parts of a result up to the limits. `omissions` has a phrase for each kind of content that was
+    cut or left out; `result_of` adds them to the result as its last text.
     """
 
     def __init__(self, limits: McpLimits) -> None:
@@ -36,8 +37,8 @@ class _ResultBuilder:
         self.omissions: dict[str, None] = {}
 
     def add_text(self, text: str) -> None:
-        """Adds a text. The end of it that exceeds the limit for all texts together (`McpLimits.text_bytes`)
-        is cut off.
+        """Adds a text. The end of it that exceeds the limit for all texts together (`McpLimits.text_bytes`) is cut
+        off; a text after the last permitted part (`McpLimits.max_parts`) is left out. `omissions` then says so.
         """
         raw = text.encode("utf-8", "replace")
         if len(self.parts) >= self._limits.max_parts:
@@ -53,8 +54,8 @@ class _ResultBuilder:
                 self.parts.append(TextPart(kept))
 
     def add_image(self, data: str, media_type: str) -> None:
-        """Adds an image; `data` is its base64. An image that exceeds the limit for all images together is
-        left out, and one that is broken is replaced by a line of text.
+        """Adds an image; `data` is its base64. An image that exceeds the limit for all images together or the
+        number of parts is left out, and `omissions` says so. One that is broken is replaced by a line of text.
         """
         if len(self.parts) >= self._limits.max_parts:
             self._cut_parts()

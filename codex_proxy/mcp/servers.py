@@ -116,7 +116,9 @@ class McpServer:
         raise AssertionError("the last try returns or raises")
 
     async def close(self) -> None:
-        """Ends the connection, and waits for that for a bounded time. May be called twice."""
+        """Ends the connection. Returns when it has ended, at the latest after 6 times `limits.close_seconds`. May
+        be called twice. Later calls of `tools` and `call` return a fault.
+        """
         self._closed = True
         pending = [task for task in (self._starting, self._listing) if task is not None and not task.done()]
         for task in pending:
@@ -131,9 +133,9 @@ class McpServer:
     # --- connecting -----------------------------------------------------------------------------
 
     def _wait_seconds(self) -> float:
-        """Returns how many seconds a request may wait for the server to start: what remains of
-        `limits.list_seconds` since the start began, so that a server that hangs does not delay every request by
-        the whole time; 0 if the last start took too long.
+        """Returns how many seconds a request may wait for the server to start: `limits.list_seconds` minus the time
+        since the start began, so that a server that hangs does not delay each request by the whole time. 0 if the
+        last start took too long: such a request does not wait.
         """
         if self._last_fault is not None and self._last_fault.kind is McpFaultKind.TIMED_OUT:
             return 0.0
@@ -161,7 +163,9 @@ class McpServer:
         return starting.result()
 
     def _raise_in_backoff(self) -> None:
-        """Raises `McpError` with the last fault if the next start is not allowed yet."""
+        """Raises `McpError` with the last failure's fault if the server may not be started again yet (see
+        `_back_off`); does nothing otherwise.
+        """
         left = self._retry_at - self._clock.monotonic()
         if left > 0 and self._last_fault is not None:
             message = f"{self._last_fault.message} It is tried again in {left:.0f} s."
@@ -202,9 +206,9 @@ class McpServer:
             self._back_off(error.fault)
 
     async def _watch(self, connection: Connection) -> None:
-        """Waits until a connection has ended, and records that as a failure. If the connection was stable, or the
-        server has only lost the session, earlier failures are forgotten first, so that the server is started again
-        at once.
+        """Waits until a connection has ended, and records that as a failure. If the connection was open for
+        `limits.stable_seconds`, or the server has only lost the session, earlier failures are no longer counted, so
+        that the server is started again at once.
         """
         since = self._clock.monotonic()
         await connection.wait_closed()
@@ -276,8 +280,8 @@ class McpServer:
         await asyncio.wait((self._listing,), timeout=self._limits.refresh_seconds)
 
     def _listed(self, listing: asyncio.Task[None]) -> None:
-        """Called when a fetch of the tools has ended. Its exception is ignored, because `Connection.fault` has the
-        reason if the connection has ended.
+        """Called when a fetch of the tools has ended. Ignores its exception: the cached list stays in use, and if
+        the connection has ended, `Connection.fault` has the reason.
         """
         self._listing = None
         if not listing.cancelled():
@@ -371,5 +375,7 @@ class OperatorServers:
         return await server.call(tool, arguments, timeout_seconds)
 
     async def close(self) -> None:
-        """Ends all servers at the same time, and waits for that for a bounded time. May be called twice."""
+        """Ends all servers at the same time, and returns when they have ended, or when the time limit of
+        `McpServer.close` is over. May be called twice.
+        """
         await asyncio.gather(*(server.close() for server in self._servers.values()))

@@ -1,7 +1,8 @@
 """The stdio transport of MCP: JSON-RPC messages, one per line, over the stdin and stdout of a process.
 
 Imports the `mcp` package, which is large: import this module only when a server is used. Lines that are not
-JSON-RPC are ignored, since programs also print to stdout; a line above the size limit ends the connection.
+JSON-RPC are ignored, since programs also print to stdout; a line longer than `McpLimits.message_bytes` ends the
+session.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ MAX_DETAIL_CHARS = 2000
 async def stdio_transport(
     server: StdioServer, spawn: Spawn, limits: McpLimits, report: TransportReport
 ) -> AsyncGenerator[TransportStreams, None]:
-    """Starts the server with `spawn`, and yields the message streams of its session. The server is ended at the
-    end of the `with`.
+    """Starts the server with `spawn`, and yields two streams of its session: the messages from the server, and
+    those to it. The server is ended at the end of the `with`.
 
-    When the server ends or fails meanwhile, the reason is written into `report`. Raises `McpError` if the server
-    cannot be started.
+    If the server ends meanwhile, sends a line that is too long, or no longer reads its stdin, the reason is written
+    into `report`, and `report.ended` is set. Raises `McpError` if the server cannot be started.
     """
     lines = _StdoutLines(limits.message_bytes)
     try:

@@ -16,13 +16,14 @@ MIB = 1024 * 1024
 
 
 class McpLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits for one MCP server: times in seconds, sizes in bytes. They keep a server that is slow, or
-    sends too much, from delaying turns or filling the memory.
+    """Limits for one MCP server: times in seconds, sizes in bytes. They prevent a server that is slow, or sends too
+    much, from delaying turns or filling the memory.
     """
 
     start_seconds: float = 60.0
-    """The most seconds from the start of a server until its tools are listed. A package runner downloads a server
-    at its first start."""
+    """The most seconds from the start of a server until its tools are listed; then the start has failed, with the
+    fault TIMED_OUT. A package runner downloads a server at its first start.
+    """
     list_seconds: float = 10.0
     """The most seconds that a request waits for a server's tools. A slower server continues to start; until then it
     has no tools.
@@ -34,25 +35,32 @@ class McpLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_backoff_seconds: float = 60.0
     """The longest delay in seconds between two restarts."""
     close_seconds: float = 5.0
-    """The most seconds that ending one server may take."""
+    """The most seconds that a server gets to end by itself. After that its task is cancelled."""
     message_bytes: int = 32 * MIB
-    """The most bytes of one message from a server, which is held in memory as a whole."""
+    """The most bytes of one message from a server, which is in memory as a whole. A larger one ends the session of
+    a program; from a URL, it makes the request fail.
+    """
     unsent_bytes: int = 32 * MIB
     """The most bytes that a server may leave unread on its stdin. A server with more is considered to hang, and its
     session is ended."""
     text_bytes: int = MIB
-    """The most bytes of all texts of one result: about 250,000 tokens, more than most context windows."""
+    """The most bytes of all texts of one result: about 250,000 tokens, more than most context windows. The rest is
+    cut off.
+    """
     image_bytes: int = 20 * MIB
-    """The most bytes of all images of one result, as data URLs: the limit of model providers."""
+    """The most bytes of all images of one result, as data URLs: the limit of model providers. Further images are
+    left out.
+    """
     max_parts: int = 200
-    """The most texts and images in one result."""
+    """The most texts and images in one result. Further ones are left out."""
     max_pages: int = 100
-    """The most pages of a list of tools, in case it never ends."""
+    """The most pages of a list of tools, in case it never ends. Tools on further pages are left out."""
     max_tools: int = 1000
-    """The most tools of one server that are used. No model takes more in a request."""
+    """The most tools of one server that are used; further ones are left out. No model takes more in a request."""
     schema_bytes: int = 4 * MIB
-    """The most bytes of the names, descriptions and schemas of one server's tools together. The model gets them
-    with each step."""
+    """The most bytes of the names, descriptions and schemas of one server's tools together; tools above it are left
+    out. Every request to the model contains them.
+    """
 
 
 class McpTool(msgspec.Struct, frozen=True, kw_only=True):

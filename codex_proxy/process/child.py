@@ -223,8 +223,8 @@ class Child:
         self._stderr_tail.clear()
 
     def signal(self, signum: int) -> None:
-        """Sends the signal with the number `signum` to the child's process group. Does nothing if the child is
-        dead.
+        """Sends the signal with the number `signum` to the child's process group. Does nothing if the child has
+        ended or is being killed.
         """
         if self._lifeline is not None:
             with contextlib.suppress(BrokenPipeError, BlockingIOError):
@@ -243,7 +243,7 @@ class Child:
 
     def kill(self) -> None:
         """Makes the warden send SIGTERM at once, and SIGKILL to the child and all its descendants after the
-        command's `term_grace`.
+        command's `term_grace`. Does nothing for a child that has ended.
 
         Does not wait for the child's end, and works without a running event loop, for example at the interpreter's
         exit: the warden continues even after the proxy has ended.
@@ -264,12 +264,14 @@ class Child:
         self._finish_when_drained()
 
     def _change(self, change: ChildChange) -> None:
-        """Moves to the next state, which `TABLE` has for the present state and `change`."""
+        """Moves to the next state, which `TABLE` has for the present state and `change`. Raises `ImpossibleChange`
+        if it has none, which would be a bug.
+        """
         self._state = TABLE[self._state, change]
 
     def _start_ending(self, grace: float) -> None:
-        """Closes stdin and has the child killed after `grace` seconds. If an earlier call has set an earlier time,
-        that time stays.
+        """Closes stdin, and calls `kill` after `grace` seconds, or earlier if an earlier call of this method has
+        set an earlier time.
         """
         self._change(ChildChange.END)
         self.close_stdin()
@@ -283,13 +285,15 @@ class Child:
 
     def _kill_warden(self) -> None:
         """Kills the warden, which has not ended the child within `WARDEN_SECONDS`. The child then ends too
-        (parent-death signal).
+        (parent-death signal); if it does not, `_abandon` is called after `ABANDON_SECONDS`.
         """
         self._warden.kill()
         self._warden_timer = self._loop.call_later(ABANDON_SECONDS, self._abandon)
 
     def _abandon(self) -> None:
-        """Ends the wait for a child whose warden was killed `ABANDON_SECONDS` ago, and reports its end."""
+        """Reports the end of a child whose warden was killed `ABANDON_SECONDS` ago: as stuck if it has still not
+        exited.
+        """
         self._finish(ChildChange.STUCK if self.alive else ChildChange.DRAINED)
 
     def _stdout_closed(self) -> None:
@@ -320,7 +324,9 @@ class Child:
             self._loop.add_reader(descriptor, self._pidfd_readable, descriptor)
 
     def _pidfd_readable(self, descriptor: int) -> None:
-        """Collects the exit code of the warden when its pidfd (`descriptor`) reports the exit."""
+        """Calls `_exited` with the exit code of the warden. Called when the warden's pidfd (`descriptor`) reports
+        its exit.
+        """
         code = self._warden.poll()
         if code is not None:
             self._loop.remove_reader(descriptor)
@@ -334,8 +340,9 @@ class Child:
             self._loop.call_soon_threadsafe(self._exited, code)
 
     def _exited(self, code: int) -> None:
-        """Handles the exit of the warden. `code` is the exit code of the child, which the warden passes on; a
-        negative number means that the warden itself was killed by that signal.
+        """Handles the exit of the warden: changes the state, kills the child's descendants if the warden could not,
+        and then calls `_finish` when stdout is drained. `code` is the exit code of the child, which the warden
+        passes on; a negative number means that the warden itself was killed by that signal.
         """
         self._change(ChildChange.EXIT)
         self._status = code

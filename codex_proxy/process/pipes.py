@@ -15,9 +15,10 @@ MAX_GATHERED_BYTES = 64 * 1024
 
 
 class PipeReader:
-    """Passes each chunk read from a pipe to `received`, and calls `closed` once at the end.
+    """Passes each chunk read from a pipe to `received`, and calls `closed` once at the end of the pipe. A pipe that
+    cannot be read counts as ended.
 
-    While it is paused the pipe fills up, and the process at the other end has to wait.
+    While the reader is paused the pipe fills up, and the process at the other end has to wait.
     """
 
     def __init__(
@@ -73,8 +74,8 @@ class PipeReader:
         self._read()
 
     def _read(self) -> bytes | None:
-        """Reads one chunk and passes it to `received`; at the end of the pipe, closes the reader and calls
-        `closed`. Returns the chunk: empty at the end of the pipe, None if there is nothing to read yet.
+        """Reads one chunk and passes it to `received`. At the end of the pipe, or if reading fails, closes the
+        reader and calls `closed`. Returns the chunk: empty at the end, None if there is nothing to read yet.
         """
         try:
             chunk = os.read(self._descriptor, READ_BYTES)
@@ -92,11 +93,11 @@ class PipeReader:
 
 
 def _discard(chunk: bytes) -> None:
-    """Replaces the callback `received` of a closed reader; does nothing."""
+    """Does nothing. A closed reader has this function as its callback `received`."""
 
 
 def _ignore_end() -> None:
-    """Replaces the callback `closed` of a closed reader; does nothing."""
+    """Does nothing. A closed reader has this function as its callback `closed`."""
 
 
 class PipeWriter:

@@ -137,8 +137,8 @@ def detach_stdio() -> None:
 
 
 def wait_for_child(child: int, lifeline: int, grace: float) -> int | None:
-    """Waits until the child has ended, or until `grace` seconds after the end of the lifeline, at which the child's
-    process group gets SIGTERM. Sends the signals that arrive on the lifeline to the group.
+    """Waits until the child has ended, and sends the signals that arrive on the lifeline to the child's process
+    group. At the end of the lifeline the group gets SIGTERM, and the wait lasts `grace` seconds more at most.
 
     Returns the child's wait status, or None if the child still runs after the grace time.
     """

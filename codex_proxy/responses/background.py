@@ -91,7 +91,8 @@ class BackgroundResponse(RunningResponse):
 
     async def _enter_conversation(self) -> None:
         """Waits until no other turn of the conversation runs, then prepares the response again from the
-        conversation's present items. Raises `Fault` if that is no longer possible.
+        conversation's present items. Raises `Fault` if the turn is not admitted now, or the conversation was
+        deleted.
         """
         old = self._prepared
         self._prepared = await prepare(
@@ -99,8 +100,9 @@ class BackgroundResponse(RunningResponse):
         )
 
     async def _try_to_start(self) -> Run | None:
-        """Starts the turn and returns its run. If the scheduler has no room for it, lets other turns of the
-        conversation run, waits for `RETRY_SECONDS` and returns None. Raises `Fault` for any other reason.
+        """Starts the turn and returns its run. If the scheduler has no room for it, unlocks the conversation, waits
+        for `RETRY_SECONDS`, enters the conversation again and returns None. Raises `Fault` if the turn cannot start
+        for another reason.
         """
         try:
             return await start_run(self._service, self._prepared)
@@ -198,7 +200,7 @@ class BackgroundResponse(RunningResponse):
 def can_run_again(service: ResponsesService, prepared: PreparedResponse) -> bool:
     """Whether the next start of the server may run this turn again. It may if the setting `background_recovery` is
     `rerun`, if the response is not streamed, and if the turn runs no tools of the agent or of this server, because
-    a repeated tool might change something twice.
+    a repeated tool might change something twice. Otherwise the next start saves the response as failed.
     """
     parsed = prepared.parsed
     return (
@@ -243,8 +245,9 @@ async def unfinished_responses(service: ResponsesService) -> list[StoredResponse
 
 
 async def recover_responses(service: ResponsesService, unfinished: Sequence[StoredResponse]) -> None:
-    """Starts each of the `unfinished` responses of an earlier process again, or saves it as failed. If the store
-    fails meanwhile, a task of the server repeats the attempt until it succeeds.
+    """Starts each of the `unfinished` responses of an earlier process again if it is stored with its `Recovery`,
+    the setting `background_recovery` is `rerun`, and the turn is admitted; otherwise saves it as failed. If the
+    store fails meanwhile, a task of the server repeats the attempt until it succeeds.
     """
     store = service.store
     if store is None:
@@ -263,8 +266,8 @@ async def _recover_until_stored(
 
 
 async def _recovered(service: ResponsesService, store: Store, found: StoredResponse) -> bool:
-    """Starts the response `found` again, or saves it as failed. Returns False if the store failed, so that neither
-    was done.
+    """Starts the response `found` again, or saves it as failed (see `recover_responses`). Returns False if the
+    store failed; the response is then still stored as unfinished.
     """
     try:
         if not await _run_again(service, store, found):
@@ -340,7 +343,7 @@ async def create_in_background(
 ) -> PreparedResponse:
     """Stores the response as `queued`, starts its task, and returns the response. `body` and `hints` are the JSON
     body and the headers of the request, from which a restarted server can run the turn again. `client` is the
-    owner. The bytes of `held` count until the response has ended.
+    owner. The bytes of `held` are handed over: they count until the response has ended, or could not be stored.
 
     Raises `Fault` for a bad request, if the client or the server has too many background responses, or if the
     response cannot be stored.

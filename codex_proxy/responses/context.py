@@ -78,8 +78,8 @@ async def read_context(
     of the client's key: objects of other owners are not found. `now` (seconds since 1970) is the creation time of
     the new items.
 
-    Raises `Fault` if a referenced object does not exist or there is no store, if the previous response is still
-    running, or if the context is too large.
+    Raises `Fault` if a referenced object does not exist, if there is a reference and no store, if the previous
+    response is still running, if the context is too large, or if the store cannot be read.
     """
     earlier: list[ContextItem] = []
     await _visit_earlier(request, store, owner, lambda stored: earlier.append(context_item(stored)))
@@ -152,8 +152,9 @@ def context_item(stored: StoredItem) -> ContextItem:
 async def _visit_earlier(
     request: ContextRequest, store: Store | None, owner: str, visit: Callable[[StoredItem], object]
 ) -> None:
-    """Calls `visit` with each item of the request's conversation or previous responses, oldest first. The calls are
-    made in a thread of the store. Raises the same `Fault`s as `read_context`.
+    """Calls `visit` with each item of the request's conversation or previous responses, oldest first; does not call
+    it if the request continues neither. The calls are made in a thread of the store. Raises the same `Fault`s as
+    `read_context`.
     """
     if request.conversation is not None:
         with store_errors_as_faults():
@@ -218,7 +219,7 @@ def turn_in_context(
     """Returns the turn of a request, and its history in a second form: with the items as the model generated them
     (such as encrypted reasoning) in place of the API's items. The second form is None if no such items are stored.
     `identity` names the agent and model of the turn; encrypted items of other models are left out, because this
-    model cannot read them.
+    model cannot read them. Raises `Fault` INVALID_REQUEST for an inconsistent history.
     """
     earlier = [item.shown for item in context.earlier if item.shown is not None]
     fresh = [item.shown for item in context.fresh if item.shown is not None]

@@ -71,6 +71,7 @@ class Follower:
     """
 
     refusal = None
+    """Always None: `wait` raises what goes wrong."""
 
     def __init__(self, service: ResponsesService, owner: str, id: str, after: int) -> None:
         """Raises `Fault` if the server has no store. `owner` is the name of the client's key."""

@@ -104,8 +104,8 @@ class ForegroundResponse(RunningResponse):
 
 
 class ResponseReader:
-    """Reads a foreground response for its client: `take` returns the bytes of the stream, `result` the bytes of the
-    whole answer. `close` stops the turn.
+    """Reads a foreground response for its client: `take` returns the new bytes of the stream, `result` the JSON of
+    the whole answer; `result` raises `Fault` if the response has failed. `close` stops the turn.
     """
 
     def __init__(self, service: ResponsesService, response: ForegroundResponse) -> None:
@@ -132,7 +132,7 @@ class ResponseReader:
         return data + self._end if data and self._frames.finished else data
 
     def take_frames(self) -> Frames:
-        """Returns the new frames, each with its sequence number, as separate messages for a WebSocket."""
+        """Returns the new frames, each with its sequence number. A WebSocket sends each frame as one message."""
         return self._frames.take()
 
     def open(self) -> bytes:
@@ -156,8 +156,9 @@ async def start_foreground(
     service: ResponsesService, prepared: PreparedResponse, delivery: Delivery, observe: Observe | None = None
 ) -> tuple[ForegroundResponse, ResponseReader]:
     """Starts the task of a response. Returns the response and its reader when the turn has begun or has failed to
-    begin; the reader's `refusal` is set in the latter case. `delivery` is how the client reads the response.
-    `observe` is called with each batch of events before it is rendered; None: nothing is called.
+    begin; in the latter case the reader's `refusal` is the failure, and nothing is raised. `delivery` is `whole`
+    (one JSON object), `sse` or `websocket`. `observe` is called with each batch of events before it is rendered;
+    None: nothing is called.
     """
     response = ForegroundResponse(service, prepared, delivery, observe)
     reader = ResponseReader(service, response)

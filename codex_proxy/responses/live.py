@@ -64,13 +64,16 @@ class ServerTasks:
 
 
 class LiveResponse(Protocol):
-    """The interface of a background response that has not ended yet."""
+    """The interface of a background response that has not ended yet. `owner` is the name of the client's key."""
 
     id: str
     owner: str
     ended: bool
+    """Whether nothing more of the response will be saved or sent."""
     streams: bool
+    """Whether the request asked for a stream, so that there are frames to read."""
     buffer: FrameBuffer
+    """The frames (encoded stream events) for the readers of the stream."""
 
     def start_in(self, tasks: ServerTasks) -> asyncio.Task[None]:
         """Starts the task that runs the response, as a task of the server (`tasks`), and returns it."""
@@ -83,8 +86,8 @@ class LiveResponse(Protocol):
 
 class BackgroundResponses:
     """The background responses that have not ended. `limit` is how many run at once; others wait. `owners` returns
-    the number of owners (client keys) there may be; if there are several, none of them can have all responses that
-    run at once.
+    the number of owners (client keys) there may be; if there are several, one owner gets at most three quarters of
+    the limit.
     """
 
     def __init__(self, limit: int, owners: Callable[[], int] = lambda: 1) -> None:
@@ -99,8 +102,8 @@ class BackgroundResponses:
     @contextlib.contextmanager
     def room(self, owner: str, limit: int) -> Iterator[None]:
         """A context manager, in whose body one response of `owner` is created and passed to `start`. Meanwhile the
-        response counts as running. Raises `Fault` CONCURRENCY_EXCEEDED if too many responses run or wait: in all,
-        or of this owner (`limit`; 0 for no limit).
+        response counts as running. Raises `Fault` CONCURRENCY_EXCEEDED if `MAX_LIVE` responses run or wait already,
+        or `limit` of this owner (0: no limit of its own, but of several owners none may have all of `MAX_LIVE`).
         """
         if len(self._live) + self._being_created.total() >= MAX_LIVE:
             raise _too_many(f"{MAX_LIVE} responses run or wait in the background.")

@@ -125,8 +125,8 @@ async def prepare_in_context(
 def _with_images(
     replay: tuple[HistoryItem, ...] | None, turn: Turn, admitted: Turn
 ) -> tuple[HistoryItem, ...] | None:
-    """Returns `replay` with the images that were fetched during admission. `turn` is the turn before, `admitted`
-    after it.
+    """Returns `replay` with each image that was fetched during admission in place of its URL; None if `replay` is
+    None. `turn` is the turn as it was before admission, `admitted` the same turn after it.
     """
     if replay is None or admitted.history is turn.history:
         return replay
@@ -170,8 +170,8 @@ def keeps_anything(service: ResponsesService, parsed: ParsedResponse) -> bool:
 
 
 async def start_run(service: ResponsesService, prepared: PreparedResponse) -> Run:
-    """Starts the turn with the tools that this server runs for it, and returns the run. Raises `Fault` if a tool is
-    not available (such as an MCP server that cannot be reached), or if the turn cannot start.
+    """Starts the turn with the tools that this server runs for it, and returns the run. Raises `Fault` if the turn
+    cannot start, or if `tool_choice` or a call that the client has approved names a tool that no MCP server offers.
     """
     turn, tools = await _with_server_tools(service, prepared)
     return await service.runs.start(
@@ -187,8 +187,9 @@ async def start_run(service: ResponsesService, prepared: PreparedResponse) -> Ru
 async def _with_server_tools(
     service: ResponsesService, prepared: PreparedResponse
 ) -> tuple[Turn, ServerTools]:
-    """Returns the turn with the tools that this server runs added, and an object that runs these tools. Raises
-    `Fault` if a tool is not available.
+    """Returns the turn with the tools that this server runs added, and an object that runs these tools. An MCP
+    server that cannot be reached has no tools. Raises `Fault` if `tool_choice` or a call that the client has
+    approved names a tool that no server offers.
     """
     if not service.admission.has_server_tools:
         return prepared.turn, ServerTools()

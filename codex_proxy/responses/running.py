@@ -64,9 +64,9 @@ class RunningResponse(ABC):
         paced: bool,
         observe: Observe | None = None,
     ) -> None:
-        """`delivery` is how the client reads the response. `paced`: the agent is made to wait while the readers are
-        slow to take frames. `observe` is called with each batch of events before it is rendered; None: nothing is
-        called.
+        """`delivery` is how the client reads the response: `whole` (one JSON object), `sse` or `websocket`.
+        `paced`: the agent is made to wait while the readers are slow to take frames; False: it never waits for
+        them. `observe` is called with each batch of events before it is rendered; None: nothing is called.
         """
         self.id = prepared.id
         self.owner = prepared.owner
@@ -115,7 +115,7 @@ class RunningResponse(ABC):
             self.buffer.append(self._renderer.take_frames())
 
     def cancel(self) -> None:
-        """Stops the turn. Does nothing if the response has ended."""
+        """Stops the turn; the response then ends as cancelled. Does nothing if the response has ended."""
         if self._cancelled:
             return
         self._cancelled = True
@@ -179,8 +179,8 @@ class RunningResponse(ABC):
             self._cursor.detach()
 
     async def _start_unless_cancelled(self) -> Run | None:
-        """Starts the turn and returns its run; None if the response was cancelled before. Raises `Fault` if the
-        turn cannot start.
+        """Starts the turn and returns its run; None if the response was cancelled before or during the start.
+        Raises `Fault` if the turn cannot start.
         """
         if self._cancelled:
             return None
@@ -229,7 +229,7 @@ class RunningResponse(ABC):
 
     async def _finish(self, ended: TurnEnded) -> None:
         """Renders the end of the turn, saves the response, and releases the last frames. If saving fails, the
-        response fails.
+        response ends as failed with that error.
         """
         renderer = self._renderer
         self._shown = renderer.visible
@@ -260,7 +260,9 @@ class RunningResponse(ABC):
         return None
 
     async def _break_off(self) -> None:
-        """Ends the response as failed after an unexpected exception in this server."""
+        """Ends the response as failed after an unexpected exception in this server, and saves it. Does nothing if
+        the final object has been made already.
+        """
         if self.final is not None:
             return
         try:

@@ -100,18 +100,27 @@ class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
     admission: Admission
     """The checks that every turn passes before it starts."""
     clients: Clients
+    """The clients (API keys) and their permissions."""
     clock: Clock
     ids: IdSource
     usage: UsageRecorder
+    """Records the tokens that each turn has used."""
     store: Store | None
     """The store; None if the server has none."""
     profile: Profile = "openai"
+    """The form of the responses and of their stream's events: `openai`, or that of `open-responses-server`
+    (`PROXY_RESPONSES_PROFILE`).
+    """
     heartbeat: float = 15.0
     """Seconds of silence after which a stream gets a comment; 0 for never."""
     conversation_wait: float = 30.0
-    """Seconds that a turn waits for another turn of its conversation."""
+    """Seconds that a turn waits for another turn of its conversation to end; then the request fails with
+    CONCURRENCY_EXCEEDED.
+    """
     conversation_turns: ConversationTurns
+    """The locks by which the turns of one conversation run one after the other."""
     background: BackgroundResponses
+    """The background responses that have not ended."""
     background_recovery: Literal["fail", "rerun"] = "fail"
     """What happens to background responses that a restart has interrupted: they fail, or they are run again."""
     write_check: WriteCheck | None = None

@@ -42,9 +42,12 @@ Digests = tuple[bytes, ...]
 
 
 def item_digests(history: Sequence[HistoryItem]) -> tuple[Digests, tuple[int, ...]]:
-    """Returns a digest for each item of a history that is compared, and for each digest the index in the history
-    after its item. Adjacent assistant messages have one digest together. Raw items (JSON that the model generated)
-    and the calls that this server ran itself have none, because clients do not always send them back.
+    """Returns two tuples of the same length for a history. The first has a digest for each item that is compared;
+    adjacent assistant messages share one. The second has, for each digest, the index in the history at which the
+    items after it begin.
+
+    Raw items (JSON that the model generated) and the calls that this server ran itself have no digest, because
+    clients do not always send them back.
     """
     digests: list[bytes] = []
     ends: list[int] = []
@@ -137,7 +140,7 @@ later."""
 
 class IdleLimits(msgspec.Struct, frozen=True):
     """How many idle sessions are kept for their clients' next requests (each takes about 1.4 MiB), and for how many
-    seconds.
+    seconds. Above `count`, the session that has been idle longest is closed; 0: none is kept.
 
     The time is about as long as the provider caches a prompt, because a later request gains little from a kept
     session.

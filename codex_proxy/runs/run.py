@@ -1,4 +1,4 @@
-"""A run is one turn of a client: it controls sessions with the agent, and appends their events to the log.
+"""A run is one turn of a client: it uses sessions with the agent, and appends their events to the log.
 
 On their way from a session to the log, events pass these stages, each `feed(events) -> events`:
 
@@ -8,9 +8,9 @@ On their way from a session to the log, events pass these stages, each `feed(eve
 4. the limits: size, stop sequences, length.
 
 A run has no task: a batch of events passes all stages and is logged within one call. An HTTP request reads the log
-and may call `interrupt`; it never owns the agent's process. A turn takes one or more steps of the agent, and at
-most two attempts (a second one if the first answer is invalid). A session whose process had already ended when the
-turn began does not count as an attempt.
+and may call `interrupt`; it never owns the agent's process. In a turn the agent calls its model once or several
+times, in at most two attempts (a second one if the first answer is invalid). A session whose process had already
+ended when the turn began does not count as an attempt.
 
 The time until the turn's first visible event, between two events of the agent, and of the whole turn is limited.
 One timer is set for the earliest of the three limits, and is not moved when an event arrives: when it fires too
@@ -167,8 +167,8 @@ TOO_SLOW = Failure(
 
 
 class RunHost(Protocol):
-    """The interface of the scheduler that a run uses: for everything that awaits, because a run itself never does,
-    and for what several runs share (kept sessions, the account's limits).
+    """The interface of the scheduler that a run uses. A run never awaits: it asks the scheduler for everything that
+    has to, and for what several runs share (kept sessions, the account's limits).
     """
 
     def open_session(self, run: Run, attempt: Attempt) -> None:
@@ -184,18 +184,22 @@ class RunHost(Protocol):
         ...
 
     def check(self, run: Run, attempt: Attempt, checks: Sequence[TextCheck]) -> Coroutine[Any, Any, None]:
-        """Returns a coroutine that validates texts against their schemas, and then calls `run.verdicts_received`."""
+        """Returns a coroutine that validates texts against their schemas, and then calls `run.verdicts_received`
+        with `attempt` and the results. If the validation itself fails, the coroutine fails the run and raises
+        nothing.
+        """
         ...
 
     def remember(self, run: Run) -> asyncio.Future[None] | None:
-        """Saves the calls that the client has to answer to the step memory. When the client's next request brings
-        their outputs, the items that it does not see are put back into the history from there. Returns a future
-        that is done when the calls are saved; None if the turn has no such calls or is not to be remembered.
+        """Saves the turn's calls that the client has to answer in the step memory, together with the model's items
+        that the client does not get. The client's next request, which has the calls' outputs, gets these items back.
+        Returns a future that is done when they are saved or saving has failed; None if the turn has no such calls or
+        is not to be remembered.
         """
         ...
 
     def limits_reported(self, run: Run, json: bytes) -> None:
-        """Handles the agent's report of the account's limits, which is JSON in the agent's own format."""
+        """Stores `json` as the newest limits of the agent's account; it has the agent's own format."""
         ...
 
     def with_details(self, run: Run, failure: Failure) -> Failure:
@@ -205,13 +209,14 @@ class RunHost(Protocol):
         ...
 
     def run_ended(self, run: Run) -> None:
-        """Handles the end of the run. Called once, after the last event was logged."""
+        """Forgets the run and frees its slot for another turn. Called once, after the last event was logged."""
         ...
 
 
 class Run:
-    """One turn of a client while it runs. `max_chars` is the most characters that the turn may generate.
-    `keeps_max_tokens`: the agent itself ends its answer at the turn's `max_tokens`, so the run does not.
+    """One turn of a client while it runs. `max_chars` is the most characters that the turn may generate; it then
+    ends with `Stop.LENGTH`. `keeps_max_tokens`: the agent itself ends its answer at the turn's `max_tokens`, so the
+    run does not.
     """
 
     def __init__(
@@ -289,8 +294,8 @@ class Run:
                 self._release_session()
 
     def begin_after(self, work: Coroutine[Any, Any, None]) -> None:
-        """Starts the coroutine `work` as a task, which has to call `begin_session` or `resume_session` at its end.
-        Until then the idle deadline is stopped.
+        """Starts the coroutine `work` as a task, which has to call `begin_session` or `resume_session` at its end,
+        or fail the run. Until then the idle deadline is stopped.
         """
         self._acted = True
         self._watch.pause()
@@ -298,7 +303,7 @@ class Run:
 
     def begin_session(self, session: AgentSession) -> None:
         """Begins the turn on a session that was just opened; it may be one that continues a closed session of the
-        agent.
+        agent. If the turn is over, closes the session instead.
         """
         if self._repair.ended:
             session.close()
@@ -313,7 +318,9 @@ class Run:
         session.begin()
 
     def resume_session(self, reused: ReusedSession) -> None:
-        """Begins the turn on an idle session, which was kept after the client's previous request."""
+        """Begins the turn on an idle session, which was kept after the client's previous request. If the turn is
+        over, closes the session instead.
+        """
         if self._repair.ended:
             reused.session.close()
             return
@@ -332,11 +339,11 @@ class Run:
             self._watch.resume()
 
     def interrupt(self) -> None:
-        """Ends the turn as interrupted and stops the agent. Called when the client has left or cancelled."""
+        """Ends the turn, unless it is over, as interrupted (its client left or cancelled), and stops the agent."""
         self._end(TurnEnded(Stop.INTERRUPTED))
 
     def fail(self, failure: Failure) -> None:
-        """Ends the turn with a failure that this server has found, not the agent, and stops the agent."""
+        """Ends the turn, unless it is over, with a failure that this server has found, and stops the agent."""
         self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
     def _deadline_passed(self, failure: Failure) -> None:
@@ -434,8 +441,9 @@ class Run:
         self._append(events, size)
 
     def _handle_own_events(self, events: list[Event]) -> None:
-        """Handles the kinds of events in `HANDLED_EVENTS`, some of them in place: keeps raw items, adds up usage,
-        declines requests of the agent, and passes on the account's limits.
+        """Handles the events that are of the kinds in `HANDLED_EVENTS`: adds raw items to `raw`, replaces a report
+        of usage by the sum so far, declines requests of the agent, and gives the account's limits to the host. The
+        events stay in the list and are logged.
         """
         for index, event in enumerate(events):
             kind = type(event)
@@ -451,8 +459,8 @@ class Run:
                 self._host.limits_reported(self, event.json)  # type: ignore[union-attr]
 
     def _append(self, events: list[Event], size: int) -> None:
-        """Logs the events that the limits permit. If a limit is reached, logs the end of the turn. `size` is the
-        number of bytes of agent output that caused the events.
+        """Logs the events that the limits permit. If a limit is reached, leaves out the events after it and logs
+        the end of the turn. `size` is the number of bytes of agent output that caused the events.
         """
         events, stop = self._limits.feed(events)
         if stop is not None:
@@ -503,8 +511,9 @@ class Run:
             self._session.answer(request.request_id, DECLINED)
 
     def _restart(self) -> None:
-        """Starts the turn again on another session, because its own session was lost. This happens at most once,
-        and only if the client has received no part of the answer.
+        """Starts the turn again on another session, because its own session was lost. Its callers do so only while
+        `_restartable` is set: at most once, and only if the client has received no part of the answer. Otherwise
+        they fail the turn.
         """
         self._restarted = True
         self._begin_again(self.attempt.restarted(self.turn))

@@ -1,4 +1,4 @@
-"""Starts turns, limits how many run at once, and controls them until their end.
+"""Starts turns, limits how many run at once, and does for them what has to be awaited until they end (`RunHost`).
 
 A turn takes a slot before any process is started for it, and gives it back once, when its last event is logged.
 """
@@ -50,8 +50,9 @@ ends all the same. (The store gives up on a locked database earlier.)"""
 
 
 class RunLimits(msgspec.Struct, frozen=True):
-    """The limits of turns: `max_running` turns at once; `max_waiting` turns in the queue of each owner (client
-    key), each for at most `max_wait_seconds`; and `max_chars`, the most characters that a turn may generate.
+    """The limits of turns. `max_running` turns run at once. At most `max_waiting` turns of each owner (client key)
+    wait for a slot, each for `max_wait_seconds` at most; a turn beyond these is refused with CONCURRENCY_EXCEEDED.
+    `max_chars` is the most characters that a turn may generate; it then ends with `Stop.LENGTH`.
     """
 
     max_running: int = 16
@@ -61,15 +62,16 @@ class RunLimits(msgspec.Struct, frozen=True):
 
 
 class _Started(msgspec.Struct, frozen=True):
-    """The data that the scheduler keeps of a run until its end: its slot, and arguments of `start`."""
+    """The data that the scheduler keeps about a run until it ends: its slot, and arguments of `start`."""
 
     slot: Slot
     durable: bool
     remembers: bool
     replay: tuple[HistoryItem, ...] | None
     context: Context
-    """The context variables of the request. What is logged for the run is logged under them, because the agent's
-    events come in a context of their own."""
+    """The context variables of the request. The run's log messages are written in this context, because the agent's
+    events arrive in a different one.
+    """
 
 
 class _StartPlan(msgspec.Struct, frozen=True):
@@ -83,7 +85,9 @@ class _StartPlan(msgspec.Struct, frozen=True):
 
 
 class RunScheduler:
-    """Starts the runs of an agent's turns, limits how many there are at once, and controls them until they end."""
+    """Starts the runs of an agent's turns. At most `RunLimits.max_running` run at once; others wait in a queue. It
+    is the `RunHost` of its runs. `drain` and `close` end the runs when the server stops.
+    """
 
     def __init__(
         self,
@@ -119,7 +123,7 @@ class RunScheduler:
 
     @property
     def running(self) -> int:
-        """The number of turns that have a slot."""
+        """The number of turns that have a slot, including those that are still being started."""
         return self._slots.running
 
     @property
@@ -146,8 +150,9 @@ class RunScheduler:
         runner: ToolRunner | None = None,
         first: Sequence[Event] = (),
     ) -> Run:
-        """Starts a run and returns it. Raises `Fault` if the server is stopping, if all slots are taken and the
-        queue is full or no slot becomes free in time, or if the agent cannot take the turn.
+        """Starts a run and returns it. Raises `Fault` STOPPING if the server is stopping, CONCURRENCY_EXCEEDED if
+        all slots are taken and the queue is full or no slot becomes free in time, and another kind if the agent
+        cannot take the turn.
 
         `owner` is the name of the client's key: only later turns of the same owner can use what is stored of this
         one. If `remembers` is True, the turn's calls are written to the step memory; if `durable` is True, they may
@@ -207,7 +212,9 @@ class RunScheduler:
         self._begin(run, plan)
 
     async def _or_fail_run(self, run: Run, work: Callable[[], Awaitable[None]]) -> None:
-        """Calls and awaits `work` for a run. If it raises, ends the run with that failure and does not raise."""
+        """Calls and awaits `work` for a run. If it raises a `Fault`, ends the run with its failure; after any other
+        exception, which is logged, ends it with `UNFORESEEN`. Does not raise.
+        """
         try:
             await work()
         except Fault as fault:
@@ -259,7 +266,7 @@ class RunScheduler:
         return f"{self.agent_of(turn).name}/{turn.model}"
 
     def agent_of(self, turn: Turn) -> Agent:
-        """Returns the agent that takes the turn: of several, the one that has the model."""
+        """Returns the agent that takes the turn: of several agents, the one that has the turn's model."""
         return agent_for(self.agent, turn.model)
 
     # --- what runs ask of their host ------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Runs the tool calls of a turn that this server answers (MCP tools): one task for each call, cancelled when the
 turn ends.
 
-The tools are run by a `ToolRunner`. A call that fails gets an output that says so.
+The tools are run by a `ToolRunner`. If it raises, that is logged, and the call gets an output that says that it
+failed.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class ToolRunner(Protocol):
     """The interface for running the tools of one request."""
 
     async def run(self, tool: Tool, arguments: str) -> ToolOutput:
-        """Runs the tool and returns its output, within a time limit. `arguments` is the model's text, which may be
-        invalid JSON. May be cancelled.
+        """Runs the tool and returns its output, within a time limit. A call that fails returns an output with
+        `failed`. `arguments` is the model's text, which may be invalid JSON. May be cancelled.
         """
         ...
 

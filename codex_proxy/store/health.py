@@ -95,8 +95,8 @@ OFF = Failure(
 
 @contextmanager
 def store_errors_as_faults() -> Iterator[None]:
-    """A context manager that converts `StoreUnavailable` and `StoreDamaged`, raised in its body, to a `Fault`, and
-    logs the reason. Other errors are not converted.
+    """A context manager that converts errors of its body and logs the reason: `StoreUnavailable` to a `Fault`
+    UNAVAILABLE, and `StoreDamaged` to a `Fault` INTERNAL. Other errors are not converted.
     """
     try:
         yield
@@ -117,7 +117,8 @@ def required_store(store: Store | None) -> Store:
 
 def failure_of(error: StoreError) -> Failure:
     """Logs an error with which the saving of a response has failed. Returns the failure with which the response
-    ends.
+    ends: NOT_FOUND if the object that it continues was deleted, INTERNAL if stored data is damaged or contradicts
+    the response, else UNAVAILABLE.
     """
     log.error("not_saved", reason=str(error))
     if isinstance(error, NotStored):

@@ -40,7 +40,7 @@ class StoreError(Exception):
 
 
 class StoreUnavailable(StoreError):  # noqa: N818 - says what it is
-    """The store cannot do this now, but may be able to later: the file is locked by another process, the disk is
+    """The store cannot be used now, but may be usable later: the file is locked by another process, the disk is
     full, or the store is closed or overloaded.
     """
 
@@ -422,8 +422,8 @@ class Conversations(Protocol):
         ...
 
     async def delete_conversation(self, owner: str, id: str) -> bool:
-        """Deletes a conversation. Returns False if it does not exist. Items that other conversations or responses
-        have too are kept there.
+        """Deletes a conversation. Returns False if it does not exist. Its items that are also in other
+        conversations or in responses are not deleted from those.
         """
         ...
 

@@ -124,5 +124,7 @@ def _figures(spending: Spending, *, failed: bool) -> Figures:
 
 
 def _bounded(count: int) -> int:
-    """Returns the number, limited to 0 to `MAX_FIGURE`, because an agent may report any number."""
+    """Returns `count`, or 0 if it is negative, or `MAX_FIGURE` if it is larger, because an agent may report any
+    number.
+    """
     return max(0, min(count, MAX_FIGURE))

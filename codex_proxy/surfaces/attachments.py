@@ -1,9 +1,11 @@
-"""Images and files in a request: converts those that can reach the model to parts, and refuses the others.
+"""Images and files in a request: converts images to parts and files to text, and refuses those that a model cannot
+be given.
 
 Input: the URL of an image; the fields of a file part, which have the same names in the Chat Completions and
 Responses APIs; and the texts of the request's PDFs. Output: an `ImagePart`, or the text of a file with its name.
-Raises `Fault` INVALID_REQUEST. There is no Files API, so a `file_id` is refused, and so is a `file_url`, because
-the server does not download files.
+Raises `Fault` INVALID_REQUEST. Nothing is downloaded here: the web address of an image is passed on as it is
+(`admission.images` fetches it if the operator allows that), and a `file_url` is refused. So is a `file_id`, because
+there is no Files API.
 """
 
 from __future__ import annotations

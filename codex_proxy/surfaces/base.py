@@ -59,8 +59,8 @@ def raw_text(text: str) -> msgspec.Raw:
 
 
 def schema_json(schema: Any) -> msgspec.Raw:
-    """Encodes a parsed JSON value of a client (a schema) again. Uses the standard library, because the value may
-    contain integers of any size.
+    """Returns a JSON schema that a client has sent, or another JSON value of a client, as encoded JSON. Uses the
+    standard library, because the value may contain integers of any size.
     """
     return msgspec.Raw(json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode())
 

@@ -62,8 +62,8 @@ class _Write:
 
 
 class Writer:
-    """The thread that writes to the database. It closes the `connection` at the end. `location` names the store in
-    messages; `answer_wait` is the most seconds that a caller waits for a commit.
+    """The thread that writes to the database. It uses the `connection` alone and closes it at the end. `location`
+    names the store in messages; `answer_wait` is the most seconds that a caller waits for a commit.
     """
 
     def __init__(
@@ -81,7 +81,9 @@ class Writer:
 
     async def run(self, job: Job[T]) -> T:
         """Runs a job in the writing thread. Returns its value when the commit is on disk. Raises what the job
-        raises, or `StoreUnavailable` if the store is closed, overloaded or too slow.
+        raises; the job's changes are then undone. Raises `StoreUnavailable` if the store is closed or its queue is
+        full (the job does not run), or if the disk or file is at fault or `answer_wait` seconds are over (the job
+        is then stored completely or not at all).
         """
         write = _Write(job, asyncio.get_running_loop())
         with self._changed:
@@ -191,7 +193,8 @@ class Readers:
 
     async def run(self, job: Callable[[sqlite3.Connection], T]) -> T:
         """Runs a job in a reading thread and returns its value. Raises what the job raises, or `StoreUnavailable`
-        if the store is closed, overloaded or too slow.
+        if the store is closed, `MAX_WAITING` reads wait already, the file cannot be read, or the read takes more
+        than `ANSWER_WAIT` seconds; in the last case the job runs to its end, and its value is dropped.
         """
         if self._closed:
             raise StoreUnavailable(f"the store {self._location} is closed")

@@ -73,8 +73,8 @@ for locks in that statement, so waiting for a lock comes between two tries."""
 
 
 def connect(name: str, lock_wait: float) -> sqlite3.Connection:
-    """Opens a connection to the database file `name`. Different threads may use it, one at a time, so SQLite's
-    check of the thread is off. `lock_wait` is how many seconds to wait for another process's lock.
+    """Opens a connection to the database file `name`. Different threads may use it, one at a time
+    (`check_same_thread` is False). `lock_wait` is how many seconds SQLite waits for another process's lock.
     """
     return sqlite3.connect(name, timeout=lock_wait, isolation_level=None, check_same_thread=False)
 

@@ -30,13 +30,15 @@ Mark = Callable[[sqlite3.Connection, str, str], bool]
 
 
 class Budget:
-    """How many more rows one write may remove; a body counts as one more row for each 4 KiB."""
+    """The number of rows that one write may still remove (`left`). A row with a body counts as one row, plus one
+    for each 4 KiB of the body.
+    """
 
     def __init__(self, left: int) -> None:
         self.left = left
 
     def spend(self, size: int = 0) -> None:
-        """Subtracts one removed row with a body of `size` bytes."""
+        """Subtracts one removed row, whose body has `size` bytes, from `left`."""
         self.left -= 1 + size // PAGE_BYTES
 
 

@@ -5,7 +5,8 @@ large, entries of the step memory, stream events, and the oldest responses and l
 response that another one continues is not removed, so a chain of responses is removed from its end. Objects younger
 than `Retention.spared` are not removed for number or size.
 
-The number of conversations (chains of responses) is limited at once, by the writes that may add one (`trim`).
+The limit on the number of conversations (chains of responses) is not applied by `prune`, but by each write that may
+add one (`trim`).
 """
 
 from __future__ import annotations
@@ -88,9 +89,10 @@ def _sum(one: Pruned, other: Pruned) -> Pruned:
 
 
 def trim(connection: sqlite3.Connection, most: int, in_use: Collection[tuple[str, str]]) -> None:
-    """Removes the conversations that were continued the longest time ago until there are at most `most`, as far as
-    one write may (see `removal.PIECE`). A conversation here is a chain of responses, represented by its last
-    response. `in_use` has the owner and id of each response that a turn is continuing; these are not removed.
+    """Removes the conversations that were continued the longest time ago until there are at most `most`. If one
+    write may not remove that many rows (see `removal.PIECE`), the next call removes the others. A conversation here
+    is a chain of responses, represented by its last response. `in_use` has the owner and id of each response that a
+    turn is continuing; these are not removed.
     """
     budget = removal.Budget(removal.PIECE)
     for _ in range(OBJECTS_AT_ONCE):
@@ -125,8 +127,8 @@ def _usage(connection: sqlite3.Connection, before: float) -> Pruned:
 
 
 def _frames(connection: sqlite3.Connection, before: float) -> Pruned:
-    """Removes stored stream events of one response: the oldest response that has ended, was created before `before`
-    (seconds since 1970) and still has stored events.
+    """Removes up to `ROWS_AT_ONCE` stored stream events of one response: the oldest response that has ended, was
+    created before `before` (seconds since 1970) and still has stored events. Returns how many were removed.
     """
     row = connection.execute(
         "SELECT seq FROM responses WHERE background = 1 AND unfinished = 0 AND created <= ?"
@@ -178,8 +180,8 @@ def _too_much(connection: sqlite3.Connection, job: Job, most: int) -> Pruned:
 
 def _oldest_objects(connection: sqlite3.Connection, before: float) -> Pruned:
     """Marks one object as deleted: the oldest response or the least recently used conversation, if its time is
-    before `before` (seconds since 1970). Only one, because sizes differ much and the caller has to compare the
-    total size again.
+    before `before` (seconds since 1970). Returns what was removed. Only one, because sizes differ much and the
+    caller has to compare the total size again.
     """
     response = _oldest_response(connection, before)
     conversation = _oldest_conversation(connection, before)

@@ -152,8 +152,8 @@ class SqliteStore:
     async def _trimmed(
         self, job: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **named: P.kwargs
     ) -> T:
-        """Runs a write that may add a conversation. If there is then one more than `max_conversations`, removes the
-        oldest in the same write.
+        """Runs a write that may add a conversation (a chain of responses). If there are then more than
+        `max_conversations`, removes those that were continued the longest time ago in the same write.
         """
         most = self._retention.max_conversations
         if most is None:
@@ -177,8 +177,8 @@ class SqliteStore:
         return await run(lambda connection: job(connection, *args, **named))
 
     async def _delete(self, mark: removal.Mark, owner: str, id: str) -> bool:
-        """Deletes an object and returns whether it existed. `mark` marks it as deleted. Rows that do not fit into
-        this write are removed by a task.
+        """Deletes an object and returns whether it existed. `mark` is the function that marks the object as
+        deleted. One write removes a limited number of rows; a background task removes the rest.
         """
         found, more = await self._write(removal.delete, mark, owner, id)
         if more and (self._sweeping is None or self._sweeping.done()):

@@ -129,7 +129,9 @@ def refuse_unsupported(request: ChatRequest, logprobs: Logprobs) -> None:
 
 
 def refuse_contradictions(request: ChatRequest) -> None:
-    """Raises `Fault` INVALID_REQUEST for parameters that exclude each other."""
+    """Raises `Fault` INVALID_REQUEST if the request has both `max_tokens` and `max_completion_tokens`, or
+    `stream_options` without `stream`.
+    """
     if request.max_tokens is not None and request.max_completion_tokens is not None:
         raise bad_request(
             "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.",
