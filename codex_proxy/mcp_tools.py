@@ -57,12 +57,12 @@ def configured_servers(settings: Settings, environ: Mapping[str, str]) -> dict[s
 
 
 class Programs:
-    """Starts those MCP servers that are programs, as child processes that end with the proxy (`process.child`),
-    with the environment and limits of every child. It implements `mcp.interfaces.Spawn`.
+    """Starts those MCP servers that are programs, as child processes that end with the proxy (`process.child`).
+    They get the same environment and limits as other children of the proxy. It implements `mcp.interfaces.Spawn`.
 
     A program starts in the folder of the operator's file, so that relative paths in the file work. A folder for
-    temporary files would be unsafe: interpreters load files from the folder in which they start, and everybody can
-    write there.
+    temporary files would be unsafe: interpreters load files from the folder in which they start, and every user can
+    write to `/tmp`.
     """
 
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
@@ -162,9 +162,9 @@ class McpToolSource:
         """Lists the tools of one server that a request names. Returns the events of the `mcp_list_tools` item for
         the client, and the tools.
 
-        `known` has the lists that the client has sent back, by server label. If it has one for this server, that
-        list is used, the server is not asked, and there are no events. If the server fails, there are no tools, and
-        the item has the reason.
+        `known` has the lists that the client has sent back, by server label. If it has one for this server with all
+        tools that the request names (see `_covers`), that list is used, the server is not asked, and there are no
+        events. If the server fails, there are no tools, and the item has the reason.
         """
         there = known.get(offer.server_label)
         if there is not None and _covers(there, offer):
@@ -278,8 +278,8 @@ def _offered_each(offer: McpOffer, tools: Sequence[ListedTool]) -> list[Tool]:
 
 
 async def schema_errors(checks: SchemaChecks, schemas: Sequence[bytes]) -> list[str | None]:
-    """Returns, for each of these JSON schemas of tools' arguments, why it cannot be used; None for one that an
-    agent accepts.
+    """Checks the JSON schemas of the arguments of tools. Returns for each one the reason why it cannot be used;
+    None for one that an agent accepts.
     """
     verdicts = await checks.of_schemas(schemas)
     return [_wrong(schema, verdict) for schema, verdict in zip(schemas, verdicts, strict=True)]

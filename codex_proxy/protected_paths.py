@@ -1,5 +1,5 @@
-"""The paths that an agent's commands must not be able to change although their sandbox may write to disk, and the
-folders that commands may write to.
+"""The paths that an agent's commands must not be able to change even if their sandbox lets them write to the disk,
+and the folders that commands may write to.
 
 This module reads the settings, the environment and the disk, and changes nothing. A command that could change the
 server's code, its state folder or Codex's program could decide what runs outside of the sandbox.
@@ -96,9 +96,9 @@ def _own_files(settings: Settings) -> Iterator[tuple[str, str | Path, bool]]:
 
 
 def _code() -> Iterator[tuple[str, str | Path, bool]]:
-    """Yields the code that Python runs and imports, each as a name for messages, a path, and whether everything in
-    the folder is protected. A folder on `sys.path` that is no `site-packages`, such as a checkout, is not protected
-    as a whole.
+    """Yields the folders and files with the code that Python runs and imports, as tuples: a name for messages, the
+    path, and whether everything in the folder is protected. That is not so for a folder on `sys.path` that is no
+    `site-packages`, such as a checkout.
     """
     for package in ("codex_proxy", "fake_proto"):
         spec = importlib.util.find_spec(package)

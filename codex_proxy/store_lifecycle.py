@@ -36,7 +36,7 @@ class StoreOpenError(Exception):
 
 
 class StoreLifecycle:
-    """An open store, and a task that removes old objects from it."""
+    """An open store, and a task that removes objects from it that the settings no longer permit."""
 
     def __init__(self, store: Store, lock: StoreLock | None, prune_seconds: float) -> None:
         """`lock` is the lock on the store's file; None if the store is in RAM. `prune_seconds` is the time between

@@ -68,7 +68,7 @@ class NamedServer(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Session:
     """An owner's session with a server. `users` is the number of requests that use it now; `expiry` is the timer
-    that closes it when it was not used for a while.
+    that closes it after `idle_seconds` without use.
     """
 
     def __init__(self, mcp_server: McpServer) -> None:
@@ -135,8 +135,9 @@ class RequestServers:
             raise self._invalid(server, "has an invalid `authorization`.", param)
 
     async def tools(self, server: NamedServer, owner: str) -> McpListing:
-        """Returns those tools of the server that the request allows, or the fault why there are none. `owner` is
-        the name of the request's API key. Raises `Fault` INVALID_REQUEST if the request may not use the server.
+        """Returns those tools of the server that the request allows. If the server has failed, there are none, and
+        the listing has the fault. `owner` is the name of the request's API key. Raises `Fault` INVALID_REQUEST if
+        the request may not use the server.
         """
         self.check(server)
         session = self._acquire(server, owner)

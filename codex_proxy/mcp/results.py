@@ -99,7 +99,9 @@ def result_of(answer: CallToolResult, limits: McpLimits) -> McpResult:
 
 
 def _add_block(result: _ResultBuilder, block: Any) -> None:
-    """Adds one content block of the server's answer to the result."""
+    """Adds one content block of the server's answer to the result: as a text, as an image, or, for any other
+    content, as a line of text that describes it.
+    """
     match block.type:
         case "text":
             result.add_text(block.text)
@@ -133,7 +135,9 @@ def _structured(content: object, result: _ResultBuilder, limits: McpLimits) -> b
 
 
 def _type_name(media_type: str | None) -> str:
-    """Returns a media type for a message, or `of an unknown type` if it is missing or not printable."""
+    """Returns a media type as a message shows it: unchanged, or `of an unknown type` if it is missing or not
+    printable.
+    """
     return media_type if media_type and _PRINTABLE.fullmatch(media_type) else "of an unknown type"
 
 

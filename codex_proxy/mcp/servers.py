@@ -72,7 +72,8 @@ class McpServer:
         self._closed = False
 
     async def tools(self) -> McpListing:
-        """Returns the server's tools, or the fault why there are none.
+        """Returns the server's tools. If the server has failed, there are none, and the listing has the fault; if
+        it has more tools than the limits, the listing has those within the limits and a fault.
 
         Connects first if needed. Takes at most `limits.list_seconds` + `limits.refresh_seconds`; if the server
         needs longer to start, the fault says that it is still starting.
@@ -363,8 +364,8 @@ class OperatorServers:
         )
 
     async def call(self, server_label: str, tool: str, arguments: str, timeout_seconds: float) -> McpResult:
-        """Runs a tool of the server `server_label`. `arguments` is JSON text. A call that fails, or of an unknown
-        server, returns a failed result. If the caller is cancelled, the server is asked to stop the call.
+        """Runs a tool of the server `server_label`. `arguments` is JSON text. Returns a failed result if the call
+        fails or there is no such server. If the caller is cancelled, the server is asked to stop the call.
         """
         server = self._servers.get(server_label)
         if server is None:

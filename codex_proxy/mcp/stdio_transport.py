@@ -93,7 +93,9 @@ class _StdoutLines:
         self._changed = asyncio.Event()
 
     def received(self, chunk: bytes) -> None:
-        """Buffers a chunk of stdout. (A method of `ProcessListener`.)"""
+        """Buffers a chunk of stdout, and pauses the process if more than `READ_AHEAD` bytes are buffered. (A method
+        of `ProcessListener`.)
+        """
         self._chunks.append(chunk)
         self._buffered_bytes += len(chunk)
         if self._buffered_bytes > READ_AHEAD and self.process is not None:
@@ -101,7 +103,9 @@ class _StdoutLines:
         self._changed.set()
 
     def ended(self, exit: ProcessExit) -> None:
-        """Stores how the process ended. (A method of `ProcessListener`.)"""
+        """Stores how the process ended; the iterator ends after the buffered lines. (A method of
+        `ProcessListener`.)
+        """
         self.exit = exit
         self._changed.set()
 
@@ -151,7 +155,7 @@ def _line(message: SessionMessage) -> bytes:
 
 
 def _end_fault(server: StdioServer, lines: _StdoutLines) -> McpFault:
-    """Returns the fault for a process whose stdout has ended: its line was too long, or the process has exited."""
+    """Returns the fault for a session whose `lines` have ended: a line was too long, or the process has exited."""
     if lines.too_long or lines.exit is None:
         return _fault(
             McpFaultKind.PROTOCOL, server, f"MCP server '{server.label}' sent a line that is too long."

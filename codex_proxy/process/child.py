@@ -184,7 +184,7 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether the child is not known to have exited."""
+        """False if the child is known to have exited, else True."""
         return self._state in ALIVE
 
     @property
@@ -270,8 +270,8 @@ class Child:
         self._state = TABLE[self._state, change]
 
     def _start_ending(self, grace: float) -> None:
-        """Closes stdin, and calls `kill` after `grace` seconds, or earlier if an earlier call of this method has
-        set an earlier time.
+        """Closes stdin, and calls `kill` after `grace` seconds if the child still runs then; earlier if an earlier
+        call of this method has set an earlier time.
         """
         self._change(ChildChange.END)
         self.close_stdin()
@@ -297,8 +297,8 @@ class Child:
         self._finish(ChildChange.STUCK if self.alive else ChildChange.DRAINED)
 
     def _stdout_closed(self) -> None:
-        """Handles the end of stdout: has a running child end within its `eof_grace`; for a child that has exited,
-        reports its end.
+        """Handles the end of stdout. Starts to end a child that still runs, with its `eof_grace`; reports the end
+        of one that has exited.
         """
         if self.alive:
             self._start_ending(self._command.eof_grace)
@@ -334,7 +334,7 @@ class Child:
             self._exited(code)
 
     def _wait_in_thread(self) -> None:
-        """Blocks a thread until the warden exits, then calls `_exited` on the event loop."""
+        """Waits until the warden exits, then calls `_exited` on the event loop. Runs in a thread of its own."""
         code = self._warden.wait()
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for the exit any more
             self._loop.call_soon_threadsafe(self._exited, code)
@@ -351,11 +351,10 @@ class Child:
         self._finish_when_drained()
 
     def _finish_when_drained(self) -> None:
-        """Calls `_finish` after the exit: when stdout is read to its end, or DRAIN_SECONDS after the exit if
-        another process keeps the pipe open.
+        """Does nothing before the exit. After it, calls `_finish` when stdout is read to its end, or DRAIN_SECONDS
+        after the exit if another process keeps the pipe open.
 
-        While the owner has paused the output, it waits without a limit, unless the owner has called `end` or
-        `kill`.
+        While the owner has paused the output, there is no time limit, unless the owner has called `end` or `kill`.
         """
         if self._state not in (ChildState.EXITED, ChildState.DRAINING):
             return
@@ -423,8 +422,8 @@ async def spawn(
 
 
 class _Output:
-    """A `ChildListener` that collects the stdout, up to about `max_bytes`; its future `exit` gets how the child
-    ended.
+    """A `ChildListener` that keeps about the first `max_bytes` of stdout in `out`, and drops the rest. Its future
+    `exit` gets how the child ended.
     """
 
     def __init__(self, max_bytes: int) -> None:

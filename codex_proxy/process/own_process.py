@@ -58,8 +58,8 @@ def adopt_orphans() -> bool:
 
 
 def kill_orphans_of(loop: asyncio.AbstractEventLoop, warden: int) -> None:
-    """Kills the processes that a warden's child has started, after the warden itself was killed. `warden` is its
-    process id. Does nothing if `adopt_orphans` was not called or did not succeed.
+    """Starts an `OrphanSweep`, which kills the processes that a warden's child has started, after the warden itself
+    was killed. `warden` is its process id. Does nothing if `adopt_orphans` was not called or did not succeed.
     """
     if _inherits_orphans:
         OrphanSweep(loop, warden).run()

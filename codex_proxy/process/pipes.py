@@ -53,7 +53,7 @@ class PipeReader:
             self._loop.add_reader(self._descriptor, self._readable)
 
     def read_available(self, limit: int) -> None:
-        """Reads what the pipe holds now, about `limit` bytes at most, without waiting."""
+        """Reads what the pipe holds now, about `limit` bytes at most, without waiting, and passes it to `received`."""
         while not self.at_end and limit > 0:
             chunk = self._read()
             if chunk is None:
@@ -110,7 +110,7 @@ class PipeWriter:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
-        """Takes over the descriptor of the pipe's write end, and closes it at the end."""
+        """Takes over the descriptor of the pipe's write end, which `close` and `close_when_sent` close."""
         self._loop = loop
         self._descriptor = descriptor
         self._buffer = bytearray()

@@ -3,8 +3,8 @@
     python -I -S warden.py LIFELINE GRACE [LIMIT=NUMBER...] -- PROGRAM ARGUMENT...
 
 LIFELINE is the file descriptor of the read end of a pipe whose only write end the proxy holds. Each byte read from it
-is a signal number, which is sent to the child's process group. Its end means that the proxy is dead, or has the child
-killed: the group gets SIGTERM, has GRACE seconds, and gets SIGKILL.
+is a signal number, which is sent to the child's process group. The end of the pipe means that the proxy is dead, or
+wants the child killed: the group gets SIGTERM and, after GRACE seconds, SIGKILL.
 
 However the child ends, all its descendants are killed. On Linux the warden is the child subreaper: a descendant whose
 parent has ended becomes the warden's own child, even one that left its session (`setsid` after two forks), and the

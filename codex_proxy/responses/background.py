@@ -327,7 +327,9 @@ class HeldBody(Protocol):
     """
 
     def handed_over(self) -> HeldBody:
-        """Returns another object that counts the same bytes. This object counts none from then on."""
+        """Returns another object that counts the same bytes, and that the caller has to release. This object counts
+        none from then on.
+        """
         ...
 
     def release(self) -> None: ...
@@ -412,7 +414,9 @@ async def _store(
 
 
 async def _take_back(store: Store, queued: StoredResponse) -> None:
-    """Deletes the stored response `queued`, whose id no client has got. Tries again until the store succeeds."""
+    """Deletes the stored response `queued`, whose id no client has got. Repeats this while the store is
+    unavailable.
+    """
     while True:
         try:
             await store.delete_response(queued.owner, queued.id)

@@ -143,7 +143,7 @@ def _encoded(item: ItemDict) -> bytes:
 
 
 def context_item(stored: StoredItem) -> ContextItem:
-    """Decodes a stored item into its two forms, each None if it is not stored."""
+    """Decodes a stored item into its two forms; a form that is not stored is None."""
     return ContextItem(
         _shown(stored) if stored.json else None, _model_item.decode(stored.raw) if stored.raw else None
     )

@@ -74,7 +74,7 @@ class Follower:
     """Always None: `wait` raises what goes wrong."""
 
     def __init__(self, service: ResponsesService, owner: str, id: str, after: int) -> None:
-        """Raises `Fault` if the server has no store. `owner` is the name of the client's key."""
+        """`owner` is the name of the client's key. Raises `Fault` INVALID_REQUEST if the server has no store."""
         self.finished = False
         self._service = service
         self._store = required_store(service.store)

@@ -72,7 +72,7 @@ class FrameBuffer:
 
 class FrameReader:
     """The frames that wait for one reader. If they exceed `max_bytes` (None: no limit), they are dropped and
-    `overrun` is set.
+    `overrun` is set; frames that follow are dropped, too, until the next `take`.
     """
 
     def __init__(self, buffer: FrameBuffer, max_bytes: int | None) -> None:
@@ -92,9 +92,9 @@ class FrameReader:
         return bool(self._batches)
 
     async def wait(self, push: Push | None = None) -> None:
-        """Returns when there is a frame to take that `push` has not delivered, or when no frame will follow. `push`
-        is called for each batch while this waits (see `Wakeup`). Raises what `push` raises. May be cancelled and
-        called again.
+        """Returns when there is a frame to take that `push` has not delivered, when frames were lost (`overrun`),
+        or when no frame will follow. `push` is called for each batch while this waits (see `Wakeup`). Raises what
+        `push` raises. May be cancelled and called again.
         """
         if not (self._batches or self.overrun or self._buffer.ended):
             await self.wakeup.wait(push)

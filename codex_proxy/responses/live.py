@@ -43,7 +43,9 @@ class ServerTasks:
         return task
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Awaits `work`. If the caller is cancelled, `work` still runs to its end, and the caller waits for that."""
+        """Awaits `work` and returns its result. If the caller is cancelled, `work` still runs to its end; the
+        caller's `CancelledError` is raised after that.
+        """
         task = self.spawn(work)
         try:
             return await asyncio.shield(task)
@@ -137,8 +139,8 @@ class BackgroundResponses:
         return self._live.get((owner, id))
 
     async def close(self) -> None:
-        """Waits until the tasks have saved their responses, at most `CLOSE_SECONDS`. Call it when all turns have
-        ended. A response that is not saved by then is recovered at the next start of the server.
+        """Waits until the tasks have saved their responses; after `CLOSE_SECONDS` the others are cancelled. Call it
+        when all turns have ended. A response that was not saved is recovered at the next start of the server.
         """
         await self.tasks.close()
 

@@ -97,8 +97,9 @@ async def prepare_in_context(
 ) -> PreparedResponse:
     """Prepares a response whose context was already read. `id` and `created` (seconds since 1970) are those of the
     new response; `owner` is the name of the client's key. `conversation_turn` is the lock on the request's
-    conversation, which makes other turns of it wait; None if there is no conversation. The caller releases it if this
-    raises. Raises `Fault` if the turn is not admitted: the client may not do what it asks for, or the agent cannot.
+    conversation, which makes other turns of it wait; None if there is no conversation. If this raises, the caller
+    has to release the lock. Raises `Fault` if the turn is not admitted: the client is not permitted something that
+    the request asks for, or the agent cannot do it.
     """
     turn, replay = turn_in_context(parsed, context, service.runs.identity(parsed.turn))
     admitted = await service.admission.admit(

@@ -1,5 +1,5 @@
-"""The common surroundings of all responses of a server: the parts of the server that they use, the operator's
-settings for them, and the locks by which the turns of one conversation run one after the other.
+"""What all responses of a server use: parts of the server, the operator's settings for responses, and the locks by
+which the turns of one conversation run one after the other.
 """
 
 from __future__ import annotations

@@ -34,9 +34,9 @@ class Wakeup:
     """Lets one reader of a log or buffer wait until there is more to read.
 
     A reader that waits may pass a `Push`: a function that the code that adds events calls directly, so that a delta
-    reaches the client without a step of the reader's task. If the push returns False or raises, or at the end of
-    the log, the reader's task is resumed instead. Pushes happen only while the task waits, so the two never write
-    at the same time.
+    reaches the client before the reader's task runs. If the push returns False or raises, or at the end of the log,
+    the reader's task is resumed instead. Pushes happen only while the task waits, so the two never write at the
+    same time.
     """
 
     def __init__(self) -> None:
@@ -176,8 +176,8 @@ class EventLog:
 
 
 class Cursor:
-    """A reader of a log. `position` is the number of batches that it has taken or skipped; `seen` is the number of
-    bytes whose events were delivered.
+    """A reader of a log. `position` is the number of batches that it has taken, including those that the log had
+    dropped before the reader was made; `seen` is the number of bytes whose events were delivered.
     """
 
     def __init__(self, log: EventLog, position: int, seen: int) -> None:

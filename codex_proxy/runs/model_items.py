@@ -117,8 +117,8 @@ def _in_order(
 
 
 def _kind_and_call_id(item: HistoryItem) -> tuple[str, str]:
-    """Returns the kind and the call id of an item: the kind is `call`, `output`, or another word if the item is
-    neither.
+    """Returns the kind and the call id of an item. The kind of a call is `call`, that of an output is `output`; an
+    item of any other kind has another word, and an empty id.
     """
     if isinstance(item, RawHistoryItem):
         head = msgspec.json.decode(item.json, type=ItemHead)

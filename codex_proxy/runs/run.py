@@ -372,8 +372,8 @@ class Run:
                 self._release_session()
 
     def tool_finished(self, request_id: str, output: ToolOutput) -> None:
-        """Continues the turn with the output of a call that this server has run. `request_id` is the id of the agent's
-        request for the call.
+        """Continues the turn with the output of a call that this server has run; does nothing if the turn is over.
+        `request_id` is the id of the agent's request for the call.
         """
         self._calls_running -= 1
         self._wait_for_agent()
@@ -548,7 +548,7 @@ class Run:
 
     def _end(self, ended: TurnEnded) -> None:
         """Ends the turn for a reason other than the end of the agent's turn: logs the end first, then keeps or
-        closes the session.
+        closes the session. Does nothing if the turn is over.
         """
         if self._repair.ended:
             return

@@ -253,8 +253,8 @@ class RunScheduler:
         return first_attempt(turn, form, keeps_choice="tool_choice" in able)
 
     async def _with_memory(self, turn: Turn, owner: str) -> Turn:
-        """Returns the turn with the items that its client does not see and send back (such as reasoning before a
-        call) put into its history from the step memory.
+        """Returns the turn with items from the step memory added to its history: those that the client never got
+        and so does not send back (such as reasoning before a call).
         """
         history = await recalled_history(turn, owner, self.memory, self.identity(turn))
         return turn if history is turn.history else msgspec.structs.replace(turn, history=history)
@@ -385,7 +385,7 @@ class RunScheduler:
         self._end_runs()
 
     def begin_drain(self) -> None:
-        """Accepts no new turns from now on. Turns that wait for a slot fail."""
+        """Accepts no new turns from now on. Turns that wait for a slot fail with STOPPING."""
         self._drain_begun.set()
         self._slots.stop(Fault(STOPPING))
 
@@ -406,8 +406,8 @@ class RunScheduler:
 
 
 def _replayed(turn: Turn, asked: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:
-    """Returns `turn` with `replay` in place of its client's history (None: `turn` as it is). `asked` is the turn as
-    the client sent it; items that follow its history in that of `turn` are kept at the end.
+    """Returns `turn` with `replay` in place of the history that the client sent; None: returns `turn` unchanged.
+    `asked` is the turn as the client sent it. Items that `turn` has after that history are kept.
     """
     if replay is None:
         return turn

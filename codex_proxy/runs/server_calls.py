@@ -54,7 +54,8 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 class ServerCalls:
     """Runs those calls of one turn that this server answers. `runner` runs a tool; None if the turn has no tools of
-    this server. `spawn` starts a task that is awaited when the server stops.
+    this server: then a call gets an output that says that there is no such tool. `spawn` starts a task that is
+    awaited when the server stops.
     """
 
     def __init__(self, runner: ToolRunner | None, spawn: Spawn) -> None:
@@ -131,8 +132,9 @@ def approved_calls(turn: Turn) -> list[tuple[HistoryCall, str]]:
 
 
 def with_outputs(history: Sequence[HistoryItem], outputs: Iterable[HistoryOutput]) -> tuple[HistoryItem, ...]:
-    """Returns the history with placeholders replaced by the `outputs` with the same call ids. A placeholder is a
-    `HistoryOutput` with `approved_by`, for a call that the client has approved and that was not run yet.
+    """Returns the history with placeholders replaced by the `outputs` with the same call ids; other items stay as
+    they are. A placeholder is a `HistoryOutput` with `approved_by`, for a call that the client has approved and
+    that was not run yet.
     """
     by_id = {output.call_id: output for output in outputs}
     return tuple(

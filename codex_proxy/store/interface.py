@@ -173,6 +173,7 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     id: str
     status: str
+    """The `status` of the response object (`queued`, `in_progress`, `completed` ...)."""
     created: float
     json: bytes
     previous_id: str | None = None

@@ -31,7 +31,8 @@ class StoreLock:
     @classmethod
     async def take(cls, store: Path, *, within: float = WAIT_SECONDS) -> StoreLock:
         """Takes the lock of the store in the file `store`. Raises `StoreRefused` if another server still holds it
-        after `within` seconds, or if it cannot be made; the text names the file, the other server and what to do.
+        after `within` seconds, or if the lock file cannot be made; the text names the file, the other server and
+        what to do.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
@@ -49,7 +50,7 @@ class StoreLock:
 
 
 class _HeldError(Exception):
-    """Another server holds the lock. `refusal` is the error for the operator."""
+    """Another server holds the lock. `refusal` is the error that `StoreLock.take` raises if the wait is over."""
 
     def __init__(self, refusal: StoreRefused) -> None:
         super().__init__(str(refusal))

@@ -66,7 +66,7 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     end: int
     width: int
-    """Seconds of a bucket: a multiple of 3600. Buckets begin at multiples of it since 1970."""
+    """The length of a bucket in seconds: a multiple of 3600. Buckets begin at multiples of it since 1970."""
     by_model: bool = False
 
 

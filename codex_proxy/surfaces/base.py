@@ -107,7 +107,9 @@ class SerialOutput:
         self._ended: set[str] = set()
 
     def open(self, id: str) -> bool:
-        """Opens the item `id`. Returns whether its text is to be sent at once; if not, it goes to `keep`."""
+        """Opens the item `id`. Returns whether its text is to be sent at once; if not, the caller passes the text
+        to `keep`.
+        """
         if self.speaker is None and not self._whole:
             self.speaker = id
             return True

@@ -345,9 +345,7 @@ def _wrong_type(param: str, value: Any, expected: str) -> Fault:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """Returns the path of a field, whose location (`location`) pydantic gives as a tuple, such as
-    `messages[0].content[1].image_url.url`.
-    """
+    """Converts pydantic's `location` of a field to its path, such as `messages[0].content[1].image_url.url`."""
     path = ""
     for step in location:
         if isinstance(step, int):

@@ -38,7 +38,7 @@ CLOSE_WAIT: Final = 10.0
 
 
 class _Write:
-    """A queued job, the future of its caller, and after the job its value or error."""
+    """A queued job and the future of its caller. When the job has run, `value` or `error` is set."""
 
     __slots__ = ("error", "future", "job", "loop", "value")
 
@@ -62,7 +62,7 @@ class _Write:
 
 
 class Writer:
-    """The thread that writes to the database. It uses the `connection` alone and closes it at the end. `location`
+    """The thread that writes to the database. Nothing else uses its `connection`, which `close` closes. `location`
     names the store in messages; `answer_wait` is the most seconds that a caller waits for a commit.
     """
 

@@ -122,9 +122,10 @@ def append(
 def end_turn(
     connection: sqlite3.Connection, owner: str, target: Append, held: Iterable[ListEntry], now: float
 ) -> None:
-    """Appends the input and output items of a turn (`held`) to the conversation that `target` names. Skips items
-    that the conversation has already, because they were in the turn's context. Raises `NotStored` if the
-    conversation does not exist, and `StoreConflict` if it has another version than `target` names.
+    """Appends the input and output items of a turn (`held`) to the conversation that `target` names, whatever its
+    size is then. Skips items that the conversation has already, because they were in the turn's context. Raises
+    `NotStored` if the conversation does not exist, and `StoreConflict` if it has another version than `target`
+    names.
     """
     row, position = _at_version(connection, owner, target.conversation_id, target.version)
     new: dict[str, ListEntry] = {}

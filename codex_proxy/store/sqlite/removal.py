@@ -117,10 +117,10 @@ def _frames(connection: sqlite3.Connection, row: int, budget: Budget) -> None:
 def _items(
     connection: sqlite3.Connection, table: str, key: tuple[str, ...], row: int, budget: Budget
 ) -> bool:
-    """Removes the rows of `table` for the items of one response or conversation, until the budget is spent, and the
-    items that are in no other list. `table` and `key` are its list table and the key columns, of which the first
-    one is the number `row` of the response or conversation. Returns False if the budget was spent before all rows
-    were removed.
+    """Removes the rows of `table` for the items of one response or conversation, until the budget is spent, and
+    those of the items that no other list has. `table` is the table of the item lists; `key` are its key columns, of
+    which the first has the number `row` of the response or conversation. Returns False if the budget was spent
+    before all rows were removed.
     """
     columns, same = ", ".join(key), " AND ".join(f"{name} = ?" for name in key)
     found = connection.execute(

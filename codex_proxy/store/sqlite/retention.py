@@ -180,8 +180,8 @@ def _too_much(connection: sqlite3.Connection, job: Job, most: int) -> Pruned:
 
 def _oldest_objects(connection: sqlite3.Connection, before: float) -> Pruned:
     """Marks one object as deleted: the oldest response or the least recently used conversation, if its time is
-    before `before` (seconds since 1970). Returns what was removed. Only one, because sizes differ much and the
-    caller has to compare the total size again.
+    before `before` (seconds since 1970). Returns a count of one, or of none. Only one, because sizes differ much
+    and the caller has to compare the total size again.
     """
     response = _oldest_response(connection, before)
     conversation = _oldest_conversation(connection, before)
