@@ -159,7 +159,7 @@ class AgentTable(BaseModel):
 
 
 def text_of(error: ValidationError) -> str:
-    """Returns a text about the first of the errors, which names the setting. It begins in lower case, and has
+    """Returns a text about the first problem in `error`, which names the setting. It begins in lower case and has
     no full stop, so that it can be part of a sentence.
     """
     first = error.errors()[0]

@@ -63,7 +63,9 @@ def open_to_others(path: Path) -> str:
 
 
 class Keyring:
-    """The valid keys: those of the keys file, and the one in PROXY_API_KEY."""
+    """The valid keys: those of the keys file, and the one in PROXY_API_KEY. `trouble` is why the newest version of
+    the file could not be read; None if it could.
+    """
 
     def __init__(self, path: Path, api_key: str | None, clock: Clock) -> None:
         """`path` is the keys file, which need not exist; `api_key` is the key in PROXY_API_KEY, None if that is

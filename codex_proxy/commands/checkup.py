@@ -20,7 +20,9 @@ Fact: TypeAlias = str | int | bool | None
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one check. The `name` says what was checked, such as `port`."""
+    """The result of one check. The `name` says what was checked, such as `port`. `status`: `warning` for something
+    that does not keep a server from starting, `skipped` if the check could not or need not be made.
+    """
 
     name: str
     status: Status

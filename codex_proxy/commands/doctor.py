@@ -170,7 +170,9 @@ def shown(name: str, value: object) -> Fact:
 
 
 def _host_of(url: str) -> str:
-    """Returns a URL with its path and query replaced by `MASK`, since these may contain a key."""
+    """Returns the scheme and host name of a URL, followed by `MASK` instead of the rest, which may contain a key;
+    only `MASK` for an invalid URL.
+    """
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -101,7 +101,7 @@ def _unknown_among(agents: Sequence[str], settings: Settings) -> str:
 
 def remove(settings: Settings, name: str) -> str:
     """Removes a key from the keys file. Returns a note for the user. Raises `KeysError` if the file has no such
-    key, or cannot be read or written.
+    key, or cannot be read or written, or if `name` is that of the key in PROXY_API_KEY.
     """
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(
@@ -202,7 +202,8 @@ def remove_key(path: Path, name: str) -> None:
 
 def _change(path: Path, change: Callable[[tomlkit.items.Table], bool]) -> bool:
     """Reads the keys file, calls `change` with its table of keys, which may change the table, and replaces the
-    file. The folder is locked meanwhile. Comments in the file stay. Returns what `change` returns.
+    file, while it holds a lock on the folder. Comments in the file are kept. Returns what `change` returns. Raises
+    what `change` raises, and `KeysError` if the file cannot be read, parsed or written; the file is then unchanged.
     """
     path = Path(os.path.realpath(path))
     try:
@@ -232,8 +233,8 @@ def _empty() -> tomlkit.TOMLDocument:
 
 @contextlib.contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Locks the folder during the body of the `with`, so that no other process that uses this lock changes its
-    files.
+    """Waits for a lock on the folder and holds it during the body of the `with`. It keeps other processes that use
+    this function from changing the folder's files at the same time.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -1,7 +1,8 @@
-"""`codex-proxy usage`: shows the tokens that the turns of a key have used, day by day.
+"""`codex-proxy usage`: shows the tokens that the requests with an API key have used, day by day, and the limits of
+the agent's account.
 
 Input: the address and key of a running server. Output: tables on the console, or the server's JSON. With
-`--all-keys`, the numbers are read from the store's file instead of the server.
+`--all-keys`, the numbers of all keys are read from the store's file instead of the server.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _FIGURES = (
 async def of_all_keys(settings: Settings, days: int) -> list[dict[str, Any]]:
     """Returns the usage of every key in the last `days` days, read from the store's file: a row per day, key and
     model, with `start_time` (seconds since 1970), `key`, `model`, and the sums of requests and tokens. Raises
-    `StoreOpenError` if the settings have no such file, or it cannot be read.
+    `StoreOpenError` if the store is not a file (as with a store in RAM), or the file does not exist or cannot be
+    read.
     """
     if settings.store != "sqlite":
         raise StoreOpenError(
@@ -62,7 +64,7 @@ def _row(figures: Figures) -> dict[str, Any]:
 
 
 def show_rows(rows: list[dict[str, Any]], console: Console) -> None:
-    """Prints `rows`, which have the form that `of_all_keys` returns, as a table."""
+    """Prints the rows that `of_all_keys` has returned as a table."""
     table = _table("day", "key", "model")
     for row in rows:
         table.add_row(_day(row["start_time"]), _cell(row["key"]), _cell(row["model"]), *_figures(row))
@@ -70,7 +72,7 @@ def show_rows(rows: list[dict[str, Any]], console: Console) -> None:
 
 
 def print_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
-    """Prints `rows`, which have the form that `of_all_keys` returns, as JSON if `as_json`, else as a table."""
+    """Prints the rows that `of_all_keys` has returned, as JSON if `as_json`, else as a table."""
     if as_json:
         print(escaped_json(json.dumps(rows, indent=2)))
     else:
@@ -103,7 +105,7 @@ async def ask(server: ChatSession, days: int) -> dict[str, Any]:
 
 
 def show(found: dict[str, Any], console: Console) -> None:
-    """Prints tables of the usage and of the limits in `found`, which has the form that `ask` returns."""
+    """Prints a table of the usage, then a line for each limit of the account. `found` is the result of `ask`."""
     table = _table("day", "model")
     for bucket in found["usage"]["data"]:
         for result in bucket["results"]:

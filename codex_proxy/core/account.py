@@ -1,7 +1,8 @@
-"""The models that an agent lists, the limits of its account, and the details that are added from them to a failure.
+"""The models that an agent lists, the limits of its account, and the details from both that are added to the
+failure of a turn.
 
-Clients recognise by OpenAI's wording that a context is too long, and then drop or summarise a part of it. So the
-message of such a failure has OpenAI's wording, whatever the agent wrote.
+Clients detect a context that is too long by OpenAI's wording of the error, and then drop or summarise a part of the
+context. So the message of such a failure has OpenAI's wording, whatever the agent wrote.
 """
 
 from __future__ import annotations
@@ -15,9 +16,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 
 
 class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model as the agent lists it. Fields that the agent does not report are None or empty. `native` is the
-    agent's own JSON entry.
-    """
+    """A model as the agent lists it. Fields that the agent does not report are None or empty."""
 
     id: str
     display_name: str = ""
@@ -59,7 +58,7 @@ class LimitWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
     """One limit of the agent's account, with its time windows. If an agent reports several limits, each has an id.
-    `name` and `plan` are None if the agent does not report them. `reached` is None while the limit is not exceeded.
+    `name` and `plan` are None if the agent does not report them.
     """
 
     id: str = ""
@@ -67,7 +66,7 @@ class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
     plan: str | None = None
     windows: tuple[LimitWindow, ...] = ()
     reached: str | None = None
-    """The name, as the agent calls it, of the limit that is reached; None if none is."""
+    """The agent's name of the limit that is reached; None if none is."""
 
 
 _OPENAIS_WORDS: Final = "This model's maximum context length is"
@@ -94,8 +93,9 @@ def with_reset(
     failure: Failure, limits: Sequence[AccountLimits], *, reported_at: float, now: float
 ) -> Failure:
     """Returns a failure of kind `USAGE_LIMIT_REACHED` with the seconds until the limit is reset as its
-    `retry_after`, if `limits` has that; returns any other failure unchanged. `reported_at` is the time at which the
-    agent reported the limits; it and `now` are in seconds since 1970.
+    `retry_after`. Returns it unchanged if it already has a `retry_after` or `limits` has no reset in the future;
+    returns any other failure unchanged. `reported_at` is the time at which the agent reported the limits; it and
+    `now` are in seconds since 1970.
     """
     if failure.kind is not FaultKind.USAGE_LIMIT_REACHED or failure.retry_after is not None:
         return failure

@@ -20,12 +20,19 @@ class Stop(StrEnum):
     """Why a turn ended. A provider's reason that has no member here is passed on as a plain `str`."""
 
     STOP = "stop"
+    """The answer is complete, or a stop sequence of the client was reached."""
     LENGTH = "length"
+    """The answer was cut at a limit of the client, the model or this server."""
     TOOL_CALLS = "tool_calls"
+    """The client has to answer tool calls."""
     FUNCTION_CALL = "function_call"
+    """The client has to answer a call of kind `legacy` (`items.ToolCall`), the predecessor of `tool_calls`."""
     CONTENT_FILTER = "content_filter"
+    """The provider withheld the answer or a part of it."""
     INTERRUPTED = "interrupted"
+    """The turn was cancelled before the answer was complete."""
     FAILED = "failed"
+    """The turn failed; `TurnEnded.failure` says why."""
 
 
 Trigger = Literal["token_count", "task_complete", "provider"]
@@ -175,18 +182,21 @@ class UsageReported(msgspec.Struct, frozen=True, gc=False):
     usage: Usage
     trigger: Trigger = "token_count"
     partial: bool = False
-    """Whether the turn has taken calls of the model whose tokens the agent has not reported."""
+    """Whether `usage` is incomplete: for some of the turn's model calls the agent has not reported the tokens."""
 
 
 class Retrying(msgspec.Struct, frozen=True, gc=False):
-    """The agent repeats its call of the model, and sends all events of this step again. `message` is the agent's
-    text about the reason, `http_status` the status of the failed call; None if the agent does not report it."""
+    """The agent repeats its call of the model, and sends all events of this step (model call) again. `message` is
+    the agent's text about the reason, `http_status` the status of the call that failed; None if the agent does not
+    report it.
+    """
 
     message: str
     http_status: int | None = None
     failure: Failure | None = None
-    """The failure of the repeated call; None if its kind is not known. If a deadline ends the turn before the model
-    answers, the turn ends with this failure."""
+    """Why the earlier call failed; None if the kind is not known. If a deadline ends the turn before the model
+    answers, the turn ends with this failure.
+    """
 
 
 class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):
@@ -204,8 +214,9 @@ class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):
     """Whether the model server gave the call as `function_call`, the predecessor of `tool_calls` (see
     `ToolCall.old_form`)."""
     item_reported: bool = False
-    """Whether the call's item has been reported already, from its start to its end, while its arguments arrived. Such
-    a call is always the client's to answer."""
+    """Whether the call's `ItemStarted`, arguments and `ItemEnded` were already among the events, because the
+    arguments were passed on while they arrived. Such a call is always answered by the client, never by this server.
+    """
 
 
 class ApprovalRequested(msgspec.Struct, frozen=True, gc=False):
@@ -227,8 +238,9 @@ class RequestClosed(msgspec.Struct, frozen=True, gc=False):
 
 
 class RawItem(msgspec.Struct, frozen=True, gc=False):
-    """An output item exactly as the model gave it. It has to be sent back to the model in the next step. `type` is
-    the item's `type`, and `json` the whole item."""
+    """An output item exactly as the model gave it, which has to be sent back to the model with its next call.
+    `type` is the item's `type`, and `json` the whole item.
+    """
 
     type: str
     json: bytes

@@ -13,44 +13,73 @@ import msgspec
 
 
 class FaultKind(StrEnum):
-    """Every kind of fault. `surfaces/errors.py` has a table of the error codes that the APIs use for each kind."""
+    """Every kind of fault. `surfaces/errors.py` has a table of the error codes that the APIs use for each kind.
+
+    "Provider" is the service or model server that the agent calls; the kinds `UPSTREAM_*` are about it. "Agent" is
+    the program that calls it, with its account there.
+    """
 
     # The client's.
     INVALID_REQUEST = "invalid_request"
+    """The request has to be changed; `Failure.param` names the field."""
     INVALID_API_KEY = "invalid_api_key"
+    """The request has no API key, or one that is not this server's."""
     NOT_ALLOWED = "not_allowed"
+    """The key, host name, web page or reverse proxy has no permission for this request."""
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
     MODEL_NOT_FOUND = "model_not_found"
+    """This server, or the provider, has no such model."""
     NOT_FOUND = "not_found"
+    """There is no such path or object, or the object belongs to another key."""
     METHOD_NOT_ALLOWED = "method_not_allowed"
     REQUEST_TOO_LARGE = "request_too_large"
+    """The body is larger than this server or the provider accepts."""
     HEADERS_TOO_LARGE = "headers_too_large"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
-    # The model provider refused the content of the request (its 400).
     REJECTED_BY_PROVIDER = "rejected_by_provider"
+    """The provider refused the content of the request with a 400."""
     # Limits: ours, then the agent's.
     RATE_LIMITED = "rate_limited"
+    """The API key has made too many requests in a minute, or the client's address has tried too many wrong keys."""
     CONCURRENCY_EXCEEDED = "concurrency_exceeded"
+    """A limit of this server on what runs at the same time is reached: requests, streams, turns, or bodies."""
     AGENT_RATE_LIMITED = "agent_rate_limited"
+    """The provider's rate limit is reached."""
     USAGE_LIMIT_REACHED = "usage_limit_reached"
+    """The agent's account has used up its allowance until the next reset."""
     INSUFFICIENT_QUOTA = "insufficient_quota"
+    """The agent's account has no credit, or its plan does not include this."""
     # The agent's.
     AGENT_NOT_AUTHENTICATED = "agent_not_authenticated"
+    """Nobody is signed in to the agent."""
     SPAWN_FAILED = "spawn_failed"
+    """The agent's program could not be started."""
     AGENT_CRASHED = "agent_crashed"
+    """The agent ended during a turn, or has lost the conversation."""
     AGENT_PROTOCOL = "agent_protocol"
+    """The agent sent a message that its protocol does not allow, or failed without a reason."""
     AGENT_MISCONFIGURED = "agent_misconfigured"
+    """The agent's own configuration, or this server's settings for the agent, cannot be used."""
     # The model provider's.
     UPSTREAM_UNAUTHORIZED = "upstream_unauthorized"
+    """The provider refused the agent's credentials."""
     UPSTREAM_ERROR = "upstream_error"
+    """The provider failed, or the model's answer does not have the form that the request requires."""
     UPSTREAM_DISCONNECTED = "upstream_disconnected"
+    """The provider's answer broke off."""
     UPSTREAM_UNREACHABLE = "upstream_unreachable"
+    """No connection to the provider could be opened."""
     UPSTREAM_TIMEOUT = "upstream_timeout"
+    """The provider did not answer in time."""
     # Nobody's, or ours.
     TIMED_OUT = "timed_out"
+    """A deadline of this server ended the turn."""
     UNAVAILABLE = "unavailable"
+    """The agent, the provider, the store or memory for bodies is not available for now."""
     STOPPING = "stopping"
+    """This server is stopping and begins no further turn."""
     INTERNAL = "internal"
+    """An error of this server, whose cause is in its log."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

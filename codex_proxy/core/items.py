@@ -2,7 +2,7 @@
 makes.
 
 These are values only. `ItemStarted` and `ItemEnded` (`core/events.py`) open and close output items. An output item
-does not contain its text: that is in the delta events with its id.
+does not contain its text: that is in the delta events with its id. A step is one call of the model.
 """
 
 from __future__ import annotations
@@ -69,8 +69,10 @@ class HistoryOutput(msgspec.Struct, frozen=True):
     by_server: bool = False
     """Whether this is the output of a call that this server ran."""
     approved_by: str | None = None
-    """The id of the approval request that the client has approved; None for any other output. The call has yet to
-    be run, so `parts` is empty. Its output is put here before the turn begins; no agent gets an item without it."""
+    """The id of the approval request that the client has approved; None for any other output. The call has not been
+    run yet, so `parts` is empty. The server runs it and fills in `parts` before the turn begins, so that an agent
+    never gets such an item without its output.
+    """
 
 
 class RawHistoryItem(msgspec.Struct, frozen=True):
@@ -109,7 +111,8 @@ class ClientName(msgspec.Struct, frozen=True):
 
 class Tool(msgspec.Struct, frozen=True):
     """A tool of the client, or one that this server runs. `parameters` is the client's JSON schema, unchanged; None
-    for a custom tool."""
+    for a custom tool, or a function without parameters.
+    """
 
     name: str
     description: str = ""

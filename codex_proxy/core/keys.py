@@ -1,10 +1,10 @@
 """API keys, and the limits of each.
 
-Input: the text of a keys file, and keys as clients send them. Output: a `KeySet`, or a `KeysError` that names the
-entry and the error in it. This module reads no file and creates no key.
+Input: the text of a keys file, and keys as clients send them. Output: a `KeySet`. Raises `KeysError`, which names
+the entry and the error in it. This module reads no file and creates no key.
 
 Only digests of keys are stored. A plain SHA-256 is enough: the server makes keys from 256 random bits, which cannot
-be guessed. A slow, salted hash would add nothing, and anyone could slow the server down with wrong keys.
+be guessed. A slow, salted hash would add nothing, and would let anyone slow the server down by sending wrong keys.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class KeySet(msgspec.Struct, frozen=True):
 
     keys: tuple[Key, ...] = ()
     required: bool = False
-    """Whether requests need a key. This does not change when the last key is removed."""
+    """Whether requests need a key. It stays True when the last key is removed from the keys file."""
 
     def by_digest(self, digest: str) -> Key | None:
         """Returns the key with this digest, or None. All digests are compared, each in constant time, so that the

@@ -1,9 +1,10 @@
-"""The limits of a turn that the server applies because agents have no setting for them: stop sequences, a number of
-tokens, and a size.
+"""The limits of a turn that the server applies because agents have no setting for them: stop sequences, a maximum
+number of output tokens (estimated from the text), and a maximum size in characters.
 
-Takes batches of well-formed events. Returns the events before the limit (the last text is cut at the limit, and
-open items are closed), and which limit was reached, if any. If one was reached, the caller must pass no further
-events, interrupt the agent, and end the turn with `stop` or `length`. Nothing here raises.
+Each class here has a method `feed`. It takes a batch of well-formed events and returns the events before the limit
+(the last text is cut at the limit, and open items are closed), and which limit was reached, if any. If one was
+reached, the caller must pass no further events, interrupt the agent, and end the turn with `stop` or `length`.
+Nothing here raises.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _KEPT_TEXT: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, Argument
 
 
 class StopSequences:
-    """Ends a message before the first stop sequence in it. Only the assistant's text is searched.
+    """Ends an answer before the first stop sequence in it. Only the assistant's text is searched.
 
     The end of a text that may be the beginning of a stop sequence is held back until the next text or the item's
     end shows whether it is one. Of several sequences the one that is complete first is applied (of those, the
@@ -115,15 +116,17 @@ class StopSequences:
         return longest
 
     def _release(self, id: str, out: list[Event]) -> None:
-        """Adds to `out` the text held back from message `id`, which is not part of a stop sequence."""
+        """Adds the text that is held back from message `id`, if any, to `out` as a `TextDelta`, because it is not
+        part of a stop sequence.
+        """
         held = self._held.pop(id, "")
         if held:
             out.append(TextDelta(id, held))
 
 
 class MaxTokens:
-    """Ends a turn after `tokens` tokens of text that the assistant writes (answer or refusal). The tokens are
-    estimated, for each choice separately.
+    """Ends a turn when one of its choices has `tokens` tokens of text that the assistant writes (answer or
+    refusal). The tokens of each choice are counted separately, and are estimated.
     """
 
     def __init__(self, tokens: int) -> None:

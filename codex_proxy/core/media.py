@@ -58,8 +58,9 @@ class Picture(NamedTuple):
 
 def clean_data_url(url: str) -> str:
     """Returns the data URL with the actual type of its bytes and canonical base64. Line breaks, the URL-safe
-    alphabet, percent-encoding and missing padding are corrected. Raises `NoImageError` if the text is not base64 even
-    so, or its bytes are no image."""
+    alphabet, percent-encoding and missing padding are corrected. Raises `NoImageError` if the text is still not
+    base64 after these corrections, or if its bytes are not an image.
+    """
     head = _HEAD.match(url)
     if head is None:
         raise NoImageError("is no data URL in base64")
@@ -83,13 +84,13 @@ def data_url_of(data: bytes) -> str:
 
 
 def data_url(media_type: str, data: bytes) -> str:
-    """Returns the bytes as a data URL of this media type."""
+    """Returns the bytes as a data URL of this media type. The bytes are not checked."""
     return f"data:{media_type};base64,{encode_base64(data)}"
 
 
 def check(data: bytes) -> str:
-    """Returns the media type of an image file. Raises `NoImageError` unless its format is supported and the file is
-    complete.
+    """Returns the media type of the image file `data`. Raises `NoImageError` unless its format is supported and the
+    file is complete.
     """
     if not data:
         raise NoImageError("is empty")
@@ -108,8 +109,8 @@ def check(data: bytes) -> str:
 
 
 def picture_of(payload: str) -> Picture | None:
-    """Returns what the header of an image says. `payload` is the image in base64. Returns None if it is no image,
-    or not complete.
+    """Returns what the header of an image says. `payload` is the image in base64. Returns None if it is not a
+    complete image of a supported format.
     """
     try:
         data = decode_base64(payload)
@@ -220,8 +221,8 @@ def _gif(data: bytes) -> Picture:
 
 
 def _gif_palette(flags: int) -> int:
-    """Returns the size in bytes of a GIF's colour table. `flags` is the byte that says whether there is one, and
-    how large it is.
+    """Returns the size in bytes of a GIF's colour table, 0 if it has none. `flags` is the byte with its flag and
+    its size.
     """
     return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
 

@@ -66,7 +66,10 @@ ENDS_WELL = frozenset({Stop.STOP, Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
 
 class TurnRepair:
     """Repairs the events of one turn: `feed` takes the events of a dialect, and returns the events for the turn's
-    log.
+    log (the list from which all readers take the turn's events).
+
+    `started` and `ended`: whether a `TurnStarted` and the `TurnEnded` were returned. The other methods append
+    events to the list that the current `feed` returns.
     """
 
     def __init__(self) -> None:
@@ -230,7 +233,8 @@ class TurnRepair:
 
     def _inside(self, id: str, kind: type[Item], implied: Item | None) -> SentItem | None:
         """Returns the item of the type `kind` to which a delta with this `id` belongs. If the agent has not opened
-        it, opens `implied`. Returns None, after a `Notice`, if there is no such item, or it has ended.
+        the item, opens `implied`; None: a delta without an open item is an error. Returns None, after a `Notice`,
+        if there is no such item, or it has ended.
         """
         held = self._items.get(id)
         if held is None:
@@ -271,8 +275,8 @@ class TurnRepair:
 
     def _unsent_suffix(self, held: SentItem, text: str) -> str:
         """Returns the end of `text` that was not sent yet. `text` is a delta of a message that the agent repeats;
-        the result is empty while the agent repeats only what was sent. If the text differs from what was sent, ends
-        the turn.
+        the result is empty while the agent repeats only what was sent. If the text differs from what was sent, or
+        continues a message that had ended, appends a `TurnEnded` with a failure and returns an empty string.
         """
         assert held.repetition is not None
         new = held.repetition.beyond(text)
@@ -299,9 +303,10 @@ class TurnRepair:
         held.whole |= {TEXT}
 
     def _missing(self, held: SentItem, key: TextKey, whole: str, delta: Callable[[str, str], Event]) -> None:
-        """Appends a delta with the end of the full text (`whole`) that was not sent in deltas. `held` is the item,
-        and `key` says which of its texts this is; `delta` makes the event from the item's id and the text. If the
-        full text does not begin with the text that was sent, appends only a `Notice`.
+        """Appends a delta event with the end of the full text `whole` that was not sent in deltas; no event if
+        there is no such end. `held` is the item, and `key` says which of its texts this is; `delta` makes the event
+        from the item's id and the text. If `whole` does not begin with the text that was sent, appends only a
+        `Notice`.
         """
         held.whole |= {key}
         sent = held.text(key)
@@ -313,8 +318,8 @@ class TurnRepair:
             self._out.append(Notice("revised_text", key[0]))
 
     def _is_new(self, held: SentItem, key: TextKey) -> bool:
-        """Whether a delta of an item may still add to its text `key`. It may not after the full text; then a
-        `Notice` is appended.
+        """Whether a delta of an item may still add to its text `key`. If not, because the full text was already
+        sent, appends a `Notice`.
         """
         if key in held.whole:
             self._out.append(Notice("late_delta", key[0]))

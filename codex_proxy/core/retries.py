@@ -48,8 +48,9 @@ class Repetition:
 
 
 class SentItem:
-    """An item of the current model call, and the texts of it that were already sent. It is kept after its end,
-    because a retry of the call repeats these texts.
+    """An item of the current model call, and its texts that were already sent. The object is kept after the item
+    has ended, because a retry of the call repeats these texts. `open`: the item has not ended; `sent`: the pieces
+    of each text.
     """
 
     __slots__ = ("id", "item", "open", "repetition", "sent", "whole")
@@ -60,7 +61,7 @@ class SentItem:
         self.open = True
         self.sent: dict[TextKey, list[str]] = {}
         self.whole: frozenset[TextKey] = frozenset()
-        """The texts that came as a whole. A later delta of one repeats a part of it."""
+        """The texts that the agent has sent in full. A later delta of one of them repeats a part of it."""
         self.repetition: Repetition | None = None
         """What the agent has repeated of this item so far; None while it repeats nothing."""
 

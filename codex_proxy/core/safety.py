@@ -47,15 +47,16 @@ def is_public(text: str) -> bool:
 
 
 class Protected(msgspec.Struct, frozen=True):
-    """A path that the agent may not write to. `what` is its name in messages ("the state folder"); `whole`:
-    everything in the folder `path` is protected, too.
+    """A path that the commands of agents must not change. So an agent with write access must not work in the folder
+    `path` or in a folder that contains it. `what` is the path's name in messages ("the state folder").
     """
 
     what: str
     path: str
     whole: bool = True
-    """True: the path is a folder, and nothing in it may be written to. False: only the path itself, and folders
-    that contain it, may not be written to."""
+    """True: `path` is a folder whose whole content is protected, so that an agent must not work in a folder inside
+    it, either. False: folders inside `path` are allowed.
+    """
 
 
 def is_inside(path: str, folder: str) -> bool:
@@ -65,8 +66,8 @@ def is_inside(path: str, folder: str) -> bool:
 
 def endangered(root: str, protected: Sequence[Protected]) -> Protected | None:
     """Returns the first protected path that a program which may write anywhere in the folder `root` could change;
-    None if there is none. These are paths in `root`, and those with `whole` that contain `root`. All paths must be
-    resolved.
+    None if there is none. It is a path that equals `root` or lies in it, or one with `whole` in which `root` lies.
+    `root` and the protected paths must be resolved.
     """
     for each in protected:
         if is_inside(each.path, root) or (each.whole and is_inside(root, each.path)):

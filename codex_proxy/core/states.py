@@ -1,5 +1,5 @@
-"""State machines as tables: the next state for each state and change (event). If a change happens that the table
-does not have for the state, that is a bug of this server.
+"""State machines as tables: the next state for each state and change (event). A change that the table does not have
+for the state raises `ImpossibleChange`, because it is a bug of this server.
 
 States and changes are members of enums, whose values are descriptions in words. `scripts/gen_states.py` makes the
 diagrams in the documentation from the tables.
@@ -20,8 +20,8 @@ class ImpossibleChange(Exception):  # noqa: N818 - says what it is
 
 
 class StateTable(dict[tuple[S, C], S]):
-    """The table of a state machine: the next state, by state and change. `start` is the first state. A pair that is
-    not in the table cannot happen.
+    """The table of a state machine: the next state, by state and change. `start` is the first state. Access to a
+    pair that the table does not have raises `ImpossibleChange`.
     """
 
     def __init__(self, start: S, changes: Mapping[S, Mapping[C, S]]) -> None:

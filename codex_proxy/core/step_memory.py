@@ -1,9 +1,9 @@
-"""Step memory: the model's own items (such as encrypted reasoning) of a step that ended with tool calls. They are
-sent to the model again with the request that has the outputs of these calls.
+"""Step memory: the model's own items (such as encrypted reasoning) of a step (one call of the model) that ended
+with tool calls. They are sent to the model again with the request that has the outputs of these calls.
 
 `StepMemory` is the interface. `RamStepMemory` implements it here, and the store implements it on disk; the settings
 choose one. `tools.replay` writes and reads the entries. If an entry is lost, the model does not see its own
-reasoning of that step again; there is no other effect.
+reasoning of that step again, and the turn continues without it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,16 @@ class StepMemory(Protocol):
     """
 
     async def remember(self, owner: str, entries: Mapping[bytes, bytes], *, durable: bool = True) -> None:
-        """Saves `entries` (values by key) for the owner, and replaces earlier values of these keys. If `durable` is
-        false, the values must not be written to disk, because the client has sent `store: false`.
+        """Saves `entries` (values by key) for the owner, and replaces earlier values of these keys; does nothing if
+        the kind is `off`. If `durable` is false, the values are kept in RAM only, because the client has sent
+        `store: false`. An implementation on disk may raise `StoreUnavailable`.
         """
         ...
 
     async def recall(self, owner: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Returns the owner's values of those `keys` that are known, by key."""
+        """Returns the owner's values of those `keys` that are known, by key. An implementation on disk may raise
+        `StoreUnavailable`.
+        """
         ...
 
 

@@ -55,8 +55,8 @@ def estimate_all(texts: Iterable[str]) -> int:
 
 
 def pieces(text: str) -> Iterator[tuple[int, str]]:
-    """Yields the pieces of a text in their order, each with its kind: `WORD`, `DIGITS`, `DENSE_RUN`, `SPACE`,
-    `SIGNS`, or 0 for any other character.
+    """Yields the pieces of a text in their order, each with its kind: `WORD`, `DIGITS`, `DENSE_RUN` (Chinese,
+    Japanese or Korean characters), `SPACE`, `SIGNS` (punctuation), or 0 for any other character.
     """
     return ((match.lastindex or 0, match[0]) for match in _PIECE.finditer(text))
 
@@ -64,7 +64,7 @@ def pieces(text: str) -> Iterator[tuple[int, str]]:
 class TokenLimit:
     """Computes how many characters of a text that arrives in deltas fit into `tokens` tokens.
 
-    As long as the text has fewer characters than the limit has tokens, it fits, and nothing else is counted.
+    While the text has no more characters than the limit has tokens, it fits, and its tokens are not counted.
     """
 
     def __init__(self, tokens: int) -> None:

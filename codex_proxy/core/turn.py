@@ -75,8 +75,8 @@ class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One request of a client: everything that an agent needs to know, and nothing of HTTP. The agent chooses for
-    itself what is None here.
+    """One request of a client: everything that an agent needs to know, independent of HTTP. The agent uses its own
+    default if `effort`, `summary`, `verbosity` or `service_tier` is None. Model calls of a turn are called steps.
     """
 
     model: str
@@ -84,36 +84,53 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     history: tuple[HistoryItem, ...]
     """All items of the conversation, oldest first, the newest message last."""
     mode: Mode = "agent"
+    """`model`: the model answers without the agent's own prompt and tools. `agent`: the agent works in `workdir`
+    with its own tools.
+    """
     effort: str | None = None
     summary: str | None = None
     verbosity: str | None = None
     service_tier: str | None = None
     tools: tuple[Tool, ...] = ()
+    """The tools that the model may call besides the agent's own: those of the client, and MCP tools that this
+    server runs.
+    """
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
     web_search: bool = False
     """Whether the model is offered the agent's own web search, which its provider runs."""
     max_server_steps: int = 25
-    """The most steps of the model in which this server runs calls. In the next step the model is instructed to
-    answer."""
+    """The number of steps whose MCP calls this server runs. Calls of later steps are not run: their output says
+    that the limit is reached, and that the model should answer.
+    """
     max_server_calls: int | None = None
-    """The most calls that this server runs in the whole turn; None for any number."""
+    """The number of MCP calls that this server runs in the whole turn, with the same effect; None for any number.
+    """
     output_schema: msgspec.Raw | None = None
     """A JSON schema that the answer's text must follow; None if there is none."""
     workdir: str = ""
+    """The folder in which the agent's commands run. Admission makes the path absolute; if it is empty, because the
+    client names no folder, admission sets the default folder.
+    """
     sandbox: Sandbox = "read-only"
+    """What the agent's commands may do, unless `permissions` says otherwise."""
     confine_reads: bool = False
     """Whether the agent's commands must not read this server's stored data. Not every agent can enforce that."""
     permissions: str | None = None
-    """What the agent's commands may do, by the agent's own name for it; None if `sandbox` decides. Only the code of
-    an agent sets this, never a request."""
+    """What the agent's commands may do, by the agent's own name for it; None: as `sandbox` says. Only the code of
+    an agent sets this, never a request.
+    """
     choices: int = 1
+    """The number of choices of the answer (OpenAI's `n`)."""
     stop: tuple[str, ...] = ()
+    """Stop sequences: the answer ends before the first of them."""
     max_tokens: int | None = None
+    """The maximum number of output tokens; None for no limit."""
     json_object: bool = False
     """Whether the answer's text must be a JSON object. If so, the model is instructed accordingly and its answer is
     checked."""
     origin: Origin = Origin()
+    """Where the request came from."""
     instructions_in_outputs: bool = False
     """Whether developer messages directly after tool outputs may be put into the last of these outputs, so that a
     session of the agent that waits for the outputs can continue."""
@@ -125,7 +142,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     capability `forwarding` use them."""
     forwarded: ForwardedRequest | None = None
     """The whole request, if it is sent to the agent's model server unchanged; the turn then has no history, tools
-    and schema. None for any other turn."""
+    or schema. None for any other turn.
+    """
 
 
 def without_content(turn: Turn) -> Turn:

@@ -70,7 +70,7 @@ RETRY_SECONDS = 5
 
 
 class HeldBytes:
-    """The bytes of a `ByteBudget` that are counted for the body of one request."""
+    """The bytes of a `ByteBudget` that are counted for the body of one request; `size` is their number."""
 
     def __init__(self, budget: ByteBudget, owner: str) -> None:
         self._budget = budget
@@ -78,8 +78,8 @@ class HeldBytes:
         self.size = 0
 
     def grow_to(self, size: int) -> None:
-        """Counts bytes until `size` are counted for this request. Raises `Fault` if the budget has no room for
-        them.
+        """Counts bytes until `size` are counted for this request. If the budget has no room for them, counts none,
+        and raises `Fault` CONCURRENCY_EXCEEDED (the limit of the key) or UNAVAILABLE (that of the server).
         """
         more = size - self.size
         if more <= 0:

@@ -40,7 +40,9 @@ from codex_proxy.surfaces.items import ItemDict, with_ids
 
 
 async def create(request: web.Request) -> web.Response:
-    """POST /v1/conversations: creates a conversation, with its first items if the body has some."""
+    """POST /v1/conversations: creates a conversation, with its first items if the body has some. Returns it without
+    its items.
+    """
     service, store = _service_and_store(request)
     given = await parsed_from(request, await read_body(request), parse_create)
     now = service.clock.epoch()
@@ -67,7 +69,7 @@ async def retrieve(request: web.Request) -> web.Response:
 
 async def update(request: web.Request) -> web.Response:
     """POST /v1/conversations/{id}: merges the body's `metadata` into that of the conversation; a null value deletes
-    its key.
+    its key. Returns the conversation without its items.
     """
     _, store = _service_and_store(request)
     changes = parse_update(await read_body(request))
@@ -84,8 +86,8 @@ async def update(request: web.Request) -> web.Response:
 
 
 async def delete(request: web.Request) -> web.Response:
-    """DELETE /v1/conversations/{id}: deletes the conversation. Items that are also in other conversations or
-    responses stay there.
+    """DELETE /v1/conversations/{id}: deletes the conversation. Items that also belong to other conversations or to
+    responses are not deleted from those.
     """
     _, store = _service_and_store(request)
     id = request.match_info["id"]

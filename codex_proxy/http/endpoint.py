@@ -98,8 +98,8 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
 
 
 class Endpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """One method of one path: its handler, how it is served (`match` to `needs`), and its documentation (`summary`
-    to `streams`).
+    """One method of one path: its handler, how the server serves it (the fields up to `needs`), and its
+    documentation (the fields from `summary` on).
     """
 
     method: Literal["GET", "POST", "DELETE"]
@@ -111,28 +111,34 @@ class Endpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     name: str
     """The `operationId` in the OpenAPI document."""
     chapter: Chapter
+    """The section of the API reference in which the endpoint is described."""
     kind: Kind
+    """What the endpoint does, which determines its possible faults. `turn`: runs a turn of the agent; `stored`:
+    needs the store; `read`: returns information that the server has; `open`: the same, without a key.
+    """
     errors: Surface = "chat"
     """The API whose error format the endpoint uses."""
     also_anthropic: bool = False
     """Whether clients of Anthropic's API (see `replies.asks_anthropic`) get answers in the format of that API."""
     versioned: bool = True
-    """Whether the endpoint is served under `/v1` as well as without it, or only without it."""
+    """True: served with and without `/v1`. False: only without."""
     head: bool = True
     """Whether a GET endpoint answers HEAD, too."""
     counted: bool = True
     """Whether a POST request counts against the rate limits of its key."""
     needs: web.AppKey[Any] | None = None
-    """The key of a part of the application without which the endpoint is not served; None: always served."""
+    """The key of a part of the server in `app[...]`, without which the endpoint is not served; None: always served.
+    """
     summary: str
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
     body: str | None = None
     """The name of the schema component of the request body; None for no body."""
     body_required: bool = True
+    """Whether the documentation marks the body as required."""
     body_description: str = ""
     answers: dict[str, Schema | str]
-    """The answers by status: a schema of JSON, or a content type."""
+    """The answers by status (`"200"`): a JSON schema, or a content type."""
     streams: str = ""
     """The name of the schema component of a stream's events; empty if it has no stream."""
 
@@ -147,8 +153,8 @@ OPEN_PATHS: Final = web.AppKey("open_paths", frozenset[str])
 
 
 def add_endpoints(app: web.Application, endpoints: Iterable[Endpoint]) -> None:
-    """Adds the routes of the endpoints to the application, with and without `/v1`. An endpoint whose `needs` is not
-    in the application is left out.
+    """Adds the routes of the endpoints to the application: without `/v1`, and also with it if `versioned`. An
+    endpoint whose `needs` is not in the application is left out.
     """
     all_endpoints = tuple(endpoints)
     served = [each for each in all_endpoints if each.needs is None or each.needs in app]

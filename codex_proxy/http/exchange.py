@@ -1,5 +1,5 @@
-"""Answers an HTTP request with the bytes of a `Reader`: as a whole, or as a stream. If the client leaves, the
-reader is closed.
+"""Answers an HTTP request with the bytes of a `Reader`: as a whole, or as a stream. When the request is over, also
+because the client has left, the reader is closed.
 
 A `Source` returns the events of one answer: those of one run (one turn of an agent), or of several runs that are
 choices of one answer. A `Reader` returns the bytes of an answer; `LogReader` renders them from a `Source`.
@@ -56,8 +56,8 @@ SHOWN = VISIBLE - {TurnEnded}
 
 
 def _shows(event: Event) -> bool:
-    """Whether the client can see something of this event, so that it may be the first visible one of an answer. A
-    list of MCP tools does not count, because it is sent together with the first output.
+    """Whether the client can see something of this event (text, reasoning, a call), so that it counts as the first
+    event of an answer. A list of MCP tools does not count, because it is sent together with the first output.
     """
     return type(event) in SHOWN and not (isinstance(event, ItemStarted) and isinstance(event.item, McpTools))
 
@@ -118,7 +118,9 @@ class TurnTimings:
 
     @property
     def first_ms(self) -> float | None:
-        """Milliseconds until the first visible event; None if there was none yet."""
+        """Milliseconds until the first event that the client can see (text, reasoning or an item such as a call);
+        None if there has been none yet.
+        """
         return None if self._first is None else round((self._first - self._began) * 1000, 1)
 
     def stream_metrics(self, tokens: int) -> StreamMetrics:
@@ -158,8 +160,9 @@ def ending_notes(
     timings: TurnTimings, failure: Failure | None, finish_reason: object, spent: TurnTokens | None = None
 ) -> dict[str, object]:
     """Returns the fields of the log line about an answer: the time until its first event, how it ended, and its
-    tokens. `failure` is why it failed, None if it did not. `finish_reason` is a text, a tuple of several, or None if
-    the answer has not ended. `spent`: the tokens, if the agent has reported them.
+    tokens. `failure` is why it failed, None if it did not. `finish_reason` is a text, a tuple of several, or None
+    if the answer has not ended. `spent` has the tokens; they are left out if it is None or the agent has reported
+    none.
     """
     notes: dict[str, object] = {"first_ms": timings.first_ms}
     if failure is not None:
@@ -190,8 +193,8 @@ class Source(Protocol):
     def wait(self, push: Push | None = None) -> Awaitable[None]:
         """Waits until `take` would return events, or the answer has ended. May be cancelled and called again.
 
-        `push` is called when there are new events. If it returns True, it has taken and sent them, and the wait
-        continues. An exception of `push` is raised here.
+        A source may call `push` when there are new events. If `push` returns True, it has taken and sent them, and
+        the wait continues. An exception of `push` is raised here.
         """
         ...
 
@@ -280,9 +283,9 @@ async def start(
     runner: ToolRunner | None = None,
     remembers: bool = True,
 ) -> OneRun:
-    """Starts one turn on `scheduler` for `owner` (the name of an API key). `runner` runs the calls of MCP tools,
-    None if the turn has none. `remembers`: the model's own items may be kept in the step memory
-    (`core/step_memory.py`). Raises `Fault` if the turn cannot begin.
+    """Starts one turn on `scheduler` for `owner` (the name of an API key); waits for a free slot if necessary.
+    `runner` runs the calls of MCP tools, None if the turn has none. `remembers`: the model's own items may be kept
+    in the step memory (`core/step_memory.py`). Raises `Fault` if the turn cannot begin.
     """
     return OneRun(await scheduler.start(turn, owner, runner=runner, remembers=remembers))
 
@@ -323,8 +326,8 @@ class Reader(Protocol):
     def wait(self, push: Push | None = None) -> Awaitable[None]:
         """Waits until `take` would return bytes, or the answer has ended. May be cancelled and called again.
 
-        A reader may call `push` when there is something to take. If it returns True, it has taken and sent that,
-        and the wait continues. An exception of `push` is raised here.
+        A reader may call `push` when there is something to take. If `push` returns True, it has taken and sent
+        everything, and the wait continues. An exception of `push` is raised here.
         """
         ...
 
@@ -339,8 +342,8 @@ class Reader(Protocol):
         ...
 
     def break_off(self, failure: Failure) -> bytes:
-        """Returns the bytes that end a stream with this failure; empty if another task of the server renders the
-        answer and continues.
+        """Ends the answer with this failure and returns the bytes for the client. Returns no bytes and has no
+        effect if another task of the server renders the answer.
         """
         ...
 
@@ -427,7 +430,9 @@ async def whole_response(reader: WholeReader, headers: Callable[[], Mapping[str,
 async def stream_response(
     reader: Reader, stream: EventStream, *, keepalive: float, comment: Callable[[], bytes]
 ) -> web.StreamResponse:
-    """Sends the answer to the client as a stream. Raises `Fault` if the turn failed before the first byte was sent.
+    """Sends the answer to the client as a stream. Raises `Fault` if the turn failed before the first byte was sent,
+    and `ConnectionError` if the client has left. After any other error in the middle of the stream, the stream ends
+    with the failure `UNFORESEEN`.
 
     `keepalive` is a number of seconds: whenever nothing was sent for so long, the bytes that `comment` returns are
     sent; 0 for never.

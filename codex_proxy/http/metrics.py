@@ -52,7 +52,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meter(Protocol):
-    """The interface of the counters: `count` takes each finished request."""
+    """The interface of the counters: `count` adds one finished request to them."""
 
     def count(self, record: RequestRecord) -> None: ...
 

@@ -112,8 +112,9 @@ async def _in_foreground(
 async def _saved(
     request: web.Request, prepared: PreparedResponse, timings: TurnTimings
 ) -> web.StreamResponse:
-    """Runs the turn of a response that is stored. A task of the server renders and stores the response, and this
-    request sends the frames (rendered events) of that task to the client.
+    """Runs the turn of a response that is stored, and answers with it. A task of the server renders and stores the
+    response; this request sends the task's frames (rendered events) or its result to the client. If the client
+    leaves, the turn is interrupted.
     """
     service, stream = request.app[RESPONSES], prepared.parsed.stream
     with ExitStack() as stack:
@@ -142,8 +143,8 @@ async def _saved(
 async def _unsaved(
     request: web.Request, prepared: PreparedResponse, timings: TurnTimings
 ) -> web.StreamResponse:
-    """Runs the turn of a response that is not stored: this request renders the turn's events and sends them to the
-    client.
+    """Runs the turn of a response that is not stored, and answers with it: this request itself renders the turn's
+    events and sends them to the client. If the client leaves, the turn is interrupted.
     """
     service, stream = request.app[RESPONSES], prepared.parsed.stream
     renderer = renderer_of(service, prepared, stream=stream)
@@ -259,7 +260,8 @@ async def stored_response(request: web.Request) -> StoredResponse:
 
 async def retrieve(request: web.Request) -> web.StreamResponse:
     """GET /v1/responses/{id}: returns the response object. With `stream=true`, streams the events of a background
-    response whose `sequence_number` is above `starting_after`.
+    response whose `sequence_number` is above `starting_after`; raises `Fault` INVALID_REQUEST if the response was
+    not created with `background` and `stream`.
     """
     check_include(request)
     if not _is_streamed(request):
@@ -317,7 +319,8 @@ async def list_input_items(request: web.Request) -> web.Response:
 
 async def cancel(request: web.Request) -> web.Response:
     """POST /v1/responses/{id}/cancel: interrupts the turn of a background response, and returns the response. A
-    response that has ended is returned unchanged. Raises `Fault` for one that was not started in the background.
+    response that has ended is returned unchanged. Raises `Fault` INVALID_REQUEST for one that was not started in
+    the background.
     """
     found = await stored_response(request)
     if response_object.cancelling(msgspec.json.decode(found.json)) == "cancel":

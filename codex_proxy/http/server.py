@@ -79,7 +79,8 @@ class Runner(web.AppRunner):
 
     async def close_connections(self, within: float) -> None:
         """Closes each connection when it has no request. Requests that are still running after `within` seconds are
-        cancelled, and answered with an error if no answer has begun.
+        cancelled, and answered with an error if no answer has begun. Returns at the latest `GIVE_UP_SECONDS` after
+        that.
         """
         if isinstance(self._server, _Server) and not await self._server.became_idle(within):
             self._server.give_up()
@@ -117,7 +118,9 @@ class _Server(web.Server):
         self._app = app
 
     async def became_idle(self, within: float) -> bool:
-        """Closes each connection when it has no request. Returns whether all are closed within `within` seconds."""
+        """Closes each connection as soon as it has no request. Returns True when all are closed, and False if some
+        are still open after `within` seconds.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
         while any([not connection.closes_if_idle() for connection in self._client_connections()]):  # noqa: C419 - each of them
@@ -138,7 +141,9 @@ class _Server(web.Server):
 
 
 class _Connection(web.RequestHandler):
-    """One client's connection, which can be closed when it is idle."""
+    """One client's connection. Adds to aiohttp's handler what the stop of the server needs (`closes_if_idle`,
+    `give_up`), and errors in the format of the API for requests that reach no middleware.
+    """
 
     __slots__ = ("_app",)
 
@@ -147,7 +152,9 @@ class _Connection(web.RequestHandler):
         self._app = app
 
     def closes_if_idle(self) -> bool:
-        """Closes the connection if no request is running and none has arrived. Returns whether it is closed."""
+        """Closes the connection if no request is running and none has arrived. Returns whether the connection is
+        closed now.
+        """
         transport = self.transport
         if transport is None or transport.is_closing():
             return True

@@ -47,8 +47,8 @@ class _Response(web.StreamResponse):
 
 class EventStream:
     """Writes server-sent events to one client. The headers are sent with the first write, so that until then an
-    error can still be answered with an HTTP status. A write that takes longer than `STALL_SECONDS` ends the
-    connection.
+    error can still be answered with an HTTP status. If a write takes longer than `STALL_SECONDS`, the connection is
+    aborted, as if the client had left.
     """
 
     def __init__(self, request: web.Request, headers: Callable[[], Mapping[str, str]]) -> None:

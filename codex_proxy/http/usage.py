@@ -62,9 +62,9 @@ async def usage(request: web.Request) -> web.Response:
 
 
 async def limits(request: web.Request) -> web.Response:
-    """GET /v1/usage/limits: returns the limits of the account of the agent, or of each agent that the key may
-    use if there are several. An agent is asked for them if its last report is missing or older than
-    `NEW_SECONDS`.
+    """GET /v1/usage/limits: returns the limits of the account of the agent, or of each agent that the key may use
+    if there are several. An agent is asked for them if its last report is missing or older than `NEW_SECONDS`. If
+    it does not answer in time, its last report is returned, or null with a reason if there is none.
     """
     whole, now = request.app[RUNS].agent, request.app[CLOCK].epoch()
     allowed = request[CLIENT].catalog.members

@@ -56,8 +56,9 @@ TOO_MANY = Failure(
 
 
 async def responses_socket(request: web.Request) -> web.StreamResponse:
-    """Serves one WebSocket connection until it ends, for `MAX_SECONDS` at most. Raises `Fault` if the request is no
-    WebSocket handshake, or if the server is stopping.
+    """Serves one WebSocket connection until the client or the server closes it. After `MAX_SECONDS` the server
+    sends an error and closes it. Raises `Fault` if the request is no WebSocket handshake, or if the server is
+    stopping.
     """
     socket = web.WebSocketResponse(
         max_msg_size=request.client_max_size, heartbeat=PING_SECONDS, protocols=_chosen_subprotocol(request)
@@ -107,7 +108,7 @@ class _OwnItems(msgspec.Struct, frozen=True):
 
 
 class _Connection:
-    """One WebSocket: runs one turn at a time."""
+    """One WebSocket: runs the turns of its frames one after the other."""
 
     def __init__(self, request: web.Request, socket: web.WebSocketResponse) -> None:
         self._request = request
@@ -186,7 +187,10 @@ class _Connection:
                 del frame  # not while the next one is waited for
 
     async def _answer_frame(self, frame: str | bytes) -> bool:
-        """Runs the turn of one frame and sends its events, or an error. Returns False if the connection must end."""
+        """Runs the turn of one frame and sends its events; sends an error event instead if the turn is refused or
+        fails. Returns False if no further frame is to be answered, because the client has left or its key has
+        become invalid.
+        """
         if self._content_log is not None:
             self._content_log("request", frame.encode() if isinstance(frame, str) else frame)
         try:

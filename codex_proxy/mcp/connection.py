@@ -161,9 +161,10 @@ class Connection:
         return self._truncated(found)
 
     async def call(self, tool: str, arguments: dict[str, Any], timeout_seconds: float) -> McpResult:
-        """Runs a tool. `arguments` are those of the call, decoded. Raises `McpError` if the server answers with an
-        error, or does not answer within `timeout_seconds`. When the time is over, or the caller is cancelled, the
-        server is asked to stop the call.
+        """Runs a tool and returns its result, also if the tool has failed (`McpResult.is_error`). `arguments` are
+        those of the call, decoded. Raises `McpError` if the server answers with a protocol error or an invalid
+        result, does not answer within `timeout_seconds`, or the session has ended. When the time is over, or the
+        caller is cancelled, the server is asked to stop the call.
         """
         request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
         try:
@@ -250,7 +251,9 @@ class Connection:
             self._session = None
 
     async def _unless_ended(self, awaited: Coroutine[Any, Any, object]) -> None:
-        """Awaits a coroutine. Raises what it raises, and `McpError` if the transport ends first."""
+        """Awaits a coroutine, and cancels it if the transport ends first. Raises what the coroutine raises, and
+        `McpError` if the transport has ended.
+        """
         done = asyncio.create_task(awaited)
         ended = asyncio.create_task(self._report.ended.wait())
         try:
@@ -272,7 +275,7 @@ class Connection:
     # --- values and messages --------------------------------------------------------------------
 
     def _tool(self, tool: Tool) -> McpTool:
-        """Converts a tool of the `mcp` package into an `McpTool`."""
+        """Converts a tool of the `mcp` package into an `McpTool` of this server."""
         hints = tool.annotations
         return McpTool(
             server_label=self._label,

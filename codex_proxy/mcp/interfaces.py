@@ -82,8 +82,9 @@ class Spawn(Protocol):
 
 
 class TransportReport:
-    """Why a transport has failed, which the `mcp` package does not report. The transport writes it, and the
-    `Connection` reads it.
+    """How a transport has failed, which the `mcp` package does not report. The transport writes it, and the
+    `Connection` reads it. `fault` is the last failure; None if there is none, or the server has accepted a message
+    since.
     """
 
     def __init__(self) -> None:

@@ -14,15 +14,20 @@ Format: TypeAlias = Literal["toml", "json", "yaml"]
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One value in a settings file, found by `path`. Other values of the file are not changed."""
+    """One value in a settings file. `path` has the keys of the objects that lead to it, the last one its own;
+    objects that are missing are created. Other values of the file are not changed.
+    """
 
     path: tuple[str, ...]
     value: Any
     """The value to set, of any JSON type; strings in it may have placeholders."""
     list_key: str = ""
-    """If set, the value is an item of a list: it replaces the item that has the same value for this key."""
+    """If set, `path` leads to a list of objects, and `value` is one of them: its fields are set in the object of
+    the list that has the same value for this key, or it is appended if there is none. Empty: `value` is set at
+    `path`.
+    """
     only_if_missing: bool = False
-    """Whether a value that is already in the file is kept."""
+    """Whether a value that the file already has at `path` is kept."""
     only_with_key: bool = False
     """Whether the value is left out if the server requires no key."""
 
@@ -39,8 +44,8 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
 
 class ClientSetup(msgspec.Struct, frozen=True, kw_only=True):
     """How one client is configured for this server: by a file, by code, or by hand. `name` is the argument of
-    `codex-proxy connect`, `title` the client's full name, and `about` a few words about it; `notes` are sentences
-    to print below.
+    `codex-proxy connect`, `title` the client's full name, and `about` a few words about it. `notes` are sentences
+    that are printed after the file and the text.
     """
 
     name: str

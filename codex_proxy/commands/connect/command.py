@@ -33,9 +33,10 @@ def difference(before: str, after: str, name: str) -> str:
 
 
 def write(file: Path, text: str) -> Path | None:
-    """Replaces the file's content in one step. Returns the path of the backup, or None if there was no file.
+    """Replaces the file's content in one step, or creates the file and its folder. Returns the path of the backup,
+    or None if there was no file.
 
-    A symbolic link is kept, and its target is changed. Raises `OSError`, and then the file is unchanged.
+    If the path is a symbolic link, its target is replaced. Raises `OSError`, and then the file is unchanged.
     """
     target = Path(os.path.realpath(file))
     make_folder(target.parent)
@@ -71,7 +72,10 @@ class ConnectError(Exception):
 
 
 class ServerAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """The server for which a client is configured: its address, its model and the client's key."""
+    """The server for which a client is configured: its address (ending with `/v1`), its model, and the key that the
+    client sends. `key` is `NO_KEY` if the server requires none, and `KEY_TO_BE_GIVEN` if the user has not named
+    one.
+    """
 
     base_url: str
     model: str
@@ -98,7 +102,7 @@ class ServerAccess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def client_named(name: str) -> ClientSetup:
-    """Returns the client called `name`, in any case of letters. Raises `ConnectError` if there is none."""
+    """Returns the client called `name`; upper and lower case are the same. Raises `ConnectError` if there is none."""
     client = BY_NAME.get(name.lower())
     if client is None:
         near = difflib.get_close_matches(name.lower(), BY_NAME, n=1, cutoff=0.4)
@@ -122,7 +126,9 @@ def listing() -> str:
 
 
 def entries_of(client: ClientSetup, target: ServerAccess) -> tuple[Entry, ...]:
-    """Returns the values to set in the client's settings file, with their paths, and with placeholders replaced."""
+    """Returns the entries of the client's settings file, with placeholders replaced. Entries that need a key are
+    left out if the server requires none. The client must have such a file.
+    """
     assert client.file is not None
     return tuple(
         msgspec.structs.replace(entry, value=target.filled(entry.value))
@@ -153,9 +159,10 @@ def instructions(client: ClientSetup, target: ServerAccess, file: str = "") -> s
 
 
 def write_into(client: ClientSetup, target: ServerAccess, file: str) -> str:
-    """Changes the client's file. Returns a text with the diff and the backup's path, or that nothing had to be
-    changed. Raises `ConnectError` if the client has no such file, the server's key or the file's path is not known,
-    or the file cannot be changed; the file is then as it was.
+    """Changes the client's settings file (`file`, or its usual path if that is empty). Returns a text with the diff
+    and the backup's path, or that the file has all values already. Raises `ConnectError`, and leaves the file as it
+    was, if the client has no settings file, the file's path or the server's key is not known, or the file cannot be
+    changed.
     """
     if client.file is None:
         raise ConnectError(f"{client.title} has no file that could be changed from outside.")

@@ -24,7 +24,7 @@ from codex_proxy.commands.connect.client import Entry, Format
 
 class DocumentError(Exception):
     """A value cannot be set in the text of a settings file without the loss of something else, or the text cannot
-    be parsed. The message gives the reason, and calls the text "it".
+    be parsed. The message is the end of a sentence about the file, such as `it is not TOML: ...`.
     """
 
 

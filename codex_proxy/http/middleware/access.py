@@ -159,8 +159,8 @@ async def check_access(request: web.Request) -> web.Response | None:
 
 
 def _check_header_limits(request: web.Request) -> None:
-    """Raises `Fault` HEADERS_TOO_LARGE if the request has more headers than `MAX_HEADERS`, or more bytes of them
-    than `MAX_HEADER_BYTES`.
+    """Raises `Fault` HEADERS_TOO_LARGE if the request has more than `MAX_HEADERS` headers, or if its headers and
+    path together have more than `MAX_HEADER_BYTES` bytes.
     """
     headers = request.raw_headers
     if len(headers) > MAX_HEADERS:
@@ -177,8 +177,8 @@ def _headers_too_large(message: str) -> Fault:
 
 
 def _check_single(request: web.Request) -> None:
-    """Raises `Fault` INVALID_REQUEST if a header that says who the client is, such as `Authorization`, occurs
-    twice: another program could use the other one of the two.
+    """Raises `Fault` INVALID_REQUEST if a header that this module checks, such as `Authorization`, occurs twice:
+    another program, such as a proxy, could use the other value.
     """
     for name in _SINGLE:
         if len(request.headers.getall(name, [])) > 1:
@@ -284,8 +284,9 @@ def _not_allowed(message: str) -> Fault:
 
 
 async def _authenticate(request: web.Request) -> None:
-    """Finds the client to which the request's key belongs, and stores it in the request. Raises `Fault`:
-    INVALID_API_KEY, or RATE_LIMITED if too many wrong keys were tried.
+    """Finds the client to which the request's key belongs, and stores it in the request; if the server requires no
+    keys, that is the client for requests without a key. Raises `Fault`: INVALID_API_KEY for a missing or wrong key,
+    or RATE_LIMITED if too many checks of keys wait (see `wrong_keys`).
     """
     clients = request.app[CLIENTS]
     key = key_in(request)
@@ -301,15 +302,17 @@ async def _authenticate(request: web.Request) -> None:
 
 
 def delaying_guesses(request: web.Request, digest: str) -> AbstractAsyncContextManager[None]:
-    """Returns a context manager for the check of a key with this `digest`. It delays the body of the `with` if
-    wrong keys came from the same address. The body must raise `Fault` if the key is wrong.
+    """Returns `WrongKeys.delaying` for a key of this request: a context manager that delays the body of the `with`
+    if the key with this `digest` may be a guess. The body must check the key and raise `Fault` if it is wrong.
+    Raises `Fault` RATE_LIMITED on entry if too many checks wait.
     """
     return request.app[WRONG_KEYS].delaying(client_address(request), digest)
 
 
 def origin_of(request: web.Request) -> Origin:
-    """Returns the servers of this kind through which the request came (`X-Codex-Hops`), and the key and headers of
-    the client that an agent may send on to a model server.
+    """Returns the other codex-proxy servers through which the request came (`X-Codex-Hops`), and the key and
+    headers of the client that an agent may send on to a model server. The key is empty unless the settings pass it
+    on.
     """
     hops = request.headers.get(HOPS_HEADER, "").split(",", _MAX_HOPS)
     key = key_in(request) if request.app[PASSES_KEYS] else ""
@@ -320,8 +323,8 @@ def origin_of(request: web.Request) -> Origin:
 
 def key_in(request: web.Request) -> str:
     """Returns the key in the request's headers; empty if there is none. Clients of Anthropic's API may send two
-    keys, in `Authorization` and in `x-api-key`, of which one is for Anthropic. Of these, returns the one that is
-    valid here.
+    keys, in `Authorization` and in `x-api-key`, of which one is for Anthropic. Of two keys, returns the one that is
+    valid here, or the first if neither is.
     """
     keys = keys_in(request)
     if len(keys) > 1:

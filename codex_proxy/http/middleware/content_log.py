@@ -61,8 +61,8 @@ def masked(text: str, keys: Sequence[str] = ()) -> str:
 
 
 def _without_images(text: str, most: int) -> tuple[str, int]:
-    """Returns the first `most` characters of the text after the base64 of its images was removed, and the number
-    of characters of the text that follow.
+    """Removes the base64 of images from the text, and returns the first `most` characters of the result, and how
+    many characters of the original text come after those. The rest of the text is not searched.
     """
     kept: list[str] = []
     size = end = 0
@@ -79,7 +79,8 @@ def _without_images(text: str, most: int) -> tuple[str, int]:
 @web.middleware
 async def log_contents(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Sets `request[CONTENT_LOG]`, and logs the answer if it is a whole body. The code that reads request bodies,
-    and the code that writes streams and WebSocket frames, log these with `request[CONTENT_LOG]`.
+    and the code that writes streams and WebSocket frames, log these with `request[CONTENT_LOG]`. Does nothing for
+    paths that need no key.
 
     This middleware runs before those that refuse requests, so that their answers are logged, too.
     """

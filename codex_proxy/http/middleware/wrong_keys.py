@@ -132,7 +132,10 @@ MAX_WAITING: Final = 256
 
 
 class WrongKeys:
-    """Delays the checks of keys that may be guesses. There is one object for the whole server."""
+    """Delays the checks of keys that may be guesses: all keys, except those that were valid before from the same
+    address. The first `FREE_ATTEMPTS` wrong keys of an address cause no delay. There is one object for the whole
+    server.
+    """
 
     def __init__(self, clock: Clock, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
         self._attempts = FailedAttempts(clock)
@@ -141,9 +144,9 @@ class WrongKeys:
 
     @asynccontextmanager
     async def delaying(self, address: str, digest: str) -> AsyncIterator[None]:
-        """Waits if the key with this `digest` may be a guess, then runs the body of the `with`. The body checks the
-        key and must raise `Fault` if it is wrong. Raises `Fault` RATE_LIMITED, without the body, if too many checks
-        wait.
+        """Delays the body of the `with`, which checks the key with this `digest` and must raise `Fault` if it is
+        wrong. There is no delay if the key was valid before from this address, or the address has sent few wrong
+        keys. Raises `Fault` RATE_LIMITED, without the body, if too many checks wait.
         """
         may_be_guess = not self._attempts.is_known(address, digest)
         if may_be_guess:
