@@ -184,8 +184,8 @@ _DATA_URL: Final = re.compile(r"data:(image/[a-zA-Z0-9.+-]+);base64,", re.IGNORE
 
 
 def mcp_content(parts: Sequence[Part]) -> list[dict[str, Any]]:
-    """Converts texts and images to content blocks of MCP, which ACP has, too. A text takes the place of an image
-    whose URL is not a `data:` URL. Without parts, the only block is an empty text.
+    """Converts texts and images to content blocks of MCP, which ACP has, too. An image whose URL is not a `data:`
+    URL becomes a text that says that an image is missing. Without parts, the only block is an empty text.
     """
     content: list[dict[str, Any]] = []
     for part in parts:
@@ -216,7 +216,8 @@ _ROLES: Final[Mapping[Any, Role]] = {
 
 def items_of(raw: bytes) -> list[HistoryItem]:
     """Converts one raw item, the JSON of a Responses item, to history items. Returns an empty list for types
-    without an equivalent, such as reasoning.
+    without an equivalent, such as reasoning, and for a call or output that lacks its call id or name. Raises
+    `ValueError` if `raw` is not JSON.
     """
     item = json.loads(raw)
     match item.get("type", "message"):
@@ -224,18 +225,18 @@ def items_of(raw: bytes) -> list[HistoryItem]:
             role = _ROLES.get(item.get("role"))
             parts = _parts(item.get("content"))
             return [HistoryMessage(role, parts)] if role is not None and parts else []
-        case "function_call":
+        case "function_call" if "call_id" in item and "name" in item:
             return [HistoryCall(item["call_id"], item["name"], item.get("arguments") or "")]
-        case "custom_tool_call":
+        case "custom_tool_call" if "call_id" in item and "name" in item:
             return [HistoryCall(item["call_id"], item["name"], item.get("input") or "", "custom")]
-        case "function_call_output" | "custom_tool_call_output":
+        case "function_call_output" | "custom_tool_call_output" if "call_id" in item:
             return [HistoryOutput(item["call_id"], _parts(item.get("output")))]
     return []
 
 
 def reasoning_text(raw: bytes) -> str:
-    """Returns the text in the `content` of a reasoning item (JSON); empty for other items, and if there is only
-    encrypted content or a summary.
+    """Returns the text in the `content` of a reasoning item; empty for other items, and if there is only encrypted
+    content or a summary. `raw` is the item's JSON, which must be valid.
     """
     item = json.loads(raw)
     if item.get("type") != "reasoning":
@@ -248,6 +249,8 @@ def _parts(content: Any) -> tuple[Part, ...]:
         return (TextPart(content),)
     parts: list[Part] = []
     for part in content if isinstance(content, list) else ():
+        if not isinstance(part, dict):
+            continue
         if part.get("type") == "input_image" and isinstance(part.get("image_url"), str):
             parts.append(ImagePart(part["image_url"], part.get("detail")))
         elif isinstance(text := part.get("text") or part.get("refusal"), str):

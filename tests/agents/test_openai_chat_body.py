@@ -169,6 +169,19 @@ def test_items_of_the_model_come_back_as_messages() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "function_call", "call_id": "a", "arguments": "{}"},
+        {"type": "custom_tool_call", "name": "patch", "input": "x"},
+        {"type": "function_call_output", "output": "x"},
+        {"type": "message", "role": "assistant", "content": ["x", None]},
+    ],
+)
+def test_an_item_of_the_model_that_lacks_what_a_message_needs_is_left_out(item: dict[str, Any]) -> None:
+    assert messages_of(RawHistoryItem(json.dumps(item).encode())) == []
+
+
 def test_the_input_of_a_custom_tool_goes_in_as_it_came_out() -> None:
     history = (HistoryCall("a", "patch", "*** x", "custom"), HistoryOutput("a", (TextPart("ok"),), "custom"))
     arguments = messages_of(*history)[0]["tool_calls"][0]["function"]["arguments"]

@@ -271,6 +271,14 @@ def test_a_call_to_a_tool_that_is_not_offered_is_answered_here_and_those_beside_
     assert stop_of(log) == Stop.TOOL_CALLS
 
 
+def test_a_call_without_a_name_is_no_item_of_the_answer() -> None:
+    item = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "arguments": "{}"}
+    response = {"object": "response", "status": "completed", "output": [item]}
+    log = played(asking(), [OK, event("response.completed", response=response), End()])
+    assert stop_of(log) == Stop.STOP
+    assert not any(isinstance(each, RawItem | ToolCallRequested) for each in log)
+
+
 def test_a_call_that_the_length_cuts_off_is_incomplete_and_the_answer_too() -> None:
     begun, first, *_ = Called(1, WEATHER.name, ['{"ci', "ty"]).frames(0, "openai")
     response = {

@@ -48,7 +48,9 @@ class Call(msgspec.Struct, frozen=True):
     """A complete tool call of the model."""
 
     call_id: str
+    """The id that the call's output must name."""
     name: str
+    """The name of the tool."""
     text: str
     """The arguments of a function call, or the input of a custom one."""
     kind: Kind
@@ -59,7 +61,10 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Answer:
-    """Collects the answer to one request, and converts it to events. Its private methods append events to `out`."""
+    """Collects the answer to one request, and converts it to events. `feed` returns the events; the attributes hold
+    what the events do not have, such as the output items, the calls, the usage and the final status. The private
+    methods append events to `out`.
+    """
 
     def __init__(
         self, new_id: Callable[[str], str], *, streamed: Collection[tuple[Kind, str]] = frozenset()
@@ -205,20 +210,21 @@ class Answer:
             out.append(ItemStarted(ToolCall(id, call_id, name, kind)))
 
     def _item(self, item: dict[str, Any], id: str, out: list[Event]) -> None:
-        """Handles a complete output item: adds the contents that no delta had, and the item itself as a `RawItem`,
-        which later requests contain. An item that is already complete is ignored.
+        """Handles a complete output item: appends the contents that no delta had, and the item itself as a
+        `RawItem`, which later requests contain. An item that is already complete, or a call without a name, is
+        ignored.
         """
         if id in self._done:
             return
         self._done.add(id)
-        self.items.append(item)
         kind = _type_of(item)
+        if kind in _KINDS and not self._call(item, id, out):
+            return
+        self.items.append(item)
         if kind == "message":
             self._message(item, id, out)
         elif kind == "reasoning":
             out += _reasoning(item, id)
-        elif kind in _KINDS:
-            self._call(item, id, out)
         elif (activity := _opened(item, id)) is not None:
             out += (ItemStarted(activity), ItemEnded(id))
         if kind:
@@ -240,9 +246,10 @@ class Answer:
             offset += len(part["text"]) if isinstance(part.get("text"), str) else 0
         out.append(ItemEnded(id))
 
-    def _call(self, item: dict[str, Any], id: str, out: list[Event]) -> None:
+    def _call(self, item: dict[str, Any], id: str, out: list[Event]) -> bool:
         """Handles a complete call: stores it in `calls`, and ends its item if events have opened one. Fields that
-        are missing in `item` are taken from the item as it began, and from the pieces of its text.
+        are missing in `item` are taken from the item as it began, and from the pieces of its text. Returns False
+        for a call without a name, which is ignored.
         """
         begun, pieces = self._begun.pop(id, ({}, []))
         name, call_id = (
@@ -253,7 +260,7 @@ class Answer:
             for field in ("name", "call_id")
         )
         if not name:
-            return
+            return False
         call_id = call_id or self._new_id("call_")
         item |= {"name": name, "call_id": call_id}
         kind = _KINDS[item["type"]]
@@ -268,6 +275,7 @@ class Answer:
             said = custom_input(text) if id in self._inputs else text
             out += (FullArguments(id, said), ItemEnded(id, "incomplete" if cut else "completed"))
         self.calls.append(Call(call_id, name, text, kind, id if told else ""))
+        return True
 
     def _end(self, response: Mapping[str, Any], status: str, out: list[Event]) -> None:
         comparable = bool(self._places) or not self.items  # without ids and places nobody can tell
