@@ -154,7 +154,7 @@ class Server:
     async def start(self) -> None:
         """Opens the store, starts the agent, then listens. Raises `StartError` if the store cannot be opened, a
         setting is invalid, or the address cannot be listened on; raises the agent's `Fault` if it cannot be
-        started.
+        started. What was started before an error goes on until `stop` is called.
         """
         try:
             self.store_lifecycle = await open_store_lifecycle(self.settings, self.clock)
@@ -291,8 +291,8 @@ class Server:
         )
 
     async def stop(self) -> None:
-        """Takes no new turns, waits for running turns within the drain time, then ends every process and
-        connection.
+        """Refuses new turns, and waits for running turns for at most the drain time; turns that still run are then
+        ended. Closes every connection and ends every process. Also called after a failed start.
         """
         async with contextlib.AsyncExitStack() as last:
             # In reverse, and each whatever becomes of those before it.
@@ -502,8 +502,8 @@ def is_loopback(host: str) -> bool:
 
 
 def allowed_hosts(settings: Settings) -> frozenset[str]:
-    """Returns the names that a Host header may have: those in the settings and, if the server listens on loopback,
-    the names of loopback, as a protection against DNS rebinding. If it is empty, any name is allowed.
+    """Returns the names that a Host header may have, as a protection against DNS rebinding: those in the settings
+    and, if the server listens on loopback, the names of loopback. An empty result means that any name is allowed.
     """
     given = {name.lower() for name in split_list(settings.allowed_hosts)}
     if is_loopback(settings.host):
@@ -538,8 +538,9 @@ def check(settings: Settings, environ: Mapping[str, str] | None = None) -> None:
 
 
 def close_state_folder(folder: Path) -> None:
-    """Removes the permissions of other users from the default state folder. Another folder is not changed, since it
-    may have other uses; `codex-proxy doctor` reports its permissions.
+    """Removes the permissions of other users from the default state folder, and logs if that was necessary or is
+    impossible. Another folder is not changed, since it may have other uses; `codex-proxy doctor` reports its
+    permissions.
     """
     if folder != default_state_dir().absolute():
         return

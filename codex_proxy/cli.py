@@ -269,7 +269,7 @@ def store_prune(config_file: Path | None, **flags: Any) -> None:
 @store_group.command(name="check")
 @with_settings
 def store_check(config_file: Path | None, **flags: Any) -> None:
-    """Compare everything that is stored with its checksum."""
+    """Compare everything that is stored with its checksum. The exit status is 0 if all is well, else 1."""
     from codex_proxy.commands.store import check
 
     _print(_of_store(check(load_settings(flags, config_file))))
@@ -296,7 +296,9 @@ def store_export(config_file: Path | None, output: Path, **flags: Any) -> None:
 
 
 def _of_store(work: Coroutine[Any, Any, Result]) -> Result:
-    """Runs `work` on the store and returns its result. Exits with a message if the store cannot be opened."""
+    """Runs `work` on the store and returns its result. Raises `click.ClickException` (a message and the exit status
+    1) if `work` raises `StoreOpenError`.
+    """
     from codex_proxy.store_lifecycle import StoreOpenError
 
     try:
@@ -428,7 +430,7 @@ def chat(base_url: str | None, model: str, key: str | None, config_file: Path | 
 def usage(
     days: int, as_json: bool, base_url: str | None, key: str | None, all_keys: bool, config_file: Path | None
 ) -> None:
-    """Show what the turns of a key have used, and what is left of the limits of the agent's account."""
+    """Show the tokens used with an API key, day by day, and how much of the agent account's limits is left."""
     from codex_proxy.commands.usage import of_all_keys, print_rows, run
 
     if all_keys:

@@ -108,8 +108,8 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
                     os.unlink(entry.path)
 
     def around(self, command: Command, writable: Iterable[str]) -> Command:
-        """Returns a command that runs `command` confined: it can write to those paths in `writable` that exist and
-        to the folder for temporary files. Raises `SpawnError` if its program cannot be found.
+        """Returns a command that runs `command` confined: it can write to those paths in `writable` that exist, to
+        the folder for temporary files, and nowhere else. Raises `SpawnError` if its program cannot be found.
         """
         inner = (find_program(command), *command.argv[1:])
         paths = tuple(dict.fromkeys(os.path.realpath(each) for each in (*writable, self.tmp)))
@@ -165,13 +165,12 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundConfinement(msgspec.Struct, frozen=True):
-    """The result of `find_confinement`: `confinement` is a mechanism that works, None if there is none; `reasons`
-    say why the others that were tried do not work.
-    """
+    """The result of `find_confinement`."""
 
     confinement: Confinement | None
+    """The mechanism that works; None if there is none."""
     reasons: Mapping[Mechanism, str]
-    """Why the mechanisms that were tried without success do not work, by mechanism."""
+    """Why each mechanism that was tried without success does not work."""
 
     def why_none(self) -> str:
         """Returns `reasons` as one text: `codex: ...; bubblewrap: ...`."""
@@ -181,7 +180,7 @@ class FoundConfinement(msgspec.Struct, frozen=True):
 async def find_confinement(wanted: Wanted, folder: Path, *, codex: str | None, path: str) -> FoundConfinement:
     """Tries the mechanism `wanted`, or each one in turn (`auto`), and returns the first that works, or the reasons
     why none does. The folders for confined programs are created in `folder`. `codex` is the path of the Codex
-    program, None if there is none; `path` is the value of PATH in which bubblewrap is searched. Raises `OSError` if
+    program, None if there is none; `path` is the value of PATH by which bubblewrap is found. Raises `OSError` if
     the folder cannot be used.
     """
     codex_folder, tmp = folder / "codex", folder / "tmp"
@@ -252,8 +251,8 @@ async def _reason_unusable(candidate: Confinement, folder: Path) -> str:
 
 
 def _reason_against(exit: Exit | None) -> str:
-    """Returns the reason for which a mechanism cannot be used, from the exit of the probe that ran in it; empty if
-    there is none. `exit` is None if the probe did not start or did not end in time.
+    """Returns why a mechanism cannot be used, given how the probe that ran in it ended; empty if the probe
+    succeeded. `exit` is None if the probe did not start or did not end in time.
     """
     if exit is None:
         return "it did not start, or did not end in time"

@@ -39,17 +39,18 @@ HELD: Final = frozenset({TurnStarted, Notice, RawItem, AccountLimitsReported})
 
 
 class UpstreamAttempt(msgspec.Struct, frozen=True):
-    """An attempt to answer a turn that has not begun: the upstream, and a session with it."""
+    """An attempt to answer a turn: the upstream that is asked (`member`), and the session for it."""
 
     member: Member
     session: AgentSession
-    """The session that the upstream's agent has opened. Its dialect and transport are used; the session itself is
-    never begun."""
+    """The session that the upstream's agent has opened. Only its dialect and transport are used; its `begin` is
+    never called.
+    """
 
 
 class FailoverSession(AgentSession):
-    """A session with an upstream that makes further attempts until an answer begins. The owner must release it with
-    `release_last`.
+    """A session with an upstream that makes further attempts until an answer begins. Its agent, `SeveralAgents` or
+    `OneUpstream`, releases it with `release_last`.
     """
 
     def __init__(
@@ -84,8 +85,8 @@ class FailoverSession(AgentSession):
         super().close()
 
     async def release_last(self, *, finished: bool) -> None:
-        """Releases the current attempt. Returns when earlier attempts are released, too. `finished`: the agent has
-        reported the end of the turn.
+        """Releases the current attempt, and returns when earlier attempts are released, too. An attempt that is
+        about to begin is cancelled. `finished`: whether the agent has reported the end of the turn.
         """
         if self._next_attempt_task is not None:
             self._next_attempt_task.cancel()
@@ -144,8 +145,9 @@ class FailoverSession(AgentSession):
             self.listener.session_received(self, events, size)
 
     async def _attempt_next(self, failure: Failure) -> None:
-        """Begins the next attempt. If there is none, passes on the events of the current one, which end with its
-        failure.
+        """Begins the next attempt after a `failure`. If there is none, passes on the held events of the current
+        attempt, so that the turn fails: with `failure`, or with the `Fault` that opening the next attempt has
+        raised.
         """
         assert self._next_attempt is not None
         try:
@@ -196,8 +198,8 @@ def _marks_of(member: Member) -> OriginMarks | None:
 
 
 class _AttemptReader:
-    """The `TransportReader` of one attempt, which passes output on to the session. It ignores output that arrives
-    after the attempt has failed or was replaced.
+    """The `TransportReader` of one attempt, which passes output on to the session. Output that arrives after the
+    attempt has failed or was replaced is ignored.
     """
 
     def __init__(self, session: FailoverSession, attempt: UpstreamAttempt) -> None:

@@ -1,10 +1,11 @@
 """Converts an agent's error text to a `Failure`.
 
 Input: the text and, if the dialect has them, the kind, HTTP status and details. Codex reports most errors as
-English sentences. The tables below come from real binaries (proto 0.42, exec and app-server 0.169) against a model
-provider that failed on purpose. They are looked up in this order: the provider's error code, kinds that are
-certain, texts that are certain, the HTTP status, vague texts, vague kinds. Addresses of the provider, keys and
-request ids are removed from the text. No function here raises, whatever the text is.
+English sentences. The tables below were made from the errors of real binaries (proto 0.42, exec and app-server
+0.169) whose model provider failed on purpose. The kind of the failure is determined by the first of these that is
+known: the provider's error code, kinds that are certain, texts that are certain, the HTTP status, vague texts,
+vague kinds. Addresses of the provider, keys and request ids are removed from the text. No function here raises,
+whatever the text is.
 """
 
 from __future__ import annotations
@@ -305,7 +306,8 @@ def _body_in(text: str) -> dict[str, object]:
 
 def _readable(said: str, body: dict[str, object]) -> str:
     """Returns the readable part of an error: the message in `body` (the provider's error object) or, without one,
-    `said` without the words that Codex puts around it. Empty if that is HTML, JSON or only a status.
+    `said` without the words that Codex puts around it. Returns an empty string if what is left is HTML, JSON or
+    only a status.
     """
     for name in ("message", "detail"):
         message = body.get(name)

@@ -36,8 +36,8 @@ that."""
 
 
 class UpstreamNotAskedError(Fault):
-    """This server refused an attempt without asking the upstream: its agent has not started, its breaker is open,
-    or too many turns are running.
+    """This server refused an attempt without asking the upstream: its agent has not started, its breaker is open
+    (both with the fault UNAVAILABLE), or too many turns are running (CONCURRENCY_EXCEEDED).
     """
 
 
@@ -47,16 +47,18 @@ class UpstreamRules(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = 0
     """How many times a failed attempt is repeated at this upstream."""
     retry_wait: float = 30.0
-    """The most seconds of a `Retry-After` header that are waited for. If the upstream asks for more, the attempt is
-    not repeated there.
+    """The longest `Retry-After`, in seconds, that is obeyed. If the upstream asks for a longer wait, the attempt is
+    not repeated at this upstream.
     """
     fallback: tuple[tuple[str, str], ...] = ()
     """The upstreams to ask next, each with the name of its model. An empty name is the same model; if the upstream
     does not have it, its default model."""
     concurrency: int = 0
-    """The most turns at the same time; 0 for no limit."""
+    """The most turns that run at the same time; 0 for no limit."""
     queue_wait: float = 30.0
-    """The most seconds that a turn waits for another one to end, if the limit of `concurrency` is reached."""
+    """The most seconds that a turn waits for another one to end, if the limit of `concurrency` is reached; then it
+    is refused with CONCURRENCY_EXCEEDED.
+    """
     breaker_failures: int = 0
     """The number of failures in a row after which the circuit breaker opens, so that the upstream gets no requests;
     0 for never.
@@ -200,11 +202,11 @@ class Member:
 
     async def open(self, turn: Turn, *, may_wait: bool = True) -> AgentSession:
         """Opens a session of the actual agent for a turn. `turn.model` is the agent's own name for the model,
-        without the prefix `NAME/`. If too many turns are running, waits for one to end if `may_wait`, for
-        `queue_wait` seconds at most.
+        without the prefix `NAME/`. If too many turns are running, waits for one to end for `queue_wait` seconds at
+        most, or not at all if `may_wait` is False.
 
-        Raises `UpstreamNotAskedError` if the upstream is not contacted, for the reasons that this class lists, and any
-        `Fault` that the actual agent raises.
+        Raises `UpstreamNotAskedError` if the agent has not started, its breaker is open, or too many turns are
+        still running; and any `Fault` that the actual agent raises.
         """
         agent = await self._started()
         if not self.breaker.admits(self._clock.monotonic()):
@@ -228,8 +230,8 @@ class Member:
             self._give_slot_back()
 
     def record(self, outcome: Outcome, failure: Failure | None = None) -> None:
-        """Records the outcome of an attempt for the metrics and for the breaker. `failure`: the reason, if it has
-        failed; else None.
+        """Counts the outcome of an attempt for the metrics, and reports it to the breaker. `failure` is the reason
+        if the attempt has failed, else None; only failures that are the upstream's fault count against it.
         """
         self.attempts[outcome] += 1
         if outcome == "left":

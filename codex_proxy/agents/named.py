@@ -41,6 +41,7 @@ class NamedAgent(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings
     """The server's settings, with those that the agent's table overrides."""
     spec: AgentSpec
+    """The declaration of the agent."""
     upstream: UpstreamTable | None = None
     """The agent's table `[upstreams.NAME]`; None if it has none."""
 
@@ -105,8 +106,8 @@ def plugin_references(settings: Settings) -> tuple[str, ...]:
 
 
 def _agents_or_none(settings: Settings) -> tuple[NamedAgent, ...]:
-    """Returns every agent of the server, even if `settings` are the settings of a single agent. Returns none if the
-    agents cannot be determined, because of an invalid table or an unusable plugin.
+    """Returns every agent of the server; also if `settings` are those of one agent, since these refer to the
+    server's. Returns none if the agents cannot be determined, because of an invalid table or an unusable plugin.
     """
     try:
         return named_agents(settings.of_server)
@@ -209,9 +210,9 @@ def _reasoning_back_of(table: UpstreamTable, preset: UpstreamPreset | None) -> s
 def _key_of(
     name: str, table: UpstreamTable, preset: UpstreamPreset | None, environ: Mapping[str, str]
 ) -> SecretStr | None:
-    """Returns the API key in the environment variable that the table or the preset names; None if the key is in a
-    file, or if there is none. Raises `NoAgentError` if the table gives two keys, or the variable is needed and not
-    set.
+    """Returns the API key in the environment variable that the table or the preset names; None if there is none, or
+    if the table names a file with the key. Raises `NoAgentError` if the table names both a variable and a file, or
+    if a variable that is needed is not set.
     """
     if table.key_file is not None:
         if table.key_env is not None:

@@ -47,8 +47,8 @@ class OriginMarks:
         ]
 
     def unmark(self, history: Sequence[HistoryItem]) -> tuple[HistoryItem, ...]:
-        """Returns the history with the marks of this agent removed, and without the encrypted items of other
-        agents.
+        """Returns the history for this agent: its own marks are removed, encrypted items of other or unknown agents
+        are left out, and all other items are unchanged.
         """
         kept = (self._unmarked(item) if isinstance(item, RawHistoryItem) else item for item in history)
         return tuple(item for item in kept if item is not None)

@@ -17,8 +17,8 @@ R = TypeVar("R")
 
 
 class PendingCalls(Generic[R]):
-    """The calls of the client's tools in one turn that have no output yet, by call id. `R` is the type of the ids
-    that the answer to a request needs.
+    """The calls of the client's tools in one turn whose outputs the client has not given or the agent has not
+    requested, by call id. `R` is the type of the ids that the answer to a request needs.
     """
 
     def __init__(self, answer: Callable[[R, ToolReply], bytes]) -> None:
@@ -35,8 +35,8 @@ class PendingCalls(Generic[R]):
 
     @property
     def can_resume(self) -> bool:
-        """Whether the agent's turn continues once the client has given the outputs. It does not if there are no
-        such calls, or the agent has answered one of them itself.
+        """Whether the agent's turn continues once the client has given the outputs. False if no call waits for an
+        output, or the agent has answered one of the calls itself.
         """
         return bool(self.waiting) and not self._bypassed
 
@@ -50,7 +50,7 @@ class PendingCalls(Generic[R]):
 
     def add_request(self, call_id: str, request: R) -> bytes:
         """Handles the agent's request for the output of the call `call_id`; `request` has the request's ids.
-        Returns the line that answers it; empty if there is no output yet.
+        Returns the line that answers it; empty if there is no output yet, and `add_reply` then returns the answer.
         """
         reply = self._replies.pop(call_id, None)
         if reply is not None:
@@ -59,8 +59,9 @@ class PendingCalls(Generic[R]):
         return b""
 
     def add_reply(self, call_id: str, reply: ToolReply) -> bytes:
-        """Handles the output of the call `call_id`. Returns the lines that answer the agent's requests for it;
-        empty if there are none yet, or the call does not wait for an output.
+        """Handles the output of the call `call_id`. Returns the lines that answer the agent's requests for it. If
+        there are no requests yet, stores the output for `add_request` and returns no bytes. If the call does not
+        wait for an output, ignores it and returns no bytes.
         """
         if call_id not in self.waiting:
             return b""

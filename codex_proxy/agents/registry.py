@@ -183,7 +183,8 @@ async def make_plugin_agent(spec: AgentSpec, reference: str, context: AgentConte
 
 def code_of(reference: str) -> tuple[str, ...]:
     """Returns the folders of the top-level package of the plugin `reference`, or the path of its file if it is a
-    module. Does not import it. Empty if it is not found.
+    module, so that turns can be kept from writing there. Does not import the plugin. Returns nothing if it is not
+    found.
     """
     top = reference.partition(":")[0].partition(".")[0]
     try:

@@ -46,7 +46,9 @@ class TransportReader(Protocol):
         ...
 
     def fail(self, failure: Failure) -> None:
-        """Called when the child's output can no longer be read, for example because a line is too long."""
+        """Called when the child's output can no longer be read, for example because a line is too long. Nothing is
+        received after that.
+        """
         ...
 
 
@@ -57,7 +59,9 @@ class Transport(Protocol):
 
     @property
     def exclusive(self) -> bool:
-        """Whether the child serves only this session, so that it may be paused, and ended with the turn."""
+        """Whether the child serves only this session. If so, its output may be paused, and the child ends with the
+        turn.
+        """
         ...
 
     def attach(self, reader: TransportReader) -> None:
@@ -67,8 +71,8 @@ class Transport(Protocol):
     def send(self, writes: bytes) -> None: ...
 
     def close_stdin(self) -> None:
-        """Closes the child's stdin after all that was sent. Raises `RuntimeError` if the child serves other
-        sessions, too.
+        """Closes the child's stdin once everything sent so far is written. Raises `RuntimeError` if the child
+        serves other sessions, too.
         """
         ...
 
@@ -83,8 +87,9 @@ class Transport(Protocol):
         ...
 
     async def release(self, *, finished: bool) -> None:
-        """Gives up the child. `finished`: whether the agent has finished with the turn. If not, the child does not
-        use this thread again, since the agent may still be working on it.
+        """Ends the use of the child. A child that serves only this session is ended. `finished`: whether the agent
+        has finished with the turn; if it has not, a shared child gets no new turns, since it may still be working
+        on this one.
         """
         ...
 
@@ -93,16 +98,18 @@ class SessionListener(Protocol):
     """The interface for the owner of a session. Its methods are called synchronously on the event loop."""
 
     def session_received(self, session: AgentSession, events: list[Event], size: int) -> None:
-        """Takes the events that the dialect returned for `size` bytes of output."""
+        """Takes the events that the dialect returned for `size` bytes of output. `events` may be empty."""
         ...
 
     def session_failed(self, session: AgentSession, failure: Failure) -> None:
-        """Called when the child's output can no longer be read."""
+        """Called when the child's output can no longer be read. The session is not released by itself: the owner
+        has to call `close`.
+        """
         ...
 
     def session_broke(self, session: AgentSession) -> None:
-        """Called after an exception in this server's own code, which was logged. The state of the agent is unknown
-        then.
+        """Called after an exception in this server's own code, which was logged. The state of the agent is unknown,
+        so the session is released as not finished.
         """
         ...
 
@@ -113,8 +120,8 @@ def _can_reopen(dialect: object) -> TypeGuard[ReopeningDialect]:
 
 
 class AgentSession:
-    """A session from `Agent.open` to `Agent.release`. Its owner calls `claim`, `begin`, perhaps `resume`, and
-    `close`.
+    """A session from `Agent.open` to `Agent.release`. Its owner calls `claim`; perhaps `reopen`; `begin`; perhaps
+    `resume`; and `close`. The events of the turn go to the listener.
     """
 
     def __init__(self, turn: Turn, dialect: Dialect[Any], transport: Transport) -> None:
@@ -151,14 +158,14 @@ class AgentSession:
         timers: Timers,
         released: Callable[[AgentSession, bool], None],
     ) -> None:
-        """Makes the caller the owner of the session, which must call `close`. `listener` gets the events;
-        `timers` is the event loop. `released(session, finished)` is called once, when the owner has to call
-        `Agent.release` with the same arguments.
+        """Makes the caller the owner of the session, which must call `close`. `listener` gets the events; `timers`
+        is the event loop. `released(session, finished)` is called once, when the session has ended; the owner then
+        calls `Agent.release` with the same arguments.
         """
         self.listener, self._timers, self._released = listener, timers, released
 
     def begin(self) -> None:
-        """Starts the turn that the session was opened for."""
+        """Starts the turn that the session was opened for. Its events go to the listener."""
         self.transport.attach(self)
         turn, self.turn = self.turn, without_content(self.turn)
         if _can_reopen(self._dialect) and self._closed is not None:
@@ -168,8 +175,10 @@ class AgentSession:
             self._do(self._dialect.begin, turn)
 
     def reopen(self, thread: str, new_items: Sequence[HistoryItem]) -> None:
-        """Makes `begin` open the agent's closed session `thread` again, if the agent can do that. `new_items` are the
-        items of the turn's history that this session has not seen."""
+        """Makes `begin` continue the agent's own session with the id `thread`, which was closed, instead of
+        starting a new one. Has no effect if the agent cannot reopen sessions. `new_items` are the items of the
+        turn's history that the closed session has not seen.
+        """
         if _can_reopen(self._dialect):
             self._closed = thread, new_items
 
@@ -204,12 +213,12 @@ class AgentSession:
 
     @property
     def lost(self) -> bool:
-        """Whether `begin` was to open a closed session again, and the agent could not."""
+        """Whether `begin` was to reopen a closed session of the agent, and the agent could not."""
         return _can_reopen(self._dialect) and self._dialect.lost
 
     def close(self) -> None:
-        """Interrupts the agent. The session is released when the agent has finished with the turn, or after
-        `FINISH_SECONDS`; at once if the child serves only this session.
+        """Interrupts the agent. The session is released at once if the child serves only this session; otherwise
+        when the agent has finished with the turn, or after `FINISH_SECONDS`.
         """
         if self._closing:
             return
@@ -223,8 +232,8 @@ class AgentSession:
         self.transport.set_idle(idle)
 
     def pause_reading(self) -> bool:
-        """Stops reading the child's output, so that the child has to wait. Returns False if that is impossible
-        because it serves other sessions, too.
+        """Stops reading the child's output, so that the child has to wait. Returns False, and goes on reading, if
+        the child serves other sessions, too.
         """
         if self.transport.exclusive and not self._paused and not self._closing:
             self._paused = True
@@ -372,9 +381,7 @@ class LineFramer:
 
 
 class ChunkFramer:
-    """Has the interface of a `LineFramer`, and returns the bytes as they arrive, for programs that print plain
-    text.
-    """
+    """A replacement for `LineFramer` that returns the bytes as they arrive, for programs that print plain text."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Returns a list with the chunk alone."""
@@ -390,8 +397,8 @@ def _clean(lines: list[bytes]) -> list[bytes]:
 
 
 def broken_protocol(reason: str) -> Failure:
-    """Returns the failure of a turn whose child violated its protocol; `reason` is the end of the sentence that
-    says how.
+    """Returns the failure (AGENT_PROTOCOL) of a turn whose child violated its protocol; `reason` is the part of the
+    message that says how.
     """
     return Failure(
         kind=FaultKind.AGENT_PROTOCOL,
@@ -400,11 +407,13 @@ def broken_protocol(reason: str) -> Failure:
 
 
 def spawn_failure(error: SpawnError) -> Failure:
-    """Returns the failure of a turn whose process could not be started."""
+    """Returns the failure of a turn whose process could not be started: UNAVAILABLE if another attempt may succeed,
+    else SPAWN_FAILED.
+    """
     kind = FaultKind.UNAVAILABLE if error.temporary else FaultKind.SPAWN_FAILED
     return Failure(kind=kind, message=str(error))
 
 
 def ended_from(exit: Exit) -> Ended:
-    """Converts the end of a child to that of an agent's program."""
+    """Converts an `Exit`, which describes the end of a child, to an `Ended`, which dialects read."""
     return Ended(exit.code, exit.signal, exit.stderr_tail)

@@ -79,8 +79,8 @@ class SeveralAgents:
         return False
 
     async def start(self) -> None:
-        """Starts all members at the same time. Raises `Fault` only if no member could start; `trouble` of a member
-        says why it could not.
+        """Starts all members at the same time. Raises `Fault` only if no member could start. If some could not,
+        `trouble` of each of them says why.
         """
         await asyncio.gather(*(member.start() for member in self._members.values()))
         troubles = {
@@ -250,9 +250,9 @@ class OneUpstream(Member):
             raise Fault(trouble)
 
     async def open(self, turn: Turn, *, may_wait: bool = True) -> AgentSession:
-        """Returns a session that repeats failed attempts until an answer begins. `may_wait` is ignored, since it is
-        decided for each attempt whether it waits for a free slot. Raises the `Fault` of the last attempt if none
-        could be opened.
+        """Returns a session that repeats failed attempts until an answer begins. `may_wait` is ignored: attempts to
+        open the session wait for a free slot, and later attempts do not. Raises the `Fault` of the last attempt if
+        none could be opened.
         """
         assert self.rules is not None
 
@@ -283,14 +283,16 @@ async def _failover_session(
     sleep: Callable[[float], Awaitable[None]],
 ) -> FailoverSession:
     """Returns a session that begins with the first attempt of the plan that can be opened. `opened` opens an
-    attempt at a target; its second argument is whether it waits for a free slot if too many turns are running.
+    attempt at a target; its second argument is whether it waits for another turn to end if too many are running.
     Raises the `Fault` of the last attempt if none can be opened.
     """
 
     async def next_one(following: NextAttempt | None, failure: Failure | None) -> UpstreamAttempt | None:
-        """Opens the attempt `following` or, if that fails, the first later one that can be opened. `failure` is the
-        failure of the attempt before, None for the first one. Returns None if there is no further attempt. Raises
-        the `Fault` of the last attempt that could not be opened.
+        """Opens the attempt `following` or, if that fails, the first later one that can be opened. `failure` is
+        that of the attempt before; None if there was none.
+
+        Returns None if no attempt is left (`following` is None) or this server itself refused the last one; the
+        turn then fails with `failure`. Otherwise raises the `Fault` of the last attempt.
         """
         while following is not None:
             if following.wait:

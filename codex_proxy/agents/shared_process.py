@@ -28,9 +28,9 @@ C = TypeVar("C", bound=ChannelConnection)
 
 
 class SharedProcess(Generic[C]):
-    """A process that serves many sessions at once, each on a channel of its `connection`: reads the output of the
-    process, and passes the messages of each channel to the channel's reader, and the end of the process to all
-    readers. A subclass starts the process and manages its channels.
+    """A process that serves many sessions at once, each on a channel of its `connection`. Reads the output of the
+    process, passes the messages of each channel to the channel's reader, and tells all readers when the process
+    ends. A subclass starts the process and manages its channels.
     """
 
     def __init__(self, connection: C) -> None:
@@ -68,7 +68,9 @@ class SharedProcess(Generic[C]):
         return self.connection.channel_count - len(self._idle_channels)
 
     async def _spawn(self, command: Command, on_stderr: Callable[[bytes], None] | None = None) -> Child:
-        """Starts the process and returns it. `on_stderr`: see `spawn`. Raises `Fault` if it cannot be started."""
+        """Starts the process and returns it. `on_stderr` is called with each chunk of stderr; None to keep only the
+        last part, for failures. Raises `Fault` if the process cannot be started.
+        """
         try:
             self._child = await spawn(command, self, on_stderr=on_stderr)
         except SpawnError as error:
@@ -76,8 +78,8 @@ class SharedProcess(Generic[C]):
         return self._child
 
     async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Returns when the starting process has met the condition. Raises `Fault` if it has not within this time, or
-        can no longer meet it.
+        """Returns when the starting process has met the condition. Raises `Fault` if that takes more than
+        `seconds`, the process ends, or the connection reports a fault.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -99,7 +101,7 @@ class SharedProcess(Generic[C]):
         return Failure(kind=FaultKind.SPAWN_FAILED, message=message, quoted=quoted)
 
     def _refusal(self, fault: str) -> Failure:
-        """Returns the failure of a start after which the connection cannot be used, from `connection.fault`."""
+        """Returns the failure of a start that the connection has given up; `fault` is the connection's reason."""
         return Failure(kind=FaultKind.SPAWN_FAILED, message=fault)
 
     def attach(self, channel: int, reader: TransportReader) -> None:
@@ -179,7 +181,9 @@ class SharedProcess(Generic[C]):
         self._note_change()
 
     def _report_end(self, channel: int) -> None:
-        """Tells the channel's reader that the process has ended, or takes no further turns."""
+        """Tells the channel's reader that the process has ended or, if it still runs, that it takes no further
+        turns. Only a turn that had the process to itself gets the text of stderr.
+        """
         reader, exit = self._readers.get(channel), self.exit
         if reader is not None and exit is None:
             reader.ended(RENEWED)
@@ -189,7 +193,7 @@ class SharedProcess(Generic[C]):
 
 
 class SharedTransport:
-    """The part that is common to `Transport`s of a process that serves other sessions, too."""
+    """The methods that all `Transport`s of a shared process have in common."""
 
     exclusive = False
 

@@ -55,9 +55,11 @@ class AgentContext(msgspec.Struct, frozen=True):
     """Everything from which an agent is created: the settings, the server's environment and its clock."""
 
     settings: Settings
+    """The settings of this agent."""
     environ: Mapping[str, str]
     """The server's environment variables. An agent from another package reads its settings from here."""
     clock: Clock
+    """The server's clock."""
     name: str = ""
     """The agent's name if the server has several agents; else empty."""
     upstream: UpstreamOptions = UpstreamOptions()
@@ -104,8 +106,9 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     make: Callable[[AgentContext], Awaitable[Agent]]
     """Returns the agent, not yet started. Raises `NoAgentError` or `Fault`, whose text says what to do."""
     check: Callable[[AgentContext], Awaitable[list[Check]]]
-    """Returns the checks of `doctor`. They find out without running a turn whether one would work, and leave no
-    process."""
+    """Returns the checks of the command `doctor`. They determine whether a turn would work, without running one,
+    and end every process that they start.
+    """
     capabilities: frozenset[Capability] = frozenset()
     """What the agent can do. A request that needs another capability is refused."""
     variants: Mapping[str, frozenset[Capability]] = {}

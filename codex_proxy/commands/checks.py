@@ -31,8 +31,9 @@ from codex_proxy.protected_paths import write_conflict
 
 
 async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """Returns the checks of every agent in the settings. If there are several agents, the name of each check begins
-    with the name of its agent.
+    """Runs the checks of every agent in the settings, and returns their results. If there are several agents, the
+    name of each result begins with the agent's name. If the agents cannot be determined, the only result is
+    `failed`.
     """
     try:
         agents = named_agents(settings)
@@ -53,8 +54,8 @@ async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[C
 
 
 async def _checks_of(named: NamedAgent, context: AgentContext) -> list[Check]:
-    """Returns the checks of one agent. An agent without a valid key, or a plugin whose check raises an error, gets
-    a failed check.
+    """Runs the checks of one agent, and returns their results. An agent without a valid key, or a plugin whose
+    check raises an error, gets a result that is `failed`.
     """
     spec, reference = named.spec, plugin_reference(named.settings)
     if named.name:
@@ -116,7 +117,9 @@ def _running(settings: Settings, health: dict[str, Any], facts: dict[str, Fact])
 
 
 async def health_of(server_url: str) -> dict[str, Any] | None:
-    """Returns the health report of the codex-proxy at this address; None if there is none."""
+    """Returns the health report of the codex-proxy at this address; None if nothing answers there, or something
+    else does.
+    """
     timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
     try:
         async with (
@@ -284,15 +287,16 @@ def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
 
 
 def mcp_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """Returns the check of the operator's MCP servers; none if no servers are configured. It is `failed` if their
-    file is invalid, and a warning if a program of theirs is missing.
+    """Returns a list with one check of the operator's MCP servers, or an empty list if none are configured. The
+    check is `failed` if their file is invalid, and a warning if the program of a server is missing.
     """
     return [] if settings.mcp_config is None else [_servers_check(settings, environ)]
 
 
 def _servers_check(settings: Settings, environ: Mapping[str, str]) -> Check:
-    """Checks the operator's MCP servers. A file that cannot be read prevents a start; a missing program only means
-    that its tools are missing.
+    """Checks the file of the operator's MCP servers and, without starting them, whether their programs exist. The
+    check is `failed` if the file is invalid, since the server then does not start; a warning if a program is
+    missing, since the server then starts without its tools.
     """
     name = "mcp servers"
     facts: dict[str, Fact] = {"path": str(settings.mcp_config)}

@@ -108,8 +108,8 @@ class Pool:
     # --- for runs -------------------------------------------------------------------------------
 
     async def warm(self) -> None:
-        """Starts the processes that are kept ready, and returns when the first one is ready. Raises `Fault` if it
-        cannot be started.
+        """Starts the processes that are kept ready, and returns when one of them is ready. Raises `Fault` if none
+        can be started.
         """
         transport = await self.acquire()
         await self.release(transport, finished=True)
@@ -143,15 +143,16 @@ class Pool:
             del future  # its exception holds this frame: no cycle stays behind
 
     async def release(self, transport: ThreadTransport, *, finished: bool) -> None:
-        """Returns a transport to the pool. `finished`: whether the agent has reported the end of the turn. If it
-        has not, the process gets no further turns.
+        """Takes a transport back, and closes its channel on the process. `finished`: whether the agent has reported
+        the end of the turn. If it has not, the process gets no further turns, and is ended when its other turns
+        have ended.
         """
         await transport.release(finished=finished)
         self._turn_finished()
 
     @property
     def processes(self) -> list[AppServerProcess]:
-        """The processes that are started and still run, also those that get no further turns."""
+        """The processes that have been started and are still running, including those that get no further turns."""
         return [each.process for each in self._entries.values() if each.state is not ProcessState.STARTING]
 
     def readiness_failure(self) -> Failure | None:
@@ -176,7 +177,9 @@ class Pool:
         self._changed()
 
     async def close(self) -> None:
-        """Ends every process, and returns when all have ended. Waiting turns fail."""
+        """Ends every process, also those with running turns, and returns when all have ended. Turns that wait for a
+        process fail with the fault STOPPING.
+        """
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -189,7 +192,7 @@ class Pool:
         await asyncio.gather(*(process.end() for process in processes))
 
     def kill(self) -> None:
-        """Kills every process, without waiting for its end."""
+        """Sends SIGKILL to every process, and returns at once."""
         for each in self._entries.values():
             each.process.kill()
 
@@ -250,8 +253,8 @@ class Pool:
         self._schedule_tick(MAINTENANCE_SECONDS)
 
     def _start_another(self) -> None:
-        """Starts a process. While starts are delayed after failures, fails the waiting turns instead, with the
-        reason and the seconds until the next start, unless a process is left that can serve them.
+        """Starts a process. If starts are delayed after failures, starts none; then, unless a running process can
+        serve the waiting turns, these fail at once with the last failure and the seconds until the next start.
         """
         now = self._clock.monotonic()
         pause = self._backoff.pause_seconds(now)

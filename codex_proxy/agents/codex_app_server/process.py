@@ -44,7 +44,7 @@ class AppServerProcess(SharedProcess[Connection]):
 
     async def start(self, command: Command, *, timeout_seconds: float) -> None:
         """Starts the process and initializes the connection. Raises `Fault` if the process cannot be started, ends,
-        refuses the connection, or does not answer within `timeout_seconds`.
+        refuses the connection, or does not answer within `timeout_seconds`; the process is ended then.
         """
         child = await self._spawn(command)
         child.write(self.connection.open())
@@ -102,8 +102,8 @@ class AppServerProcess(SharedProcess[Connection]):
         self._write(self.connection.send(channel, writes))
 
     def set_idle(self, channel: int, idle: bool) -> None:
-        """Marks a channel as idle (its thread waits for a later turn), or as in use again. A process that has only
-        idle channels may be ended.
+        """Marks a channel as idle (its thread waits for a later turn), or as in use again. The pool may end a
+        process that has only idle channels.
         """
         if channel not in self._readers:
             return
@@ -119,8 +119,8 @@ class AppServerProcess(SharedProcess[Connection]):
         self._note_change()
 
     def end_silent_channels(self) -> None:
-        """Reports the process as ended to the readers of the channels that have received no message since their
-        turn began. The process may never answer them.
+        """Tells the readers of those channels that have received no message since their turn began that the process
+        has ended, because it may never answer them. The process itself and its other channels go on.
         """
         for channel in list(self._silent_channels):
             if channel in self._readers:
@@ -134,7 +134,9 @@ class AppServerProcess(SharedProcess[Connection]):
         self._write(self.connection.close_channel(channel))
 
     def ask_limits(self) -> None:
-        """Requests the rate limits of the account. The answer is passed to the callback `on_limits`."""
+        """Requests the rate limits of the account, and returns at once. The answer is passed to `on_limits` as
+        JSON; empty bytes if the agent answers with an error.
+        """
         self._write(self.connection.limits_request())
 
     def ended(self, exit: Exit) -> None:

@@ -48,8 +48,11 @@ class CodexSetup(msgspec.Struct, frozen=True):
     """What is needed to start app-server processes: commands, models, and what the binary supports."""
 
     version: Version
+    """The release of Codex."""
     provider: ProviderConfig
+    """The provider settings in the user's config.toml."""
     models: tuple[CatalogModel, ...]
+    """The models in Codex's catalog."""
     plain: Command
     """The command of the processes for plain-model turns."""
     agent: Command
@@ -59,7 +62,9 @@ class CodexSetup(msgspec.Struct, frozen=True):
     empty_folder: str
     """The working folder of plain-model turns. It is empty, so that no file can reach the model."""
     start_mark: str = ""
-    """The path of a file that exists once this release has started with this state folder."""
+    """The path of a file in the state folder that is created when this release has started for the first time. As
+    long as it is missing, only one process at a time is started.
+    """
     check: BinaryCheck = BinaryCheck()
     """Which parts of the protocol and which start switches the binary supports."""
     notices: tuple[str, ...] = ()
@@ -67,17 +72,16 @@ class CodexSetup(msgspec.Struct, frozen=True):
 
 
 class CodexPaths(msgspec.Struct, frozen=True):
-    """The paths that `prepare_app_server` needs: the binary (`program`), the user's Codex home (`codex_home`), the
-    server's state folder (`state`) and the folder that agent turns work in (`workdir`); and the rules for commands
-    in sandboxes.
-
-    The home may not exist yet: Codex creates the default one when it first starts.
-    """
+    """The paths that `prepare_app_server` needs, and the rules for commands in sandboxes."""
 
     program: str
+    """The Codex binary."""
     codex_home: str
+    """The user's Codex home. It may not exist yet: Codex creates the default one when it first starts."""
     state: str
+    """The server's state folder."""
     workdir: str
+    """The folder that agent turns work in."""
     policy: WorkspaceWrite = WorkspaceWrite()
     """What the sandbox `workspace-write` allows in addition to the workspace."""
     unreadable: tuple[str, ...] = ()
@@ -165,7 +169,7 @@ def _lay_out(
 
 async def can_confine(program: str, profiles: Profiles, environment: Mapping[str, str], state: str) -> bool:
     """Returns whether Codex can keep commands from reading files on this machine. That needs bubblewrap and user
-    namespaces, or macOS.
+    namespaces, or macOS. Returns False and logs the reason if the attempt fails for any cause.
 
     Runs the command `true` with the permission profile for read-only turns. `program` is the path of Codex;
     `environment` is the server's; `state` is the state folder, in which a temporary Codex home is created.

@@ -109,11 +109,11 @@ def _paths(context: AgentContext) -> CodexPaths:
 
 def lite_form(settings: Settings) -> bool | None:
     """Returns the value of `use_responses_lite` for the models of plain-model turns (turns without Codex's own
-    prompt and tools). It decides in which form Codex sends its requests to the provider. The value is the setting
-    `codex_lite`; None keeps the value of each model in Codex's own catalog.
+    prompt and tools). It decides in which form Codex sends its requests to the provider: True is the lite form,
+    None leaves the value of each model in Codex's own catalog.
 
-    The lite form always has `parallel_tool_calls: false`. So if the setting is missing and parallel calls are
-    switched on, the value is False.
+    Returns the setting `codex_lite` if it is set. If it is not, returns False if parallel calls are switched on,
+    because the lite form always has `parallel_tool_calls: false`; else None.
     """
     if settings.codex_lite is None and settings.enable_parallel_tool_calls:
         return False

@@ -3,8 +3,9 @@
 A turn has one of two modes. In the mode `model` (a plain-model turn) Codex adds no prompt and no tools to the
 client's; in the mode `agent` it works with its own prompt and tools in a folder.
 
-The agent would drop system messages silently, refuse a whole batch for one empty message, and replace images of low
-detail by a text; the conversion avoids that. Source: experiments with releases 0.163 and 0.169.
+The conversion avoids three effects of the agent: it drops system messages silently, refuses all items of a request
+because of one empty message, and replaces images of low detail by a text. Source: experiments with releases 0.163
+and 0.169.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _history_item(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[st
 
 
 def _message(item: HistoryMessage) -> dict[str, Any] | None:
-    """Converts a message to a Responses item without an id; returns None if it has no parts."""
+    """Converts a message to a Responses item of the type `message`, without an id; returns None if it has no parts."""
     text_type = "output_text" if item.role == "assistant" else "input_text"
     content = [_part(part, text_type) for part in item.parts]
     if not content:
@@ -120,9 +121,10 @@ def split_input(
     """Splits a history into the items for `thread/inject_items` and the `input` of `turn/start`, and returns both.
 
     `history` is the whole history of the turn, or the part that the thread has not received yet; `first` is the
-    position of its first item in the whole history, from which ids are computed. In the mode `model` all items are
-    injected and the input is empty, so that the model sees exactly the client's items. In the mode `agent` the
-    input is the last item, if it is a message of the user with at most `MAX_TURN_INPUT` characters.
+    position of its first item in the whole history, from which ids are computed. In the mode `agent`, the input is
+    the last item if that is a user message of at most `MAX_TURN_INPUT` characters, and the other items are
+    injected. In all other cases every item is injected and the input is empty; in the mode `model`, the model thus
+    sees exactly the client's items.
     """
     if turn.mode == "agent" and history:
         last = history[-1]
@@ -134,7 +136,7 @@ def split_input(
 
 
 def _input(part: Part) -> dict[str, Any]:
-    """Converts a part of a user message to an input of `turn/start`."""
+    """Converts a part of a user message to an entry of the `input` of `turn/start`, of the type `text` or `image`."""
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text, "text_elements": []}
     return {"type": "image", "url": part.url}

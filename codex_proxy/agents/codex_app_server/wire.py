@@ -31,36 +31,53 @@ class RpcError(msgspec.Struct, frozen=True, gc=False):
 
 class Params(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """The parameters of any notification or request of the app-server, with the fields that the proxy reads. Fields
-    that a message does not have keep their defaults.
+    that a message does not have keep their defaults. A `msgspec.Raw` is decoded when it is used.
     """
 
     thread_id: str | None = None
     turn_id: str | None = None
     item_id: str | None = None
     delta: str | None = None
+    """A piece of text, reasoning or command output, for the item `item_id`."""
     summary_index: int = 0
+    """The summary part that a delta of reasoning belongs to."""
     content_index: int = 0
+    """The part of the raw reasoning that a delta belongs to."""
     will_retry: bool = False
+    """In an `error`: whether the agent repeats the model call."""
     message: str | None = None
+    """In a request for an MCP approval: the question to the user."""
     command: msgspec.Raw = NO_JSON
+    """In a request for the approval of a command: the command, a string or a list of words."""
     item: msgspec.Raw = NO_JSON
+    """In an item's start or end: a `ThreadItem`. In a raw item's notification: the item as the provider sent it."""
     error: msgspec.Raw = NO_JSON
+    """In an `error`: a `TurnError`."""
     turn: msgspec.Raw = NO_JSON
+    """In `turn/completed`: a `TurnPayload`."""
     usage: msgspec.Raw = NO_JSON
+    """The tokens of one model call: `Tokens`."""
     token_usage: msgspec.Raw = NO_JSON
+    """The tokens of the thread so far: a `ThreadTokenUsage`."""
     rate_limits: msgspec.Raw = NO_JSON
+    """The limits of the agent's account."""
     plan: msgspec.Raw = NO_JSON
+    """The steps of the agent's plan."""
     call_id: str | None = None
+    """In a request for the output of a call of a client's tool: the call's id."""
     tool: str | None = None
+    """The name of that tool."""
     arguments: msgspec.Raw = NO_JSON
+    """The arguments of that call."""
 
 
 NO_PARAMS = Params()
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One decoded line from the app-server. An answer has an `id`, and a `result` or an `error`; a request has an
-    `id`, a `method` and `params`; a notification has a `method` and `params`.
+    """One decoded line from the app-server. An answer to the proxy has an `id`, and a `result` or an `error`; a
+    request of the agent has an `id`, a `method` and `params`; a notification has a `method` and `params`. Absent
+    fields are None or empty.
     """
 
     id: int | str | None = None
@@ -78,7 +95,9 @@ class _Address(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class _AddressedMessage(msgspec.Struct, frozen=True, gc=False):
-    """A line of whose parameters only the thread and turn are decoded, because others have unexpected types."""
+    """A line with only the thread and turn of its parameters, for lines in which other fields have unexpected
+    types.
+    """
 
     id: int | str | None = None
     method: str | None = None
@@ -86,7 +105,7 @@ class _AddressedMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Envelope(msgspec.Struct, frozen=True, gc=False):
-    """A line of which only the id and method are decoded, because its parameters cannot be read at all."""
+    """A line with only its id and method, for lines whose parameters cannot be decoded at all."""
 
     id: int | str | None = None
     method: str | None = None
@@ -109,8 +128,8 @@ _LOOSE_DECODERS: tuple[msgspec.json.Decoder[Any], ...] = (
 def decode(line: bytes) -> Message | None:
     """Decodes one line; None if it is not JSON-RPC.
 
-    If parameters have unexpected types, the message keeps its id, method and thread, because a request must still
-    be refused and a turn must still end. An unreadable answer becomes an error.
+    If a field has an unexpected type, decodes what `decode_loosely` can read, because a request must still be
+    refused and a turn must still end.
     """
     try:
         return decode_expected(line)
@@ -153,8 +172,8 @@ def answer(id: int | str, result: Any) -> bytes:
 
 
 def refusal(id: int | str) -> bytes:
-    """Encodes an error as the answer to the agent's request `id`, as one line. Without any answer the agent's turn
-    would hang.
+    """Encodes the answer to a request `id` of the agent that the proxy does not support, as one line: an error with
+    the code -32601. Without any answer the agent's turn would hang.
     """
     return msgspec.json.encode({"id": id, "error": {"code": -32601, "message": "unsupported"}}) + b"\n"
 
@@ -274,9 +293,9 @@ class TurnUsage:
         self.from_provider = True
 
     def set_thread_total(self, total: Usage) -> bool:
-        """Handles the agent's token total of the whole thread. If the part of it that belongs to this turn exceeds
-        the sum of the turn's model calls so far, that part becomes the turn's count, and True is returned; else
-        False.
+        """Takes the agent's token total of the whole thread, and subtracts the tokens of earlier turns. If the
+        result is more than this turn's count so far (input and output tokens together), it becomes the count, and
+        True is returned; else nothing changes and False is returned.
         """
         turn_total = total - self._earlier_turns
         turn_total = Usage(*(max(0, tokens) for tokens in msgspec.structs.astuple(turn_total)))
@@ -302,7 +321,7 @@ class RawItemPart(msgspec.Struct, frozen=True):
 
 class ReadableRawItem(RawItemHead, frozen=True):
     """The fields of a raw item that are decoded when the item comes back in a later request. An item in which one
-    of them has another type is not stored.
+    of them has an unexpected type is not stored.
     """
 
     call_id: str | None = None
@@ -332,8 +351,8 @@ class RawItemCall(msgspec.Struct, frozen=True):
 
 def error_kind(info: msgspec.Raw) -> tuple[str | None, int | None]:
     """Decodes `codexErrorInfo`, which is a kind of error (a string) or an object `{KIND: {"httpStatusCode": ...}}`.
-    Returns the kind, None if it is absent or has another form, and the HTTP status, None if there is none. Raises
-    one of the exceptions `UNREADABLE` for text that is not JSON.
+    Returns the kind (None if it is absent or has another form) and the HTTP status (None if there is none). Raises
+    one of the exceptions `UNREADABLE` if the value is not JSON.
     """
     if not info or info == b"null":
         return None, None
@@ -358,8 +377,8 @@ def command_text(value: msgspec.Raw) -> str:
 
 
 def question_event(message: Message, id: int | str) -> ApprovalRequested | InputRequested | None:
-    """Returns the event of the agent's request `id` for an approval or an answer of the user; None if `message` is
-    a request of another kind.
+    """Returns the event for a request of the agent that asks the user for an approval or an answer; None if
+    `message` is a request of another kind. `id` is the id of the request.
     """
     request_id = f"{message.method}:{id}"
     match message.method:
@@ -375,8 +394,8 @@ def question_event(message: Message, id: int | str) -> ApprovalRequested | Input
 
 
 def decision_answer(id: int | str, request_id: str, reply: Decision) -> bytes:
-    """Returns the line that answers the agent's request `id`, whose event has the id `request_id` (see
-    `question_event`).
+    """Returns the line that answers the agent's request `id` with the client's decision. `request_id` is the id of
+    the event that `question_event` has returned for the request; it determines the form of the answer.
     """
     method = request_id.partition(":")[0]
     decision = "accept" if reply.approve else "decline"

@@ -93,8 +93,9 @@ class CodexExecAgent(ChildPerTurnAgent):
         return session
 
     async def _profile(self, turn: Turn) -> str | None:
-        """Returns the permission profile for a turn whose commands must not read the server's data. None if Codex
-        cannot enforce that here; the turn then gets its plain sandbox.
+        """Returns the permission profile for a turn whose commands must not read the server's data, by the turn's
+        sandbox. Returns None if Codex cannot enforce it on this machine; the turn then runs in its sandbox alone,
+        which does not limit reading.
         """
         self._confines = self._confines or await self._can_confine()
         return self._profiles.of(turn.sandbox) if self._confines else None
@@ -118,7 +119,7 @@ class CodexExecAgent(ChildPerTurnAgent):
 
 def _write_files(folder: Path, images: list[ImagePart], turn: Turn) -> TurnFiles:
     """Writes the images and the output schema of a turn into `folder`, and returns their paths. The images must be
-    data URLs.
+    valid base64 data URLs, as the surfaces have checked. Raises `OSError` if a file cannot be written.
     """
     paths = []
     for number, image in enumerate(images, 1):

@@ -103,19 +103,20 @@ class CodexExec(SingleTurn):
         return Step(out) if out else NOTHING
 
     def answer(self, request_id: str, reply: Reply) -> Step:
-        """Does nothing: `codex exec` requests nothing."""
+        """Returns an empty step, because `codex exec` never requests anything."""
         return NOTHING
 
     def interrupt(self) -> Step:
-        """Records that the turn was interrupted, which decides how it ends. There is nothing to write: the child is
-        ended by its owner.
+        """Records that the turn was interrupted, so that `eof` ends it as interrupted. Returns an empty step,
+        because the owner of the child ends it.
         """
         self._interrupted = True
         return NOTHING
 
     def eof(self, ended: Ended) -> Step:
-        """Ends the turn if it has not ended, because the child has: as interrupted if `interrupt` was called
-        before, otherwise as failed.
+        """Returns the event that ends the turn, because the child has ended; an empty step if the turn has ended
+        before. The turn ends as interrupted if `interrupt` was called, otherwise as failed: with the error that the
+        child reported, or else with how the child ended.
         """
         if self._ended:
             return NOTHING
@@ -141,8 +142,8 @@ class CodexExec(SingleTurn):
             out.append(TurnStarted(thread, self._model))
 
     def _item_started(self, line: Line, out: list[Event]) -> None:
-        """Starts the activity of an item such as a command, or adds the plan. Other items are handled when they are
-        complete.
+        """Appends the start of an activity if the item is one, such as a command, or adds the plan. Items of the
+        model are ignored here: their events come with `item.completed`.
         """
         item = line.item
         if item is None or item.id in self._done or item.id in self._open:
@@ -170,8 +171,8 @@ class CodexExec(SingleTurn):
         handler(self, item, out)
 
     def _error(self, line: Line, out: list[Event]) -> None:
-        """Handles an error line. A message about a repeated model call becomes an event; any other is stored if it
-        is the first, as the reason for the failure with which the turn will end.
+        """Handles an error line. A message about a repeated model call becomes the event `Retrying`. Any other
+        message is not an event; the first one is stored, and is the failure if the turn fails without another text.
         """
         text = line.message or ""
         if text.startswith(RECONNECTING):
@@ -221,7 +222,7 @@ class CodexExec(SingleTurn):
     # --- helpers ------------------------------------------------------------------------------------
 
     def _add_plan(self, item: Item, out: list[Event]) -> None:
-        """Adds the agent's plan as a completed activity, unless its text is that of the last one."""
+        """Adds the agent's plan as a completed activity, unless the plan is unchanged since it was last added."""
         steps = (f"{step.text} ({'completed' if step.completed else 'pending'})" for step in item.items or ())
         text = _one_line(", ".join(steps))
         if text and text != self._plan:
@@ -244,8 +245,8 @@ class CodexExec(SingleTurn):
         return f"{prefix}{self._count - 1}"
 
     def _end_by_error(self, text: str) -> TurnEnded:
-        """Returns the event that ends the turn with an error. If the error only reports that the answer was cut
-        off, the turn ends with that stop reason instead of a failure.
+        """Returns the event that ends the turn after an error with this text. The turn ends as failed or, if the
+        error only reports that the answer was cut off, with the stop reason `length` or `content_filter`.
         """
         stop = stop_from_text(text)
         if stop is not None:

@@ -51,11 +51,14 @@ class ExecSetup(msgspec.Struct, frozen=True):
     """
 
     provider: ProviderConfig
+    """The provider settings in the user's config.toml."""
     agent: ExecLaunch
+    """How agent turns are started."""
     plain: ExecLaunch | None
     """How plain-model turns are started. None if there are none, because the binary's model catalog cannot be
     patched."""
     models: tuple[CatalogModel, ...] = ()
+    """The models in Codex's catalog."""
 
 
 class ExecPaths(msgspec.Struct, frozen=True):

@@ -121,11 +121,11 @@ async def _prepared(context: AgentContext, program: str) -> tuple[Version, ExecS
 
 
 def missing_sign_in(settings: Settings, provider: ProviderConfig, env: Mapping[str, str]) -> Failure | None:
-    """Returns the failure with which every turn would end if `auth.json` in Codex's home is missing; else None.
-    (Without this check Codex would try for 13 s.) `env` is the environment of Codex.
+    """Returns the failure with which every turn ends if `auth.json` in Codex's home is missing; else None. (Without
+    this check Codex would try for 13 s.) `env` is the environment of Codex.
 
-    Also returns None if a sign-in cannot be checked: the provider is one that the user has defined, whose key is in
-    the environment; the sign-in may be in a keyring; or an environment variable has it.
+    Also returns None if a missing file does not mean that nobody has signed in: if the provider is one that the
+    user has defined, if the sign-in may be in a keyring, or if an environment variable has the credentials.
     """
     from codex_proxy.agents.codex.program import NOT_SIGNED_IN
     from codex_proxy.agents.codex.shadow_home import DEFAULT_PROVIDER

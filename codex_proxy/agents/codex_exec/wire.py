@@ -36,7 +36,7 @@ class Todo(msgspec.Struct, gc=False):
 
 class Item(msgspec.Struct, gc=False):
     """One item of a turn, such as a message of the model, a command of the agent or its plan; `type` names the
-    kind. The other fields are None or empty unless the kind has them.
+    kind. A field that the kind does not have is None or empty.
     """
 
     id: str = ""
@@ -46,14 +46,21 @@ class Item(msgspec.Struct, gc=False):
     message: str | None = None
     """The text of an `error` item, which is a warning."""
     command: str | None = None
+    """The command line of a `command_execution`."""
     aggregated_output: str | None = None
     """Everything that a command has printed so far."""
     status: str | None = None
+    """How a command, patch or MCP call ended: `completed`, `failed` and the like."""
     changes: list[FileUpdate] | None = None
+    """The files that a `file_change` changes."""
     server: str | None = None
+    """The MCP server of an `mcp_tool_call`."""
     tool: str | None = None
+    """The tool of an `mcp_tool_call`."""
     query: str | None = None
+    """The query of a `web_search`."""
     items: list[Todo] | None = None
+    """The steps of a `todo_list`, the agent's plan."""
 
 
 class ErrorText(msgspec.Struct, gc=False):
@@ -61,17 +68,19 @@ class ErrorText(msgspec.Struct, gc=False):
 
 
 class Line(msgspec.Struct, gc=False):
-    """A decoded line: `type` is `thread.started`, `item.completed`, `turn.failed` and the like. The other fields
-    are None or empty unless the type has them.
+    """A decoded line: `type` is `thread.started`, `item.completed`, `turn.failed` and the like. A field that the
+    type does not have is None or empty.
     """
 
     type: str = ""
     thread_id: str = ""
     item: Item | None = None
     usage: TokenUsage | None = None
+    """The tokens of the turn, in `turn.completed`."""
     error: ErrorText | None = None
+    """The reason of a `turn.failed`."""
     message: str | None = None
-    """The text of an `error` line: a note about a retry, or the error that will fail the turn."""
+    """The text of an `error` line: a note about a retry, or the error with which the turn will fail."""
 
 
 class _Head(msgspec.Struct, gc=False):

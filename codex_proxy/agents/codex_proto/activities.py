@@ -77,7 +77,9 @@ def one_line(text: str) -> str:
 
 
 class Activities:
-    """The agent's activities in one turn that have begun and not ended. The methods append their events to `out`."""
+    """Converts the agent's activities in one turn to `Activity` items, and remembers those that have begun and not
+    ended. The methods append the events of the items to `out`.
+    """
 
     __slots__ = ("_count", "_decoders", "_open", "workdir")
 
@@ -94,8 +96,8 @@ class Activities:
             self._open[call_id] = self._start(kind, text, out)
 
     def add_output(self, call_id: str, chunk: str, out: list[Event]) -> None:
-        """Adds a chunk of a command's output, in base64. A chunk may end inside a UTF-8 character. Invalid base64
-        becomes a `Notice`. Does nothing if the command has not begun.
+        """Appends a chunk of a command's output, given in base64, as an `OutputDelta`. A chunk may end inside a
+        UTF-8 character. Invalid base64 becomes a `Notice`. Does nothing if the command has not begun.
         """
         item = self._open.get(call_id)
         if item is None:

@@ -124,8 +124,9 @@ class CodexProto(SingleTurn):
         return Step(out, writes) if out or writes else NOTHING
 
     def answer(self, request_id: str, reply: Reply) -> Step:
-        """Returns the step that answers the approval request `request_id`. A reply that is not an approval denies
-        it."""
+        """Returns the step that answers the approval request `request_id`: `approved` if the reply is an approval,
+        `denied` for any other reply. Returns an empty step if no such request is open.
+        """
         request = self._open_approvals.pop(request_id, None)
         if request is None or self._ended:
             return NOTHING
@@ -141,8 +142,9 @@ class CodexProto(SingleTurn):
         return Step([], self._op({"type": "interrupt"}))
 
     def eof(self, ended: Ended) -> Step:
-        """Ends the turn if it has not ended, because the child has: as interrupted if `interrupt` was called
-        before, otherwise as failed.
+        """Returns the event that ends the turn, because the child has ended; an empty step if the turn has ended
+        before. The turn ends as interrupted if `interrupt` was called, otherwise as failed: with the error that the
+        child reported, or else with how the child ended.
         """
         if self._ended:
             return NOTHING
@@ -155,7 +157,9 @@ class CodexProto(SingleTurn):
     # --- one line -----------------------------------------------------------------------------
 
     def _handle_line(self, line: Line, out: list[Event]) -> None:
-        """Handles one line if it is an event of this turn or of the session, and ignores it otherwise."""
+        """Handles one line if it is an event of this turn or of the session, and ignores it otherwise. If the child
+        writes an event under two names, only the first name that it used counts.
+        """
         msg = line.msg
         route = ROUTES.get(msg.type)
         if route is None:
@@ -238,7 +242,8 @@ class CodexProto(SingleTurn):
             add(key, call.id, function.name, function.arguments or "", kind, out)
 
     def _choice_of_calls(self, msg: Msg) -> int | None:
-        """Returns the index of the choice that the calls in the event belong to; None if the turn has no choices.
+        """Returns the index of the choice (as in `n` of Chat Completions) that the calls in the event belong to;
+        None if the turn has no choices.
 
         The child writes the index 0 also for a turn without choices, so 0 counts only if a message of the turn has
         had a choice.
@@ -317,8 +322,8 @@ class CodexProto(SingleTurn):
         self._step_has_output = False
 
     def _error_reported(self, msg: Msg, out: list[Event]) -> None:
-        """Stores the first error of the turn, which is the cause of its failure. `task_complete` follows and ends
-        the turn.
+        """Stores the error if it is the first of the turn: the turn fails with it at `task_complete`, which
+        follows, or when the child ends.
         """
         if self._error_text is None:
             self._error_text = msg.message or ""
@@ -357,8 +362,9 @@ class CodexProto(SingleTurn):
         return TurnEnded(stop, trigger, failure)
 
     def _end_by_error(self, text: str) -> Event:
-        """Returns the event that ends the turn with an error of the child. If the error only reports that the
-        answer was cut off, the turn ends with that stop reason instead of a failure.
+        """Returns the event that ends the turn after an error of the child with this text. The turn ends as failed
+        or, if the error only reports that the answer was cut off, with the stop reason `length` or
+        `content_filter`.
         """
         stop = stop_from_text(text)
         if stop is not None:
@@ -383,7 +389,9 @@ class CodexProto(SingleTurn):
         return submissions.turn_lines(turn, SUBMISSION_ID, model, extended=self._extended)
 
     def _op(self, op: dict[str, Any]) -> bytes:
-        """Encodes an operation that follows the turn's first one as a line, with the next number as its id."""
+        """Encodes an operation as one line. It gets the next number as its id; the operation that starts the turn
+        has the first.
+        """
         self._op_count += 1
         return submissions.submission_line(str(self._op_count), op)
 

@@ -30,7 +30,8 @@ CallKind = Literal["function", "custom", "legacy"]
 
 class Messages:
     """The messages that are open, at most one for each choice. The parameter `choice` is the index of the choice
-    that a text belongs to; None if the child does not report one. The methods append events to `out`.
+    that a text belongs to; None if the child does not report one. The methods append events to `out`. `count` is
+    the number of messages so far in the turn; `by_choice` is whether any of them belonged to a choice.
     """
 
     __slots__ = ("_ids", "by_choice", "count")
@@ -64,19 +65,21 @@ class Messages:
         out.append(ItemEnded(item))
 
     def refuse(self, choice: int | None, text: str, out: list[Event]) -> None:
-        """Ends the message of this choice with a refusal. Opens a message first if none is open."""
+        """Ends the message of this choice with the model's refusal: appends its `text` and the end. Opens a message
+        first if none is open.
+        """
         item = self._ids.get(choice) or self._start(choice, out)
         del self._ids[choice]
         out += (RefusalDelta(item, text), ItemEnded(item))
 
     def end_all(self, out: list[Event]) -> None:
-        """Closes all open messages, with the text that their deltas had."""
+        """Closes all open messages, without a full text: their deltas were their text."""
         out.extend(map(ItemEnded, self._ids.values()))
         self._ids.clear()
 
     def drop_open(self) -> None:
-        """Forgets the open messages without closing them: after a retry the child sends their text again, as other
-        messages.
+        """Forgets the open messages without closing them, because after a retry the child sends their text again,
+        in new messages.
         """
         self._ids.clear()
 
@@ -134,11 +137,11 @@ class ReasoningItems:
             out.append(ReasoningDelta(self._item, text, self._part))
 
     def add_full_text(self, text: str, kind: ReasoningKind, out: list[Event]) -> None:
-        """Appends the full text of the next part of this kind. (`core.repair` later removes from it what the deltas
-        had.)
+        """Appends the full text of the next part of this kind (`summary` or `raw`). (`core.repair` later removes
+        from the full text what the deltas had.)
 
-        Appends nothing if deltas have come, but for other parts than the full texts have, so that no text is
-        repeated.
+        A summary text is left out if other parts have had deltas and this one has not; a raw text is left out if
+        the raw reasoning has had deltas. Otherwise text would be repeated.
         """
         self._start(out)
         part = self._full_texts[kind]
@@ -156,7 +159,7 @@ class ReasoningItems:
         self.drop_open()
 
     def drop_open(self) -> None:
-        """Forgets the open item without closing it: after a retry the child begins another one."""
+        """Forgets the open item without closing it, because after a retry the child begins another one."""
         self._item = ""
         self._part = 0
         self._parts_with_deltas = set()
@@ -203,7 +206,8 @@ LEGACY = "function_call"
 
 class Calls:
     """The open calls of the client's tools. The parameter `key` is a pair: the choice (None if there is none), and
-    the index of the call. The methods append events to `out`.
+    the index of the call. The methods append events to `out`. `last_kind` is the kind of the newest call, None if
+    there was none.
 
     The child may give the id of a call with its first piece, later or never. A call without an id gets an id with a
     number that continues from `earlier_calls`, the number of calls in the conversation before, so that no id occurs
@@ -236,9 +240,9 @@ class Calls:
         kind: CallKind,
         out: list[Event],
     ) -> None:
-        """Handles a piece of a call. `call_id` and `name` are None in a piece that does not have them. Appends
-        `ItemStarted` when the tool's name is known, with the arguments that arrived before the name. Pieces of a
-        complete call are ignored.
+        """Handles a piece of a call. `call_id` and `name` are None in a piece that does not have them. Once the
+        tool's name is known, appends the start of the call's item and the arguments as deltas; arguments that came
+        before the name are stored until then. Pieces of a complete call are ignored.
         """
         call = self._open.get(key)
         if call and call_id and call.call_id not in (None, call_id):
@@ -285,7 +289,7 @@ class Calls:
             self._end(key, out)
 
     def drop_open(self) -> None:
-        """Forgets the open calls without closing them: after a retry the child sends them again."""
+        """Forgets the open calls without closing them, because after a retry the child sends them again."""
         self._open.clear()
 
     def _key_of(self, key: _Key, call_id: str | None) -> _Key:
@@ -299,7 +303,9 @@ class Calls:
         return key
 
     def _is_done(self, key: _Key, call_id: str | None) -> bool:
-        """Returns whether this call is complete already."""
+        """Returns whether this call is complete. A call without an id is never recognized as complete, except the
+        old form `function_call`.
+        """
         name = LEGACY if key[1] == LEGACY else call_id
         return name is not None and (key[0], name) in self._done
 

@@ -37,21 +37,27 @@ class TokenUsage(msgspec.Struct, gc=False):
 
 
 class TokenInfo(msgspec.Struct, gc=False):
-    """`total_token_usage` counts the whole session, `last_token_usage` the last model call."""
+    """The token counts in a `token_count` event: `total_token_usage` is the sum for the session, `last_token_usage`
+    is for the last model call.
+    """
 
     total_token_usage: TokenUsage
     last_token_usage: TokenUsage | None = None
 
 
 class Function(msgspec.Struct, gc=False):
-    """The tool's name and the arguments (JSON text) of a call, or a piece of the arguments."""
+    """The function of a call, or a piece of it: the tool's name, and the arguments as JSON text. None for what a
+    piece does not have.
+    """
 
     name: str | None = None
     arguments: str | None = None
 
 
 class CallPiece(msgspec.Struct, gc=False):
-    """A call of a client's tool, or a piece of one. Only the fake agent, a test program, writes these."""
+    """A call of a client's tool, or a piece of one, in the form of Chat Completions. Only the fake agent, a test
+    program, writes these.
+    """
 
     index: int | None = None
     id: str | None = None
@@ -93,14 +99,21 @@ class Msg(msgspec.Struct, gc=False):
     type: str = ""
     # Text.
     delta: str | None = None
+    """A piece of a message or of reasoning."""
     message: str | None = None
+    """The full text of a message of the model, or the text of an error."""
     text: str | None = None
+    """The full text of a reasoning part."""
     last_agent_message: str | None = None
+    """In `task_complete`: the text of the turn's last message."""
     # Session, usage, end.
     session_id: str | None = None
     model: str | None = None
     info: TokenInfo | None = None
+    """The token counts of release 0.42; older releases have the four fields `*_tokens` instead, for one model call.
+    """
     rate_limits: msgspec.Raw = msgspec.Raw()
+    """The limits of the agent's account, as JSON."""
     input_tokens: int | None = None
     cached_input_tokens: int | None = None
     output_tokens: int | None = None
@@ -109,15 +122,22 @@ class Msg(msgspec.Struct, gc=False):
     call_id: str = ""
     command: list[str] | str | None = None
     chunk: str | None = None
+    """A piece of a command's output, in base64."""
     exit_code: int | None = None
     changes: dict[str, dict[str, msgspec.Raw]] | None = None
+    """The files of a patch: by path, an object whose key is `add`, `update` or `delete`."""
     success: bool | None = None
+    """Whether a patch was applied."""
     invocation: Invocation | None = None
     result: McpResult | None = None
+    """The result of an MCP call."""
     query: str | None = None
+    """The query of a web search."""
     path: str | None = None
+    """The path of an image that the agent has viewed."""
     plan: list[PlanStep] | None = None
     reason: str | None = None
+    """Why the agent requests an approval."""
     # The fake agent's extensions.
     choice_index: int | None = None
     tool_calls: list[CallPiece] | None = None
@@ -201,7 +221,9 @@ def plain_delta(line: bytes) -> str | None:
 
 
 def decode(line: bytes) -> Line | None:
-    """Decodes a line; None if it is not a JSON object of this protocol."""
+    """Decodes a line; None if it is not a JSON object of this protocol. If a field has an unexpected type, only the
+    id and type are decoded, and `damaged` is True.
+    """
     try:
         envelope = _ENVELOPE.decode(line)
         if envelope.msg is not None:
@@ -214,8 +236,8 @@ def decode(line: bytes) -> Line | None:
 
 
 def _decode_damaged(line: bytes) -> Line | None:
-    """Decodes only the id and type of a line whose other fields have unexpected types; returns None if that is
-    impossible, too.
+    """Returns a `Line` with only the id and type, for a line whose other fields have unexpected types; None if
+    these two cannot be decoded either.
     """
     try:
         head = _HEAD.decode(line)
@@ -232,9 +254,8 @@ NO_USAGE = Usage()
 class TurnUsage:
     """Counts the tokens of one turn: the session's total now, minus the total before the turn.
 
-    The first count of a turn comes with the response's headers and repeats the total before it, as does the first
-    count of each further model call. That is why the counts of the last call (`last_token_usage`) must not be
-    summed.
+    At the start of each model call the child reports a count that only repeats the session's total. So the counts
+    of the last call (`last_token_usage`) must not be summed.
     """
 
     __slots__ = ("_session_before", "_session_total")
@@ -251,7 +272,8 @@ class TurnUsage:
     def add_count(self, msg: Msg, *, has_output: bool) -> Usage | None:
         """Handles a `token_count` event. Returns the tokens that it adds to the turn, or None if it adds none.
 
-        `has_output`: whether the model has sent any output since the previous count.
+        `has_output`: whether the model has sent any output since the previous count. It decides whether the last
+        call of the first count belongs to this turn (True) or to an earlier one.
         """
         info = msg.info
         if info is None:

@@ -43,7 +43,10 @@ Kind: TypeAlias = Literal["function", "custom"]
 
 
 class Answer:
-    """Collects the answer to one request, and converts it to events. Its private methods append events to `out`."""
+    """Collects the answer to one request, and converts it to events. `feed` and `close` return the events; the
+    attributes hold what the events do not have, such as the finish reason, the usage and the calls. The private
+    methods append events to `out`.
+    """
 
     def __init__(
         self,

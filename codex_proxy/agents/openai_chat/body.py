@@ -40,8 +40,9 @@ _REFUSING: Final = frozenset({400, 422, 500})
 
 
 def request_body(turn: Turn, model: str, messages: Sequence[Any], refused: Collection[str] = ()) -> bytes:
-    """Returns the JSON body for a turn whose conversation is `messages`. `refused`: the keys of `OPTIONAL`,
-    `json_schema` or `parts` that the upstream does not accept; these are left out or sent in another form.
+    """Returns the JSON body for a turn whose conversation is `messages`. `refused`: what the upstream does not
+    accept, as `refused_field` names it: keys of `OPTIONAL` (fields that are then left out or renamed),
+    `json_schema` (the schema is then described in a message) and `parts` (text parts are then sent as one string).
     """
     told = [*messages, _schema_words(turn)] if _schema_in_words(turn, refused) else messages
     told = list(map(_without_parts, told)) if "parts" in refused else told
@@ -56,7 +57,8 @@ def request_body(turn: Turn, model: str, messages: Sequence[Any], refused: Colle
 
 def _answer_fields(turn: Turn, refused: Collection[str]) -> dict[str, Any]:
     """Returns the request fields that control the answer: effort, verbosity, service tier, stop sequences, length
-    and format. Those that the upstream has refused (`refused`) are left out or renamed.
+    and format. Fields that the upstream has refused (`refused`) are left out, except `max_tokens`, which is renamed
+    to `max_completion_tokens`.
     """
     fields: dict[str, Any] = {
         "reasoning_effort": turn.effort,

@@ -21,7 +21,9 @@ MAX_ID_CHARS: Final = 64
 
 
 class Call:
-    """One tool call, with the pieces of its arguments that have arrived."""
+    """One tool call, with the pieces of its arguments that have arrived. `id` and `name` are empty until the server
+    has sent them.
+    """
 
     def __init__(self) -> None:
         self.id = ""
@@ -48,7 +50,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class ToolCalls:
-    """Collects the tool calls of one answer from deltas, in the order in which they began."""
+    """Collects the tool calls of one answer from deltas. `all` has them in the order in which they began."""
 
     def __init__(self, new_id: Callable[[str], str], taken: Container[str] = ()) -> None:
         """`new_id` returns a new id with the given prefix, for calls that have none. `taken`: the ids of earlier

@@ -3,7 +3,7 @@ tools and sends their outputs in the next request.
 
 Input: the messages of each HTTP exchange, which are a `Head` (status and headers), bytes of the body, and an `End`.
 Output: `Event`s, and the bodies of requests. An answer is complete only with a finish reason or `[DONE]`; if the
-connection ends before, the turn fails. Source: the recorded cases in tests/golden/upstreams.
+connection ends before that, the turn fails. The behaviour of real servers is recorded in tests/golden/upstreams.
 """
 
 from __future__ import annotations
@@ -87,8 +87,9 @@ class OpenAIChat(UpstreamTurn[Answer]):
         return Step([TurnStarted(model=self._model)], self._next_request())
 
     def answer(self, request_id: str, reply: Reply) -> Step:
-        """Adds the output of the call `request_id` to the conversation. When no call of the last answer lacks an output
-        any more, the returned step sends the next request.
+        """Adds the output of the call `request_id` to the conversation. If every call of the last answer now has
+        its output, the returned step sends the next request. Returns an empty step if the call does not wait for an
+        output.
         """
         if request_id not in self._asked or not isinstance(reply, ToolReply) or self._ended:
             return NOTHING
@@ -183,8 +184,9 @@ class OpenAIChat(UpstreamTurn[Answer]):
 
     def _request_outputs(self, answer: Answer, calls: Sequence[Call], out: list[Event]) -> None:
         """Adds the calls of `answer` to the conversation, and to `out`: first as raw items (Responses items that
-        later requests contain), then as requests for their outputs, for which the turn waits. An invalid call gets
-        an error text as its output at once. If all calls are invalid, the next request is prepared.
+        later requests contain), then as requests for their outputs, for which the turn waits. An invalid call is
+        not requested: it gets an error text as its output at once. If all calls are invalid, `_writes` becomes the
+        next request.
         """
         asks: list[Event] = []
         if self._reasoning_back and answer.reasoning:

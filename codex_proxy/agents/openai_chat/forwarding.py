@@ -81,15 +81,19 @@ class Forwarding(SingleTurn):
         return Step(out, writes, close_stdin=self._ended)
 
     def answer(self, request_id: str, reply: Reply) -> Step:
-        """Does nothing: a forwarded turn requests no outputs or decisions."""
+        """Returns an empty step, because a forwarded turn requests no outputs or decisions."""
         return NOTHING
 
     def interrupt(self) -> Step:
-        """Does nothing: closing the connection is how the upstream learns that the client has left."""
+        """Returns an empty step. The upstream learns that the client has left when the connection is closed, which
+        the session does.
+        """
         return NOTHING
 
     def eof(self, ended: Ended) -> Step:
-        """Fails the turn if it has not ended. (`ended` describes the end of a process; an upstream has none.)"""
+        """Fails the turn with a broken connection if the turn has not ended. (`ended` describes the end of a
+        process; an upstream has none.)
+        """
         out: list[Event] = []
         if not self._ended:
             self._fail(BROKEN_OFF, out)

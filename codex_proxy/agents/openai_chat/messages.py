@@ -62,7 +62,9 @@ class Conversation:
             self.add(item)
 
     def add(self, item: HistoryItem) -> None:
-        """Appends a history item. The output of a call is put directly after the call."""
+        """Appends a history item. The output of a call goes directly after the message with the call; an output
+        whose call is unknown becomes a user message.
+        """
         if isinstance(item, RawHistoryItem):
             self._reasoning += reasoning_text(item.json) if self._reasoning_back else ""
             for each in items_of(item.json):

@@ -34,6 +34,10 @@ class PassThrough:
     """Passes the body of one answer on to the client. Call `feed` with each chunk and `close` at the end of the
     body; if the answer then is not `over` but has a finish reason, also `finish`. All three return bytes for the
     client.
+
+    They also set the attributes: `done` at the end of the answer; `fault` at an error, after which nothing is
+    passed on; `usage`, `finishes` (the finish reason of each choice), and `deltas` (the number of events with
+    content).
     """
 
     def __init__(
@@ -141,7 +145,7 @@ class PassThrough:
 
     def _like_the_last(self, block: bytes) -> int:
         """Returns the number of events in a block if each of them has the same bytes before and after its text as
-        the last delta that was examined; else 0.
+        the delta in `_head` and `_tail`, which `_plain_deltas` has examined; else 0.
         """
         if not self._head or not (block.startswith(self._head) and block.endswith(self._tail)):
             return 0
@@ -251,8 +255,8 @@ class PassThrough:
 
     def _changed(self, chunk: dict[str, Any]) -> dict[str, Any] | None:
         """Records a chunk's usage and finish reasons. Returns the chunk to send in its place, without usage that
-        the client has not asked for and with the client's name for the model: None if there is nothing to change,
-        an empty dict if nothing is to be sent.
+        the client has not asked for and with the client's name for the model. Returns None if the chunk can be sent
+        unchanged, and an empty dict if it must not be sent at all.
         """
         self._note(chunk)
         choices = chunk.get("choices")

@@ -3,8 +3,8 @@ runs tools and sends their outputs in the next request.
 
 Input: the messages of each HTTP exchange, which are a `Head` (status and headers), bytes of the body, and an `End`.
 Output: `Event`s, and the bodies of requests. An answer is complete only with `response.completed`,
-`response.incomplete` or `response.failed`; if the connection ends before, the turn fails. The model's items are
-sent back to it unchanged, encrypted reasoning included.
+`response.incomplete` or `response.failed`; if the connection ends before that, the turn fails. The model's items
+are sent back to it unchanged, encrypted reasoning included.
 """
 
 from __future__ import annotations
@@ -76,8 +76,9 @@ class OpenAIResponses(UpstreamTurn[Answer]):
         return Step([TurnStarted(model=self._model)], self._next_request())
 
     def answer(self, request_id: str, reply: Reply) -> Step:
-        """Adds the output of the call `request_id` to the conversation. When no call of the last answer lacks an output
-        any more, the returned step sends the next request.
+        """Adds the output of the call `request_id` to the conversation. If every call of the last answer now has
+        its output, the returned step sends the next request. Returns an empty step if the call does not wait for an
+        output.
         """
         if request_id not in self._asked or not isinstance(reply, ToolReply) or self._ended:
             return NOTHING
@@ -122,8 +123,8 @@ class OpenAIResponses(UpstreamTurn[Answer]):
     # --- the end of an answer -----------------------------------------------------------------------
 
     def _complete(self, answer: Answer, out: list[Event]) -> None:
-        """Handles an answer with a final status: fails the turn, ends it, or requests the outputs of the answer's
-        calls.
+        """Handles an answer with a final status: fails the turn if the status is `failed` or `cancelled`, requests
+        the outputs if a complete answer has calls, and ends the turn otherwise.
         """
         self._answer = None
         self._add_usage(answer.usage, out)
@@ -141,8 +142,9 @@ class OpenAIResponses(UpstreamTurn[Answer]):
             out.append(TurnEnded(stop, "provider"))
 
     def _request_outputs(self, calls: Sequence[Call], out: list[Event]) -> None:
-        """Requests the output of each call by an event; the turn then waits for the outputs. An invalid call gets
-        an error text as its output at once. If all calls are invalid, the next request is prepared.
+        """Requests the output of each call by an event; the turn then waits for the outputs. An invalid call is not
+        requested: it gets an error text as its output at once. If all calls are invalid, `_writes` becomes the next
+        request.
         """
         for made in calls:
             call = made

@@ -59,8 +59,9 @@ upstream share."""
 
 
 class UpstreamAgent:
-    """An `Agent` that starts no processes: its turns are HTTP requests to an upstream. `off` and `members` are
-    parts of that interface and always empty: no capability is switched off, and the agent contains no others.
+    """An `Agent` that starts no processes: its turns are HTTP requests to an upstream. Four attributes of that
+    interface are always empty, because nothing is known of the upstream's version, no capability is switched off,
+    the agent contains no others, and it has no warning.
     """
 
     version = ""
@@ -96,8 +97,8 @@ class UpstreamAgent:
         return not self._models
 
     async def start(self) -> None:
-        """Requests the list of models, now and then at intervals in a task. An unreachable upstream does not
-        prevent the start.
+        """Requests the list of models at once, and then at intervals in a background task. An upstream that cannot
+        be reached does not prevent the start; `trouble` reports it.
         """
         await self._client.start()
         await self._refresh_models()
@@ -105,8 +106,8 @@ class UpstreamAgent:
 
     async def open(self, turn: Turn) -> AgentSession:
         """Returns a session, which sends its first request when it begins. Raises `Fault` if the request has come
-        from this server itself or has passed through too many such servers, if neither the turn nor the upstream's
-        list names a model, or if the server has to pass the client's API key on and the client has sent none.
+        from this server itself or has passed through too many codex-proxies, if neither the turn nor the upstream's
+        list names a model, or if the server passes the keys of clients on and this client has sent none.
         """
         hops = turn.origin.hops
         if self._id in hops or len(hops) >= MAX_HOPS:
@@ -156,7 +157,7 @@ class UpstreamAgent:
         return self._trouble
 
     async def close(self) -> None:
-        """Ends the requests that are running, and closes every connection."""
+        """Closes every connection, also those of running turns, which get no further output."""
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
@@ -164,7 +165,7 @@ class UpstreamAgent:
         await self._client.close()
 
     def kill(self) -> None:
-        """Does nothing: connections end with this process."""
+        """Does nothing: connections end with this server's process."""
 
     def _served(self, listed: Sequence[AgentModel]) -> tuple[AgentModel, ...]:
         """Returns the models that clients can use, from those that the upstream lists (`listed`) and those that the
@@ -185,7 +186,7 @@ class UpstreamAgent:
 
     async def _refresh_models(self) -> None:
         """Requests the list of models, stores the models and the failure, and logs a change between working and
-        failing. A server without such a list counts as working.
+        failing. A server that has no such list (status 404, 405 or 501) counts as working.
         """
         before = self._trouble
         self._trouble = await self._request_models()

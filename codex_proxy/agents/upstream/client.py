@@ -76,20 +76,20 @@ class UpstreamClient:
         )
 
     async def close(self) -> None:
-        """Closes all connections to the upstream."""
+        """Closes all connections to the upstream. Requests that are running fail."""
         if self._session is not None:
             await self._session.close()
 
     def post(self, body: bytes, headers: Mapping[str, str], deliver: Deliver) -> Exchange:
         """Starts a POST request in a task, and returns the `Exchange` that reads the answer. Calls `deliver` with
-        lists of the answer's messages (a `Head`, bytes of the body, an `End`) and the size of their bytes.
-        `headers` are added to those of every request.
+        lists of the answer's messages (a `Head`, bytes of the body, an `End`) and the size of their bytes. If the
+        request fails, the only message is an `End` with the failure. `headers` are added to those of every request.
         """
         return Exchange(self._sent(body, headers), self._upstream.timeouts, deliver)
 
     async def list_models(self) -> tuple[int, Mapping[str, str], bytes]:
-        """Sends GET /models. Returns the status, headers and body. Raises `aiohttp.ClientError` or `OSError`
-        (`TimeoutError` after `LIST_SECONDS`) if there is no answer.
+        """Sends GET /models. Returns the status, headers and body; the body is cut off after `MAX_LIST_BYTES`.
+        Raises `aiohttp.ClientError` or `OSError` (`TimeoutError` after `LIST_SECONDS`) if there is no answer.
         """
         assert self._session is not None
         async with (
@@ -115,7 +115,7 @@ class UpstreamClient:
 
     def _sent(self, body: bytes, headers: Mapping[str, str]) -> Send:
         """Returns a function that sends the request and returns the response when its headers have arrived. The
-        function takes a callback, which is called when there is a connection.
+        function takes a callback, which is called when there is a connection, and raises what aiohttp raises.
 
         If a reused connection turns out to be closed, the request is sent once more on a new one.
         """
@@ -145,7 +145,8 @@ class UpstreamClient:
 
 class Exchange:
     """One HTTP request and its answer. A task of the exchange sends the request as soon as the exchange is created,
-    and passes the answer's messages to the function `deliver`.
+    and passes the answer's messages to the function `deliver`. An error or a timeout becomes the failure of the
+    last message, the `End`.
     """
 
     def __init__(self, sent: Send, timeouts: Timeouts, deliver: Deliver) -> None:
@@ -167,8 +168,8 @@ class Exchange:
         self.task = self._loop.create_task(self._run())
 
     def finish(self) -> None:
-        """Stops passing on the answer. The remaining bytes are read for at most `DRAIN_SECONDS`, so that the
-        connection can be reused; after that time it is closed.
+        """Stops passing on the answer. The remaining bytes are read and dropped for at most `DRAIN_SECONDS`, so
+        that the connection can be reused; if the answer has not ended by then, the connection is closed.
         """
         if not self._over:
             self._over = True
@@ -184,8 +185,8 @@ class Exchange:
         self._may_read.set()
 
     async def close(self) -> None:
-        """Ends the exchange. Returns when its connection is closed or, if `finish` was called before and the answer
-        has ended, can be reused.
+        """Stops the exchange, and returns when its connection is closed. If `finish` was called before, waits for
+        the end of the answer as `finish` describes, so that the connection may be reused.
         """
         if not self._over:
             self._over = True
@@ -259,8 +260,8 @@ class Exchange:
         self._check = self._loop.call_at(when, self._check_deadline)
 
     def _check_deadline(self) -> None:
-        """Handles the timer: cancels the read if its deadline has passed; otherwise sets the timer to the deadline,
-        which reads have moved.
+        """Called by the timer. If the deadline has passed, makes the running read fail with a timeout; if reads
+        have moved the deadline, sets the timer again.
         """
         self._check = None
         if self._deadline <= self._loop.time():
@@ -358,13 +359,15 @@ class HttpTransport:
         self._reader = reader
 
     def send(self, writes: bytes) -> None:
-        """Sends a request with the body `writes`. The answer to the previous request must have ended."""
+        """Sends a request with the body `writes`. If the answer to the previous request has not ended, the rest of
+        it is dropped.
+        """
         self.close_stdin()
         self._exchanges.append(self._client.post(writes, self._headers, self._deliver))
 
     def close_stdin(self) -> None:
-        """Stops passing on the current answer, if there is one. (`Transport` has this method for child processes; a
-        connection has no stdin.)
+        """Stops passing on the current answer, if there is one. (The name comes from `Transport`: a child process
+        stops when its stdin is closed.)
         """
         if self._exchanges:
             self._exchanges[-1].finish()
@@ -381,8 +384,8 @@ class HttpTransport:
         """Does nothing: the session of an upstream ends with its turn."""
 
     async def release(self, *, finished: bool) -> None:
-        """Closes the connection, so that the upstream notices that the client has left. A connection whose answer
-        has ended is kept for other requests. `finished` is not used.
+        """Closes the connection of the current request, by which the upstream notices that the client has left. A
+        connection whose answer has ended is kept for other requests. `finished` is not used.
         """
         self._reader = None
         await asyncio.gather(*(exchange.close() for exchange in self._exchanges))

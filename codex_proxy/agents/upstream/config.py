@@ -100,7 +100,9 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     """The base address without a trailing slash; the path of the wire and `/models` are appended."""
     wire: UpstreamApi = CHAT
+    """The API that the upstream has."""
     key: str = ""
+    """The API key that is sent with every request; empty if none is sent."""
     clients_key: bool = False
     """Whether the upstream is sent each client's own API key instead of `key`."""
     proxy: str | None = None
@@ -116,8 +118,9 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     """The models to offer: names, and patterns with `*` for models in the upstream's list. Empty: all models in the
     list."""
     capabilities: frozenset[Capability] = CAPABILITIES
+    """What the upstream can do. A request that needs another capability is refused."""
     refuses: frozenset[str] = frozenset()
-    """Optional request fields that the upstream refuses with an error."""
+    """Optional request fields that the upstream refuses with an error, so that they are not sent."""
     context_window: int | None = None
     """The context window, in tokens, of the upstream's models whose entry in the list of models does not have it;
     None if the operator has not set it."""
@@ -130,6 +133,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     health_interval: float | None = None
     """Seconds between two requests for the list of models; None for the default."""
     setting_names: SettingNames = SettingNames()
+    """The names of the settings, for error messages."""
 
     @property
     def host(self) -> str:

@@ -91,8 +91,8 @@ class ErrorReader:
         self._key_refused = CLIENTS_KEY_REFUSED if clients_key else of_operator
 
     def of_response(self, status: int, headers: Mapping[str, str], body: bytes, now: float) -> Failure:
-        """Returns the failure for an answer with an error status. `now`: seconds since 1970, to evaluate a date in
-        its headers.
+        """Returns the failure for an answer with an error status, also for a redirection. `now`: seconds since
+        1970, to evaluate a date in its headers.
         """
         if 300 <= status < 400:
             return Failure(kind=K.UPSTREAM_ERROR, message=_REDIRECTED.format(status))
@@ -151,9 +151,9 @@ class ErrorReader:
 
 
 def _fault_of(found: FaultKind, status: int | None, text: str) -> FaultKind:
-    """Returns the kind of fault for an error of an upstream. `found` is the kind that `failure_from_text` has found
-    in it, whose rules are made for Codex. `status` is the HTTP status, None if there is none; `text` is the error's
-    code, type and message.
+    """Returns the kind of fault for an error of an upstream. `found` is the kind that `failure_from_text` has
+    determined; its rules are made for Codex, so the kind is corrected here. `status` is the HTTP status, None if
+    there is none; `text` is the error's code, type and message.
     """
     refused = status is None or status in (
         400,

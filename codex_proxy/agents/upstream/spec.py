@@ -40,10 +40,10 @@ _MAX_KEY_CHARS: Final = 10_000
 
 
 async def check_upstream(context: AgentContext, wire: UpstreamApi) -> list[Check]:
-    """Returns the check of the command `doctor` for an upstream with the API `wire`: whether it answers a request
-    for its list of models, and how many it has. No model is run. The check is `failed` if the settings are invalid
-    or the upstream refuses or does not answer, a warning if it lists no models, and `skipped` if requests use the
-    keys of clients, since `doctor` has none.
+    """Returns a list with one check for the command `doctor`: whether the upstream, which has the API `wire`,
+    answers a request for its list of models, and how many it has. No model is run. The check is `failed` if the
+    settings are invalid or the upstream refuses or does not answer, a warning if it lists no models, and `skipped`
+    if requests use the keys of clients, since `doctor` has none.
     """
     from codex_proxy.agents.upstream.agent import request_models_once
     from codex_proxy.commands.checkup import Check, Fact

@@ -48,7 +48,9 @@ class StreamEvent(msgspec.Struct, frozen=True):
 
     kind: Literal["chunk", "error", "done", "no_json", "no_answer", "too_long"]
     """`chunk` or `error`: decoded JSON; `done`: `[DONE]`; `no_json`: data that cannot be decoded; `no_answer`: the
-    body is not an answer of Chat Completions; `too_long`: a line exceeds the limit, after which nothing is read."""
+    body is neither a stream nor a JSON object; `too_long`: a line, or the JSON object, exceeds the limit, and no
+    events follow.
+    """
     value: Any = None
 
 
@@ -57,8 +59,9 @@ _SPACE: Final = b" \t\r\n\xef\xbb\xbf"
 
 
 class AnswerReader:
-    """Reads the body of one HTTP answer of a Chat Completions server, which is a stream of server-sent events or
-    one JSON object. Call `feed` with each chunk of bytes, then `close`; both return the events that were completed.
+    """Reads the body of one HTTP answer of a model server, which is a stream of server-sent events or one JSON
+    object. Call `feed` with each chunk of bytes, then `close`; both return the events that were completed.
+    Unreadable bodies become events of the kinds `no_json`, `no_answer` and `too_long`; nothing is raised.
     """
 
     def __init__(self, max_line: int = MAX_LINE_BYTES) -> None:
@@ -88,8 +91,8 @@ class AnswerReader:
         return []
 
     def close(self) -> list[StreamEvent]:
-        """Ends the body. Returns the last event of a stream if its line was not ended, or the whole answer of a
-        body that is one JSON object.
+        """Ends the body. Returns the last event of a stream if its line was complete except for the newline, or the
+        whole answer of a body that is one JSON object. A cut-off line is dropped.
         """
         if self._form == "events":
             rest = self._framer.close()

@@ -96,11 +96,15 @@ class UpstreamTurn(SingleTurn, ABC, Generic[A]):
         return Step(out, self._writes, close_stdin=self._ended)
 
     def interrupt(self) -> Step:
-        """Does nothing: closing the connection is how the upstream learns that the client has left."""
+        """Returns an empty step. The upstream learns that the client has left when the connection is closed, which
+        the session does.
+        """
         return NOTHING
 
     def eof(self, ended: Ended) -> Step:
-        """Fails the turn if it has not ended. (`ended` describes the end of a process; an upstream has none.)"""
+        """Fails the turn with a broken connection if the turn has not ended. (`ended` describes the end of a
+        process; an upstream has none.)
+        """
         return Step([] if self._ended else self._failed(BROKEN_OFF))
 
     # --- what an API fills in ---------------------------------------------------------------------
@@ -119,8 +123,8 @@ class UpstreamTurn(SingleTurn, ABC, Generic[A]):
 
     @abstractmethod
     def _ends_without_last_event(self, answer: A, out: list[Event]) -> bool:
-        """Completes an answer whose body has ended, if the API allows an end without a last event. Returns whether
-        it does.
+        """Called when the body has ended without the API's last event. Returns whether the API allows that; if so,
+        completes the answer, else the turn fails.
         """
 
     @abstractmethod
@@ -152,7 +156,8 @@ class UpstreamTurn(SingleTurn, ABC, Generic[A]):
 
     def _refused_by_upstream(self, head: Head, body: bytes, out: list[Event]) -> None:
         """Handles an answer with an error status: fails the turn or, if the error names an optional field, repeats
-        the request without it. That field is left out from then on. `head` is the answer's status and headers.
+        the request without it. The field is then left out of all requests to this upstream. `head` is the answer's
+        status and headers.
         """
         field = self._refused_field(head.status, body)
         if field is not None:

@@ -68,10 +68,11 @@ class ChatSession:
         self._messages.clear()
 
     async def ask(self, text: str) -> AsyncGenerator[Piece, None]:
-        """Sends a message, and yields the answer piece by piece. Raises `ChatError`.
+        """Sends a message, and yields the answer piece by piece. Raises `ChatError`. Closing the generator early
+        ends the turn.
 
-        Closing the generator early ends the turn. The part of the answer that has arrived is kept in the
-        conversation; if nothing has arrived, the question is removed.
+        The question and the text that has arrived are kept in the conversation, also after an error or an early
+        end. If no text has arrived, the question is removed.
         """
         self._messages.append({"role": "user", "content": text})
         said: list[str] = []

@@ -81,7 +81,9 @@ class Chat:
         self._screen = Screen(console)
 
     def run(self) -> int:
-        """Reads lines and answers them, until the person enters /quit or ends the input. Returns the exit status."""
+        """Reads lines and answers them, until the person enters /quit or ends the input. Returns the exit status 0;
+        errors are printed and do not end the chat.
+        """
         with contextlib.suppress(ImportError):  # not every Python has it; lines can then not be edited
             importlib.import_module("readline")
         self._print(f"{self._conversation.model} at {self._conversation.base_url}; /help tells more.")
@@ -131,7 +133,7 @@ class Chat:
 
 def answer_once(conversation: ChatSession, stdin: TextIO, console: Console, errors: Console) -> int:
     """Answers one question from a pipe: stdin is the question, `console` gets the text of the answer, and `errors`
-    the messages. Returns the exit status.
+    the messages. Returns the exit status: 0, 1 after an error, or 130 after Ctrl-C.
     """
     try:
         question = stdin.read().strip()
@@ -155,7 +157,7 @@ def answer_once(conversation: ChatSession, stdin: TextIO, console: Console, erro
 
 
 async def _print_text(conversation: ChatSession, question: str, out: IO[str]) -> None:
-    """Prints the text of the answer unchanged, followed by a newline."""
+    """Prints the text of the answer unchanged, and a newline if it does not end with one. Reasoning is left out."""
     last = "\n"
     async with contextlib.aclosing(conversation.ask(question)) as pieces:
         async for piece in pieces:
