@@ -1,4 +1,5 @@
-"""Parts that all wire formats share: JSON encoding that never fails, and the order of text in a stream.
+"""Parts that all wire formats share: JSON encoding that never fails, the order of text in a stream, and the base of
+two renderers.
 
 An agent's text can contain lone surrogates: halves of an escaped character that was divided between two deltas.
 UTF-8 cannot encode them, so each becomes U+FFFD. If both halves are in one text they become their character.
@@ -12,12 +13,15 @@ wait until it is closed. Source: docs/contract.md#streams.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import msgspec
 
-from codex_proxy.core.events import Event, TextDelta
+from codex_proxy.core.events import Event, Spending, TextDelta
+from codex_proxy.core.faults import Failure
+from codex_proxy.surfaces.usage import TurnTokens
 
 _encoder = msgspec.json.Encoder()
 _encode: Callable[[object], bytes] = _encoder.encode
@@ -90,6 +94,60 @@ def pieces_together(events: Iterable[Event]) -> Iterator[Event | TextRun]:
         yield event
     if speaker is not None:
         yield TextRun(speaker, texts)
+
+
+class StreamRenderer(ABC):
+    """The common part of the renderers of Chat Completions and Messages. `feed` takes every event of the turn, in
+    order, in batches of any size.
+    """
+
+    handlers: ClassVar[Mapping[type, Callable[[Any, Any, list[bytes]], None]]]
+    """The method that renders each type of event, by appending SSE frames to its last argument. Other events are not
+    rendered."""
+
+    def __init__(self, *, stream: bool, prompt_tokens: Callable[[], int]) -> None:
+        """`stream`: the answer is streamed. `prompt_tokens` estimates the input tokens."""
+        self.spent = TurnTokens()
+        self.visible = False
+        self.ended = False
+        self.failure: Failure | None = None
+        self._stream = stream
+        self._prompt_tokens = prompt_tokens
+
+    def feed(self, events: Iterable[Event]) -> bytes:
+        """Returns the SSE bytes of a batch of events; empty if the answer is not streamed or has ended."""
+        out: list[bytes] = []
+        handlers = self.handlers
+        for event in pieces_together(events):
+            if self.ended:
+                break
+            handler = handlers.get(type(event))
+            if handler is not None:
+                handler(self, event, out)
+        return b"".join(out) if self._stream else b""
+
+    def open(self) -> bytes:
+        """Returns the SSE bytes that begin the answer if they were not sent yet; empty if it is not streamed. Called
+        before the first keepalive.
+        """
+        out: list[bytes] = []
+        if self._stream and not self.visible:
+            self._begin(out)
+        return b"".join(out)
+
+    def spending(self) -> Spending:
+        """Returns the tokens of the turn so far."""
+        return self.spent.spending(
+            prompt=self._prompt_tokens, answer=self._answer_tokens, failed=self.failure is not None
+        )
+
+    @abstractmethod
+    def _begin(self, out: list[bytes]) -> None:
+        """Appends the frames that begin the answer to `out`, and sets `visible`."""
+
+    @abstractmethod
+    def _answer_tokens(self) -> int:
+        """Returns an estimate of the answer's tokens."""
 
 
 class SerialOutput:

@@ -10,7 +10,7 @@ Until `visible` is True the client was sent no part of the answer, so that the H
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -19,19 +19,17 @@ from codex_proxy.core.events import (
     AnnotationAdded,
     AnswerDetails,
     ArgumentsDelta,
-    Event,
     ItemEnded,
     ItemStarted,
     ReasoningDelta,
     RefusalDelta,
-    Spending,
     StepCompleted,
     TurnEnded,
     UsageReported,
 )
-from codex_proxy.core.faults import Failure, Fault
+from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
-from codex_proxy.surfaces.base import TextRun, json_bytes, json_text, pieces_together, raw_text
+from codex_proxy.surfaces.base import StreamRenderer, TextRun, json_bytes, json_text, raw_text
 from codex_proxy.surfaces.chat.choice import Choice, Chunk
 from codex_proxy.surfaces.errors import error_frame
 from codex_proxy.surfaces.usage import TurnTokens
@@ -82,7 +80,7 @@ _SHOWN_ITEMS: Final = (Message, Reasoning, ToolCall)
 NOBODY: Final[tuple[Choice, ...]] = ()
 
 
-class ChatRenderer:
+class ChatRenderer(StreamRenderer):
     """Renders the events of a turn as a chat completion, streamed or whole. `feed` takes every event of the turn,
     in order, in batches of any size. The private methods append SSE frames to `out`.
 
@@ -112,6 +110,7 @@ class ChatRenderer:
         metrics: Measure | None = None,
         service_tier: str | None = None,
     ) -> None:
+        super().__init__(stream=stream, prompt_tokens=prompt_tokens)
         self._envelope: dict[str, Any] = {"id": raw_text(id), "created": created, "model": raw_text(model)}
         tier = b""
         if service_tier is not None:
@@ -131,43 +130,16 @@ class ChatRenderer:
             for index in range(choices)
         )
         self._targets: dict[str, tuple[Choice, ...]] = {}
-        self._stream = stream
         self._include_usage = include_usage
         self._show_activity = show_activity
-        self._prompt_tokens = prompt_tokens
         self._max_tokens = max_tokens
         self._measure = metrics
         self._routed = False
         self._details = AnswerDetails()
         self._cited: list[tuple[tuple[Choice, ...], AnnotationAdded]] = []
         """The annotations, each with the choices that have its message."""
-        self.spent = TurnTokens()
-        self.visible = False
-        self.ended = False
-        self.failure: Failure | None = None
 
     # --- what an exchange asks ------------------------------------------------------------------
-
-    def feed(self, events: Iterable[Event]) -> bytes:
-        """Returns the SSE bytes of a batch of events; empty if the answer is not streamed, and after the end."""
-        out: list[bytes] = []
-        handlers = HANDLERS
-        for event in pieces_together(events):
-            if self.ended:
-                break
-            handler = handlers.get(type(event))
-            if handler is not None:
-                handler(self, event, out)
-        return b"".join(out) if self._stream else b""
-
-    def open(self) -> bytes:
-        """Returns the first chunk (with `role`) of each choice, to be sent with the first keepalive; empty if these
-        chunks were sent or the answer is not streamed.
-        """
-        out: list[bytes] = []
-        if self._stream and not self.visible:
-            self._begin(out)
-        return b"".join(out)
 
     def result(self) -> bytes:
         """Returns the whole answer as JSON. Raises `Fault` for a failed turn."""
@@ -366,14 +338,6 @@ class ChatRenderer:
             tokens = [min(each, self._max_tokens) for each in tokens]
         return sum(tokens)
 
-    def spending(self) -> Spending:
-        """Returns the tokens of the turn so far. If all choices have the same output, it counts once."""
-        return self.spent.spending(
-            prompt=self._prompt_tokens,
-            answer=self._answer_tokens,
-            failed=self.failure is not None,
-        )
-
     def _usage_chunk(self) -> bytes:
         figures = self._figures()
         measured = NOT_MEASURED if self._measure is None else self._measure(figures["completion_tokens"])
@@ -396,7 +360,7 @@ def _nested(annotation: bytes, offset: int) -> dict[str, Any]:
     return {"type": kind, kind: fields} if isinstance(kind, str) else fields
 
 
-HANDLERS: Final[dict[type, Callable[[ChatRenderer, Any, list[bytes]], None]]] = {
+ChatRenderer.handlers = {
     TextRun: ChatRenderer._pieces,
     ArgumentsDelta: ChatRenderer._arguments_delta,
     ReasoningDelta: ChatRenderer._reasoning_delta,
@@ -409,4 +373,3 @@ HANDLERS: Final[dict[type, Callable[[ChatRenderer, Any, list[bytes]], None]]] = 
     StepCompleted: lambda renderer, event, out: renderer.spent.add_call(event),
     TurnEnded: ChatRenderer._turn_ended,
 }
-"""The method that renders each type of event. Other events are not shown."""

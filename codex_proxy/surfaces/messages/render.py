@@ -13,19 +13,17 @@ HTTP status. `result` raises the `Fault` of a failed turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
 from codex_proxy.core.events import (
     ArgumentsDelta,
-    Event,
     ItemEnded,
     ItemStarted,
     RawItem,
     ReasoningDelta,
     RefusalDelta,
-    Spending,
     StepCompleted,
     Stop,
     TurnEnded,
@@ -33,11 +31,11 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
-from codex_proxy.surfaces.base import TextRun, json_bytes, json_text, pieces_together, raw_text
+from codex_proxy.surfaces.base import StreamRenderer, TextRun, json_bytes, json_text, raw_text
 from codex_proxy.surfaces.messages.content import GrowingBlock, TextItem, WholeBlock, frame, input_of
 from codex_proxy.surfaces.messages.errors import error_event
 from codex_proxy.surfaces.messages.state import OUTPUTS, packed
-from codex_proxy.surfaces.usage import TurnTokens, json_tokens
+from codex_proxy.surfaces.usage import json_tokens
 
 _STOP_REASONS: Final[dict[str, str]] = {
     Stop.STOP: "end_turn",
@@ -61,7 +59,7 @@ class _Call:
         self.complete = False
 
 
-class MessagesRenderer:
+class MessagesRenderer(StreamRenderer):
     """Renders the events of a turn as a message of Anthropic's API, streamed or whole. Call `feed` with every event
     of the turn, in order, in batches of any size. The private methods append SSE frames to `out`.
     """
@@ -87,14 +85,13 @@ class MessagesRenderer:
         what the agent does is sent as thinking, if the client asked for that. `prompt_tokens` returns an estimate
         of the input's tokens; `max_tokens` is the limit that the request sets, None for none.
         """
+        super().__init__(stream=stream, prompt_tokens=cache(prompt_tokens))
         self._id, self._model, self._request_id = id, model, request_id
-        self._stream = stream
         self._thinking = thinking
         self._state_identity = state_identity
         self._web_search = web_search
         self._client_names = client_names or {}
         self._show_activity = show_activity and thinking
-        self._prompt_tokens = cache(prompt_tokens)
         self._max_tokens = max_tokens
         self._blocks: list[GrowingBlock | WholeBlock] = []
         self._text_items: dict[str, TextItem] = {}
@@ -108,24 +105,8 @@ class MessagesRenderer:
         self._searches = 0
         self._stop_sequence: str | None = None
         self.finish_reason = ""
-        self.spent = TurnTokens()
-        self.visible = False
-        self.ended = False
-        self.failure: Failure | None = None
 
     # --- what an exchange asks ------------------------------------------------------------------
-
-    def feed(self, events: Iterable[Event]) -> bytes:
-        """Returns the SSE bytes of a batch of events; empty if the answer is not streamed or has ended."""
-        out: list[bytes] = []
-        handlers = HANDLERS
-        for event in pieces_together(events):
-            if self.ended:
-                break
-            handler = handlers.get(type(event))
-            if handler is not None:
-                handler(self, event, out)
-        return b"".join(out) if self._stream else b""
 
     def estimate_prompt(self) -> None:
         """Estimates the tokens of the request, which the first event of the answer contains. Called while the agent
@@ -133,27 +114,12 @@ class MessagesRenderer:
         """
         self._prompt_tokens()
 
-    def open(self) -> bytes:
-        """Returns the bytes of `message_start` if it was not sent yet; empty if the answer is not streamed. Called
-        before the first ping.
-        """
-        out: list[bytes] = []
-        if self._stream and not self.visible:
-            self._begin(out)
-        return b"".join(out)
-
     def result(self) -> bytes:
         """Returns the whole answer as JSON, made of the same blocks as the stream. Raises `Fault` for a failed turn."""
         if self.failure is not None:
             raise Fault(self.failure)
         message = self._message([block.whole() for block in self._blocks], self._usage())
         return json_bytes(message | self._end())
-
-    def spending(self) -> Spending:
-        """Returns the tokens of the turn so far, for the usage report."""
-        return self.spent.spending(
-            prompt=self._prompt_tokens, answer=self._answer_tokens, failed=self.failure is not None
-        )
 
     # --- the frames around the blocks -----------------------------------------------------------
 
@@ -381,7 +347,8 @@ class MessagesRenderer:
 
 _NO_CACHE: Final = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
 
-HANDLERS: Final[dict[type, Callable[[MessagesRenderer, Any, list[bytes]], None]]] = {
+
+MessagesRenderer.handlers = {
     TextRun: MessagesRenderer._pieces,
     ArgumentsDelta: MessagesRenderer._arguments_delta,
     ReasoningDelta: MessagesRenderer._reasoning_delta,
@@ -393,4 +360,3 @@ HANDLERS: Final[dict[type, Callable[[MessagesRenderer, Any, list[bytes]], None]]
     StepCompleted: lambda renderer, event, out: renderer.spent.add_call(event),
     TurnEnded: MessagesRenderer._turn_ended,
 }
-"""The method that renders each type of event; other events are not rendered."""
