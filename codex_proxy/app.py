@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from aiohttp import web
@@ -421,36 +421,24 @@ def everybody_of(settings: Settings, catalog: ModelCatalog) -> Client:
     set.
     """
     workdir = str(settings.workdir)
+    common: dict[str, Any] = {
+        "builtin_tools": settings.builtin_tools,
+        "show_activity": settings.show_activity,
+        "sandbox": settings.sandbox,
+        "workdir": workdir,
+        "max_items": settings.max_input_items,
+        "web_search": settings.web_search,
+    }
     return Client(
         name=NO_KEY_OWNER,
         chat=ChatSettings(
+            **common,
             max_choices=settings.max_chat_choices,
-            builtin_tools=settings.builtin_tools,
-            show_activity=settings.show_activity,
-            sandbox=settings.sandbox,
-            workdir=workdir,
             structured_output=settings.structured_output,
-            max_items=settings.max_input_items,
-            logprobs=settings.logprobs,
-            web_search=settings.web_search,
-        ),
-        responses=ResponsesSettings(
-            builtin_tools=settings.builtin_tools,
-            show_activity=settings.show_activity,
-            web_search=settings.web_search,
-            sandbox=settings.sandbox,
-            workdir=workdir,
-            max_items=settings.max_input_items,
             logprobs=settings.logprobs,
         ),
-        messages=MessagesSettings(
-            builtin_tools=settings.builtin_tools,
-            show_activity=settings.show_activity,
-            sandbox=settings.sandbox,
-            workdir=workdir,
-            max_items=settings.max_input_items,
-            web_search=settings.web_search,
-        ),
+        responses=ResponsesSettings(**common, logprobs=settings.logprobs),
+        messages=MessagesSettings(**common),
         workspace=workspace_of(workdir, split_list(settings.workdir_roots, ":"), _protected(settings)),
         rpm=settings.rate_limit_rpm,
         concurrency=settings.key_concurrency,

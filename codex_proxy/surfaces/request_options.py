@@ -19,6 +19,7 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart, Tool
 from codex_proxy.core.turn import SANDBOXES, Mode, Origin, Sandbox
 from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.body import MAX_ITEMS
 
 MODE_HEADER: Final = "X-Codex-Mode"
 SANDBOX_HEADER: Final = "X-Codex-Sandbox"
@@ -33,6 +34,20 @@ NO_AGENT: Final = (
 BuiltinTools: TypeAlias = Literal["auto", "always", "never"]
 Logprobs: TypeAlias = Literal["refuse", "ignore"]
 """What happens to a request for log probabilities if the agent has none: it is refused, or that field is ignored."""
+
+
+class RequestSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The operator's settings on which the parsing of a request depends, whichever API it has."""
+
+    builtin_tools: BuiltinTools = "auto"
+    show_activity: bool = True
+    sandbox: Sandbox = "read-only"
+    workdir: str = ""
+    """The folder of agent turns whose request names none."""
+    max_items: int = MAX_ITEMS
+    """The most messages or input items of one request."""
+    web_search: bool = True
+    """Whether a request may switch on the agent's web search."""
 
 
 class RequestHints(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,9 +16,9 @@ import msgspec
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import Tool
 from codex_proxy.core.media import PdfTexts
-from codex_proxy.core.turn import NamedTools, Sandbox, ToolChoice, Turn
+from codex_proxy.core.turn import NamedTools, ToolChoice, Turn
 from codex_proxy.surfaces.base import schema_json
-from codex_proxy.surfaces.body import MAX_ITEMS, check_length
+from codex_proxy.surfaces.body import check_length
 from codex_proxy.surfaces.chat import wire
 from codex_proxy.surfaces.chat.answer import (
     choices_of,
@@ -45,9 +45,9 @@ from codex_proxy.surfaces.chat.messages import has_instructions, history_of, web
 from codex_proxy.surfaces.chat.wire import ChatRequest, parse_body
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, Resolved, resolve, service_tier
 from codex_proxy.surfaces.request_options import (
-    BuiltinTools,
     Logprobs,
     RequestHints,
+    RequestSettings,
     WorkdirParam,
     known_tool,
     mode_of,
@@ -140,23 +140,14 @@ def _chosen(choice: wire.ChosenTool, tools: list[Tool], param: str) -> str:
     return known_tool(name, choice.type, tools, f"{param}.{choice.type}.name")
 
 
-class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
+class ChatSettings(RequestSettings, frozen=True, kw_only=True):
     """The operator's settings on which the parsing of a chat request depends."""
 
     max_choices: int = 5
-    builtin_tools: BuiltinTools = "auto"
-    show_activity: bool = True
-    sandbox: Sandbox = "read-only"
-    workdir: str = ""
-    """The folder of agent turns whose request names none."""
     structured_output: bool = False
     """False: only text, as docs/contract.md#parameters-of-chat-completions says. True: also json_object and
     json_schema."""
-    max_items: int = MAX_ITEMS
-    """The most messages of one request."""
     logprobs: Logprobs = "refuse"
-    web_search: bool = True
-    """Whether a request may switch on the agent's web search."""
 
 
 class ParsedChat(msgspec.Struct, frozen=True, kw_only=True):

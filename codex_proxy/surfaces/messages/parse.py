@@ -17,9 +17,9 @@ import msgspec
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.media import PdfTexts
-from codex_proxy.core.turn import Sandbox, Turn
+from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.base import schema_json
-from codex_proxy.surfaces.body import MAX_ITEMS, check_length
+from codex_proxy.surfaces.body import check_length
 from codex_proxy.surfaces.messages.blocks import BlockReader
 from codex_proxy.surfaces.messages.effort import effort_asked, effort_of, efforts_of, wants_thinking
 from codex_proxy.surfaces.messages.history import history_of, instructions_of, tools_referred_to
@@ -27,8 +27,8 @@ from codex_proxy.surfaces.messages.tools import Offered, offered_by
 from codex_proxy.surfaces.messages.wire import MessagesRequest, parse_body
 from codex_proxy.surfaces.models import DEFAULT_NAME, EFFORTS, ModelCatalog, resolve
 from codex_proxy.surfaces.request_options import (
-    BuiltinTools,
     RequestHints,
+    RequestSettings,
     WorkdirParam,
     mode_of,
     sandbox_of,
@@ -45,18 +45,8 @@ MAX_NAMED: Final = 20
 """The most unknown fields that the response header names."""
 
 
-class MessagesSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's settings that affect the parsing of a request."""
-
-    builtin_tools: BuiltinTools = "auto"
-    show_activity: bool = True
-    sandbox: Sandbox = "read-only"
-    workdir: str = ""
-    """The working folder of agent turns whose request names none."""
-    max_items: int = MAX_ITEMS
-    """The maximum number of messages in a request."""
-    web_search: bool = True
-    """Whether a request may switch on the agent's web search."""
+class MessagesSettings(RequestSettings, frozen=True, kw_only=True):
+    """The operator's settings on which the parsing of a Messages request depends."""
 
 
 class ParsedMessages(msgspec.Struct, frozen=True, kw_only=True):

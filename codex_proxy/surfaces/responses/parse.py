@@ -18,16 +18,16 @@ from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.core.turn import Mode, Sandbox, Turn
-from codex_proxy.surfaces.body import MAX_ITEMS, check_length
+from codex_proxy.core.turn import Mode, Turn
+from codex_proxy.surfaces.body import check_length
 from codex_proxy.surfaces.items import ItemDict, normalised
 from codex_proxy.surfaces.models import ModelCatalog, Resolved, resolve, service_tier
 from codex_proxy.surfaces.request_options import (
     JSON_OBJECT,
-    BuiltinTools,
     Format,
     Logprobs,
     RequestHints,
+    RequestSettings,
     WorkdirParam,
     json_schema_format,
     mode_of,
@@ -50,48 +50,22 @@ UNSUPPORTED: Final = "unsupported_value"
 CONVERSATION_PREFIX: Final = "conv_"
 ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
 
-IGNORED: Final = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "frequency_penalty",
-    "presence_penalty",
-    "prompt_cache_retention",
-    "context_management",
-)
-"""Parameters that are validated and have no effect, except that an agent may support those in `SAMPLING`."""
-
 SAMPLING: Final = (
-    *(
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "repetition_penalty",
-        "frequency_penalty",
-        "presence_penalty",
-    ),
+    *("temperature", "top_p", "top_k", "min_p"),
+    *("repetition_penalty", "frequency_penalty", "presence_penalty"),
 )
 """Parameters of how the model chooses its tokens."""
+
+IGNORED: Final = (*SAMPLING, "prompt_cache_retention", "context_management")
+"""Parameters that are validated and have no effect, except that an agent may support those in `SAMPLING`."""
 
 Activity: TypeAlias = Literal["off", "summaries", "items"]
 """How the agent's activity is shown: not at all, as reasoning summaries, or as items of types of this server's own."""
 
 
-class ResponsesSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's settings that a Responses request depends on."""
+class ResponsesSettings(RequestSettings, frozen=True, kw_only=True):
+    """The operator's settings on which the parsing of a Responses request depends."""
 
-    builtin_tools: BuiltinTools = "auto"
-    show_activity: bool = True
-    web_search: bool = True
-    """Whether a request may switch on the agent's web search."""
-    sandbox: Sandbox = "read-only"
-    workdir: str = ""
-    """The folder of agent turns whose request names none."""
-    max_items: int = MAX_ITEMS
-    """The most input items of one request."""
     logprobs: Logprobs = "refuse"
 
 
