@@ -67,11 +67,12 @@ class NamedServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Session:
-    """An owner's session with a server. `users` is the number of requests that use it now; `expiry` is the timer
-    that closes it after `idle_seconds` without use.
+    """An owner's session with a server, kept under `key`. `users` is the number of requests that use it now;
+    `expiry` is the timer that closes it after `idle_seconds` without use, None while it is used.
     """
 
-    def __init__(self, mcp_server: McpServer) -> None:
+    def __init__(self, key: tuple[str, str, bytes], mcp_server: McpServer) -> None:
+        self.key = key
         self.mcp_server = mcp_server
         self.users = 0
         self.expiry: asyncio.TimerHandle | None = None
@@ -201,27 +202,20 @@ class RequestServers:
             if not self._make_room():
                 what = "cannot be connected to now: too many servers are in use. Try again."
                 return self._fault(McpFaultKind.UNREACHABLE, server, what)
-            session = _Session(self._new_server(server, headers))
+            session = _Session(key, self._new_server(server, headers))
         self._sessions[key] = session  # at the end: the dictionary is ordered by last use
         session.users += 1
         if session.expiry is not None:
             session.expiry.cancel()
-        loop = asyncio.get_running_loop()
-        session.expiry = loop.call_later(self._idle_seconds, self._expire, key)
+            session.expiry = None
         return session
 
     def _release(self, session: _Session) -> None:
-        """Removes one user from the session. The session stays open until its timer calls `_expire`."""
+        """Removes one user from the session. After the last one, starts the timer that closes the session."""
         session.users -= 1
-
-    def _expire(self, key: tuple[str, str, bytes]) -> None:
-        """Closes the session `key` if no request uses it; otherwise restarts its timer. Called by the timer."""
-        session = self._sessions[key]
-        if session.users:
+        if not session.users and not self._closed:
             loop = asyncio.get_running_loop()
-            session.expiry = loop.call_later(self._idle_seconds, self._expire, key)
-        else:
-            self._close_session(key)
+            session.expiry = loop.call_later(self._idle_seconds, self._close_session, session.key)
 
     def _make_room(self) -> bool:
         """Makes room for one more session: if `max_sessions` are open, closes the least recently used of those

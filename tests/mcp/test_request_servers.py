@@ -293,6 +293,21 @@ async def test_a_session_in_use_outlives_the_time_of_those_that_nobody_uses(
     assert texts(await first) == ["1"]
 
 
+async def test_the_time_of_a_session_begins_at_the_end_of_its_last_use(
+    make: Make, streamable: int, tmp_path: Path
+) -> None:
+    idle, clock = 0.1, asyncio.get_running_loop().time
+    servers, server = make(f"http://127.0.0.1:{streamable}/mcp", idle_seconds=idle), named(streamable)
+    call = asyncio.create_task(servers.call(server, "me", "hang", arguments(folder=str(tmp_path)), LONG))
+    await eventually((tmp_path / "called").exists)
+    longer = clock() + 0.5 * idle
+    await eventually(lambda: clock() > longer)
+    call.cancel()
+    ended = clock()
+    await eventually(lambda: servers.open_sessions == 0)
+    assert clock() - ended >= idle
+
+
 async def test_the_package_logs_nothing_since_it_would_log_addresses_and_messages(
     make: Make, streamable: int
 ) -> None:
