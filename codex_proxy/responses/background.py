@@ -305,6 +305,8 @@ async def _run_again(service: ResponsesService, store: Store, found: StoredRespo
             service, parsed, context, found.owner, id=found.id, created=found.created
         )
     except Fault as fault:
+        if type(fault.__cause__) is StoreUnavailable:
+            raise fault.__cause__ from None  # its context could not be read now, but may be later
         log.warning("background_not_run_again", id=found.id, reason=fault.failure.kind.value)
         return False
     except msgspec.DecodeError:

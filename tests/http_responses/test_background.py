@@ -16,7 +16,8 @@ from codex_proxy.agents.codex_app_server.agent import AppServerAgent
 from codex_proxy.core.faults import Fault
 from codex_proxy.responses import background
 from codex_proxy.responses.live import BackgroundResponses
-from codex_proxy.store.interface import StoredResponse
+from codex_proxy.store.interface import StoredResponse, StoreUnavailable
+from codex_proxy.store.sqlite.store import SqliteStore
 from tests.faults.scene import agent_of, write_program
 from tests.http.serving import ENVIRONMENT, Proxy, proxy_of, until
 from tests.http_responses.asking import ask, blocks_of, checked, events_of, said, serving, types_of
@@ -276,6 +277,31 @@ async def test_a_turn_of_the_plain_model_is_run_again_where_the_operator_wants_i
     async with holding(tmp_path, background_recovery="rerun") as (_, client, _):
         response = await ended(client, id)
     assert (response.status, response.output_text) == ("completed", "one two three")
+
+
+async def test_a_turn_whose_context_cannot_be_read_at_the_start_is_run_again_once_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "RETRY_SECONDS", 0.01)
+    async with serving(tmp_path) as (proxy, _):
+        first = await ask(proxy, said("Hello."))
+    id = await left_by_a_killed_server(tmp_path, previous_response_id=first.body["id"])
+    (tmp_path / "go").write_text("go")
+
+    tries = 0
+    scan = SqliteStore.scan_context
+
+    async def locked(self: SqliteStore, *given: Any) -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise StoreUnavailable("another process has locked the file")
+        await scan(self, *given)
+
+    monkeypatch.setattr(SqliteStore, "scan_context", locked)
+    async with holding(tmp_path, background_recovery="rerun") as (_, client, _):
+        response = await ended(client, id)
+    assert (response.status, tries) == ("completed", 3)
 
 
 async def test_a_turn_that_waits_for_a_process_when_the_server_stops_is_run_again_too(tmp_path: Path) -> None:
