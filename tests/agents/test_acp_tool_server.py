@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -200,3 +201,62 @@ def test_the_token_of_a_forwarder_is_in_no_command_line() -> None:
     entry = endpoint.server_entry(http=False)
     assert endpoint.token not in " ".join((entry["command"], *entry["args"]))
     assert entry["env"] == [{"name": "TOOL_SERVER_TOKEN", "value": endpoint.token}]
+
+
+@pytest.fixture
+async def forwarder(server: ToolServer) -> AsyncIterator[tuple[ToolEndpoint, asyncio.subprocess.Process]]:
+    endpoint = await server.open(TOOLS)
+    entry = endpoint.server_entry(http=False)
+    env = {each["name"]: each["value"] for each in entry["env"]}
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *entry["args"], stdin=pipe, stdout=pipe, env=env
+    )
+    yield endpoint, process
+    process.kill()
+    await process.communicate()
+
+
+async def forwarded(process: asyncio.subprocess.Process, method: str, params: Any) -> Any:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for message in ({"id": 5}, {}):  # a notification is not answered
+        process.stdin.write(json.dumps({**message, "method": method, "params": params}).encode() + b"\n")
+    async with asyncio.timeout(10):
+        return json.loads(await process.stdout.readline())
+
+
+async def test_a_forwarder_prints_the_answer_of_the_tool_server(
+    forwarder: tuple[ToolEndpoint, asyncio.subprocess.Process],
+) -> None:
+    answer = await forwarded(forwarder[1], "tools/list", {})
+    assert len(answer["result"]["tools"]) == len(TOOLS)
+
+
+async def test_a_forwarder_answers_a_request_of_a_session_that_has_ended_with_an_error(
+    forwarder: tuple[ToolEndpoint, asyncio.subprocess.Process],
+) -> None:
+    forwarder[0].close()
+    answer = await forwarded(forwarder[1], "tools/list", {})
+    assert (answer["id"], answer["error"]["code"]) == (5, -32603)
+    assert "session has ended" in answer["error"]["message"]
+
+
+async def test_a_forwarder_answers_a_call_with_an_error_if_the_session_ends_meanwhile(
+    forwarder: tuple[ToolEndpoint, asyncio.subprocess.Process],
+) -> None:
+    endpoint, process = forwarder
+    heard = heard_by(endpoint)
+    asked = asyncio.ensure_future(forwarded(process, "tools/call", call()))
+    await eventually(lambda: bool(heard))
+    endpoint.close()
+    answer = await asked
+    assert (answer["id"], answer["error"]["code"]) == (5, -32603)
+
+
+async def test_a_forwarder_answers_a_request_with_an_error_if_the_tool_server_is_gone(
+    server: ToolServer, forwarder: tuple[ToolEndpoint, asyncio.subprocess.Process]
+) -> None:
+    await server.close()
+    answer = await forwarded(forwarder[1], "tools/list", {})
+    assert "ConnectionRefusedError" in answer["error"]["message"]

@@ -5,11 +5,13 @@ only over stdio. Usage:
 
 The environment variable TOOL_SERVER_TOKEN has the tool server's bearer token. Each line of stdin is posted to the
 URL in its own thread, since a call may wait for minutes. The messages of the response, which is JSON or a stream of
-server-sent events, are printed as lines. The program ends at the end of stdin. It imports no module of the proxy,
-because the agent starts it as a file.
+server-sent events, are printed as lines. A request to which the tool server gives no answer is answered here, with
+a JSON-RPC error. At the end of stdin the program ends at once, and open calls get no answer. It imports no module of
+the proxy, because the agent starts it as a file.
 """
 
 import http.client
+import json
 import os
 import sys
 import threading
@@ -18,19 +20,33 @@ import urllib.parse
 TOKEN = os.environ.pop("TOOL_SERVER_TOKEN", "")
 LOCK = threading.Lock()
 SECONDS = 86_400.0
+"""The most seconds to wait for the tool server to send something."""
+INTERNAL_ERROR = -32603
 
 
-def put(line: bytes) -> None:
-    """Prints one message to stdout as a line. Does nothing if it is empty."""
-    if line.strip():
-        with LOCK:
-            sys.stdout.buffer.write(line.strip() + b"\n")
-            sys.stdout.buffer.flush()
+def put(line: bytes) -> bool:
+    """Prints one message to stdout as a line, or nothing if it is empty. Returns whether it answers a request."""
+    if not line.strip():
+        return False
+    with LOCK:
+        sys.stdout.buffer.write(line.strip() + b"\n")
+        sys.stdout.buffer.flush()
+    return field_of(line, "method") is None
+
+
+def field_of(line: bytes, name: str) -> object:
+    """Returns a field of a JSON-RPC message; None if the message has no such field, or is not a JSON object."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return message.get(name) if isinstance(message, dict) else None
 
 
 def forward(url: urllib.parse.SplitResult, line: bytes) -> None:
-    """Posts one message to the URL, and prints each message of the response to stdout. If the tool server does not
-    answer, for example because the session has ended, prints the error to stderr.
+    """Posts one message to the URL, and prints each message of the response to stdout. If `line` is a request, and
+    the response does not answer it (the tool server cannot be reached, or the session has ended), prints a JSON-RPC
+    error with the request's id, because the agent might wait for an answer without a time limit.
     """
     connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=SECONDS)
     headers = {
@@ -38,24 +54,29 @@ def forward(url: urllib.parse.SplitResult, line: bytes) -> None:
         "Accept": "application/json, text/event-stream",
         "Authorization": f"Bearer {TOKEN}",
     }
+    answered, reason = False, "the session has ended"
     try:
         connection.request("POST", url.path, line, headers)
-        answer = connection.getresponse()
-        if (answer.getheader("Content-Type") or "").startswith("text/event-stream"):
-            for each in answer:
+        response = connection.getresponse()
+        if (response.getheader("Content-Type") or "").startswith("text/event-stream"):
+            for each in response:
                 if each.startswith(b"data:"):
-                    put(each[5:])
+                    answered = put(each[5:]) or answered
         else:
-            put(answer.read())
+            answered = put(response.read())
     except (OSError, http.client.HTTPException) as error:
-        print(f"the tool server did not answer: {type(error).__name__}", file=sys.stderr)
+        reason = type(error).__name__
     finally:
         connection.close()
+    id = field_of(line, "id")
+    if id is not None and field_of(line, "method") is not None and not answered:
+        error = {"code": INTERNAL_ERROR, "message": f"The tool server did not answer: {reason}."}
+        put(json.dumps({"jsonrpc": "2.0", "id": id, "error": error}).encode())
 
 
 def main(arguments: list[str]) -> int:
-    """Forwards each line of stdin until stdin ends. `arguments` is `sys.argv`, whose second element is the URL.
-    Returns the exit code, always 0.
+    """Forwards each line of stdin until stdin ends, and does not wait for the responses that are still open then.
+    `arguments` is `sys.argv`, whose second element is the URL. Returns the exit code, always 0.
     """
     url = urllib.parse.urlsplit(arguments[1])
     for line in sys.stdin.buffer:
