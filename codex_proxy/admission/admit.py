@@ -67,12 +67,11 @@ class FieldNames(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Admission:
-    """Checks and prepares the turns for `agent`, which may combine several agents.
+    """Checks and prepares the turns for `agent`, which may be one agent or several that are combined.
 
-    `checks` validates JSON schemas. `images` fetches the images that requests give by URL; None if clients must
-    send data URLs. `tools` are the MCP servers whose tools this server runs; None if there are none.
-    `agent_able_to` returns the name of an agent that has a capability (None if no agent has it), which error
-    messages recommend.
+    `checks` validates JSON schemas. `images` fetches the images that requests give by URL; None if this server
+    fetches none. `tools` are the MCP servers whose tools this server runs; None if there are none. `agent_able_to`
+    returns the name of an agent that has a capability (None if no agent has it), which error messages recommend.
     """
 
     def __init__(
@@ -121,14 +120,14 @@ class Admission:
         runs: int = 1,
     ) -> Turn:
         """Returns the turn that the agent runs: with the absolute path of its working folder, and with data URLs in
-        place of web addresses of images (unless the agent takes these, and this server fetches no images). Called
-        before anything is stored or started.
+        place of web addresses of images (unless the agent accepts web addresses, and this server fetches no
+        images). Called before anything is stored or started.
 
         `model` is the model's name in the request, for error messages. `any_effort`: the client needs the right to
-        use the model with at least one reasoning effort, because the request chooses none. `workdir_field` is the
-        request's field that names the working folder; None if the request names none. `image_fields` has the name
-        of the request's field for each image URL. `mcp` are the MCP servers that the request names. `runs` is how
-        many times the turn runs: once for each choice (`n`).
+        use the model with at least one reasoning effort, because the request chooses none; if False, with the
+        turn's effort. `workdir_field` is the request's field that names the working folder; None if the request
+        names none. `image_fields` has the name of the request's field for each image URL. `mcp` are the MCP servers
+        that the request names. `runs` is how many times the turn runs: once for each choice (`n`).
 
         Raises `Fault` if the client may not use the model, if the agent lacks a capability that the turn needs, or
         if an MCP server, a JSON schema, the folder or an image is invalid or not allowed.
@@ -151,11 +150,13 @@ class Admission:
         self, turn: Turn, client: Client, fields: FieldNames, request: McpRequest | None = None
     ) -> tuple[Turn, ServerTools]:
         """Returns the turn (which `admit` returned) with the tools of MCP servers added, and these tools: those of
-        the operator's servers, and those of the servers that the request names.
+        the operator's servers, and those of the servers that the request names. `fields` are the names of the
+        request's fields, for errors. `request` is what the request contains about MCP servers; None for nothing.
 
         Called right before the run starts, because it asks the MCP servers for their tools, which may have changed
-        while the turn waited in the queue. Raises `Fault` if `tool_choice`, or a call that the client has approved,
-        names a tool that no server offers.
+        while the turn waited in the queue. A server that cannot be reached has no tools (see `ToolSource.offer`).
+        Raises `Fault` INVALID_REQUEST if the agent cannot call the added tools, or if `tool_choice`, or a call that
+        the client has approved, names a tool that no server offers.
         """
         if self._tools is None:
             return turn, ServerTools()
@@ -189,8 +190,8 @@ class Admission:
 
     def _in_served_mode(self, turn: Turn, client: Client) -> Turn:
         """Returns the turn in a mode that the agent has: a plain-model turn with tools becomes a read-only agent
-        turn if the agent can call a client's tools only in agent turns. Returns the turn unchanged if the client
-        may have no agent turns.
+        turn if the agent can call a client's tools only in agent turns. If the client may have no agent turns,
+        returns the turn unchanged, and `_check_capabilities` refuses it.
         """
         able = agent_for(self._agent, turn.model).capabilities
         if turn.mode == "agent" or not turn.tools or "plain_model" in able or "client_tools" not in able:
@@ -227,8 +228,8 @@ class Admission:
 
 
 def _check_sampling(turn: Turn) -> None:
-    """Raises `Fault` for an agent turn that may write files. Called for turns that run several times (`n` choices),
-    because these runs would change the same folder.
+    """Raises `Fault` INVALID_REQUEST for an agent turn that may write files. Called for turns that run several
+    times (`n` choices), because these runs would change the same folder.
     """
     if turn.mode == "agent" and turn.sandbox != "read-only":
         raise bad_request(

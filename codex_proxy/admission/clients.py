@@ -30,16 +30,16 @@ from codex_proxy.surfaces.responses.parse import ResponsesSettings
 
 class Workspace(msgspec.Struct, frozen=True):
     """The folders in which a client's turns may work: the default one (`folder`), and all that lie in one of the
-    `roots`, whose paths are resolved. `protected` are paths that no turn may be able to write to; with
-    `confine_reads` its commands must not read what the server stores.
+    `roots`, whose paths have no symbolic links.
     """
 
     folder: str
     roots: tuple[str, ...]
     protected: tuple[Protected, ...] = ()
-    """Paths that a folder in which commands may write must not contain."""
+    """Paths that commands must not be able to change. A turn whose commands may write to its folder is refused if
+    they could change one of these there."""
     confine_reads: bool = False
-    """Whether commands must not read what the server stores."""
+    """Whether the commands of turns must be kept from reading what the server stores."""
 
 
 class Keys(Protocol):
@@ -54,10 +54,7 @@ class Keys(Protocol):
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """A client of the server: its name, its settings for each API, and its limits. `rpm` and `concurrency` limit
-    its requests (0: no limit); `models` and `catalog` the models that it may use; `mcp` is False if its turns get
-    no tools of MCP servers.
-    """
+    """A client of the server: its settings for each API, the folders of its turns, and its limits."""
 
     name: str
     """The owner of what the client stores: the name of its key, or `local` where no keys are required."""
@@ -66,9 +63,9 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     messages: MessagesSettings
     workspace: Workspace
     rpm: int
-    """The most requests per minute; 0 for no limit."""
+    """The most requests per minute; further ones are refused (RATE_LIMITED). 0: no limit."""
     concurrency: int
-    """The most requests at the same time; 0 for no limit."""
+    """The most requests at the same time; further ones are refused (CONCURRENCY_EXCEEDED). 0: no limit."""
     models: frozenset[tuple[str, str | None]] | None = None
     """The models that the client may use, by the agent's names, each with the only effort that is allowed (None:
     any effort). None: every model."""
@@ -101,7 +98,9 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         return allowed and self._may_use_agent(model)
 
     def _may_use_agent(self, model: str) -> bool:
-        """Whether the client may use the agent that serves this model."""
+        """Whether the client may use the agent that serves this model, whose name is the part of the model's name
+        before the `/`. True for every model if the key is not limited to some of the agents.
+        """
         return self.catalog.only is None or model.partition(MODEL_SEPARATOR)[0] in self.catalog.members
 
 
@@ -152,8 +151,8 @@ class Clients:
 
     def by_digest(self, digest: str | None) -> Client:
         """Returns the client whose key has this digest; None stands for a request without a key. If no keys are
-        required, returns `everybody` for any digest. Raises `Fault` INVALID_API_KEY if no key has the digest, or a
-        key is required and there is none in the request.
+        required, returns `everybody`, whatever the digest is. Raises `Fault` INVALID_API_KEY if no key has the
+        digest, or if a key is required and the request has none.
         """
         keys = self._source.current()
         if not keys.required:
@@ -237,14 +236,14 @@ def _refused(message: str) -> Fault:
 
 def workspace_of(folder: str, roots: Sequence[str], protected: tuple[Protected, ...] = ()) -> Workspace:
     """Returns the workspace with this default folder, in which requests may choose any folder in `roots` or in the
-    default folder. `protected` are paths that no agent may write to.
+    default folder. `protected`: see `Workspace`.
     """
     return Workspace(folder, tuple(dict.fromkeys(map(os.path.realpath, (folder, *roots)))), protected)
 
 
 def narrowed_to(workspace: Workspace, roots: Sequence[str]) -> Workspace:
-    """Returns the workspace for a key that has its own `roots`. Its default folder is the one of `workspace` if
-    that lies in one of them, else the first root.
+    """Returns the workspace for a key that has its own `roots`, which replace those of `workspace`. The default
+    folder stays the same if it lies in one of the key's roots; else it is the first of them.
     """
     resolved = tuple(dict.fromkeys(map(os.path.realpath, roots)))
     inside = _is_inside(os.path.realpath(workspace.folder), resolved)
@@ -254,8 +253,10 @@ def narrowed_to(workspace: Workspace, roots: Sequence[str]) -> Workspace:
 
 def in_workspace(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
     """Returns the turn with the absolute path of its working folder: the folder that the request names, or the
-    default one. `field` is the request's field that names it; None if the request names none. Raises `Fault` if the
-    folder is not in the workspace, does not exist, or must not be written to although the turn may write.
+    default one. `field` is the request's field that names it; None if the request names none.
+
+    Raises `Fault` INVALID_REQUEST if the folder is not in the workspace or does not exist. Also raises the `Fault`
+    of `_confined` if the turn's commands could change a protected path in the folder.
     """
     if field is None:
         return _confined(msgspec.structs.replace(turn, workdir=workspace.folder), None, workspace)
@@ -275,8 +276,8 @@ def in_workspace(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
 
 
 def _confined(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
-    """Returns the turn with the workspace's `confine_reads`. Raises `Fault`, with `field` as its `param`, if the
-    turn's commands could write to a protected path.
+    """Returns the turn with the workspace's `confine_reads`. If the turn's commands could change a protected path,
+    raises `Fault`: INVALID_REQUEST with `field` as its `param`, or NOT_ALLOWED if `field` is None.
     """
     turn = msgspec.structs.replace(turn, confine_reads=workspace.confine_reads)
     if turn.mode != "agent" or turn.sandbox != "workspace-write":

@@ -51,7 +51,9 @@ _HEADERS: Final = {
 
 
 class ImageLimits(msgspec.Struct, frozen=True):
-    """The limits on the images that this server fetches for one request."""
+    """The limits on the images that this server fetches for one request. A request that exceeds one is refused with
+    INVALID_REQUEST, except for `at_once`: the other images wait.
+    """
 
     image_bytes: int = 20 * 1024 * 1024
     """The most bytes of one image, as model providers limit it."""
@@ -59,15 +61,15 @@ class ImageLimits(msgspec.Struct, frozen=True):
     """The most bytes of all images of a request together. As base64 they fit into one line to the agent, which may
     have 64 MiB."""
     request_images: int = 20
-    """The most different addresses in one request."""
+    """The most different URLs of images in one request."""
     at_once: int = 4
     """The most connections at the same time for one request, so that no request makes this server overload another
     host."""
     redirects: int = 3
     """The most redirects. A link to an image usually takes one or two (to https, to the CDN)."""
     seconds: float = 10.0
-    """The time limit for one image with its redirects. The client gets no byte meanwhile, and gives up after 60 s;
-    the most images of one request take at most 50 s."""
+    """The time limit for one image with its redirects. The client receives nothing meanwhile, and most clients wait
+    for 60 s; with these limits all images of a request take at most 50 s."""
 
 
 class ImageFetcher:
@@ -92,7 +94,7 @@ class ImageFetcher:
 
     async def fetch(self, url: str) -> str:
         """Fetches an image and returns it as a data URL. Raises `Fault`: INVALID_REQUEST if the URL is not allowed,
-        or no image can be fetched from it; UNAVAILABLE after `close`.
+        or no image can be fetched from it within the limits; UNAVAILABLE after `close`.
         """
         parsed = self._permitted(_parsed(url))
         try:
@@ -176,9 +178,7 @@ class ImageFetcher:
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """One entry of the operator's list of allowed hosts. With `below` it allows the subdomains of `host`, else
-    `host` itself.
-    """
+    """One entry of the operator's list of allowed hosts."""
 
     scheme: str
     host: str

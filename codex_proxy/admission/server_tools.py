@@ -22,25 +22,21 @@ from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer
 
 
 class ServerTools(msgspec.Struct, frozen=True):
-    """The tools of MCP servers for one turn: of the servers that the request names (`tools`), and of the operator's
-    (`operators`). `lists` are events with the items that list the former for the client (`mcp_list_tools`);
-    `runner` runs calls.
-    """
+    """The tools of MCP servers for one turn, and what runs their calls."""
 
     tools: tuple[Tool, ...] = ()
-    """The tools of the servers that the request names, under the names that the model is offered."""
+    """The tools of the servers that the request names, under the names by which the model calls them."""
     operators: tuple[Tool, ...] = ()
-    """The tools of the servers in the operator's configuration file."""
+    """The tools of the servers in the operator's configuration file, likewise."""
     lists: tuple[Event, ...] = ()
-    """Items that show the client the tools of the servers that it named."""
+    """Events that add an item (`mcp_list_tools`) to the answer for each server that the request names. The item
+    shows the client the server's tools."""
     runner: ToolRunner | None = None
     """Runs the calls of these tools; None if this server runs no tools."""
 
 
 class McpRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request contains about MCP servers: the servers (`offers`), their tool lists if the client has sent
-    these back (`known`), the tools that `tool_choice` names (`choices`), and the limit on calls.
-    """
+    """What a request contains about MCP servers."""
 
     offers: tuple[McpOffer, ...] = ()
     """The MCP servers that the request names, whose tools this server runs."""
@@ -56,12 +52,15 @@ class ToolSource(Protocol):
     """The interface to all MCP servers whose tools this server runs: the operator's, and those of requests."""
 
     steps: int
-    """The most answers of the model in one turn whose calls are run."""
+    """The most answers of the model in one turn whose calls this server runs. A call in a later answer is not run;
+    the model gets an output that says so."""
     has_operators: bool
     """Whether the operator has configured servers, whose tools every request may get."""
 
     def check(self, asked: Sequence[McpOffer]) -> None:
-        """Raises `Fault` if requests may not name one of the MCP servers `asked`, which the request names."""
+        """Raises `Fault` INVALID_REQUEST if requests may not name one of the MCP servers `asked`, which the request
+        names.
+        """
         ...
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
@@ -83,7 +82,7 @@ def takes_operators_tools(turn: Turn, client: Client, agent: Agent) -> bool:
 def with_server_tools(turn: Turn, found: ServerTools, *, steps: int, calls: int | None = None) -> Turn:
     """Returns the turn with the tools of MCP servers (`found`) added to its own, and with the limits on their
     calls: this server runs the calls of at most `steps` answers of the model, and at most `calls` calls in all
-    (None: any number).
+    (None: any number). Further calls are not run; the model gets an output that says so.
 
     The names stay unique. An operator's tool is left out if a tool of the client has the name that it has at its
     MCP server. Any tool is left out if its full name, with the server's label, is taken already.

@@ -33,7 +33,7 @@ _FARTHEST: Final = 253_402_300_799  # the last second of the year 9999
 
 def limits_in(json: bytes) -> tuple[AccountLimits, ...]:
     """Returns the account limits in the JSON of an agent's message, which has one of the forms that the module
-    describes. Returns none if the message has no limits or cannot be read.
+    describes. Returns `()` if the message has no limits or cannot be read.
     """
     try:
         value = msgspec.json.decode(json)
@@ -149,8 +149,9 @@ class NewestLimits:
         self._answered = asyncio.Event()
 
     def update(self, json: bytes) -> None:
-        """Stores the limits in the JSON of an agent's message (see `limits_in`), and ends the waits in `answered`.
-        `json` is empty if the agent was asked for its limits and refused.
+        """Stores the limits in the JSON of an agent's message (see `limits_in`), and lets the callers that wait in
+        `answered` continue. `json` is empty if the agent was asked for its limits and refused; then the stored ones
+        stay.
         """
         for reported in limits_in(json):
             if reported.id in self._known or len(self._known) < MAX_COUNT:

@@ -44,8 +44,9 @@ class Agent(Protocol):
 
     @property
     def off(self) -> Mapping[str, tuple[str, ...]]:
-        """Capabilities that this release of the agent's program lacks, each with the names of what is missing in its
-        protocol."""
+        """The features that this release of the agent's program lacks, each with the names of what is missing in
+        its protocol for it.
+        """
         ...
 
     @property
@@ -85,8 +86,9 @@ class Agent(Protocol):
         ...
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
-        """Ends the use of a session that `open` returned. `finished`: the agent has ended the turn, so its process
-        can serve other turns.
+        """Ends the use of a session that `open` returned. `finished`: whether the agent has ended the turn. If so,
+        its process may serve other turns; if not, the process gets no further ones, because it may still work on
+        this one.
         """
         ...
 

@@ -45,15 +45,15 @@ limit or an invalid key does not count."""
 
 class UpstreamTarget(msgspec.Struct, frozen=True):
     """One upstream for a turn: its name, its own name for the turn's `model`, and how many times a failed attempt
-    at it is repeated (`retries`). If it answers with a `Retry-After` of more than `max_retry_after` seconds, the
-    attempt is not repeated.
+    at it is repeated (`retries`).
     """
 
     name: str
     model: str
     retries: int = 0
     max_retry_after: float = 30.0
-    """The most seconds of a `Retry-After` header of the upstream that are waited for."""
+    """If the upstream answers with a `Retry-After` of more than this many seconds, the attempt is not repeated at
+    it."""
 
 
 class NextAttempt(msgspec.Struct, frozen=True):

@@ -32,7 +32,9 @@ from codex_proxy.process.launch import find_program
 
 
 class ChildTransport:
-    """A `Transport` over the stdin and stdout of one child, which serves one session. `release` ends the child."""
+    """A `Transport` over the stdin and stdout of one child, which serves one session. `release` ends the child.
+    `exclusive`: see `Transport`.
+    """
 
     exclusive = True
 
@@ -112,14 +114,16 @@ class ChildSpec(msgspec.Struct, frozen=True):
     name: str
     version: str
     command: Callable[[Turn], Command]
+    """Returns the command that starts the child for a turn."""
     dialect: Callable[[], Dialect[bytes]]
-    """Returns a new dialect for a turn. It is given the child's output in the pieces that `reads` says."""
+    """Returns a new dialect for a turn, which reads the child's output in the units that `reads` names."""
     capabilities: frozenset[Capability]
     models: tuple[AgentModel, ...]
     any_model: bool
     """Whether any model name is accepted, not only those in `models`."""
     off: Mapping[str, tuple[str, ...]] = {}
-    """Capabilities that this release of the program lacks, each with the names of what is missing in its protocol."""
+    """The features that this release of the program lacks, each with the names of what is missing in its protocol
+    for it."""
     warning: str = ""
     """One or two sentences for the operator if the agent does less than they may expect; else empty."""
     reads: Literal["lines", "chunks"] = "lines"
@@ -131,7 +135,7 @@ ANY_TURN = Turn(model="", history=())
 
 
 class ChildPerTurnAgent:
-    """An `Agent` that starts a child for each turn and ends it with the turn."""
+    """An `Agent` that starts a child for each turn and ends it with the turn. `members`: see `Agent`."""
 
     members: Mapping[str, Agent] = {}
 

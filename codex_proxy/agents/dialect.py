@@ -15,10 +15,14 @@ from codex_proxy.core.turn import Turn
 
 
 class Step(msgspec.Struct, frozen=True):
-    """The result of a call of a dialect: events for the log of the turn, and bytes to write to the child's stdin."""
+    """The result of a call of a dialect's method: events for the log of the turn, in order, and bytes for the
+    agent.
+    """
 
     events: list[Event] = []
     writes: bytes = b""
+    """The bytes to write to the child's stdin; for an upstream (a model server), the body of the next HTTP request
+    to it."""
     close_stdin: bool = False
     """Whether to close the child's stdin after `writes`. For programs that read their prompt until stdin ends and
     serve one turn."""
@@ -54,8 +58,8 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Received(msgspec.Struct, frozen=True):
-    """What the connection of a process with many sessions makes of some lines of the process: the bytes to write to
-    it now, and the received messages in order, as pairs of a channel's number and its messages.
+    """What the connection of a process with many sessions returns for some lines of the process: the bytes to write
+    to the process now, and the received messages in order, as pairs of a channel's number and its messages.
     """
 
     writes: bytes
@@ -73,7 +77,7 @@ class ChannelConnection(Protocol):
 
     @property
     def channel_count(self) -> int:
-        """The number of open channels that belong to sessions."""
+        """The number of open channels, without a channel that was opened ahead of its turn."""
         ...
 
     def receive(self, lines: Sequence[bytes]) -> Received:
@@ -90,8 +94,8 @@ class Dialect(Protocol[L_contra]):
     several turns can run on it, one after the other.
 
     Each method returns the events and the bytes that result from the call. After the `TurnEnded` event of a turn it
-    returns no more events of that turn, perhaps bytes that stop the turn in the agent. No method raises because of
-    what a child writes: a message that cannot be understood becomes an event.
+    returns no more events of that turn; it may still return bytes that stop the turn in the agent. No method raises
+    because of what a child writes: a message that cannot be understood becomes an event.
     """
 
     @property
@@ -123,19 +127,23 @@ class Dialect(Protocol[L_contra]):
         ...
 
     def answer(self, request_id: str, reply: Reply) -> Step:
-        """Gives the agent the answer to a `ToolCallRequested`, `ApprovalRequested` or `InputRequested` event, whose
-        id is `request_id`.
+        """Returns the bytes that give the agent the answer to a `ToolCallRequested`, `ApprovalRequested` or
+        `InputRequested` event, whose id is `request_id`. Returns nothing for an event that does not wait for an answer
+        (any more).
         """
         ...
 
     def interrupt(self) -> Step:
-        """Ends the turn, and makes the agent stop working on it. Called if the client does not wait for the answer
-        any more.
+        """Returns the bytes that make the agent stop working on the turn. Called if the client does not wait for
+        the answer any more. The turn's `TurnEnded` (interrupted) is in the result; if the agent itself has to end
+        the turn, it is in that of a later `receive` or `eof`.
         """
         ...
 
     def eof(self, ended: Ended) -> Step:
-        """Called when the child has ended. Ends the turn with a failure if it has not ended."""
+        """Called when the child has ended. Ends the turn if it has not ended: with a failure, or as interrupted
+        after `interrupt`.
+        """
         ...
 
 

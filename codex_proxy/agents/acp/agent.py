@@ -75,27 +75,32 @@ class ProcessScope(msgspec.Struct, frozen=True):
 
 
 class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
-    """How the agent's program is started: its preset, the command, and the folder and sandbox of the first process.
-    `confinement` is the mechanism with which this server confines the process, None for none; `unconfined`: the
-    operator lets the agent act without permission.
+    """How the agent's program is started: its preset and its command, and which folder and sandbox its processes
+    have.
     """
 
     preset: AcpPreset
     command: Command
+    """The command that starts the program without confinement."""
     workdir: str
+    """The working folder in the settings. The process that is started before the first turn has it."""
     unconfined: bool = False
-    """Whether the operator allows the agent to act without asking."""
+    """The setting `agent_unconfined`: the agent is served even if it has no mode in which it asks before it acts,
+    and is allowed everything in turns with the sandbox `danger-full-access`."""
     sandbox: Sandbox = "read-only"
-    """The sandbox of the settings, for the process that is started before the first turn."""
+    """The sandbox in the settings. The process that is started before the first turn has it."""
     confinement: Confinement | None = None
+    """The mechanism with which this server confines the agent's processes; None: it confines none."""
     no_confinement: str = ""
     """Why the process cannot be confined, if the settings require that; empty if it can, or need not be."""
     state_folders: tuple[str, ...] = ()
     """The folders other than the workspace that a confined process may write to."""
 
     def scope_of(self, workdir: str, sandbox: Sandbox) -> ProcessScope:
-        """Returns the folder and sandbox of the process that serves turns with this folder and sandbox. They differ
-        from the turn's if one process can serve several folders.
+        """Returns the folder and sandbox of the process that serves turns with this folder and sandbox. A process
+        that this server confines to writing in a turn's folder serves only turns with that folder. Every other
+        process serves all folders, and has the folder of the settings. A process that is not confined has the
+        sandbox `danger-full-access`.
         """
         if self.confinement is None or sandbox == "danger-full-access":
             return ProcessScope(self.workdir)
@@ -149,6 +154,7 @@ class _Slot:
 class AcpAgent:
     """An `Agent` that keeps one ACP process running; if this server confines it, one for each folder and sandbox in
     use. A process that has ended, or that has served `MAX_SESSIONS` sessions, is replaced when the next turn comes.
+    `members`, `off` and `any_model`: see `Agent`.
     """
 
     members: Mapping[str, Agent] = {}
@@ -264,8 +270,9 @@ class AcpAgent:
 
     def _slot(self, scope: ProcessScope) -> _Slot:
         """Returns the slot of a scope, created if necessary, and marks it as the most recently used. Before it
-        creates one, it removes the least recently used slots until fewer than `MAX_PROCESSES` are left, except the
-        slot for the folder and sandbox in the settings, and those in which a process is being started.
+        creates one, it removes the least recently used slots until fewer than `MAX_PROCESSES` are left, and retires
+        their processes (see `_retire`). It does not remove the slot for the folder and sandbox in the settings, nor
+        slots in which a process is being started.
         """
         slot = self._slots.pop(scope, None)
         if slot is None:
@@ -327,8 +334,9 @@ class AcpAgent:
         return process
 
     def _store_answers(self, slot: _Slot, process: AcpProcess) -> None:
-        """Stores what a new process declared, and the models and modes that its probe session listed. If the probe
-        session could not be opened, stores the failure in `slot`.
+        """Stores in this agent what a new process has declared (`version`, `capabilities`), and what its probe
+        session offers (`offer`). If the probe session could not be opened, stores the failure in `slot`, and keeps
+        the former offer.
         """
         declared, probe = process.connection.declared, process.connection.probe
         assert declared is not None
@@ -358,8 +366,8 @@ class AcpAgent:
         self._tidy()
 
     def _tidy(self) -> None:
-        """Retires processes that can take no further sessions (see `_retire`), ends retired processes on which no
-        session is open, and forgets those that have ended.
+        """Retires processes that can take no further sessions (see `_retire`). Ends retired processes that have no
+        open session or are `unhealthy`, and forgets those that have ended.
         """
         for slot in list(self._slots.values()):
             if slot.process is not None and not _takes_sessions(slot.process):

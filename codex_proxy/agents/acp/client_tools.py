@@ -71,8 +71,8 @@ def _object_schema(parameters: msgspec.Raw) -> Any:
 
 
 def call_result(parts: Sequence[Part], *, success: bool = True) -> dict[str, Any]:
-    """Returns a tool's output as the result of MCP's `tools/call` (`content` and `isError`). `success`: False if
-    the tool failed.
+    """Returns a tool's output as the result of MCP's `tools/call` (`content` and `isError`). `success`: whether the
+    tool succeeded.
     """
     return {"content": mcp_content(parts), "isError": not success}
 

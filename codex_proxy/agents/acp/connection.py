@@ -81,8 +81,8 @@ class Connection:
 
     def open_ahead(self, folder: str) -> bytes:
         """Opens a channel for a later turn, and returns the line with the request that opens a session on it in
-        this folder. There is at most one such channel; `take_ahead` or `close_channel` must be called before the
-        next.
+        this folder. There is at most one such channel: before the next call, `take_ahead` or `close_channel` must
+        be called for it.
         """
         self._ahead = self.open_channel()
         params = {"cwd": folder, "mcpServers": []}
@@ -104,7 +104,9 @@ class Connection:
         self._sessions[session] = channel
 
     def close_channel(self, channel: int) -> None:
-        """Closes a channel: the agent's messages for it are dropped from now on."""
+        """Closes a channel. From now on the agent's messages for it are dropped, and its requests about the session
+        are refused (see `receive`).
+        """
         self._open.discard(channel)
         if channel == self._ahead:
             self._ahead = None
@@ -112,7 +114,7 @@ class Connection:
 
     @property
     def channel_count(self) -> int:
-        """The number of open channels that belong to turns."""
+        """The number of open channels, without the one that `open_ahead` has opened for a later turn."""
         return len(self._open) - (self._ahead is not None)
 
     def channel_of_session(self, session: str) -> int | None:
@@ -123,7 +125,8 @@ class Connection:
 
     def receive(self, lines: Sequence[bytes]) -> Received:
         """Decodes lines from the agent, and assigns each message to its channel. Drops lines that are not JSON-RPC
-        messages, and messages that belong to no open channel. Raises nothing.
+        messages, and messages that belong to no open channel; requests among these are refused in the result's
+        `writes`. Raises nothing.
         """
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []

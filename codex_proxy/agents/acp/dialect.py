@@ -5,7 +5,7 @@ A turn is `session/new`, requests that set the mode and the model, and `session/
 To continue a session that was closed, `session/resume` or `session/load` is sent in place of `session/new`; the
 updates about earlier turns that follow are dropped. The agent calls the client's tools at the session's tool server
 (an MCP server); its turn continues when a later request of the client brings the outputs. After a turn that
-succeeded the session takes another prompt; after one that was cancelled it is closed.
+succeeded the session takes another prompt; after one that failed or was cancelled it takes none.
 """
 
 from __future__ import annotations
@@ -493,15 +493,18 @@ class AcpTurn:
             self._continue_setup()
 
     def _all_calls_arrived(self) -> bool:
-        """Returns whether as many calls have arrived at the tool server as the agent has reported in its updates.
-        If so, no further call of this step, and no text that comes before the calls, can arrive."""
+        """Returns whether as many calls have arrived at the tool server as the agent has reported in its updates;
+        for an agent that makes its calls one after the other, whether at most as many have. If so, no further call
+        of this step (one call of the model), and no text that comes before the calls, can arrive.
+        """
         called, reported = len(self._new_calls), self._reader.open_client_calls
         return called <= reported if self._program.preset.one_call_at_a_time else called == reported
 
     def _ask_client(self) -> None:
         """Adds a `ToolCallRequested` event for each new call, so that the client is asked for the outputs, and then
-        the end of the step (one call of the model). Calls of tools that the client does not offer are answered with
-        a failure."""
+        the end of the step (one call of the model). For a call of a tool that the client does not offer, the agent
+        gets a failed output instead. Does nothing if there are no new calls.
+        """
         calls, self._new_calls = self._new_calls, []
         self._settled = False
         if not calls or self._state is not TurnState.PROMPTING:
@@ -530,8 +533,10 @@ class AcpTurn:
                 self._ask_client()
 
     def _dropped(self, key: str) -> None:
-        """Handles the agent's hang-up on the call `key` (see `ToolCalled`): the agent continues the turn without
-        the output."""
+        """Handles `ToolDropped`: the agent has stopped waiting for the output of the call `key`. If the client was
+        not asked for it yet, forgets the call. If it was, the turn cannot be resumed with outputs any more
+        (`can_resume`).
+        """
         self._new_calls = [call for call in self._new_calls if call.key != key]
         if key in self._waiting.values():
             self._broken = True
@@ -545,8 +550,9 @@ class AcpTurn:
             self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
     def _end(self, ended: TurnEnded, *, well: bool = False) -> None:
-        """Ends the client's turn with `ended`. Called if the agent has ended its turn, too, or never got it.
-        `well`: the session can be used for another turn."""
+        """Ends the client's turn with `ended`. Called if nothing has to be cancelled, because the agent has ended
+        its turn or never got the prompt. `well`: the session can be used for another turn.
+        """
         self._close_items()
         self._events.append(ended)
         self._waiting.clear()
@@ -560,7 +566,9 @@ class AcpTurn:
             self._reader.end_texts()
 
     def _stop_if_answered(self) -> None:
-        """Closes the session of a cancelled turn if the agent has answered all requests on the channel."""
+        """Closes the session of a cancelled turn if the agent has answered all requests on the channel. Does
+        nothing if the turn was not cancelled.
+        """
         if self._state is TurnState.CANCELLING and not self._handlers:
             self._change(TurnChange.STOPPED)
             self._close_session(self.session)

@@ -99,8 +99,9 @@ class ToolCalled(msgspec.Struct, frozen=True):
 
 
 class ToolsSettled(msgspec.Struct, frozen=True):
-    """Event of the tool server: no further call has come for a short time after the last one. `last`: for a long
-    time, after which the turn waits for no more calls.
+    """Event of the tool server: no further call has come for 0.2 s (`SETTLE_SECONDS`) after the latest one. `last`:
+    none has come for 5 s (`UNREPORTED_SECONDS`), so the turn waits for no more, even if the agent has reported
+    some.
     """
 
     last: bool = False
@@ -113,8 +114,8 @@ class ToolDropped(msgspec.Struct, frozen=True):
 
 
 class ModelCallFailed(msgspec.Struct, frozen=True):
-    """Event of the agent's process: its log (stderr) reports a failed call of the model; `text` is the error. The
-    agent then repeats the call or ends its turn with an error.
+    """Event of the agent's process: its log (stderr) reports a failed call of the model; `text` is the error. After
+    that the agent repeats the call, or ends its turn with an error.
     """
 
     text: str
@@ -172,7 +173,7 @@ def request_id(channel: int, number: int) -> int:
 
 def channel_of(id: object) -> int | None:
     """Returns the channel of the request to which the agent responds, given the `id` in its response. Returns None
-    if the id is not an integer from 0 on, as those that `request_id` returns are.
+    if the id cannot be one that `request_id` has returned: it is not an integer, or is negative.
     """
     if isinstance(id, bool) or not isinstance(id, int) or id < 0:
         return None

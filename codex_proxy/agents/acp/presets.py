@@ -25,7 +25,7 @@ runs."""
 
 class AcpPreset(msgspec.Struct, frozen=True, kw_only=True):
     """The properties of one agent that speaks ACP: how it is started, which modes and capabilities it has, and how
-    it deviates from the protocol. The description of each field follows the field.
+    it deviates from the protocol.
     """
 
     name: str
@@ -33,18 +33,21 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     """The product name, for messages."""
     argv: tuple[str, ...]
+    """The command that starts the program with ACP on stdin and stdout: the program's name and its arguments. Empty
+    for the agent `acp`, whose command is in the settings."""
     package: str = ""
     """The npm package that contains the program."""
     tested: str = ""
     """The release of the program that was tested."""
     usage: UsageRule | None = None
-    """What the agent's token counts cover. None: unknown, so no usage is reported."""
+    """What the agent's token counts cover (see `UsageRule`). None: unknown, so no usage is reported."""
     read_only: tuple[str, ...] = ()
     """The names of modes in which the agent writes nothing, or nothing without asking; the preferred mode first."""
     tool_modes: tuple[str, ...] = ()
     """The modes for turns with client tools, if the agent calls no tools in the modes of `read_only`."""
     writing: Mapping[str, str] = {}
-    """By sandbox in which commands may write, the agent's mode for it; only if the agent is `sandboxed`."""
+    """The agent's mode for each sandbox in which commands may write; only for an agent with its own sandbox
+    (`sandboxed`)."""
     asks: bool = False
     """Whether the agent asks for permission before it runs or writes anything."""
     sandboxed: bool = False
@@ -58,16 +61,15 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True):
     sign_in: str = ""
     """What the user has to do to sign in, for messages."""
     errors_as_text: bool = False
-    """Whether the agent ends a failed turn with a text that begins with `Error: ` and reports no usage; a text that
-    begins with `Info: ` is about a retry."""
+    """Whether the agent ends a failed turn as if it had succeeded, with a text that begins with `Error: ` and
+    without usage. A text of such an agent that begins with `Info: ` is about a retry."""
     null_usage_fails: bool = False
     """Whether a null `usage` means that the turn failed."""
     one_call_at_a_time: bool = False
     """Whether the agent makes the calls of a step one after the other, although it announces all of them first."""
     error_log: str = ""
     """A regular expression for the lines on stderr that report a failed model call, with the groups `session` and
-    `error`. Empty for agents that log none. Needed where the agent repeats such calls without reporting it through
-    ACP."""
+    `error`. Empty if stderr is not read, because the agent reports such calls through ACP, or logs none."""
     silence_hint: str = ""
     """A sentence for the client about what the agent is probably doing if it sends nothing for long. It is added to
     the message of a turn that exceeds a time limit."""

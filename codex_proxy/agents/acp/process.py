@@ -70,8 +70,9 @@ class AcpProcess(SharedProcess[Connection]):
             raise
 
     async def probe(self, folder: str, *, timeout_seconds: float) -> None:
-        """Opens a session in the folder and closes it, to store the agent's answer (with its modes and models) in
-        `connection.probe`. Raises `Fault` if there is no answer within `timeout_seconds`.
+        """Opens a session in the folder and closes it, to store the agent's answer in `connection.probe`: the
+        session's modes and models, or an error if the agent opens no session. Raises `Fault` if the process ends,
+        or there is no answer within `timeout_seconds`.
         """
         self._write(self.connection.open_probe(folder))
         await self._until(lambda: self.connection.probe is not None, timeout_seconds)
@@ -161,7 +162,9 @@ class AcpProcess(SharedProcess[Connection]):
         self._write(writes)
 
     def set_idle(self, channel: int, idle: bool) -> None:
-        """Sets whether the session on a channel is only kept for a later turn (`idle`), or has a running turn."""
+        """Sets whether the session on a channel is only kept for a later turn (`idle`), or has a running turn,
+        which `turns_running` counts.
+        """
         if idle:
             self._idle_channels.add(channel)
             self._turn_ended()
@@ -197,7 +200,7 @@ class AcpProcess(SharedProcess[Connection]):
 
     def _log_received(self, chunk: bytes) -> None:
         """Reads a chunk of the agent's stderr, and passes each failed model call that it reports to the session
-        that the log line names, as `ModelCallFailed`.
+        that the log line names, as `ModelCallFailed`. Ignores all other lines.
         """
         assert self._error_log is not None
         try:

@@ -73,15 +73,15 @@ def declared_in(result: object) -> Declared:
 
 
 class Program(msgspec.Struct, frozen=True):
-    """The facts about an agent program: its preset, and what it declared. `unconfined`: the operator lets the agent
-    act without permission in the sandbox `danger-full-access`. `confined`: this server confines its process to the
-    turn's sandbox.
+    """The facts about an agent program: its preset, what it declared, and what the operator's settings say about
+    it.
     """
 
     preset: AcpPreset
     declared: Declared = Declared()
     unconfined: bool = False
-    """Whether the operator allows the agent to run commands and write without asking, in the widest sandbox."""
+    """The setting `agent_unconfined`: the agent is served even if it has no mode in which it asks before it acts,
+    and is allowed everything in turns with the sandbox `danger-full-access`."""
     confined: bool = False
     """Whether this server confines the agent's process to the sandbox of the turn."""
 

@@ -1,7 +1,7 @@
 """Converts the part of a turn's history that a session has not seen to a prompt: a list of ACP content blocks.
 
 A prompt of ACP is one message of the user, and a session has a system prompt only if the agent declares that it
-takes one. A history that does not fit is sent as one text, in which each message has a label with its role.
+takes one. A history with more than that is sent as one text, in which each message has a label with its role.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 
 class Prompt(msgspec.Struct, frozen=True):
     """A prompt: its content blocks, and the system prompt of the session, which only the first prompt of a session
-    has. `flattened`: the history is in one text, with the roles of its messages as labels.
+    has.
     """
 
     blocks: list[dict[str, Any]]
     system: str = ""
     flattened: bool = False
-    """Whether the history is sent as one text, in which the roles of messages are only words."""
+    """Whether the history is sent as one text, in which labels name the roles of its messages."""
 
 
 def first_prompt(history: Sequence[HistoryItem], *, takes_system: bool) -> Prompt:

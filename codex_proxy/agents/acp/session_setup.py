@@ -23,19 +23,18 @@ UNNAMED_MODEL: Final = "default"
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A setting of a session that has one of several values. The request `method` sets it: its parameter with the
-    name in `key` has the value, and its parameter `configId` is `option` (empty if the method has no such
-    parameter). `names` are display names for the values.
-    """
+    """A setting of a session that has one of several values, and the request that sets it."""
 
     method: str
     """The method of the request that sets a value."""
     key: str
-    """The name of that request's parameter that holds the value."""
+    """The name of the request's parameter that has the value."""
     values: tuple[str, ...]
+    """The values that the setting can have, by the agent's ids for them."""
     current: str
+    """The value that the setting has at the beginning of the session; empty if the agent does not say."""
     option: str = ""
-    """The id of the option, for `session/set_config_option`."""
+    """The request's parameter `configId`; empty if the method has no such parameter."""
     names: tuple[str, ...] = ()
     """A display name for each of `values`."""
 
@@ -108,8 +107,8 @@ def offer_of(result: object) -> Offer:
 
 
 def _option(option: dict[str, Any]) -> Choice | None:
-    """Converts an entry of `configOptions` to a setting. Returns None if it is not a list of values, or of groups
-    of values.
+    """Converts an entry of `configOptions` to a `Choice`. Returns None if the entry does not offer a list of
+    values, or of groups of values, or has no id or current value.
     """
     id, current = option.get("id"), option.get("currentValue")
     entries = [
@@ -126,10 +125,9 @@ def _option(option: dict[str, Any]) -> Choice | None:
 
 
 def _listed(given: object, list: str, id: str, current: str, method: str, key: str) -> Choice | None:
-    """Converts `given`, the `modes` or `models` in the result of `session/new`, to a setting; None if it has no
+    """Converts `given`, the `modes` or `models` in the result of `session/new`, to a `Choice`; None if it has no
     values. `list`, `id` and `current` are the names of the fields with the values, the id of a value, and the
-    current id; `method` and `key` are the request that sets the value and its parameter. The values always include
-    the current one.
+    current id; `method` and `key`: see `Choice`. The values always include the current one.
     """
     if not isinstance(given, dict):
         return None

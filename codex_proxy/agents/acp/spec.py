@@ -62,10 +62,12 @@ def launch_of(preset: AcpPreset, context: AgentContext) -> AcpLaunch:
 
 
 async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
-    """Finds the mechanism that confines the program's processes, such as Codex's sandbox or bubblewrap, and creates
-    the folders that it needs. Returns the launch with it. Returns the launch without one if the program has a
-    sandbox of its own, if the setting `agent_confinement` is `none`, or if it is `auto` and no mechanism works on
-    this machine, or the program may not act without permission.
+    """Returns the launch with the mechanism that confines the program's processes, such as Codex's sandbox or
+    bubblewrap. Finds the mechanism, and creates the folders that it needs.
+
+    Returns the launch without a mechanism if the program has a sandbox of its own, or the setting
+    `agent_confinement` is `none`. If the setting is `auto`, does so also if the setting `agent_unconfined` is off,
+    or if no mechanism works on this machine.
 
     Raises `NoAgentError` if the mechanism in the settings does not work, if its folders cannot be used, or if the
     program could write to the server's own files.

@@ -135,7 +135,9 @@ class ToolEndpoint:
             self._notify(ToolDropped(key))
 
     def close(self) -> None:
-        """Closes the endpoint: makes its token invalid, and cancels the futures of waiting calls."""
+        """Closes the endpoint: makes its token invalid, and cancels the futures of waiting calls, whose responses
+        then end without a result.
+        """
         self.sink = None
         for timer in self._timers:
             timer.cancel()
@@ -172,7 +174,7 @@ class ToolServer:
         return endpoint
 
     def forget(self, endpoint: ToolEndpoint) -> None:
-        """Removes an endpoint, whose token then is invalid. Called by `ToolEndpoint.close`."""
+        """Removes an endpoint, so that its token is invalid. Called by `ToolEndpoint.close`."""
         self._endpoints.pop(_digest(endpoint.token), None)
 
     @property
@@ -255,7 +257,8 @@ class ToolServer:
 
 async def _keep_alive(response: web.StreamResponse, future: asyncio.Future[Any], token: Any) -> None:
     """Writes a progress notification to the response every `PROGRESS_SECONDS` until `future` is done. `token` is
-    the `progressToken` of the call; if it is None, SSE comments are written instead.
+    the `progressToken` of the call; if it is None, SSE comments are written instead. Raises `ConnectionError` if
+    the agent has closed the connection.
     """
     count = 0
     while not future.done():

@@ -1,8 +1,10 @@
 """Converts an agent's `session/update` messages to events: text, reasoning, plans, and the agent's own tool calls,
 which are called activities.
 
-A message ends when another item begins, since not every agent gives messages an id. A tool call becomes an item
-when the agent first reports it, in an update or in a request for permission. Source: recordings of eight agents.
+A message ends when another item begins, since not every agent gives messages an id; its text is then added once
+more as a raw item (an item of the Responses API), for the history of later turns. A tool call becomes an item when
+the agent first reports it, in an update or in a request for permission. A step is one call of the model. Source:
+recordings of eight agents.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class OpenCall(msgspec.Struct):
 
 class UpdateReader:
     """Converts the `session/update` messages of one session to events, which are appended to `events`. The caller
-    empties that list.
+    empties that list. A text that could be an error message is not appended at once, but held back in `held`.
     """
 
     def __init__(self, new_id: Callable[[str], str], preset: AcpPreset) -> None:
@@ -107,9 +109,10 @@ class UpdateReader:
         self.start_request()
 
     def start_request(self) -> None:
-        """Prepares for the client's next request within the same turn of the agent: sets `calls_model_again` to
-        False and forgets which of the agent's messages was the latest, so that the request's first text does not
-        count as a further model call. Open calls and held text stay.
+        """Prepares for the client's next request within the same turn of the agent. Sets `calls_model_again`
+        (whether the request takes more than one model call) to False, and forgets which of the agent's messages was
+        the latest, so that the request's first text does not count as a further model call. Open calls and held
+        text stay.
         """
         self.calls_model_again = False
         self._message_name = None
@@ -153,7 +156,7 @@ class UpdateReader:
             self.held += text
 
     def release_held(self) -> None:
-        """Adds the text that was held back because it could have been an error message, as text of the answer."""
+        """Adds the text that was held back, because it could have been an error message, as text of the answer."""
         held, self.held = self.held, ""
         if held:
             self._add_message_text(held, None)
@@ -171,7 +174,9 @@ class UpdateReader:
         self.events.append(TextDelta(self._message, text))
 
     def end_message(self) -> None:
-        """Ends the open message, and adds its raw item for the history of later turns."""
+        """Ends the open message: adds `ItemEnded`, and the whole text as a raw item for the history of later turns.
+        Does nothing if no message is open.
+        """
         if not self._message:
             return
         content = [{"type": "output_text", "text": "".join(self._said), "annotations": []}]
@@ -262,8 +267,8 @@ class UpdateReader:
             self.events += [ItemStarted(Activity(id, "plan", text)), ItemEnded(id)]
 
     def _add_info(self, meta: Any) -> None:
-        """Adds a notice for the warning in the `_meta` of an update (a `sessionFailure` of the severity `warning`),
-        or the retry of a model call if the warning reports one.
+        """Handles the `_meta` of an update: if it has a warning (a `sessionFailure` of the severity `warning`),
+        adds a `Notice` with its text; calls `retry` instead if the warning is about a model call that is retried.
         """
         failure = session_failure(meta)
         if failure is not None and failure.get("severity") == "warning":
@@ -275,16 +280,17 @@ class UpdateReader:
                 self.events.append(Notice("agent_warning", text))
 
     def retry(self, reason: str) -> None:
-        """Adds `Retrying`, and drops the open message and reasoning: the agent repeats its model call, with all
-        text since the last tool call. `reason` is the agent's message about that.
+        """Adds `Retrying`, and forgets the open message, the open reasoning and held text, because the agent
+        repeats its model call and sends all text since the last tool call again. `reason` is the agent's message
+        about the retry.
         """
         self._message = self._reasoning = self.held = ""
         self._said.clear()
         self.events.append(retry_event(reason, self._preset))
 
     def _begin_model_call(self) -> None:
-        """Adds `StepCompleted` for the previous model call if that had tool calls. Called when text or reasoning of
-        the next model call begins: a retry of that one does not affect the steps that are completed.
+        """Called when text or reasoning of a model call begins. Adds `StepCompleted` for the call before it if that
+        one had tool calls; a retry of the new call then does not affect the completed steps.
         """
         if self._step_called:
             self._step_called = False

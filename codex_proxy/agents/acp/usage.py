@@ -49,7 +49,7 @@ def _count(counts: dict[str, Any], *names: str) -> int | None:
 
 class UsageCounter:
     """Counts the tokens of the turns of one ACP session. `rule` is `AcpPreset.usage`: what the agent's counts
-    cover; None if that is not known, so that they are not used.
+    cover; None if that is not known, and then no count is used.
     """
 
     def __init__(self, rule: UsageRule | None) -> None:
@@ -83,7 +83,7 @@ class UsageCounter:
 
     def read_update(self, meta: object) -> Usage | None:
         """Adds the token count in the `_meta` of an update. Returns the tokens of the client's request so far; None
-        if the update has no count, or the agent reports counts in another way.
+        if the update has no count, or the agent's rule is not `chunks` (counts in updates).
         """
         if self._rule != "chunks" or not isinstance(meta, dict):
             return None

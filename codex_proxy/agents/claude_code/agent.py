@@ -46,26 +46,27 @@ RECHECK_SECONDS: Final = 10.0
 
 
 class ClaudeProcesses(msgspec.Struct, frozen=True):
-    """How the processes are started, and how many are kept without a running turn (`kept`). `warm` is the kind of
-    process that is started before the first turn; `advice` is a sentence for the operator if a process cannot be
-    started.
-    """
+    """How Claude Code's processes are started, and how many are kept without a running turn."""
 
     name: str
     version: str
     command: Callable[[LaunchKey], Command]
+    """Returns the command that starts a process of this kind."""
     empty_folder: str
     """The working folder of plain-model turns. It is empty, so that no file can reach the model."""
     warm: LaunchKey
-    """The kind of process that is started before the first turn."""
+    """The kind of the process that is started before the first turn, and of those that only answer `initialize`."""
     advice: str = ""
     """What the operator should do if a process cannot be started, as a sentence; empty if nothing is known."""
     kept: int = 4
-    """The number of processes kept without a running turn: the waiting one, and those of conversations."""
+    """The most processes that are kept without a running turn: those that wait for a turn (one for each mode in
+    use), and those of conversations that may continue, of which at least one is kept."""
 
 
 class ClaudeCodeAgent:
-    """The `Agent` that runs Claude Code. `start` reads its models, and starts a process for the first turn."""
+    """The `Agent` that runs Claude Code. `start` reads its models, and starts a process for the first turn.
+    `members`, `off`, `any_model` and `warning`: see `Agent`.
+    """
 
     members: Mapping[str, Agent] = {}
     off: Mapping[str, tuple[str, ...]] = {}
@@ -129,8 +130,9 @@ class ClaudeCodeAgent:
     # --- processes ------------------------------------------------------------------------------
 
     def _take(self, key: LaunchKey) -> ClaudeTransport | None:
-        """Returns the waiting process for a turn, if it was started with this key, still runs, and is not too old;
-        None otherwise. A process with this key no longer waits after that.
+        """Returns the process that waits for a turn with this key; from then on it no longer waits. Returns None if
+        there is none. If the process has ended, or has waited for more than `MAX_WAIT_SECONDS`, ends it and returns
+        None.
         """
         waits, transport = self._waiting.get(key.mode, (None, None))
         if transport is None or waits != key:
@@ -212,9 +214,9 @@ class ClaudeCodeAgent:
         return ProcessCounts(idle=idle, busy=max(0, len(self._live) - idle), restarts=self.restarts)
 
     def trouble(self) -> Failure | None:
-        """Returns the failure of a missing program, or of a missing sign-in when the program was last asked; None
-        if there is neither. Without a sign-in, asks the program again in the background, every `RECHECK_SECONDS` at
-        most.
+        """Returns the failure if the program is missing, or if nobody was signed in when the program was last
+        asked; None if neither. If nobody was signed in, asks the program again in the background, at most every
+        `RECHECK_SECONDS`.
         """
         try:
             find_program(self._processes.command(self._processes.warm))

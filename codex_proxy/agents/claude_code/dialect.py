@@ -351,7 +351,10 @@ class ClaudeCodeTurn:
             self._reader.assistant(whole)
 
     def _user(self, message: WholeMessage) -> None:
-        """Handles a user message in the stream: the program's own outputs of tool calls."""
+        """Handles a user message in the stream, which contains outputs that the program itself has given to the
+        model: ends the activities of these calls. If one of them is a call of a client's tool, the client's output
+        for it is not used.
+        """
         for block in message.blocks:
             if block.type == "tool_result":
                 self._pending.agent_answered(block.tool_use_id or "")
@@ -374,8 +377,8 @@ class ClaudeCodeTurn:
             self._writes.append(control_refusal(id))
 
     def _mcp(self, request_id: str, rpc: RpcMessage) -> bytes:
-        """Returns the line that answers a JSON-RPC message to the client's MCP server; empty if the answer must
-        wait for a tool's output, or has been added to `_writes`.
+        """Returns the line that answers a JSON-RPC message to the MCP server with the client's tools; empty if the
+        answer must wait for a tool's output, or has been added to `_writes`.
         """
         match rpc.method:
             case "initialize":
@@ -396,7 +399,8 @@ class ClaudeCodeTurn:
 
     def _call_requested(self, request_id: str, rpc: RpcMessage) -> bytes:
         """Handles the program's `tools/call` request (`rpc`) for the output of a call. Returns the line that
-        answers it; empty if there is no output yet.
+        answers it; empty if there is no output yet. If the call was not in the stream, adds the events that ask the
+        client for the output. Refuses requests that do not belong to a running turn or to an offered tool.
         """
         params = rpc.params or {}
         meta = params.get("_meta")

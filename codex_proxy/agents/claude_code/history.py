@@ -156,7 +156,7 @@ class PendingLines:
 
     def next(self) -> tuple[bytes, bool]:
         """Removes the next lines, up to and including a line of the user. Returns their bytes, and whether that was
-        the last line, which the model answers.
+        the last line, which the model answers; no bytes and True if there are no lines.
         """
         writes = []
         while self._lines:

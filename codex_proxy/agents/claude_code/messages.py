@@ -148,8 +148,8 @@ class WholeMessage(msgspec.Struct, frozen=True):
 
 
 class RpcMessage(msgspec.Struct, frozen=True):
-    """A JSON-RPC message from the program to the client's MCP server, for which this server acts. `id` is None in a
-    notification.
+    """A JSON-RPC message from the program to the MCP server with the client's tools. This server plays the part of
+    that MCP server and answers it. `id` is None in a notification.
     """
 
     method: str = ""
@@ -190,8 +190,8 @@ def decode(line: bytes) -> Message:
 
 
 def encoded(value: Any) -> bytes:
-    """Returns the value as one line of JSON. Raw JSON from a client in it may contain line breaks between its
-    tokens; they are replaced by spaces.
+    """Returns the value as one line of JSON. If the value contains raw JSON of a client, line breaks between its
+    tokens are replaced by spaces.
     """
     line = msgspec.json.encode(value)
     return line.replace(b"\n", b" ") + b"\n"  # between tokens only: in a string it would be escaped
@@ -219,17 +219,17 @@ def control_refusal(request_id: str) -> bytes:
 
 
 def rpc_answer(request_id: str, rpc_id: int | str | None, result: dict[str, Any]) -> bytes:
-    """Returns the line that answers a JSON-RPC message to the client's MCP server with this result. `request_id` is
-    the id of the control request that contains the message, `rpc_id` that of the message; it is None for a
-    notification, and the answer's id is then 0, because the program requires one.
+    """Returns the line that answers a JSON-RPC message to the MCP server with the client's tools with this result.
+    `request_id` is the id of the control request that contains the message. `rpc_id` is the id of the message; None
+    for a notification, whose answer gets the id 0, because the program requires one.
     """
     answer = {"jsonrpc": "2.0", "id": 0 if rpc_id is None else rpc_id, "result": result}
     return control_answer(request_id, {"mcp_response": answer})
 
 
 def rpc_refusal(request_id: str, rpc_id: int | str | None) -> bytes:
-    """Returns the line that answers a JSON-RPC message to the client's MCP server with the error that its method is
-    not supported. The ids are those of `rpc_answer`.
+    """Returns the line that answers a JSON-RPC message to the MCP server with the client's tools with the error
+    that its method is not supported. The ids are those of `rpc_answer`.
     """
     error = {"code": -32601, "message": "Method not found"}
     answer = {"jsonrpc": "2.0", "id": 0 if rpc_id is None else rpc_id, "error": error}

@@ -1,7 +1,7 @@
 """One `claude` process as a transport, and the program's answer to `initialize`, which is called its greeting.
 
-A process that waits for a turn prints nothing, and may end before a session is attached to it; the session then
-gets the end when it is attached. `ask_greeting` starts a process only for its greeting, and ends it.
+A process that waits for a turn prints nothing. If it ends before a session is attached to it, `attach` reports its
+end to the session. `ask_greeting` starts a process only for its greeting, and ends it.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class ClaudeTransport(ChildTransport):
         self._on_idle(self, idle)
 
     def end_conversation(self) -> None:
-        """Reports the end of the process to the session that is kept for a later turn, so that the session is
-        closed and the process ended.
+        """Tells the session, which is only kept for a later turn, that the process has ended. The session then is
+        closed, which ends the process. Does nothing if there is no session.
         """
         if self._attached is not None:
             self._attached.ended(RENEWED)
@@ -137,7 +137,7 @@ def greeting_of(response: msgspec.Raw) -> Greeting:
 
 class _Question:
     """Reads the output of a process until its answer to `initialize`, which becomes the result of the future
-    `answer`.
+    `answer`. If the process ends before that, the future raises `Fault`.
     """
 
     def __init__(self) -> None:

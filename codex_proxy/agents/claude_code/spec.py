@@ -170,9 +170,10 @@ def _version_check(version: str, tested: str, newer: bool) -> Check:
 
 
 def _sign_in_check(signed_in: bool, account: str, models: int, unseen: list[str]) -> Check:
-    """Returns the check of the sign-in. `account` is the kind of sign-in, empty if unknown; `models` is the number
-    of models that the program lists. `unseen` are the variables with keys that are set in the server's environment,
-    but not passed on to the program.
+    """Returns the check of the sign-in: `failed` if nobody is signed in, else `ok`. `account` is the kind of
+    sign-in, empty if unknown; `models` is the number of models that the program lists. `unseen` are the variables
+    with keys that are set in the server's environment, but not passed on to the program; a failed check's message
+    names them.
     """
     from codex_proxy.agents.claude_code.failures import SIGN_IN
     from codex_proxy.commands.checkup import Check

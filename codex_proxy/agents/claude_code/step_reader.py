@@ -1,5 +1,6 @@
 """Converts the stream of model calls, one call after the other, to events and to calls of the client's tools. A
-step is one call of the model.
+step is one call of the model. A raw item is an item of the Responses API with what the model said or did; it is
+added as an event, for the history of later turns.
 
 Input: stream events and complete messages of the conversation itself (not of sub-agents). Output: events, in
 `events`, and the calls of the client's tools, from `take_calls`. Arguments of calls are passed on as they arrive,
@@ -40,7 +41,9 @@ STRUCTURED_OUTPUT: Final = "StructuredOutput"
 
 
 class _Call:
-    """A call of a client's tool in the current step."""
+    """A call of a client's tool in the current step: its id, the tool, the pieces of its arguments that have
+    arrived (`parts`), and its arguments in a complete message (`whole`; None before that).
+    """
 
     __slots__ = ("id", "parts", "tool", "whole")
 
@@ -104,7 +107,7 @@ class StepReader:
     # --- the stream -----------------------------------------------------------------------------
 
     def feed(self, event: StreamEvent) -> None:
-        """Reads a stream event other than `message_delta`, and appends its events to `events`."""
+        """Reads a stream event, and appends its events to `events`. The dialect handles `message_delta` itself."""
         match event.type:
             case "content_block_delta":
                 self._delta(event)
@@ -263,8 +266,9 @@ class StepReader:
         return call_id in self._calls
 
     def take_calls(self) -> Sequence[ToolCallRequested]:
-        """Ends the step: adds its text and calls as raw items for the history of later turns. Returns the calls of
-        the client's tools, for which the client must give outputs.
+        """Ends the step: appends its text and its calls to `events` as raw items. Returns the calls of the client's
+        tools as events that are not in `events`; the caller passes them on, because the client must give their
+        outputs.
         """
         self._add_complete()
         requests = [call.request() for call in self._calls.values()]
@@ -288,8 +292,9 @@ class StepReader:
         return call.request()
 
     def finish(self, structured: str | None) -> None:
-        """Ends a successful turn. `structured` is the JSON of the structured answer, which is added as a message;
-        if it is None, the text that was held back is added.
+        """Ends the answer of a turn that has succeeded; the caller adds `TurnEnded`. `structured` is the JSON of
+        the structured answer, which is added as a message; if it is None, the text that was held back is added.
+        Both are also added as a raw item.
         """
         self._add_complete()
         if structured is None:
@@ -314,8 +319,8 @@ class StepReader:
             self.events.append(RawItem("message", msgspec.json.encode(message)))
 
     def _drop_step(self) -> None:
-        """Drops everything that was collected of the current step. Called before a new step, which repeats it if it
-        broke off.
+        """Forgets everything that was collected of the current step, held text included. Called when another step
+        begins. If the current one has not ended then, it broke off, and the new one repeats it.
         """
         self._open.clear()
         self._thoughts.clear()

@@ -2,7 +2,7 @@
 `mcp__<server>__`.
 
 Claude Code silently replaces characters of a name other than letters, digits, `_` and `-`. So a tool whose name has
-other characters is offered under a generated name, and found by it when the model calls it. Claude Code has no
+other characters is offered under a generated name, which `OfferedTools.find` converts back. Claude Code has no
 custom tools: they become functions with one string argument.
 """
 

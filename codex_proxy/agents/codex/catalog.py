@@ -77,10 +77,11 @@ class CatalogModel(msgspec.Struct, frozen=True):
     efforts: tuple[str, ...]
     default_effort: str | None
     visibility: str
+    """`list` if Codex shows the model in its own model picker; other values hide it."""
     service_tiers: tuple[str, ...] = ()
     """The service tiers of the model other than the default one."""
     native: bytes = b""
-    """The whole entry as JSON, for Codex as a client."""
+    """The whole entry as JSON, for clients that are Codex themselves."""
 
     @property
     def listed(self) -> bool:

@@ -30,7 +30,7 @@ async def first_start_lock(mark: str, within: float) -> AsyncIterator[None]:
     at a time starts a new release of Codex. Creates the file if the body raises nothing.
 
     Waits for the lock for at most `within` seconds, and then runs the body without it, because the process that
-    holds it must be stuck. Uses no lock if `mark` is empty.
+    holds it probably hangs. Uses no lock if `mark` is empty.
     """
     if not mark or _exists(mark):
         yield

@@ -24,7 +24,7 @@ from codex_proxy.files.private import make_folder, replacing
 
 def make_empty_folder(state: str) -> Path:
     """Creates the working folder of plain-model turns in the state folder `state`. It is empty, so that nothing in
-    it can reach the model.
+    it can reach the model. Raises `OSError` if that fails.
     """
     empty = Path(state) / "empty"
     make_folder(empty)
@@ -45,7 +45,8 @@ def user_config(codex_home: str) -> tuple[str, ShadowHome]:
 
 def make_shadow_home(state: str, codex_home: str, shadow: ShadowHome) -> Path:
     """Creates the Codex home of plain-model turns in the state folder `state`, with the config.toml and links in
-    `shadow`, and returns its path. `codex_home` is the user's Codex home, to which the links lead.
+    `shadow`, and returns its path. `codex_home` is the user's Codex home, to which the links lead. Raises `OSError`
+    if that fails.
     """
     name = hashlib.sha256(os.fsencode(os.path.realpath(codex_home))).hexdigest()[:16]
     home = Path(state) / "homes" / name
@@ -63,14 +64,14 @@ def _bundled_file(state: str, version: Version) -> Path:
 async def bundled_catalog(program: str, state: str, version: Version, base: Mapping[str, str]) -> bytes:
     """Returns the JSON of the binary's model catalog: from the state folder `state` if it has the catalog of this
     release, else from the binary, which is run with the environment `base`. Raises `Fault` if the binary cannot be
-    run.
+    run, `OSError` if the state folder cannot be used.
     """
     return _kept_catalog(state, version) or await _ask_for_catalog(program, state, base)
 
 
 def _kept_catalog(state: str, version: Version) -> bytes:
     """Returns the JSON of the catalog of this release in the state folder; empty if there is none, or it cannot be
-    used.
+    used. Creates the folder of the catalogs.
     """
     make_folder(Path(state) / "catalogs")
     file = _bundled_file(state, version)
@@ -94,7 +95,7 @@ def write_catalog(
     """Writes the patched catalog to the state folder `state`, and the JSON from which it is made (`bundled`).
     Returns the path of the patched file, and the models of the bundled catalog. `lite`: see `plain_catalog`.
     `config` is the text of the user's config.toml; the model in it gets an entry, too. Raises `Fault` if the
-    catalog cannot be patched.
+    catalog cannot be patched, `OSError` if a file cannot be written.
     """
     bundled_file = _bundled_file(state, version)
     try:

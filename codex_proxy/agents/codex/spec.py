@@ -81,8 +81,11 @@ async def protocol_of(
     environment: Mapping[str, str],
 ) -> CodexProtocol:
     """Returns the protocol of `agent`, the agent in the settings; for `auto`, the first one of app-server, proto
-    and exec that the program supports. If it does not support the protocol, the result's `fault` says so. `check`
-    asks the program what its app-server supports, and may raise `Fault`. `environment` is that of the program.
+    and exec that the program supports. If the program does not support the protocol (for `auto`: none of them), the
+    result's `fault` says so.
+
+    `check` asks the program what its app-server supports; if it raises `Fault`, app-server counts as not supported.
+    `environment` is that of the program.
     """
     if agent == "codex-proto":
         spoken = await speaks_proto(program, environment)

@@ -43,19 +43,22 @@ CLIENT_NAME = "codex_openai_proxy"
 
 
 class AppServerProcesses(msgspec.Struct, frozen=True):
-    """How the processes for plain-model turns (`plain`) and for agent turns (`agent`) are started, and the
-    properties of the Codex program: its release, its models, and what its protocol lacks (`contract`).
+    """How the processes are started, and the properties of the Codex program: its release, its models, and what its
+    protocol lacks.
     """
 
     name: str
     version: str
     plain: Command
+    """The command of processes for plain-model turns."""
     agent: Command | None
     """The command of processes for agent turns. None if one kind of process serves both kinds of turn (the fake
     agent)."""
     empty_folder: str
+    """The working folder of plain-model turns; empty if they run in the turn's folder (the fake agent)."""
     models: tuple[AgentModel, ...]
     any_model: bool
+    """Whether any model name is accepted, not only those in `models`."""
     sign_in_file: str = ""
     """The path of the file that changes when somebody signs in."""
     start_mark: str = ""
@@ -94,8 +97,9 @@ def _stamp(file: str) -> tuple[int, int, int] | None:
 
 
 class AppServerAgent:
-    """An `Agent` with one or two pools of processes. `start` starts the pool for plain-model turns if the
-    constructor's `warm_plain` is True, else the pool for agent turns. The other pool starts with its first turn.
+    """An `Agent` with a pool of processes for plain-model turns and one for agent turns; the fake agent has a
+    single pool for both. `start` starts the pool for plain-model turns if the constructor's `warm_plain` is True,
+    else the pool for agent turns. The other pool starts with its first turn. `members` and `warning`: see `Agent`.
     """
 
     members: Mapping[str, Agent] = {}

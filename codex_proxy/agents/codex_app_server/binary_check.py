@@ -58,9 +58,9 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 async def check_binary(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
-    """Returns the answer for the binary at the path `program` from the state folder `state`. If it has none, runs
-    the binary, and stores the answer. `environment` is that of the binary. Raises `Fault` if the binary cannot be
-    run, or its schema cannot be read.
+    """Returns the answer for the binary at the path `program` from the state folder `state`. If the folder has no
+    valid one, runs the binary, and stores the answer. `environment` is that of the binary. Raises `Fault` if the
+    binary cannot be run, or its schema cannot be read; `OSError` if the state folder cannot be used.
     """
     kept = _read(program, state)
     return kept if kept is not None else await _ask_and_keep(program, state, environment)
@@ -122,7 +122,7 @@ async def unknown_switches(
     not accept. `command` must be a command of the binary that ends when stdin is empty.
 
     The binary's error names one key at a time, so it is run again without that key until it accepts the others. If
-    the error names none of the keys, the search ends.
+    the error names none of the keys, returns those found until then.
     """
     left, unknown = list(switches), list[str]()
     while left:

@@ -1,5 +1,6 @@
 """The client's tools as Codex takes them, and the calls of them among the raw items of the current model call. A
-raw item is an output item of the Responses API as the model made it (`rawResponseItem/completed`).
+raw item is an output item of the Responses API as the model made it (`rawResponseItem/completed`). A step is one
+call of the model, with the tool calls in its response.
 
 Codex accepts tool names that match `[A-Za-z0-9_-]{1,128}`, reserves the prefix `mcp__`, and silently leaves out the
 tools in `IGNORED_NAMES`. It has no custom tools. Source: experiments with releases 0.163 and 0.169.
@@ -132,8 +133,8 @@ OUTPUT_TYPES = frozenset({"function_call_output", "custom_tool_call_output"})
 
 
 class ModelItems:
-    """The raw items of the current model call (its response), and those of its calls for which the client must give
-    outputs.
+    """The raw items of the current model call (its response), and those tool calls among them for which the client
+    must give outputs. `take` returns both.
     """
 
     def __init__(self, tools: Sequence[Tool] = (), *, plain: bool = True) -> None:
@@ -152,9 +153,9 @@ class ModelItems:
         """The ids of calls whose outputs the client gave. They are in the client's history already."""
 
     def add_item(self, item: msgspec.Raw) -> RawItemHead | None:
-        """Adds a raw item of the model to those of the current response, and returns its head. Returns None, and
-        adds nothing, if the item is not the model's, but a message that Codex has added or the output of a call.
-        Raises one of the exceptions in `UNREADABLE` if the item cannot be decoded.
+        """Adds a raw item of the model to those of the current response, and returns its type, id and role. Returns
+        None, and adds nothing, if the item is not the model's, but a message that Codex has added or the output of
+        a call. Raises one of the exceptions in `UNREADABLE` if the item cannot be decoded.
         """
         head = msgspec.json.decode(item, type=RawItemHead)
         if head.type not in KEPT_TYPES or (head.type == "message" and head.role != "assistant"):
@@ -189,9 +190,10 @@ class ModelItems:
         self._outputs_from_client.update(call_ids)
 
     def _add_call(self, head: RawItemHead, call: RawItemCall) -> None:
-        """Adds a call of a client's tool. If Codex cannot pass the call on, because the tool is unknown or the
-        arguments are invalid, it answers the call itself; then a `Notice` is added, except for unknown tools in
-        agent turns. `head` and `call` are the parts of the call's raw item.
+        """Adds a call of a client's tool to those for which the client must give outputs. If Codex cannot pass the
+        call on, because the tool is unknown or the arguments are invalid, Codex answers the call itself; then a
+        `Notice` is added instead, except for unknown tools in agent turns. `head` and `call` are two parts of the
+        same raw item.
         """
         if not self._names.is_offered(call.name):
             if self._plain:  # in agent mode it may be one of the agent's own tools
@@ -249,15 +251,15 @@ class ModelItems:
         return bool(self._calls) and not self._response_open and not self._agent_calls
 
     def end_response(self) -> bool:
-        """Handles the end of the model's response. Returns whether the step ends with it; it does not if there are
-        calls of the client's tools, and Codex has still to answer other calls itself.
+        """Handles the end of the model's response. Returns whether the step ends with it. It does not end yet if
+        there are calls of the client's tools, and Codex has still to answer other calls itself.
         """
         self._response_open = False
         return not (self._calls and self._agent_calls)
 
     def discard_for_retry(self) -> None:
-        """Drops the raw items of the model, because Codex retries the model call and they come again. Outputs of
-        calls are kept.
+        """Drops the raw items and calls of the current response, because Codex retries the model call and they come
+        again. Outputs of calls are kept.
         """
         self._calls.clear()
         self._agent_calls.clear()
@@ -267,7 +269,9 @@ class ModelItems:
         ]
 
     def take(self) -> tuple[list[Event], list[ToolCallRequested]]:
-        """Removes and returns the raw items, as events, and the calls for which the client must give outputs."""
+        """Removes and returns everything that was added: the raw items (and notices) as events, and the calls for
+        which the client must give outputs, which are not among those events.
+        """
         events, self._events = self._events, []
         calls, self._calls = self._calls, []
         self._agent_calls.clear()

@@ -56,7 +56,8 @@ class _ThreadStartResult(msgspec.Struct, frozen=True):
 
 class Connection:
     """The state of the connection to one process. `ready` becomes True when the process has answered `initialize`
-    and the question of who is signed in. `fault` is why the process cannot be used; None if it can.
+    and the question of who is signed in. `signed_in` is False if the model provider needs a sign-in and nobody is
+    signed in. `fault` is why the process cannot be used; None if it can.
     """
 
     def __init__(self, client_name: str, client_version: str) -> None:
@@ -101,8 +102,8 @@ class Connection:
         return self._last_channel
 
     def close_channel(self, channel: int) -> bytes:
-        """Closes a channel: messages for it are dropped from now on, and its requests no longer count as
-        unanswered. Returns writes of other channels that were held until then, to be written now.
+        """Closes a channel: messages for it are dropped from now on (requests are refused), and its own requests no
+        longer count as unanswered. Returns writes of other channels that were held until then, to be written now.
         """
         self._in_flight -= self._unanswered.pop(channel, 0)
         thread = self._thread_of.pop(channel, None)
@@ -114,7 +115,7 @@ class Connection:
 
     @property
     def channel_count(self) -> int:
-        """The number of open channels."""
+        """The number of open channels (without channel 0)."""
         return len(self._unanswered)
 
     def send(self, channel: int, writes: bytes) -> bytes:
@@ -152,7 +153,8 @@ class Connection:
 
     def receive(self, lines: Sequence[bytes]) -> Received:
         """Decodes lines from the process, and assigns each message to its channel. Drops lines that are not
-        JSON-RPC messages, and messages that belong to no open channel. Raises nothing.
+        JSON-RPC messages, and messages that belong to no open channel; requests among these are refused in the
+        result's `writes`. Raises nothing.
         """
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
@@ -231,7 +233,9 @@ class Connection:
             self._thread_of[channel] = started.thread.id
 
     def _handle_own_answer(self, message: Message) -> bytes:
-        """Handles an answer on channel 0, be it a result or an error. Returns the lines to write because of it."""
+        """Handles an answer on channel 0, be it a result or an error: sets `fault`, `ready` or `signed_in`, or
+        stores the account's limits. Returns the lines to write because of it.
+        """
         if message.error is not None:
             if message.id == INITIALIZE:
                 self.fault = f"the agent refused to start: {message.error.message}"

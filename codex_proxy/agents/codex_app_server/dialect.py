@@ -243,8 +243,8 @@ class AppServerTurn:
     # --- the end --------------------------------------------------------------------------------
 
     def _end(self, ended: TurnEnded, *, running: bool = True) -> None:
-        """Ends the client's turn with `ended`. `running`: Codex has not ended its turn, and works on it until it is
-        interrupted.
+        """Ends the client's turn with `ended`. `running`: whether Codex may still work on its own turn, which then
+        has to be interrupted.
         """
         self._reader.flush_outputs()
         raw, _ = self._model_items.take()
@@ -356,7 +356,7 @@ class AppServerTurn:
         )
 
     def _thread_closed(self) -> None:
-        """Handles the notification `thread/closed`: a running turn ends with a failure. Ignored after
+        """Handles the notification `thread/closed`: a running turn ends with a failure. Does nothing after
         `thread/unsubscribe`.
         """
         if self._thread_id:

@@ -45,8 +45,11 @@ class ThreadItem(msgspec.Struct, frozen=True, gc=False):
     id: str = ""
     text: str | None = None
     phase: str | None = None
+    """In a message: `commentary` or `final_answer`; None if Codex does not say."""
     summary: list[str] | None = None
+    """In reasoning: the parts of its summary."""
     content: msgspec.Raw = msgspec.Raw()
+    """In reasoning: the parts of its raw text, as a JSON list of strings."""
     command: str | None = None
     changes: list[FileChange] | None = None
     server: str | None = None
@@ -149,8 +152,9 @@ class ItemReader:
         self.open_items.clear()
 
     def add_refusals(self) -> None:
-        """Adds a `RefusalDelta` with a fixed text for each open message that had no text and no raw item. Codex
-        does not pass on what the model says when it refuses.
+        """Adds a `RefusalDelta` with a fixed text for each open message of which Codex has passed on neither a text
+        nor a raw item (`rawResponseItem/completed`): the model has refused, and Codex does not pass on what it says
+        then.
         """
         self.events += [
             RefusalDelta(id, REFUSED)
@@ -188,25 +192,25 @@ class ItemReader:
         started, adds its beginning first.
         """
         item = msgspec.json.decode(params.item, type=ThreadItem)
-        open_items = item.id in self.open_items
+        was_started = item.id in self.open_items
         if item.type == "agentMessage":
-            if not open_items:
+            if not was_started:
                 self._start(item.id, items.Message(item.id, phase=item.phase))
             if item.text:
                 self.seen_messages.add(item.id)
                 self.events.append(FullText(item.id, item.text))
         elif item.type == "reasoning":
-            if not open_items:
+            if not was_started:
                 self._start(item.id, items.Reasoning(item.id))
             self._add_full_reasoning(item)
         else:
             activity = activity_of(item)
             if activity is None:
                 return
-            if not open_items:
+            if not was_started:
                 self._start(item.id, activity)
-            seen_messages = self._outputs.pop(item.id, ())
-            if output := "".join(seen_messages) if item.output is None else item.output:
+            pieces = self._outputs.pop(item.id, ())
+            if output := "".join(pieces) if item.output is None else item.output:
                 self.events.append(OutputDelta(item.id, output))
         failed = item.status in ("failed", "declined")
         self.events.append(ItemEnded(item.id, "failed" if failed else "completed"))

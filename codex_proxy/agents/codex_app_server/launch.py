@@ -73,10 +73,13 @@ def app_server_argv(
     process has none: with Codex's own catalog some models would get a single tool that runs JavaScript, and could
     call the client's tools only from a script. `provider` is the model provider in the user's config.toml; None for
     the default one. If the user has defined it, its retries are turned off, since after a retry the client would
-    get the beginning of the text twice; the agent's shells do not get its keys. `hidden` are further variables that
-    the shells do not get. `extra` are further pairs of a key and a TOML value, which override the others. `unknown`
-    are the keys of switches that the binary does not know; they are left out, because some of them would end it.
-    `version` is the release of the binary, because some switches are only for earlier releases.
+    get the beginning of the text twice.
+
+    In an agent process, the shells that the agent starts do not get the variables with the provider's API keys;
+    `hidden` are the names of more variables that they do not get. `extra` are additional `-c` settings, as pairs of
+    a key and a TOML value, which override the ones set here. `unknown` are the keys of settings that the binary
+    does not know; they are left out, because the binary would exit with an error at some of them. `version` is the
+    release of the binary, because some settings are only for earlier releases.
     """
     if plain and catalog_path is None:
         raise ValueError("a plain-model process needs the patched model catalog")

@@ -44,8 +44,8 @@ class PoolLimits(msgspec.Struct, frozen=True):
 
     At least `min_processes` run; there are never more than `max_processes`, including those that drain. A process
     with `busy_from` or more running turns counts as busy; if all are busy, another one is started before it is
-    needed. A process has at most `max_turns_running` turns, and is worn after `max_turns_served`. At most
-    `max_waiting` turns wait; further ones are refused.
+    needed. A process has at most `max_turns_running` turns at the same time, and is worn after it has served
+    `max_turns_served`. At most `max_waiting` turns wait for a process; further ones are refused (`Refuse`).
     """
 
     min_processes: int = 1
