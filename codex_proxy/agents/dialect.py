@@ -128,8 +128,8 @@ class Dialect(Protocol[L_contra]):
 
     def answer(self, request_id: str, reply: Reply) -> Step:
         """Returns the bytes that give the agent the answer to a `ToolCallRequested`, `ApprovalRequested` or
-        `InputRequested` event, whose id is `request_id`. Returns nothing for an event that does not wait for an answer
-        (any more).
+        `InputRequested` event, whose id is `request_id`. Returns nothing if the event no longer waits for an
+        answer.
         """
         ...
 

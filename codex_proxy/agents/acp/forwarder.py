@@ -70,8 +70,8 @@ def forward(url: urllib.parse.SplitResult, line: bytes) -> None:
         connection.close()
     id = field_of(line, "id")
     if id is not None and field_of(line, "method") is not None and not answered:
-        error = {"code": INTERNAL_ERROR, "message": f"The tool server did not answer: {reason}."}
-        put(json.dumps({"jsonrpc": "2.0", "id": id, "error": error}).encode())
+        refusal = {"code": INTERNAL_ERROR, "message": f"The tool server did not answer: {reason}."}
+        put(json.dumps({"jsonrpc": "2.0", "id": id, "error": refusal}).encode())
 
 
 def main(arguments: list[str]) -> int:
