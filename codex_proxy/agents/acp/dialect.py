@@ -495,16 +495,14 @@ class AcpTurn:
     def _all_calls_arrived(self) -> bool:
         """Returns whether as many calls have arrived at the tool server as the agent has reported in its updates;
         for an agent that makes its calls one after the other, whether at most as many have. If so, no further call
-        of this step (one call of the model), and no text that comes before the calls, can arrive.
-        """
+        of this step (one call of the model), and no text that comes before the calls, can arrive."""
         called, reported = len(self._new_calls), self._reader.open_client_calls
         return called <= reported if self._program.preset.one_call_at_a_time else called == reported
 
     def _ask_client(self) -> None:
         """Adds a `ToolCallRequested` event for each new call, so that the client is asked for the outputs, and then
         the end of the step (one call of the model). For a call of a tool that the client does not offer, the agent
-        gets a failed output instead. Does nothing if there are no new calls.
-        """
+        gets a failed output instead. Does nothing if there are no new calls."""
         calls, self._new_calls = self._new_calls, []
         self._settled = False
         if not calls or self._state is not TurnState.PROMPTING:
@@ -533,10 +531,8 @@ class AcpTurn:
                 self._ask_client()
 
     def _dropped(self, key: str) -> None:
-        """Handles `ToolDropped`: the agent has stopped waiting for the output of the call `key`. If the client was
-        not asked for it yet, forgets the call. If it was, the turn cannot be resumed with outputs any more
-        (`can_resume`).
-        """
+        """Handles `ToolDropped` for the call `key`: forgets the call if the client was not asked for its output
+        yet. If it was, the turn cannot be resumed with outputs any more (`can_resume`)."""
         self._new_calls = [call for call in self._new_calls if call.key != key]
         if key in self._waiting.values():
             self._broken = True
@@ -551,8 +547,7 @@ class AcpTurn:
 
     def _end(self, ended: TurnEnded, *, well: bool = False) -> None:
         """Ends the client's turn with `ended`. Called if nothing has to be cancelled, because the agent has ended
-        its turn or never got the prompt. `well`: the session can be used for another turn.
-        """
+        its turn or never got the prompt. `well`: the session can be used for another turn."""
         self._close_items()
         self._events.append(ended)
         self._waiting.clear()
@@ -566,9 +561,7 @@ class AcpTurn:
             self._reader.end_texts()
 
     def _stop_if_answered(self) -> None:
-        """Closes the session of a cancelled turn if the agent has answered all requests on the channel. Does
-        nothing if the turn was not cancelled.
-        """
+        """Closes the session of a cancelled turn if the agent has answered all requests on the channel."""
         if self._state is TurnState.CANCELLING and not self._handlers:
             self._change(TurnChange.STOPPED)
             self._close_session(self.session)
