@@ -16,7 +16,7 @@ from codex_proxy.agents.acp import tool_server
 from codex_proxy.agents.acp.messages import Input, ToolCalled, ToolDropped, ToolsListed, ToolsSettled
 from codex_proxy.agents.acp.tool_server import ToolEndpoint, ToolServer
 from codex_proxy.core.items import Tool
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 TOOLS = (Tool("get_weather", "Weather of a city"), Tool("odd name!", "A custom one", kind="custom"))
 
@@ -222,7 +222,7 @@ async def forwarded(process: asyncio.subprocess.Process, method: str, params: An
     assert process.stdout is not None
     for message in ({"id": 5}, {}):  # a notification is not answered
         process.stdin.write(json.dumps({**message, "method": method, "params": params}).encode() + b"\n")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         return json.loads(await process.stdout.readline())
 
 
