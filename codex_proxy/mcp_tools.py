@@ -262,7 +262,7 @@ def _listed_tool(tool: McpTool) -> ListedTool:
 
 
 def _offered(server_label: str, tool: ListedTool | McpTool, *, asks: bool = False) -> Tool:
-    """Returns a tool of an MCP server in the form in which a model is offered it. `asks`: the client must approve
+    """Converts a tool of an MCP server to a `Tool` that can be offered to a model. `asks`: the client must approve
     each call.
     """
     origin = McpOrigin(server_label, tool.name, asks)
@@ -271,8 +271,8 @@ def _offered(server_label: str, tool: ListedTool | McpTool, *, asks: bool = Fals
 
 
 def _offered_each(offer: McpOffer, tools: Sequence[ListedTool]) -> list[Tool]:
-    """Returns the tools of a server that a request names, in the form in which a model is offered them. Which calls
-    need approval is determined by `offer`.
+    """Converts the tools of a server that a request names to `Tool`s that can be offered to a model. `offer`
+    determines which calls need the client's approval.
     """
     return [_offered(offer.server_label, tool, asks=needs_approval(offer, tool)) for tool in tools]
 

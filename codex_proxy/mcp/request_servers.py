@@ -62,7 +62,7 @@ class NamedServer(msgspec.Struct, frozen=True, kw_only=True):
     """The names of the tools that this request may use; None permits all."""
 
     def allows(self, tool: str) -> bool:
-        """Whether this request may use the tool of this name."""
+        """Whether this request may use the tool named `tool`."""
         return self.allowed_tools is None or tool in self.allowed_tools
 
 

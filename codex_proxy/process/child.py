@@ -291,8 +291,8 @@ class Child:
         self._warden_timer = self._loop.call_later(ABANDON_SECONDS, self._abandon)
 
     def _abandon(self) -> None:
-        """Reports the end of a child whose warden was killed `ABANDON_SECONDS` ago: as stuck if it has still not
-        exited.
+        """Reports the end of a child whose warden was killed `ABANDON_SECONDS` ago. If the child has still not
+        exited, its `Exit` has neither code nor signal.
         """
         self._finish(ChildChange.STUCK if self.alive else ChildChange.DRAINED)
 

@@ -36,7 +36,8 @@ FIELDS = FieldNames(
 
 
 class PreparedResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A response before its turn starts: the parsed request, its context, and the admitted turn.
+    """A response before its turn starts: the parsed request, its context, and the admitted turn. `owner` is the
+    name of the client's key; `created` is in seconds since 1970.
 
     `replay` is the history of the turn with items in the form in which the model generated them, None if no such
     items are stored. `conversation_turn` is the lock on the request's conversation, None without a conversation;
@@ -140,7 +141,7 @@ def renderer_of(
 ) -> ResponsesRenderer:
     """Returns a renderer for this response, in the server's profile (the dialect of the Responses API that clients
     get). If `stream` is True, its `feed` returns the SSE bytes; if `keep_frames` is True, its `take_frames` returns
-    the frames with their numbers.
+    the frames with their numbers; if both are False, it renders only the response object.
     """
     parsed = prepared.parsed
     return renderer_class(service.profile)(

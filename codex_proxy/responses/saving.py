@@ -121,8 +121,8 @@ def stored_output(
 
 
 class _OutputItems:
-    """Merges the items that clients see with the model's own items (`from_model`, with their `heads`) into one
-    list, `out`.
+    """Merges the items that clients see with the model's own items (`from_model`; `heads` are their identifying
+    fields) into one list, `out`.
     """
 
     def __init__(
@@ -136,7 +136,9 @@ class _OutputItems:
         self._next = 0
 
     def put(self, item: ItemDict) -> None:
-        """Adds an item that clients see, after the model's items that precede it."""
+        """Adds an item that clients see, after the model's items that precede it. The item gets the model's form of
+        it, too, unless there is none or the client has seen only a part of the text.
+        """
         raw = b""
         index = next(
             (index for index in range(self._next, len(self._from_model)) if _same(item, self._heads[index])),

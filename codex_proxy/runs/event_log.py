@@ -166,8 +166,8 @@ class EventLog:
             self.report()
 
     def report(self) -> None:
-        """Calls `on_backlog` with the slowest reader's backlog in bytes, if it is at least `LOW_WATER`, or was so
-        at the last call. Called when the backlog may have changed.
+        """Calls `on_backlog` with the slowest reader's backlog in bytes, if it is at least `LOW_WATER`, or was at
+        the previous call of `on_backlog`. Called when the backlog may have changed.
         """
         size = self.backlog
         if self._on_backlog is not None and (size >= LOW_WATER or self._reported >= LOW_WATER):

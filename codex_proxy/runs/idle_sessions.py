@@ -379,8 +379,8 @@ def _accepted_items(
 ) -> tuple[HistoryItem, ...] | None:
     """Returns the new items `fresh` in the form in which the thread accepts them; None if it does not accept them.
     A thread that waits for no outputs accepts any items except outputs. A thread that waits for outputs
-    (`pending.visible`) accepts exactly these, followed by developer messages if the turn allows them; their text is
-    appended to the last output.
+    (`pending.visible`) accepts exactly these, followed by developer messages if `turn.instructions_in_outputs` is
+    True; their text is appended to the last output.
     """
     outputs = [item for item in fresh if isinstance(item, HistoryOutput)]
     if not pending.visible:

@@ -46,7 +46,9 @@ class _TextPart(msgspec.Struct, frozen=True):
 
 
 class ItemHead(msgspec.Struct, frozen=True):
-    """The fields of an item that identify it: its type and id, the id of its call, and the content of a message."""
+    """The fields of an item that identify it: its type and id, the id of its call, and the content of a message. A
+    field that the item does not have is None.
+    """
 
     type: str
     id: str | None = None

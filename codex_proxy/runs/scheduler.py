@@ -372,7 +372,7 @@ class RunScheduler:
 
     async def drain(self, within: float) -> None:
         """Accepts no new turns and waits for the running ones, at most `within` seconds; then fails the remaining
-        ones.
+        ones with STOPPING.
 
         These fail instead of being interrupted, because their clients are still connected and must see that the
         answer is incomplete.

@@ -246,6 +246,7 @@ class PageRequest(msgspec.Struct, frozen=True):
 
     limit: int = 20
     order: Order = "desc"
+    """`asc` for the oldest items first, `desc` for the newest first."""
     after: str | None = None
 
 
@@ -262,7 +263,9 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     location: str
+    """The path of the store's file, or a name for a store in RAM."""
     schema_version: int
+    """The version of the file's tables."""
     bytes_used: int
     bytes_free: int
     """Bytes of the file that are unused; `vacuum` gives them back to the file system."""

@@ -179,7 +179,9 @@ than this at once."""
 
 
 class Readers:
-    """The threads that read the database. `opener` opens a connection for a thread when one is first needed."""
+    """The threads that read the database. `opener` opens a connection for a thread when one is first needed.
+    `location` names the store in messages.
+    """
 
     def __init__(self, opener: Callable[[], sqlite3.Connection], location: str) -> None:
         self._open = opener

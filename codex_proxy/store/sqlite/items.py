@@ -20,15 +20,15 @@ BEYOND: Final = 1 << 62
 
 
 class ListEntry(NamedTuple):
-    """An entry in the list of items of a response or conversation: the number of the item's row, the item's id,
-    whether clients see the item, and the bytes of its content.
+    """An entry in the list of items of a response or conversation: the number of the item's row, the item's id, and
+    whether clients see the item.
     """
 
     row: int
     id: str
     visible: bool
     size: int
-    """The bytes of the item's content."""
+    """The number of bytes of the item's content."""
 
 
 def row_of(
