@@ -88,12 +88,12 @@ class Settings(BaseSettings):
     key_body_bytes: int = Field(
         128 << 20,
         ge=0,
-        description="most bytes that the bodies of one key's running requests may have together; 0: no limit",
+        description="maximum bytes that the bodies of one key's running requests may have together; 0: no limit",
     )
     total_body_bytes: int = Field(
         512 << 20,
         ge=0,
-        description="most bytes of request bodies that all running requests may have together; 0: no limit",
+        description="maximum bytes of request bodies that all running requests may have together; 0: no limit",
     )
 
     # The agent.
@@ -186,7 +186,7 @@ class Settings(BaseSettings):
         4096, ge=0, description="files that each child may have open; 0 for as many as the server"
     )
     child_address_space: int = Field(
-        0, ge=0, description="most bytes of address space of each process of an agent; 0: no limit"
+        0, ge=0, description="maximum bytes of address space of each process of an agent; 0: no limit"
     )
     child_processes: int = Field(
         0,
@@ -212,12 +212,12 @@ class Settings(BaseSettings):
         description="certificates (PEM) that are trusted in addition to the system's for its https address",
     )
     upstream_connect_timeout: float = Field(
-        5.0, gt=0, description="most seconds until the connection to it is open"
+        5.0, gt=0, description="maximum seconds until the connection to it is open"
     )
     upstream_first_byte_timeout: float = Field(
         300.0,
         gt=0,
-        description="most seconds until its answer begins; a local model may read a long prompt for minutes",
+        description="maximum seconds until its answer begins; a local model may read a long prompt for minutes",
     )
     upstream_idle_timeout: float = _named(
         "upstream_idle_timeout",
@@ -225,7 +225,7 @@ class Settings(BaseSettings):
         "STREAM_TIMEOUT",
         default=120.0,
         gt=0,
-        description="most seconds without a byte in the middle of its answer",
+        description="maximum seconds without a byte in the middle of its answer",
     )
 
     upstream_retries: int = Field(
@@ -235,7 +235,7 @@ class Settings(BaseSettings):
         description="further attempts after a failure or a rate limit, while no answer has begun",
     )
     upstream_retry_wait: float = Field(
-        30.0, ge=0, description="most seconds that it may ask to wait before a further attempt"
+        30.0, ge=0, description="maximum seconds that it may ask to wait before a further attempt"
     )
     upstream_breaker_failures: int = Field(
         5, ge=0, description="failures in a row after which no request is sent to it for 10 s; 0: never"
@@ -285,23 +285,27 @@ class Settings(BaseSettings):
     )
 
     # Limits and times.
-    sse_max_concurrency: int | None = Field(None, ge=1, description="most open streams; unset: no limit")
-    rate_limit_rpm: int = Field(0, ge=0, description="most requests of one key in a minute; 0: no limit")
+    sse_max_concurrency: int | None = Field(None, ge=1, description="maximum open streams; unset: no limit")
+    rate_limit_rpm: int = Field(0, ge=0, description="maximum requests of one key in a minute; 0: no limit")
     key_concurrency: int = Field(
-        256, ge=0, description="most requests of one key at once, whose bodies are all in memory; 0: no limit"
+        256,
+        ge=0,
+        description="maximum requests of one key at once, whose bodies are all in memory; 0: no limit",
     )
     max_input_items: int = Field(
-        10_000, ge=1, description="most messages or input items of a request, without its earlier context"
+        10_000, ge=1, description="maximum messages or input items of a request, without its earlier context"
     )
     max_output_size: int = Field(
-        32 << 20, ge=1, description="most characters that one turn may put out; then it ends with `length`"
+        32 << 20, ge=1, description="maximum characters that one turn may put out; then it ends with `length`"
     )
-    max_running_turns: int = Field(16, ge=1, description="most turns at the same time")
-    max_queued_turns: int = Field(64, ge=0, description="most turns of one key that wait for others to end")
-    queue_wait: float = Field(30.0, gt=0, description="most seconds that a turn waits for others to end")
+    max_running_turns: int = Field(16, ge=1, description="maximum turns at the same time")
+    max_queued_turns: int = Field(
+        64, ge=0, description="maximum turns of one key that wait for others to end"
+    )
+    queue_wait: float = Field(30.0, gt=0, description="maximum seconds that a turn waits for others to end")
     first_event_timeout: float = Field(60.0, gt=0, description="seconds to the first visible output")
-    idle_timeout: float = Field(300.0, gt=0, description="most seconds without output of the agent")
-    total_timeout: float = Field(3600.0, gt=0, description="most seconds of a whole turn")
+    idle_timeout: float = Field(300.0, gt=0, description="maximum seconds without output of the agent")
+    total_timeout: float = Field(3600.0, gt=0, description="maximum seconds of a whole turn")
     app_server_processes: int = Field(2, ge=1, le=16, description="app-server processes per kind of turn")
     app_server_max_age: float = Field(6 * 3600.0, gt=0, description="seconds until a process is replaced")
     app_server_max_turns: int = Field(2000, ge=1, description="turns until a process is replaced")
@@ -327,17 +331,17 @@ class Settings(BaseSettings):
     store_frames_max_age: float = Field(
         86400.0, ge=0, description="seconds that the stream of a background response can be read again"
     )
-    store_max_responses: int = Field(100_000, ge=0, description="most stored responses; 0: no limit")
-    store_max_bytes: int = Field(4 << 30, ge=0, description="most bytes of the store; 0: no limit")
+    store_max_responses: int = Field(100_000, ge=0, description="maximum stored responses; 0: no limit")
+    store_max_bytes: int = Field(4 << 30, ge=0, description="maximum bytes of the store; 0: no limit")
     store_max_context_items: int = Field(
         20_000,
         ge=0,
-        description="most items of a conversation, or of a chain of responses; 0: no limit",
+        description="maximum items of a conversation, or of a chain of responses; 0: no limit",
     )
     store_max_context_bytes: int = Field(
         64 << 20,
         ge=0,
-        description="most bytes of these items, which a turn that continues from them has in memory; 0: no limit",
+        description="maximum bytes of these items, which a turn that continues from them has in memory; 0: no limit",
     )
     store_prune_seconds: float = Field(
         600.0, gt=0, description="seconds between two removals of what is too old or too much"
@@ -390,7 +394,7 @@ class Settings(BaseSettings):
         ge=0,
         description="seconds a request waits for an MCP server that starts; then it goes without its tools",
     )
-    mcp_call_timeout: float = Field(60.0, gt=0, description="most seconds of one call of an MCP tool")
+    mcp_call_timeout: float = Field(60.0, gt=0, description="maximum seconds of one call of an MCP tool")
     mcp_tool_refresh_interval: float = _named(
         "mcp_tool_refresh_interval",
         "MCP_TOOL_REFRESH_INTERVAL",
@@ -403,7 +407,7 @@ class Settings(BaseSettings):
         "MAX_TOOL_CALL_ITERATIONS",
         default=25,
         ge=1,
-        description="most steps of the model in one request in which MCP tools are called",
+        description="maximum steps of the model in one request in which MCP tools are called",
     )
 
     # Instrumentation for tests.

@@ -108,12 +108,16 @@ class UpstreamTable(BaseModel):
     ca_file: Path | None = Field(
         None, description="certificates (PEM) that are trusted in addition to the system's"
     )
-    connect_timeout: float | None = Field(None, gt=0, description="most seconds until the connection is open")
-    first_byte_timeout: float | None = Field(None, gt=0, description="most seconds until its answer begins")
-    idle_timeout: float | None = Field(
-        None, gt=0, description="most seconds without a byte in the middle of its answer"
+    connect_timeout: float | None = Field(
+        None, gt=0, description="maximum seconds until the connection is open"
     )
-    total_timeout: float | None = Field(None, gt=0, description="most seconds of a whole turn")
+    first_byte_timeout: float | None = Field(
+        None, gt=0, description="maximum seconds until its answer begins"
+    )
+    idle_timeout: float | None = Field(
+        None, gt=0, description="maximum seconds without a byte in the middle of its answer"
+    )
+    total_timeout: float | None = Field(None, gt=0, description="maximum seconds of a whole turn")
     retries: int = Field(
         2,
         ge=0,
@@ -123,13 +127,13 @@ class UpstreamTable(BaseModel):
     retry_wait: float = Field(
         30.0,
         ge=0,
-        description="most seconds that a 429 or 503 may ask to wait before another attempt here",
+        description="maximum seconds that a 429 or 503 may ask to wait before another attempt here",
     )
     fallback: tuple[str, ...] = Field(
         (),
         description="upstreams that are asked instead while no answer has begun: `NAME`, or `NAME/MODEL`",
     )
-    concurrency: int = Field(0, ge=0, description="most turns at the same time; 0: no limit")
+    concurrency: int = Field(0, ge=0, description="maximum turns at the same time; 0: no limit")
     health_interval: float = Field(
         30.0, gt=0, description="seconds between two requests for its list of models"
     )

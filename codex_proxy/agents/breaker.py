@@ -22,7 +22,7 @@ class Breaker:
         """`failures` is the number of failures in a row that opens the breaker (0: never); `seconds` is how long it
         stays open.
         """
-        self._most = failures
+        self._max_failures = failures
         self._seconds = seconds
         self._failures = 0
         self._opened_at: float | None = None
@@ -56,7 +56,7 @@ class Breaker:
     def failed(self, now: float) -> None:
         """Records that an attempt failed because the upstream does not work."""
         self._failures += 1
-        if self._probing or (self._most and self._failures >= self._most):
+        if self._probing or (self._max_failures and self._failures >= self._max_failures):
             self._opened_at, self._probing = now, False
 
     def gave_up(self) -> None:

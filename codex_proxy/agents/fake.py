@@ -99,7 +99,7 @@ async def _acp(context: AgentContext, env: dict[str, str]) -> Agent:
         usage="turn",
         reopens=True,
         read_only=("plan",),
-        asks=True,
+        asks_permission=True,
     )
     command = Command(preset.argv, env, str(settings.workdir), limits=context.child_limits)
     launch = AcpLaunch(

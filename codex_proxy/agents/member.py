@@ -106,8 +106,8 @@ class Member:
         self._failed_at = 0.0
         self._starting = asyncio.Lock()
         self._no_limits = NewestLimits()
-        most = rules.concurrency if rules else 0
-        self._slots = asyncio.Semaphore(most) if most else None
+        limit = rules.concurrency if rules else 0
+        self._slots = asyncio.Semaphore(limit) if limit else None
 
     @property
     def has_started(self) -> bool:

@@ -92,11 +92,11 @@ class TurnRepair:
         self._out = out = []
         handlers = HANDLERS
         # Most events are pieces of one message in a row, of which nothing has to be found out again.
-        speaker: str | None = None
+        current_id: str | None = None
         sent: list[str] = []
         for event in events:
             kind = type(event)
-            if kind is TextDelta and event.id == speaker and event.text:  # type: ignore[union-attr]
+            if kind is TextDelta and event.id == current_id and event.text:  # type: ignore[union-attr]
                 sent.append(event.text)  # type: ignore[union-attr]
                 out.append(event)
                 continue
@@ -110,10 +110,10 @@ class TurnRepair:
             else:
                 handler(self, event)
             if kind is TextDelta and self._plain(event.id):  # type: ignore[union-attr]
-                speaker = event.id  # type: ignore[union-attr]
-                sent = self._items[speaker].sent.setdefault(TEXT, [])
+                current_id = event.id  # type: ignore[union-attr]
+                sent = self._items[current_id].sent.setdefault(TEXT, [])
             else:
-                speaker = None
+                current_id = None
         return out
 
     def _plain(self, id: str) -> bool:

@@ -50,7 +50,7 @@ for _name in ("mcp", "client", "httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
 
 
-class Connection:
+class McpConnection:
     """One session with an MCP server. Create it, then call `start`, and at the end `close`."""
 
     def __init__(

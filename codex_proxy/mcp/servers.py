@@ -22,7 +22,7 @@ from codex_proxy.mcp.interfaces import Spawn, TransportReport
 from codex_proxy.mcp.values import McpError, McpFault, McpFaultKind, McpLimits, McpListing, McpResult, failed
 
 if TYPE_CHECKING:
-    from codex_proxy.mcp.connection import Connection, OpenTransport
+    from codex_proxy.mcp.connection import McpConnection, OpenTransport
 
 REFRESH_INTERVAL: Final = 10.0
 """Seconds after which a list of tools is fetched again (docs/contract.md#mcp-calls)."""
@@ -58,8 +58,8 @@ class McpServer:
         self._refresh_interval = refresh_interval
         self._spawn = spawn
         self._allowed_urls = allowed_urls
-        self._connection: Connection | None = None
-        self._starting: asyncio.Task[Connection] | None = None
+        self._connection: McpConnection | None = None
+        self._starting: asyncio.Task[McpConnection] | None = None
         self._start_began = 0.0
         self._listing: asyncio.Task[None] | None = None
         self._watches: set[asyncio.Task[None]] = set()
@@ -143,7 +143,7 @@ class McpServer:
         began = self._clock.monotonic() if self._starting is None else self._start_began
         return began + self._limits.list_seconds - self._clock.monotonic()
 
-    async def _connect(self, wait: float) -> Connection:
+    async def _connect(self, wait: float) -> McpConnection:
         """Returns the open connection, after starting the server if there is none. Raises `McpError` if the start
         fails, is not allowed yet, or takes longer than `wait` seconds; in the last case the start continues.
         """
@@ -172,15 +172,17 @@ class McpServer:
             message = f"{self._last_fault.message} It is tried again in {left:.0f} s."
             raise McpError(msgspec.structs.replace(self._last_fault, message=message))
 
-    async def _start(self) -> Connection:
+    async def _start(self) -> McpConnection:
         """Connects, fetches the tools, and returns the connection. Raises `McpError` if one of them fails or takes
         too long.
         """
         # The package is large: imported on the event loop it would hold up all other streams.
         await asyncio.to_thread(importlib.import_module, "codex_proxy.mcp.connection")
-        from codex_proxy.mcp.connection import Connection
+        from codex_proxy.mcp.connection import McpConnection
 
-        connection = Connection(self._definition, await self._transports(), self._limits, self._tools_changed)
+        connection = McpConnection(
+            self._definition, await self._transports(), self._limits, self._tools_changed
+        )
         try:
             async with asyncio.timeout(self._limits.start_seconds):
                 await connection.start()
@@ -199,14 +201,14 @@ class McpServer:
         watch.add_done_callback(self._watches.discard)
         return connection
 
-    def _started(self, starting: asyncio.Task[Connection]) -> None:
+    def _started(self, starting: asyncio.Task[McpConnection]) -> None:
         """Called when the task of `_start` has ended. Records a failure, so that the next start may be delayed."""
         self._starting = None
         error = None if starting.cancelled() else starting.exception()
         if isinstance(error, McpError):
             self._back_off(error.fault)
 
-    async def _watch(self, connection: Connection) -> None:
+    async def _watch(self, connection: McpConnection) -> None:
         """Waits until a connection has ended, and records that as a failure. If the connection was open for
         `limits.stable_seconds`, or the server has only lost the session, earlier failures are no longer counted, so
         that the server is started again at once.
@@ -269,7 +271,7 @@ class McpServer:
         """Called when the server announces that its tools have changed: the next request fetches them again."""
         self._changed = True
 
-    async def _refresh(self, connection: Connection) -> None:
+    async def _refresh(self, connection: McpConnection) -> None:
         """Fetches the tools again, and waits for them for at most `limits.refresh_seconds`. If that takes longer
         or fails, the cached list stays in use. Never raises.
         """
@@ -282,13 +284,13 @@ class McpServer:
 
     def _listed(self, listing: asyncio.Task[None]) -> None:
         """Called when a fetch of the tools has ended. Ignores its exception: the cached list stays in use, and if
-        the connection has ended, `Connection.fault` has the reason.
+        the connection has ended, `McpConnection.fault` has the reason.
         """
         self._listing = None
         if not listing.cancelled():
             listing.exception()  # retrieved, so that asyncio does not log it
 
-    async def _fetch_listing(self, connection: Connection) -> None:
+    async def _fetch_listing(self, connection: McpConnection) -> None:
         """Fetches the tools into the cache. Raises `McpError` if that fails or takes longer than
         `limits.list_seconds`.
         """

@@ -78,22 +78,22 @@ class TextRun(msgspec.Struct, frozen=True):
 
 def pieces_together(events: Iterable[Event]) -> Iterator[Event | TextRun]:
     """Yields the same events in order, except that consecutive `TextDelta`s of one message become one `TextRun`."""
-    speaker: str | None = None
+    current_id: str | None = None
     texts: list[str] = []
     for event in events:
         if isinstance(event, TextDelta):
-            if event.id != speaker:
-                if speaker is not None:
-                    yield TextRun(speaker, texts)
-                speaker, texts = event.id, []
+            if event.id != current_id:
+                if current_id is not None:
+                    yield TextRun(current_id, texts)
+                current_id, texts = event.id, []
             texts.append(event.text)
             continue
-        if speaker is not None:
-            yield TextRun(speaker, texts)
-            speaker = None
+        if current_id is not None:
+            yield TextRun(current_id, texts)
+            current_id = None
         yield event
-    if speaker is not None:
-        yield TextRun(speaker, texts)
+    if current_id is not None:
+        yield TextRun(current_id, texts)
 
 
 class StreamRenderer(ABC):
@@ -152,14 +152,14 @@ class StreamRenderer(ABC):
 
 class SerialOutput:
     """Puts the texts of several items (calls or messages) that are open at the same time one after the other. The
-    text of the item that was opened first is to be sent at once (`speaker` is its id); the texts of the others are
+    text of the item that was opened first is to be sent at once (`current_id` is its id); the texts of the others are
     kept until that item is closed.
 
     If `whole` is True, no text is to be sent at once: each item gets all of its text when it is closed.
     """
 
     def __init__(self, *, whole: bool = False) -> None:
-        self.speaker: str | None = None
+        self.current_id: str | None = None
         self._whole = whole
         self._waiting: dict[str, list[str]] = {}
         self._ended: set[str] = set()
@@ -168,8 +168,8 @@ class SerialOutput:
         """Opens the item `id`. Returns whether its text is to be sent at once; if not, the caller passes the text
         to `keep`.
         """
-        if self.speaker is None and not self._whole:
-            self.speaker = id
+        if self.current_id is None and not self._whole:
+            self.current_id = id
             return True
         self._waiting[id] = []
         return False
@@ -183,18 +183,18 @@ class SerialOutput:
         """Closes the item `id`. Returns the items whose texts are to be sent now, in order, each with its id and
         its kept text.
 
-        All of these items are closed except possibly the last one, which is then the new `speaker`.
+        All of these items are closed except possibly the last one, which is then the new `current_id`.
         """
-        if id == self.speaker:
-            self.speaker = None
+        if id == self.current_id:
+            self.current_id = None
         elif id in self._waiting:
             self._ended.add(id)
-        heard: list[tuple[str, str]] = []
-        while self._waiting and self.speaker is None:
+        ready: list[tuple[str, str]] = []
+        while self._waiting and self.current_id is None:
             next_id = next(iter(self._waiting))
             if next_id not in self._ended:
                 if self._whole:
                     break
-                self.speaker = next_id
-            heard.append((next_id, "".join(self._waiting.pop(next_id))))
-        return heard
+                self.current_id = next_id
+            ready.append((next_id, "".join(self._waiting.pop(next_id))))
+        return ready

@@ -84,7 +84,7 @@ M = TypeVar("M", bound=BaseModel)
 StopSequence: TypeAlias = Annotated[str, Field(max_length=MAX_STOP_CHARS)]
 
 
-class Wire(BaseModel):
+class RequestModel(BaseModel):
     """The base class of the pydantic models of requests: unknown fields are ignored, and types are strict. A model
     is built when it is first used, because building all of them would take a fifth of the server's start time.
     """

@@ -17,27 +17,27 @@ from pydantic import Field
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.surfaces.body import Wire, parse_as
+from codex_proxy.surfaces.body import RequestModel, parse_as
 from codex_proxy.surfaces.item_wire import AnyItem, Metadata
 from codex_proxy.surfaces.items import ItemDict, normalised
 
 ITEMS_AT_ONCE: Final = 20
 
 
-class CreateBody(Wire):
+class CreateBody(RequestModel):
     """The body of `POST /v1/conversations`."""
 
     metadata: Metadata | None = None
     items: Annotated[list[AnyItem], Field(max_length=ITEMS_AT_ONCE)] | None = None
 
 
-class UpdateBody(Wire):
+class UpdateBody(RequestModel):
     """The body of `POST /v1/conversations/{id}`."""
 
     metadata: Metadata | None
 
 
-class AddItemsBody(Wire):
+class AddItemsBody(RequestModel):
     """The body of `POST /v1/conversations/{id}/items`."""
 
     items: Annotated[list[AnyItem], Field(max_length=ITEMS_AT_ONCE)]

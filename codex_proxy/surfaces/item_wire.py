@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, ConfigDict, Field, Tag
 
-from codex_proxy.surfaces.body import Wire, by_kind, wrong_value
+from codex_proxy.surfaces.body import RequestModel, by_kind, wrong_value
 
 CallId: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
 ItemId: TypeAlias = Annotated[str, Field(max_length=256)]
@@ -27,26 +27,26 @@ TEXT_LIMIT: Final = 10_485_760
 # --- what a message is made of ------------------------------------------------------------------
 
 
-class TextPart(Wire):
+class TextPart(RequestModel):
     """A part with text. A message of any role may have parts of each of these types."""
 
     type: Literal["input_text", "output_text", "text"]
     text: str
 
 
-class RefusalPart(Wire):
+class RefusalPart(RequestModel):
     type: Literal["refusal"]
     refusal: str
 
 
-class ImagePart(Wire):
+class ImagePart(RequestModel):
     type: Literal["input_image"]
     image_url: str | None = None
     file_id: str | None = None
     detail: Literal["auto", "low", "high", "original"] | None = None
 
 
-class FilePart(Wire):
+class FilePart(RequestModel):
     type: Literal["input_file"]
     file_data: str | None = None
     file_id: str | None = None
@@ -54,7 +54,7 @@ class FilePart(Wire):
     filename: str | None = None
 
 
-class AudioPart(Wire):
+class AudioPart(RequestModel):
     """A part of a message with audio, which is refused because no agent accepts it."""
 
     type: Literal["input_audio"]
@@ -87,7 +87,7 @@ Content: TypeAlias = Annotated[
 # --- items --------------------------------------------------------------------------------------
 
 
-class Item(Wire):
+class Item(RequestModel):
     """The fields that an item of any type may have."""
 
     id: ItemId | None = None
@@ -101,12 +101,12 @@ class MessageItem(Item):
     phase: Literal["commentary", "final_answer"] | None = None
 
 
-class ItemReference(Wire):
+class ItemReference(RequestModel):
     type: Literal["item_reference"] | None = None
     id: Annotated[str, Field(min_length=1, max_length=256)]
 
 
-class ReasoningText(Wire):
+class ReasoningText(RequestModel):
     type: Literal["summary_text", "reasoning_text", "text"]
     text: str
 
@@ -174,7 +174,7 @@ class CallOutputItem(Item):
     arguments: str | None = None
 
 
-class AgentMessagePart(Wire):
+class AgentMessagePart(RequestModel):
     """A part of a message between Codex's sub-agents. The model gets its `text` or `encrypted_content` as text: a
     model behind this server writes plain text into `encrypted_content`.
     """

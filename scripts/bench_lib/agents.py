@@ -21,7 +21,7 @@ import psutil
 from codex_proxy.agents.acp.messages import refusal, request
 from codex_proxy.agents.acp.presets import PRESETS
 from codex_proxy.agents.acp.program import INITIALIZE, Program, declared_in
-from codex_proxy.agents.acp.session_setup import offer_of
+from codex_proxy.agents.acp.session_setup import session_options_of
 from codex_proxy.agents.acp.spec import launch_of
 from codex_proxy.agents.claude_code.launch import LaunchKey, claude_argv
 from codex_proxy.agents.claude_code.messages import control_request
@@ -235,7 +235,7 @@ class _Acp:
         async with asyncio.timeout(PATIENCE):
             begun = clock()
             result = await self._ask("session/new", {"cwd": self._cwd, "mcpServers": []})
-            session, offer = result["sessionId"], offer_of(result)
+            session, offer = result["sessionId"], session_options_of(result)
             mode = offer.mode_of(self._program.modes("read-only"))
             wanted = (
                 offer.mode.request(session, mode) if offer.mode is not None and mode is not None else None

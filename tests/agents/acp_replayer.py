@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from codex_proxy.agents.acp.connection import Connection
+from codex_proxy.agents.acp.connection import AcpConnection
 from codex_proxy.agents.acp.dialect import AcpTurn
 from codex_proxy.agents.acp.messages import (
     Input,
@@ -130,7 +130,7 @@ class Played:
     """What came of it. `events` are the dialect's own, `log` what the repair made of them, `requests` ours."""
 
     turn: AcpTurn
-    connection: Connection
+    connection: AcpConnection
     channel: int
     events: list[Event] = field(default_factory=list)
     log: list[Event] = field(default_factory=list)
@@ -212,7 +212,7 @@ class Played:
 def begun(name: str, *, tools: Sequence[Tool] = (), unconfined: bool = False, **changes: Any) -> Played:
     """A turn that has begun against the agent of a recording; the session is not open yet. `unconfined`: as the
     operator has it; `changes`: other fields of the turn."""
-    connection = Connection("test", "0")
+    connection = AcpConnection("test", "0")
     channel = connection.open_channel()
     count = itertools.count(1)
     program = Program(preset_of(name), declared_by(name), unconfined)

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.agents.codex_app_server.connection import Connection
+from codex_proxy.agents.codex_app_server.connection import AppServerConnection
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
 from codex_proxy.agents.dialect import Decision, Ended, Step
 from codex_proxy.core.events import ApprovalRequested, Event, InputRequested, TurnEnded
@@ -70,7 +70,7 @@ def recorded_turn(lines: Sequence[Line], nth: int) -> Turn:
 class Played:
     """What came of it. `events` are the dialect's own, `log` what the repair made of them."""
 
-    connection: Connection
+    connection: AppServerConnection
     turn: AppServerTurn
     policy: ToolPolicy
     request: Turn
@@ -153,7 +153,7 @@ class Played:
 
 def begun(turn: Turn, *, resumes: bool = False) -> Played:
     """Our side, with the connection open and the turn begun."""
-    connection = Connection("test", "0")
+    connection = AppServerConnection("test", "0")
     channel = connection.open_channel()
     played = Played(connection, AppServerTurn(channel), ToolPolicy(turn), turn, resumes)
     played.take_writes(connection.open())

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.codex_app_server.connection import MAX_IN_FLIGHT, Connection
+from codex_proxy.agents.codex_app_server.connection import MAX_IN_FLIGHT, AppServerConnection
 from codex_proxy.agents.codex_app_server.wire import Message, answer, count_requests, request
 
 
@@ -17,13 +17,13 @@ def line(**message: Any) -> bytes:
     return json.dumps(message).encode()
 
 
-def opened() -> Connection:
-    connection = Connection("codex-proxy", "1.0")
+def opened() -> AppServerConnection:
+    connection = AppServerConnection("codex-proxy", "1.0")
     connection.open()
     return connection
 
 
-def with_threads(*threads: str) -> Connection:
+def with_threads(*threads: str) -> AppServerConnection:
     """A connection whose lanes 1, 2, ... have these threads."""
     connection = opened()
     for thread in threads:
@@ -37,7 +37,7 @@ def asked(writes: bytes) -> list[str]:
     return [json.loads(each)["id"] for each in writes.splitlines() if b'"method"' in each]
 
 
-def channels(connection: Connection, *lines: bytes) -> list[int]:
+def channels(connection: AppServerConnection, *lines: bytes) -> list[int]:
     return [channel for channel, _ in connection.receive(lines).messages_by_channel]
 
 
@@ -45,7 +45,7 @@ def channels(connection: Connection, *lines: bytes) -> list[int]:
 
 
 def test_it_initializes_then_asks_who_is_signed_in() -> None:
-    connection = Connection("codex-proxy", "1.0")
+    connection = AppServerConnection("codex-proxy", "1.0")
     greeting = json.loads(connection.open())
     assert greeting["method"] == "initialize"
     assert greeting["params"]["clientInfo"]["name"] == "codex-proxy"
@@ -197,7 +197,7 @@ def test_channel_numbers_are_never_used_twice() -> None:
 # --- how much at once -----------------------------------------------------------------------------
 
 
-def busy(count: int) -> Connection:
+def busy(count: int) -> AppServerConnection:
     """A connection with one lane and `count` requests in flight on it."""
     connection = opened()
     channel = connection.open_channel()

@@ -16,7 +16,7 @@ from codex_proxy.agents.codex_app_server.plan import (
     Use,
     Wait,
     assign,
-    is_worn,
+    is_due_for_renewal,
     maintain,
 )
 
@@ -174,12 +174,12 @@ def test_no_pool_of_up_to_three_processes_is_ever_told_to_break_a_limit() -> Non
         assert all(
             by_key[key].state is ProcessState.READY
             and by_key[key].turns_running
-            and is_worn(by_key[key], limits)
+            and is_due_for_renewal(by_key[key], limits)
             for key in upkeep.drain
         )
         assert all(
             not by_key[key].turns_running
-            and (by_key[key].state is ProcessState.DRAINING or is_worn(by_key[key], limits))
+            and (by_key[key].state is ProcessState.DRAINING or is_due_for_renewal(by_key[key], limits))
             for key in upkeep.retire
         )
         leaves = {*upkeep.drain, *upkeep.retire}

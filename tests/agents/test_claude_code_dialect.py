@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from codex_proxy.agents.claude_code.dialect import ClaudeCodeTurn
-from codex_proxy.agents.claude_code.history import Thought, thought_in
+from codex_proxy.agents.claude_code.history import ThinkingBlock, thinking_block_in
 from codex_proxy.agents.dialect import Decision, Ended, ToolReply
 from codex_proxy.core.events import (
     AccountLimitsReported,
@@ -350,5 +350,8 @@ def test_a_signed_thought_is_an_item_for_later_requests_and_limits_are_told() ->
             break
     events += dialect.receive([json.dumps(each).encode() for each in told]).events
     raw = [event.json for event in events if isinstance(event, RawItem) and event.type == "reasoning"]
-    assert [thought_in(each) for each in raw] == [Thought("opus", "hm", "Sig"), Thought("opus", data="abc")]
+    assert [thinking_block_in(each) for each in raw] == [
+        ThinkingBlock("opus", "hm", "Sig"),
+        ThinkingBlock("opus", data="abc"),
+    ]
     assert AccountLimitsReported(b'{"status": "allowed"}') in events

@@ -17,7 +17,7 @@ from codex_proxy.agents.claude_code.history import (
     CONTINUE,
     NO_OUTPUT,
     PendingLines,
-    Thought,
+    ThinkingBlock,
     conversation,
 )
 from codex_proxy.agents.claude_code.tool_names import MAX_CHARS, agent_name
@@ -176,10 +176,10 @@ def test_what_a_refused_sign_in_was_told_ends_before_the_advice_begins(said: str
 
 # --- thoughts -------------------------------------------------------------------------------------
 
-HM = Thought("opus", "hm", "Sig/+=")
+HM = ThinkingBlock("opus", "hm", "Sig/+=")
 
 
-def raw(thought: Thought) -> RawHistoryItem:
+def raw(thought: ThinkingBlock) -> RawHistoryItem:
     return RawHistoryItem(thought.raw_item().json)
 
 
@@ -192,7 +192,7 @@ def test_a_thought_stands_in_front_of_what_was_said_and_names_the_model_that_sig
     feed.next()
     written = [json.loads(each) for each in feed.next()[0].splitlines()]
     assert written[0]["message"]["model"] == "opus"
-    secret = (said("user", "Hi"), raw(Thought("opus", data="abc")), said("assistant", "Noted."))
+    secret = (said("user", "Hi"), raw(ThinkingBlock("opus", data="abc")), said("assistant", "Noted."))
     assert lines(*secret)[1][1][0] == {"type": "redacted_thinking", "data": "abc"}
 
 
@@ -200,7 +200,7 @@ def test_a_thought_of_another_model_in_the_same_line_is_left_out() -> None:
     history = (
         raw(HM),
         said("assistant", "One."),
-        raw(Thought("sonnet", "so", "S")),
+        raw(ThinkingBlock("sonnet", "so", "S")),
         said("assistant", "Two."),
     )
     _, line, _ = conversation(history).lines

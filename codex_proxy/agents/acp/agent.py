@@ -19,7 +19,7 @@ from codex_proxy.agents.acp.presets import CAPABILITIES, AcpPreset
 from codex_proxy.agents.acp.process import AcpProcess, AcpTransport
 from codex_proxy.agents.acp.program import Declared, Program
 from codex_proxy.agents.acp.prompt import first_prompt
-from codex_proxy.agents.acp.session_setup import Offer, offer_of
+from codex_proxy.agents.acp.session_setup import SessionOptions, session_options_of
 from codex_proxy.agents.acp.tool_server import ToolEndpoint, ToolServer
 from codex_proxy.agents.agent import Agent, ProcessCounts
 from codex_proxy.agents.confinement import Confinement
@@ -167,7 +167,7 @@ class AcpAgent:
         self.version = ""
         self.capabilities: frozenset[Capability] = CAPABILITIES
         self.limits = NewestLimits()
-        self.offer = Offer()
+        self.session_options = SessionOptions()
         """The modes, models and options that the probe session of the newest process offered."""
         self._launch = launch
         self._clock = clock
@@ -236,7 +236,7 @@ class AcpAgent:
 
     def models(self) -> tuple[AgentModel, ...]:
         """Returns the models that the newest process listed at its start."""
-        return self.offer.models()
+        return self.session_options.models()
 
     async def ask_limits(self) -> None:
         """Does nothing: ACP has no request for limits."""
@@ -335,8 +335,8 @@ class AcpAgent:
 
     def _store_answers(self, slot: _Slot, process: AcpProcess) -> None:
         """Stores in this agent what a new process has declared (`version`, `capabilities`), and what its probe
-        session offers (`offer`). If the probe session could not be opened, stores the failure in `slot`, and keeps
-        the former offer.
+        session offers (`session_options`). If the probe session could not be opened, stores the failure in `slot`, and
+        keeps the former offer.
         """
         declared, probe = process.connection.declared, process.connection.probe
         assert declared is not None
@@ -344,8 +344,8 @@ class AcpAgent:
         self.version = declared.version
         self.capabilities = self._launch.program(declared).capabilities
         if probe.error is None:
-            self.offer, slot.failure = offer_of(probe.result), None
-            if self.offer.model is None:
+            self.session_options, slot.failure = session_options_of(probe.result), None
+            if self.session_options.model is None:
                 self.capabilities -= {"model_choice"}
         else:
             slot.failure = failure_of_error(probe.error, self._launch.preset)

@@ -11,7 +11,7 @@ from codex_proxy.agents.acp.failures import failure_of_error
 from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.acp.process import AcpProcess
 from codex_proxy.agents.acp.program import Declared, Program
-from codex_proxy.agents.acp.session_setup import offer_of
+from codex_proxy.agents.acp.session_setup import session_options_of
 from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.commands.checkup import Check, Fact
 from codex_proxy.core.faults import Fault, FaultKind
@@ -84,14 +84,12 @@ def _of_session(program: Program, process: AcpProcess) -> Check:
         else:
             advice = "Start the agent by itself in this folder, and read what it says there."
         return Check(name="session", status="failed", message=failure.message, advice=advice)
-    offer = offer_of(probe.result)
-    mode = offer.mode_of(program.modes("read-only"))
-    facts: dict[str, Fact] = {"models": len(offer.models()), "mode": mode}
+    options = session_options_of(probe.result)
+    mode = options.mode_of(program.modes("read-only"))
+    facts: dict[str, Fact] = {"models": len(options.models()), "mode": mode}
     if mode is None and not program.unconfined:
         message = "A session can be had, but in no mode in which it writes nothing or asks first."
         advice = "Start the server with --agent-unconfined to serve it all the same."
         return Check(name="session", status="failed", message=message, advice=advice, facts=facts)
-    message = (
-        f"A session can be had, with {len(offer.models())} models, in the mode {mode or 'of its own choice'}."
-    )
+    message = f"A session can be had, with {len(options.models())} models, in the mode {mode or 'of its own choice'}."
     return Check(name="session", status="ok", message=message, facts=facts)

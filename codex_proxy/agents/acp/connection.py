@@ -27,7 +27,7 @@ PROBE_ID: Final = request_id(0, 2)
 CLOSE_ID: Final = request_id(0, 3)
 
 
-class Connection:
+class AcpConnection:
     """The state of the JSON-RPC connection to one agent process: what the agent has declared, its open channels,
     and the sessions on them.
     """

@@ -44,7 +44,7 @@ from codex_proxy.agents.acp.messages import (
 )
 from codex_proxy.agents.acp.program import Program
 from codex_proxy.agents.acp.prompt import first_prompt, later_prompt
-from codex_proxy.agents.acp.session_setup import UNNAMED_MODEL, Request, offer_of
+from codex_proxy.agents.acp.session_setup import UNNAMED_MODEL, Request, session_options_of
 from codex_proxy.agents.acp.turn_states import CLIENT_WAITS, TABLE, TurnChange, TurnState
 from codex_proxy.agents.acp.updates import INFO, UpdateReader, session_failure
 from codex_proxy.agents.acp.usage import UsageCounter
@@ -324,25 +324,25 @@ class AcpTurn:
         else None."""
         turn, program = self._turn, self._program
         assert turn is not None
-        offer = offer_of(result)
+        session_options = session_options_of(result)
         wanted = program.modes(turn.sandbox, tools=bool(self._tools))
-        mode = offer.mode_of(wanted)
+        mode = session_options.mode_of(wanted)
         if wanted and mode is None and not program.unconfined:
             message = NO_SAFE_MODE.format(program.preset.title)
             return Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message)
-        self._model = offer.model.current if offer.model is not None else ""
-        if mode is not None and offer.mode is not None:
-            self._plan(offer.mode.request(self.session, mode), self._failure_of_refusal)
-        models = offer.model.values if offer.model is not None else ()
+        self._model = session_options.model.current if session_options.model is not None else ""
+        if mode is not None and session_options.mode is not None:
+            self._plan(session_options.mode.request(self.session, mode), self._failure_of_refusal)
+        models = session_options.model.values if session_options.model is not None else ()
         # Before anybody had signed in, the agent listed no model: then its own choice is meant.
         any_will_do = turn.model in ("", UNNAMED_MODEL) and turn.model not in models
         if turn.model != self._model and not any_will_do:
-            if offer.model is None or turn.model not in models:
+            if session_options.model is None or turn.model not in models:
                 return unknown_model(turn.model, program.preset)
-            self._plan(offer.model.request(self.session, turn.model), self._failure_of_model)
+            self._plan(session_options.model.request(self.session, turn.model), self._failure_of_model)
             self._model = turn.model
-        if offer.effort is not None and turn.effort in offer.effort.values:
-            self._plan(offer.effort.request(self.session, turn.effort), self._failure_of_refusal)
+        if session_options.effort is not None and turn.effort in session_options.effort.values:
+            self._plan(session_options.effort.request(self.session, turn.effort), self._failure_of_refusal)
         return None
 
     def _plan(self, wanted: Request | None, on_refusal: Callable[[RpcError], Failure]) -> None:

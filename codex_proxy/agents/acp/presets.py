@@ -48,7 +48,7 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True):
     writing: Mapping[str, str] = {}
     """The agent's mode for each sandbox in which commands may write; only for an agent with its own sandbox
     (`sandboxed`)."""
-    asks: bool = False
+    asks_permission: bool = False
     """Whether the agent asks for permission before it runs or writes anything."""
     sandboxed: bool = False
     """Whether the agent runs commands in its own sandbox, which its modes select."""
@@ -95,7 +95,7 @@ GEMINI: Final = AcpPreset(
     tested="0.61.0",
     usage="turn",
     read_only=("plan", "default"),
-    asks=True,
+    asks_permission=True,
     one_call_at_a_time=True,
     keys=(
         *("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GEMINI_BASE_URL", "GEMINI_MODEL"),
@@ -117,7 +117,7 @@ QWEN: Final = AcpPreset(
     reopens=True,
     read_only=("plan", "default"),
     tool_modes=("default",),
-    asks=True,
+    asks_permission=True,
     one_call_at_a_time=True,
     keys=("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "DASHSCOPE_API_KEY", "QWEN_MODEL"),
     state_folders=(".qwen",),
@@ -134,7 +134,7 @@ OPENCODE: Final = AcpPreset(
     usage="last",
     reopens=True,
     read_only=("plan",),
-    asks=True,  # as it is configured here; by itself it runs and writes at once
+    asks_permission=True,  # as it is configured here; by itself it runs and writes at once
     env={
         "OPENCODE_CONFIG_CONTENT": '{"permission":{"bash":"ask","edit":"ask","webfetch":"ask"}}',
         "OPENCODE_DISABLE_AUTOUPDATE": "1",
@@ -157,7 +157,7 @@ COPILOT: Final = AcpPreset(
     usage="session",
     reopens=True,
     read_only=("https://agentclientprotocol.com/protocol/session-modes#plan", "plan"),
-    asks=True,
+    asks_permission=True,
     env={"COPILOT_AUTO_UPDATE": "false"},
     keys=(
         *("GH_TOKEN", "GITHUB_TOKEN", "COPILOT_GITHUB_TOKEN", "COPILOT_MODEL", "COPILOT_OFFLINE"),
@@ -180,7 +180,7 @@ CLAUDE_ACP: Final = AcpPreset(
     reopens=True,
     # In the mode `plan` a model of its own decides what runs without being asked.
     read_only=("default",),
-    asks=True,
+    asks_permission=True,
     env={
         "ENABLE_TOOL_SEARCH": "false",  # else the client's tools are behind a search
         # An error is told at once, and a stream that broke off does not come again under another message.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from codex_proxy import __version__
-from codex_proxy.agents.acp.connection import Connection
+from codex_proxy.agents.acp.connection import AcpConnection
 from codex_proxy.agents.acp.dialect import AcpTurn
 from codex_proxy.agents.acp.messages import Input, Message, ModelCallFailed, channel_of, refusal, split_writes
 from codex_proxy.agents.acp.tool_server import ToolEndpoint
@@ -36,7 +36,7 @@ when a session starts (instructions, the names of files, the date) is at most th
 takes a process of its own."""
 
 
-class AcpProcess(SharedProcess[Connection]):
+class AcpProcess(SharedProcess[AcpConnection]):
     """A process that serves many sessions at once, each on a channel of its `connection`. Call `start` and `probe`,
     then `open_channel` for each session. When no turn is running, it opens one session ahead, so that the next turn
     need not wait for it; that turn gets the session by `take_ahead`.
@@ -46,7 +46,7 @@ class AcpProcess(SharedProcess[Connection]):
         """`error_log`: the regular expression in `AcpPreset.error_log` for errors on stderr; empty if stderr is not
         read.
         """
-        super().__init__(Connection(CLIENT_NAME, __version__))
+        super().__init__(AcpConnection(CLIENT_NAME, __version__))
         self.sessions_served = 0
         self._folder = ""
         """The folder of sessions that are opened ahead; empty before `probe`."""

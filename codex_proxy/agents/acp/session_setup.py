@@ -22,7 +22,7 @@ UNNAMED_MODEL: Final = "default"
 """The name of the model of an agent that lists no models."""
 
 
-class Choice(msgspec.Struct, frozen=True):
+class SessionOption(msgspec.Struct, frozen=True):
     """A setting of a session that has one of several values, and the request that sets it."""
 
     method: str
@@ -48,12 +48,12 @@ class Choice(msgspec.Struct, frozen=True):
         return self.method, {**params, "configId": self.option} if self.option else params
 
 
-class Offer(msgspec.Struct, frozen=True):
+class SessionOptions(msgspec.Struct, frozen=True):
     """The settings that a session offers; None for a setting that it does not offer."""
 
-    mode: Choice | None = None
-    model: Choice | None = None
-    effort: Choice | None = None
+    mode: SessionOption | None = None
+    model: SessionOption | None = None
+    effort: SessionOption | None = None
 
     def mode_of(self, names: Sequence[str]) -> str | None:
         """Returns the first of these mode names that the session offers; None if it offers none of them."""
@@ -79,16 +79,16 @@ class Offer(msgspec.Struct, frozen=True):
         )
 
 
-def offer_of(result: object) -> Offer:
+def session_options_of(result: object) -> SessionOptions:
     """Reads the settings from the result of `session/new`. Parts with an unexpected form count as missing."""
     if not isinstance(result, dict):
-        return Offer()
+        return SessionOptions()
     options = {
         option["category"]: found
         for option in _dicts(result.get("configOptions"))
         if isinstance(option.get("category"), str) and (found := _option(option)) is not None
     }
-    return Offer(
+    return SessionOptions(
         mode=_listed(
             result.get("modes"), "availableModes", "id", "currentModeId", "session/set_mode", "modeId"
         )
@@ -106,8 +106,8 @@ def offer_of(result: object) -> Offer:
     )
 
 
-def _option(option: dict[str, Any]) -> Choice | None:
-    """Converts an entry of `configOptions` to a `Choice`. Returns None if the entry does not offer a list of
+def _option(option: dict[str, Any]) -> SessionOption | None:
+    """Converts an entry of `configOptions` to a `SessionOption`. Returns None if the entry does not offer a list of
     values, or of groups of values, or has no id or current value.
     """
     id, current = option.get("id"), option.get("currentValue")
@@ -121,13 +121,13 @@ def _option(option: dict[str, Any]) -> Choice | None:
         return None
     values = tuple(entry["value"] for entry in entries)
     names = tuple(_name(entry, entry["value"]) for entry in entries)
-    return Choice("session/set_config_option", "value", values, current, id, names)
+    return SessionOption("session/set_config_option", "value", values, current, id, names)
 
 
-def _listed(given: object, list: str, id: str, current: str, method: str, key: str) -> Choice | None:
-    """Converts `given`, the `modes` or `models` in the result of `session/new`, to a `Choice`; None if it has no
+def _listed(given: object, list: str, id: str, current: str, method: str, key: str) -> SessionOption | None:
+    """Converts `given`, the `modes` or `models` in the result of `session/new`, to a `SessionOption`; None if it has no
     values. `list`, `id` and `current` are the names of the fields with the values, the id of a value, and the
-    current id; `method` and `key`: see `Choice`. The values always include the current one.
+    current id; `method` and `key`: see `SessionOption`. The values always include the current one.
     """
     if not isinstance(given, dict):
         return None
@@ -138,7 +138,7 @@ def _listed(given: object, list: str, id: str, current: str, method: str, key: s
         names = {chosen: chosen, **names}
     if not names:
         return None
-    return Choice(
+    return SessionOption(
         method, key, tuple(names), chosen if isinstance(chosen, str) else "", names=tuple(names.values())
     )
 

@@ -22,8 +22,8 @@ from codex_proxy.agents.claude_code.failures import NOT_SIGNED_IN
 from codex_proxy.agents.claude_code.launch import CAPABILITIES, LaunchKey
 from codex_proxy.agents.claude_code.process import (
     ClaudeTransport,
-    Greeting,
-    ask_greeting,
+    InitializeResult,
+    request_initialize,
 )
 from codex_proxy.agents.session import AgentSession, spawn_failure
 from codex_proxy.core.account import AgentModel
@@ -80,8 +80,8 @@ class ClaudeCodeAgent:
         self.limits = NewestLimits()
         self._processes = processes
         self._clock = clock
-        self._greeting = Greeting()
-        self._greeted_at = 0.0
+        self._initialized = InitializeResult()
+        self._initialized_at = 0.0
         self._asking: asyncio.Task[None] | None = None
         self._waiting: dict[Mode, tuple[LaunchKey, ClaudeTransport]] = {}
         """The process that waits for a turn, for each mode in use."""
@@ -96,12 +96,12 @@ class ClaudeCodeAgent:
 
     async def start(self) -> None:
         try:
-            self._greeting = await ask_greeting(self._processes.command(self._processes.warm))
+            self._initialized = await request_initialize(self._processes.command(self._processes.warm))
         except Fault as fault:
             message = f"{fault.failure.message} {self._processes.advice}".strip()
             raise Fault(msgspec.structs.replace(fault.failure, message=message)) from fault
-        self._greeted_at = self._clock.monotonic()
-        if not self._greeting.signed_in:
+        self._initialized_at = self._clock.monotonic()
+        if not self._initialized.signed_in:
             log.warning("agent_not_signed_in", advice=NOT_SIGNED_IN.message)
         await self._restock(self._processes.warm)
 
@@ -204,7 +204,7 @@ class ClaudeCodeAgent:
     # --- what is known of it --------------------------------------------------------------------
 
     def models(self) -> tuple[AgentModel, ...]:
-        return self._greeting.models
+        return self._initialized.models
 
     async def ask_limits(self) -> None:
         """Does nothing: Claude Code reports the account's limits only during a turn."""
@@ -222,17 +222,17 @@ class ClaudeCodeAgent:
             find_program(self._processes.command(self._processes.warm))
         except SpawnError as error:
             return spawn_failure(error)
-        if self._greeting.signed_in:
+        if self._initialized.signed_in:
             return None
-        old = self._clock.monotonic() - self._greeted_at > RECHECK_SECONDS
+        old = self._clock.monotonic() - self._initialized_at > RECHECK_SECONDS
         if old and not self._closed and (self._asking is None or self._asking.done()):
-            self._greeted_at = self._clock.monotonic()
+            self._initialized_at = self._clock.monotonic()
             self._asking = asyncio.ensure_future(self._ask_again())
         return NOT_SIGNED_IN
 
     async def _ask_again(self) -> None:
         try:
-            self._greeting = await ask_greeting(self._processes.command(self._processes.warm))
+            self._initialized = await request_initialize(self._processes.command(self._processes.warm))
         except Fault as fault:
             log.warning("agent_start_failed", reason=fault.failure.unquoted)
 

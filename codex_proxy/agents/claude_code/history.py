@@ -3,8 +3,8 @@ message of the user or the assistant.
 
 Input: the history, oldest first, including Responses items (`RawHistoryItem`). Output: lines that alternate between
 the user and the assistant, as Anthropic's API requires. The output of each call is in the line after the call, and
-the last line, which the model answers, is the user's. Reasoning that came from Claude Code (`Thought`) is included
-with its signature. All other reasoning is left out, because the provider would refuse it.
+the last line, which the model answers, is the user's. Reasoning that came from Claude Code (`ThinkingBlock`) is
+included with its signature. All other reasoning is left out, because the provider would refuse it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SEAL: Final = "claude-thinking:"
 """The prefix of the `encrypted_content` of reasoning items that hold a thought of Claude Code's."""
 
 
-class Thought(msgspec.Struct, frozen=True, omit_defaults=True):
+class ThinkingBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     """A thinking block of Anthropic's API, and the `model` that wrote it. The API accepts it in a history only with
     its `signature`, and only for the same model.
     """
@@ -72,26 +72,29 @@ class Thought(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def raw_item(self) -> RawItem:
         """Returns the thought as a reasoning item of the Responses API, for the history of later turns. Its
-        `encrypted_content` contains the thought; `thought_in` reads it.
+        `encrypted_content` contains the thought; `thinking_block_in` reads it.
         """
         sealed = _SEAL + base64.b64encode(msgspec.json.encode(self)).decode()
         item = {"type": "reasoning", "summary": [], "encrypted_content": sealed}
         return RawItem("reasoning", msgspec.json.encode(item))
 
 
-class _RawThought(msgspec.Struct, frozen=True):
+class _RawThinking(msgspec.Struct, frozen=True):
     type: str = ""
     encrypted_content: str | None = None
 
 
-def thought_in(raw: bytes) -> Thought | None:
-    """Returns the thought in the JSON of a reasoning item that `Thought.raw_item` made; None for every other item."""
+def thinking_block_in(raw: bytes) -> ThinkingBlock | None:
+    """Returns the thought in the JSON of a reasoning item that `ThinkingBlock.raw_item` made; None for every other
+    item."""
     try:
-        item = msgspec.json.decode(raw, type=_RawThought)
+        item = msgspec.json.decode(raw, type=_RawThinking)
         sealed = item.encrypted_content or ""
         if item.type != "reasoning" or not sealed.startswith(_SEAL):
             return None
-        return msgspec.json.decode(base64.b64decode(sealed.removeprefix(_SEAL), validate=True), type=Thought)
+        return msgspec.json.decode(
+            base64.b64decode(sealed.removeprefix(_SEAL), validate=True), type=ThinkingBlock
+        )
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
 
@@ -133,7 +136,7 @@ def lines_of(history: Sequence[HistoryItem]) -> tuple[Line, ...]:
     return _lines(_plain(history))
 
 
-def _lines(items: Iterable[HistoryItem | Thought]) -> tuple[Line, ...]:
+def _lines(items: Iterable[HistoryItem | ThinkingBlock]) -> tuple[Line, ...]:
     writer = _Writer()
     for item in items:
         writer.add(item)
@@ -178,12 +181,12 @@ class _Writer:
         self._lines: list[Line] = []
         self._waiting: dict[str, str] = {}
         """The calls that have no output yet: the id that is written, by the client's id."""
-        self._thoughts: list[Thought] = []
+        self._thoughts: list[ThinkingBlock] = []
         """The thoughts since the last block. They are written before the assistant's next block, because no line
         may end with a thought. If the user speaks first, they are dropped."""
 
-    def add(self, item: HistoryItem | Thought) -> None:
-        if isinstance(item, Thought):
+    def add(self, item: HistoryItem | ThinkingBlock) -> None:
+        if isinstance(item, ThinkingBlock):
             self._thoughts.append(item)
         elif isinstance(item, HistoryMessage):
             if item.role == "assistant":
@@ -247,13 +250,13 @@ class _Writer:
             self._add("user", [{"type": "tool_result", "tool_use_id": id, "content": content}], result=True)
 
 
-def _plain(history: Iterable[HistoryItem]) -> Iterable[HistoryItem | Thought]:
+def _plain(history: Iterable[HistoryItem]) -> Iterable[HistoryItem | ThinkingBlock]:
     """Yields the items of the history, with Responses items converted to thoughts or other items. Responses items
     that cannot be converted are left out.
     """
     for item in history:
         if isinstance(item, RawHistoryItem):
-            thought = thought_in(item.json)
+            thought = thinking_block_in(item.json)
             if thought is not None:
                 yield thought
             else:
@@ -262,7 +265,7 @@ def _plain(history: Iterable[HistoryItem]) -> Iterable[HistoryItem | Thought]:
             yield item
 
 
-def _is_instruction(item: HistoryItem | Thought) -> bool:
+def _is_instruction(item: HistoryItem | ThinkingBlock) -> bool:
     return isinstance(item, HistoryMessage) and item.role == "developer"
 
 

@@ -1,7 +1,7 @@
-"""One `claude` process as a transport, and the program's answer to `initialize`, which is called its greeting.
+"""One `claude` process as a transport, and the program's answer to `initialize`.
 
 A process that waits for a turn prints nothing. If it ends before a session is attached to it, `attach` reports its
-end to the session. `ask_greeting` starts a process only for its greeting, and ends it.
+end to the session. `request_initialize` starts a process only for that answer, and ends it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ClaudeTransport(ChildTransport):
         await super().release(finished=finished)
 
 
-class Greeting(msgspec.Struct, frozen=True):
+class InitializeResult(msgspec.Struct, frozen=True):
     """The program's answer to `initialize`: its models, and whether the user is signed in."""
 
     models: tuple[AgentModel, ...] = ()
@@ -108,7 +108,7 @@ class _Initialized(msgspec.Struct, frozen=True):
     account: _Account | None = None
 
 
-def greeting_of(response: msgspec.Raw) -> Greeting:
+def initialize_result_of(response: msgspec.Raw) -> InitializeResult:
     """Reads the answer to `initialize`. Raises one of the exceptions in `UNREADABLE` if it is not JSON, or a field
     has the wrong type.
     """
@@ -127,12 +127,12 @@ def greeting_of(response: msgspec.Raw) -> Greeting:
     )
     account = told.account
     if account is None:
-        return Greeting(models)
+        return InitializeResult(models)
     by = [each for each in (account.subscriptionType, account.tokenSource, account.apiKeySource) if each]
     named = [each for each in by if each not in NO_SIGN_IN]
     other_provider = account.apiProvider not in (None, "firstParty")
     signed_in = bool(named or account.email or other_provider)
-    return Greeting(models, signed_in, named[0] if named else account.apiProvider or "")
+    return InitializeResult(models, signed_in, named[0] if named else account.apiProvider or "")
 
 
 class _Question:
@@ -163,7 +163,7 @@ class _Question:
             self.answer.set_exception(_misconfigured(f"Claude Code ended while it was starting{said}"))
 
 
-async def ask_greeting(command: Command) -> Greeting:
+async def request_initialize(command: Command) -> InitializeResult:
     """Starts a process, sends `initialize`, and ends the process. Returns the answer. The model is not called.
     Raises `Fault` if the program cannot be started, ends early, does not answer within `START_SECONDS`, or its
     answer cannot be read.
@@ -177,7 +177,7 @@ async def ask_greeting(command: Command) -> Greeting:
     try:
         async with asyncio.timeout(START_SECONDS):
             response = await question.answer
-        return greeting_of(response.response or msgspec.Raw(b"{}"))
+        return initialize_result_of(response.response or msgspec.Raw(b"{}"))
     except TimeoutError:
         raise _misconfigured(f"Claude Code did not answer within {START_SECONDS:g} s of its start.") from None
     except UNREADABLE:

@@ -126,7 +126,7 @@ async def _check(context: AgentContext) -> list[Check]:
         version_in,
         version_text,
     )
-    from codex_proxy.agents.claude_code.process import ask_greeting, ask_version
+    from codex_proxy.agents.claude_code.process import ask_version, request_initialize
     from codex_proxy.commands.checkup import Check
     from codex_proxy.core.faults import Fault
     from codex_proxy.process.child import Command
@@ -149,7 +149,7 @@ async def _check(context: AgentContext) -> list[Check]:
     with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
         argv = claude_argv(program, LaunchKey("model", folder))
         try:
-            greeting = await ask_greeting(Command(argv, claude_environment(context), folder))
+            initialized = await request_initialize(Command(argv, claude_environment(context), folder))
         except Fault as fault:
             advice = "Run `claude` by hand: what it says there is the reason."
             if version < NEWEST_TESTED:
@@ -158,7 +158,10 @@ async def _check(context: AgentContext) -> list[Check]:
     unseen = [
         name for name in KEY_NAMES if context.environ.get(name) and name not in claude_environment(context)
     ]
-    return [*checks, _sign_in_check(greeting.signed_in, greeting.account, len(greeting.models), unseen)]
+    return [
+        *checks,
+        _sign_in_check(initialized.signed_in, initialized.account, len(initialized.models), unseen),
+    ]
 
 
 def _version_check(version: str, tested: str, newer: bool) -> Check:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.claude_code import activities
-from codex_proxy.agents.claude_code.history import Thought
+from codex_proxy.agents.claude_code.history import ThinkingBlock
 from codex_proxy.agents.claude_code.messages import StreamEvent, WholeBlock, WholeMessage
 from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools
 from codex_proxy.agents.conversions import custom_input
@@ -86,7 +86,7 @@ class StepReader:
         """The ends of items whose content block has ended, and signed thoughts. They are added to the events when
         more of the stream arrives, because a stream that breaks off ends its blocks, too."""
         self._model = ""
-        self._thoughts: dict[int, Thought] = {}
+        self._thoughts: dict[int, ThinkingBlock] = {}
         """What has arrived of the open blocks of thinking, by block index."""
         self._reading: dict[int, _Call] = {}
         self._calls: dict[str, _Call] = {}
@@ -168,9 +168,9 @@ class StepReader:
         elif block.type == "thinking":
             self._open[event.index] = id
             self.events.append(ItemStarted(Reasoning(id)))
-            self._thoughts[event.index] = Thought(self._model)
+            self._thoughts[event.index] = ThinkingBlock(self._model)
         elif block.type == "redacted_thinking" and block.data:
-            self._complete.append(Thought(self._model, data=block.data).raw_item())
+            self._complete.append(ThinkingBlock(self._model, data=block.data).raw_item())
         elif block.type == "tool_use" and block.id:
             self._call_started(event.index, block.id, block.name or "")
 

@@ -54,7 +54,7 @@ class _ThreadStartResult(msgspec.Struct, frozen=True):
     thread: _Thread | None = None
 
 
-class Connection:
+class AppServerConnection:
     """The state of the connection to one process. `ready` becomes True when the process has answered `initialize`
     and the question of who is signed in. `signed_in` is False if the model provider needs a sign-in and nobody is
     signed in. `fault` is why the process cannot be used; None if it can.

@@ -4,10 +4,10 @@ No IO. Input: the state of the pool's processes, and how many turns wait. Output
 turn and from `maintain` for the whole pool. The pool does it, and calls `maintain` again after every change: a turn
 came or ended, a process became ready or ended, time passed.
 
-A worn process (too old, too large, or after too many turns) is replaced. It first gets a successor, and then takes
-no further turns (it *drains*), and is ended (*retired*) when it is idle. If the pool's limit leaves no room for a
-successor, one worn process at a time is retired, provided that another process can serve; the only process of a
-pool is replaced when it is idle. Serving turns comes before replacing processes.
+A process that is due for renewal (too old, too large, or after too many turns) is replaced. It first gets a successor,
+and then takes no further turns (it *drains*), and is ended (*retired*) when it is idle. If the pool's limit leaves no
+room for a successor, one process that is due at a time is retired, provided that another process can serve; the only
+process of a pool is replaced when it is idle. Serving turns comes before replacing processes.
 """
 
 from enum import Enum
@@ -97,14 +97,18 @@ def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int)
     """Decides which process serves a turn: a new one, or the first of the waiting ones.
 
     `waiting` is the number of other turns that wait. The result is the process with the fewest running turns that
-    has room for another; a worn process is only used if there is no other. Before the next call the caller must
-    count the turn in `turns_running`.
+    has room for another; a process that is due for renewal is only used if there is no other. Before the next call the
+    caller must count the turn in `turns_running`.
     """
     free = [
         s for s in processes if s.state is ProcessState.READY and s.turns_running < limits.max_turns_running
     ]
     if free:
-        return Use(min(free, key=lambda s: (is_worn(s, limits), s.turns_running, s.turns_served, s.key)).key)
+        return Use(
+            min(
+                free, key=lambda s: (is_due_for_renewal(s, limits), s.turns_running, s.turns_served, s.key)
+            ).key
+        )
     if waiting >= limits.max_waiting:
         return Refuse(f"{waiting} turns are already waiting for the agent")
     return Wait()
@@ -118,16 +122,18 @@ def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: in
         return NOTHING_TO_DO
     starting = [s for s in processes if s.state is ProcessState.STARTING]
     ready = [s for s in processes if s.state is ProcessState.READY]
-    fresh = [s for s in ready if not is_worn(s, limits)]
-    worn = sorted((s for s in ready if is_worn(s, limits)), key=lambda s: (s.turns_running, -s.age, s.key))
+    fresh = [s for s in ready if not is_due_for_renewal(s, limits)]
+    due = sorted(
+        (s for s in ready if is_due_for_renewal(s, limits)), key=lambda s: (s.turns_running, -s.age, s.key)
+    )
 
-    start = len(processes) < limits.max_processes and _needs_another(starting, fresh, worn, limits, waiting)
+    start = len(processes) < limits.max_processes and _needs_another(starting, fresh, due, limits, waiting)
     if any(s.turns_running < limits.max_turns_running for s in fresh):
-        leave = worn
+        leave = due
     elif fresh or start or starting:
-        leave = []  # the worn ones serve until their successor is ready, or the load is less
+        leave = []  # those that are due serve until their successor is ready, or the load is less
     else:
-        leave = worn[:1] if len(worn) > 1 or not any(s.turns_running for s in worn) else []
+        leave = due[:1] if len(due) > 1 or not any(s.turns_running for s in due) else []
     done = [s for s in processes if s.state is ProcessState.DRAINING]
     return PoolMaintenance(
         start=start,
@@ -137,21 +143,21 @@ def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: in
 
 
 def _is_steady(processes: tuple[ProcessInfo, ...], limits: PoolLimits) -> bool:
-    """Returns whether there is nothing to do if no turn waits: every process takes turns, none is worn, and no
-    other is needed. This is usually so, and the pool calls `maintain` three times for each turn, so it is checked
+    """Returns whether there is nothing to do if no turn waits: every process takes turns, none is due for renewal, and
+    no other is needed. This is usually so, and the pool calls `maintain` three times for each turn, so it is checked
     first.
     """
     if len(processes) < limits.min_processes:
         return False
     busy = 0
     for process in processes:
-        if process.state is not ProcessState.READY or is_worn(process, limits):
+        if process.state is not ProcessState.READY or is_due_for_renewal(process, limits):
             return False
         busy += process.turns_running >= limits.busy_from
     return busy < len(processes) or len(processes) >= limits.max_processes
 
 
-def is_worn(process: ProcessInfo, limits: PoolLimits) -> bool:
+def is_due_for_renewal(process: ProcessInfo, limits: PoolLimits) -> bool:
     """Returns whether a process is too old, has served too many turns, or uses too much memory, so that it must be
     replaced.
     """
@@ -163,7 +169,7 @@ def is_worn(process: ProcessInfo, limits: PoolLimits) -> bool:
 def _needs_another(
     starting: list[ProcessInfo],
     fresh: list[ProcessInfo],
-    worn: list[ProcessInfo],
+    due: list[ProcessInfo],
     limits: PoolLimits,
     waiting: int,
 ) -> bool:
@@ -173,7 +179,7 @@ def _needs_another(
         return True
     if starting:
         return False  # one at a time ahead of the need
-    in_use = [s for s in worn if s.turns_running]
+    in_use = [s for s in due if s.turns_running]
     return bool(fresh or in_use) and all(s.turns_running >= limits.busy_from for s in fresh)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 
-from codex_proxy.agents.codex_app_server.connection import Connection
+from codex_proxy.agents.codex_app_server.connection import AppServerConnection
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
 from codex_proxy.agents.failures import exit_of
 from codex_proxy.agents.session import TransportReader, ended_from
@@ -19,7 +19,7 @@ from codex_proxy.process.child import Command, Exit
 from codex_proxy.process.descendants import children_of, descendants_of, resident_bytes, seconds_since_boot
 
 
-class AppServerProcess(SharedProcess[Connection]):
+class AppServerProcess(SharedProcess[AppServerConnection]):
     """A process that serves many turns at once. Call `start`, then `open_channel` for each thread; it returns the
     transport of the thread.
     """
@@ -28,7 +28,7 @@ class AppServerProcess(SharedProcess[Connection]):
         """`client_name` and `client_version` are sent in `initialize`. `parallel_calls`: whether the model may call
         several tools in one answer, which needs a program that reports the end of each answer of the model.
         """
-        super().__init__(Connection(client_name, client_version))
+        super().__init__(AppServerConnection(client_name, client_version))
         self.parallel_calls = parallel_calls
         self.turns_served = 0
         self.completed_turn = False

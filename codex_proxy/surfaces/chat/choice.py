@@ -132,7 +132,7 @@ class Choice:
         self._content = self._text(b"content")
         self._refusal = self._text(b"refusal")
         self._reasoning = self._text(b"reasoning_content")
-        self._message_lane = SerialOutput()
+        self._message_order = SerialOutput()
         self._last_message: str | None = None
         self._begins: dict[str, int] = {}
         """The number of fragments before each message, for those behind another one."""
@@ -140,7 +140,7 @@ class Choice:
         self._last_thought: tuple[str, int] | None = None
         self._at_line_start = True
         self._whole_calls = whole_calls
-        self._call_lane = SerialOutput(whole=whole_calls)
+        self._call_order = SerialOutput(whole=whole_calls)
         self._waiting: dict[str, ToolCall] = {}
         self._calls: dict[str, Call] = {}
         self.finish_reason = ""
@@ -155,12 +155,12 @@ class Choice:
     # --- text ---------------------------------------------------------------------------------
 
     def open_message(self, id: str) -> None:
-        self._message_lane.open(id)
+        self._message_order.open(id)
 
     def add_text(self, id: str, texts: list[str], out: list[bytes]) -> None:
         """Adds deltas to the text of the open message `id`. While another message is sent first, they are kept."""
-        if id != self._message_lane.speaker:
-            self._message_lane.keep(id, "".join(texts))
+        if id != self._message_order.current_id:
+            self._message_order.keep(id, "".join(texts))
         elif id == self._last_message:
             self._content.add_all(texts, out)
         else:
@@ -179,9 +179,9 @@ class Choice:
         self._content.add(text, out)
 
     def close_message(self, id: str, out: list[bytes]) -> None:
-        for heard, text in self._message_lane.close(id):
+        for ready_id, text in self._message_order.close(id):
             if text:
-                self._add_to_content(heard, text, out)
+                self._add_to_content(ready_id, text, out)
 
     def place_of(self, id: str) -> int:
         """Returns the index in `content` at which the text of the message `id` begins."""
@@ -223,7 +223,7 @@ class Choice:
             return
         if self._legacy_calls is None:
             self._legacy_calls = item.kind == "legacy" or (self._legacy and item.kind == "function")
-        if self._call_lane.open(item.id):
+        if self._call_order.open(item.id):
             self._begin_call(item, out)
         else:
             self._waiting[item.id] = item
@@ -243,14 +243,14 @@ class Choice:
 
     def add_arguments(self, id: str, text: str, out: list[bytes]) -> None:
         """Adds a delta to the arguments of the call `id`. While another call is sent first, it is kept."""
-        if id == self._call_lane.speaker:
+        if id == self._call_order.current_id:
             self._calls[id].arguments.add(text, out)
         else:
-            self._call_lane.keep(id, text)
+            self._call_order.keep(id, text)
 
     def close_call(self, id: str, out: list[bytes]) -> None:
-        for heard, text in self._call_lane.close(id):
-            item = self._waiting.pop(heard)
+        for ready_id, text in self._call_order.close(id):
+            item = self._waiting.pop(ready_id)
             if self._whole_calls:
                 self._begin_call(item, out, text)
                 continue

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, Tag
 
-from codex_proxy.surfaces.body import Parameters, StopSequence, Wire, by_kind, parse_as
+from codex_proxy.surfaces.body import Parameters, RequestModel, StopSequence, by_kind, parse_as
 
 CallId: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
@@ -23,44 +23,44 @@ Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh",
 # --- what a message is made of ------------------------------------------------------------------
 
 
-class TextPart(Wire):
+class TextPart(RequestModel):
     type: Literal["text"]
     text: str
 
 
-class RefusalPart(Wire):
+class RefusalPart(RequestModel):
     type: Literal["refusal"]
     refusal: str
 
 
-class ImageUrl(Wire):
+class ImageUrl(RequestModel):
     url: str
     detail: Literal["auto", "low", "high", "original"] | None = None
 
 
-class ImagePart(Wire):
+class ImagePart(RequestModel):
     type: Literal["image_url"]
     image_url: ImageUrl
 
 
-class GivenFile(Wire):
+class GivenFile(RequestModel):
     file_data: str | None = None
     file_id: str | None = None
     filename: str | None = None
 
 
-class FilePart(Wire):
+class FilePart(RequestModel):
     type: Literal["file"]
     file: GivenFile
 
 
-class AudioPart(Wire):
+class AudioPart(RequestModel):
     """A part of a message with audio. The parser refuses it, because no agent accepts audio."""
 
     type: Literal["input_audio"]
 
 
-class OtherPart(Wire):
+class OtherPart(RequestModel):
     """A part of a type that this server does not know. The parser refuses it, unless the whole request is forwarded
     to an upstream of Chat Completions: the upstream gets the part unchanged.
     """
@@ -108,23 +108,23 @@ ShownContent: TypeAlias = Annotated[
 ]
 
 
-class CalledFunction(Wire):
+class CalledFunction(RequestModel):
     name: HistoryName
     arguments: str
 
 
-class CalledCustom(Wire):
+class CalledCustom(RequestModel):
     name: HistoryName
     input: str
 
 
-class FunctionCall(Wire):
+class FunctionCall(RequestModel):
     type: Literal["function"]
     id: CallId
     function: CalledFunction
 
 
-class CustomCall(Wire):
+class CustomCall(RequestModel):
     type: Literal["custom"]
     id: CallId
     custom: CalledCustom
@@ -138,7 +138,7 @@ HistoryToolCall: TypeAlias = Annotated[
 # --- messages -----------------------------------------------------------------------------------
 
 
-class InstructionMessage(Wire):
+class InstructionMessage(RequestModel):
     """A message of the role `system` or `developer`. Both are treated in the same way."""
 
     role: Literal["system", "developer"]
@@ -146,13 +146,13 @@ class InstructionMessage(Wire):
     name: str | None = None
 
 
-class UserMessage(Wire):
+class UserMessage(RequestModel):
     role: Literal["user"]
     content: ShownContent
     name: str | None = None
 
 
-class AssistantMessage(Wire):
+class AssistantMessage(RequestModel):
     role: Literal["assistant"]
     content: AssistantContent | None = None
     name: str | None = None
@@ -162,13 +162,13 @@ class AssistantMessage(Wire):
     audio: Any = None
 
 
-class ToolMessage(Wire):
+class ToolMessage(RequestModel):
     role: Literal["tool"]
     tool_call_id: CallId
     content: ShownContent
 
 
-class FunctionMessage(Wire):
+class FunctionMessage(RequestModel):
     role: Literal["function"]
     name: HistoryName
     content: str | None = None
@@ -196,23 +196,23 @@ AnyMessage: TypeAlias = Annotated[
 # --- tools --------------------------------------------------------------------------------------
 
 
-class FunctionDefinition(Wire):
+class FunctionDefinition(RequestModel):
     name: Name
     description: str | None = None
     parameters: Parameters | None = None
     strict: bool | None = None
 
 
-class Grammar(Wire):
+class Grammar(RequestModel):
     definition: str
     syntax: Literal["lark", "regex"]
 
 
-class TextFormat(Wire):
+class TextFormat(RequestModel):
     type: Literal["text"]
 
 
-class GrammarFormat(Wire):
+class GrammarFormat(RequestModel):
     type: Literal["grammar"]
     grammar: Grammar
 
@@ -223,18 +223,18 @@ CustomFormat: TypeAlias = Annotated[
 ]
 
 
-class CustomDefinition(Wire):
+class CustomDefinition(RequestModel):
     name: Name
     description: str | None = None
     format: CustomFormat | None = None
 
 
-class FunctionTool(Wire):
+class FunctionTool(RequestModel):
     type: Literal["function"]
     function: FunctionDefinition
 
 
-class CustomTool(Wire):
+class CustomTool(RequestModel):
     type: Literal["custom"]
     custom: CustomDefinition
 
@@ -245,16 +245,16 @@ AnyTool: TypeAlias = Annotated[
 ]
 
 
-class Named(Wire):
+class Named(RequestModel):
     name: str
 
 
-class ChosenFunction(Wire):
+class ChosenFunction(RequestModel):
     type: Literal["function"]
     function: Named
 
 
-class ChosenCustom(Wire):
+class ChosenCustom(RequestModel):
     type: Literal["custom"]
     custom: Named
 
@@ -265,12 +265,12 @@ ChosenTool: TypeAlias = Annotated[
 ]
 
 
-class AllowedTools(Wire):
+class AllowedTools(RequestModel):
     mode: Literal["auto", "required"]
     tools: Annotated[list[ChosenTool], Field(min_length=1)]
 
 
-class ChosenAllowed(Wire):
+class ChosenAllowed(RequestModel):
     type: Literal["allowed_tools"]
     allowed_tools: AllowedTools
 
@@ -294,28 +294,28 @@ LegacyChoice: TypeAlias = Annotated[
 # --- the request --------------------------------------------------------------------------------
 
 
-class StreamOptions(Wire):
+class StreamOptions(RequestModel):
     include_usage: bool | None = None
 
 
-class ReasoningOptions(Wire):
+class ReasoningOptions(RequestModel):
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed", "none"] | None = None
 
 
-class WebSearchOptions(Wire):
+class WebSearchOptions(RequestModel):
     search_context_size: Literal["low", "medium", "high"] | None = None
     user_location: dict[str, Any] | None = None
 
 
-class JsonSchemaFormat(Wire):
+class JsonSchemaFormat(RequestModel):
     name: Name
     description: str | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     strict: bool | None = None
 
 
-class ResponseFormat(Wire):
+class ResponseFormat(RequestModel):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
 
@@ -329,7 +329,7 @@ MetadataKey: TypeAlias = Annotated[str, Field(max_length=64)]
 MetadataValue: TypeAlias = Annotated[str, Field(max_length=512)]
 
 
-class ChatRequest(Wire):
+class ChatRequest(RequestModel):
     """The body of `POST /v1/chat/completions`. Each optional field may be null."""
 
     messages: Annotated[list[AnyMessage], Field(min_length=1)]

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import ConfigDict, Field, Tag
 
-from codex_proxy.surfaces.body import StopSequence, Wire, by_kind, parse_as
+from codex_proxy.surfaces.body import RequestModel, StopSequence, by_kind, parse_as
 
 Blocks: TypeAlias = list[Any]
 """Content blocks; not validated, since new types may come."""
@@ -21,13 +21,13 @@ Content: TypeAlias = Annotated[
 ]
 
 
-class MessageOutputConfig(Wire):
+class MessageOutputConfig(RequestModel):
     """The `output_config` of one message. It applies to the turn of that message and to later turns."""
 
     effort: str | None = None
 
 
-class InputMessage(Wire):
+class InputMessage(RequestModel):
     """One message. `role` is `user` or `assistant`, or `system` anywhere in the conversation."""
 
     role: str
@@ -35,24 +35,24 @@ class InputMessage(Wire):
     output_config: MessageOutputConfig | None = None
 
 
-class Thinking(Wire):
+class Thinking(RequestModel):
     """`type`: `enabled` with a budget, `adaptive` or `disabled`."""
 
     type: str
     budget_tokens: int | None = None
 
 
-class AnswerFormat(Wire):
+class AnswerFormat(RequestModel):
     type: str
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
 
 
-class OutputConfig(Wire):
+class OutputConfig(RequestModel):
     effort: str | None = None
     format: AnswerFormat | None = None
 
 
-class GivenToolChoice(Wire):
+class GivenToolChoice(RequestModel):
     """`type`: `auto`, `any`, `tool` (with a `name`) or `none`."""
 
     type: str
@@ -60,7 +60,7 @@ class GivenToolChoice(Wire):
     disable_parallel_tool_use: bool | None = None
 
 
-class MessagesRequest(Wire):
+class MessagesRequest(RequestModel):
     """The body of `POST /v1/messages`. Each optional field may be null. Unknown fields are kept in `model_extra`."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)

@@ -126,7 +126,7 @@ class ResponsesRenderer:
         self._frames: list[tuple[int, bytes]] | None = [] if keep_frames else None
         self._events: Events = self._events_of_profile()
         self._items: dict[str, OutputItem] = {}
-        self._lanes: dict[type, SerialOutput] = {Message: SerialOutput(), ToolCall: SerialOutput()}
+        self._serial_outputs: dict[type, SerialOutput] = {Message: SerialOutput(), ToolCall: SerialOutput()}
         self._order = OutputOrder(self._events)
         self._output = self._order.items
         self._lists: list[OutputItem] = []
@@ -295,8 +295,8 @@ class ResponsesRenderer:
         if isinstance(item, McpTools) and not self._begun:
             self._lists.append(output)
             return True
-        lane = self._lanes.get(type(item))
-        return isinstance(item, McpApproval) or (lane is not None and not lane.open(item.id))
+        serial = self._serial_outputs.get(type(item))
+        return isinstance(item, McpApproval) or (serial is not None and not serial.open(item.id))
 
     def _start(self, output: OutputItem) -> None:
         """Begins to send an item. A message or reasoning is sent only with its first text, because it may have
@@ -337,10 +337,10 @@ class ResponsesRenderer:
             output.status = event.status
             if isinstance(output.item, McpApproval) and event.status != "incomplete":
                 self._resume(output)
-        lane = self._lanes.get(type(output.item))
-        if lane is None:
+        serial = self._serial_outputs.get(type(output.item))
+        if serial is None:
             return
-        for id, _ in lane.close(event.id):
+        for id, _ in serial.close(event.id):
             self._resume(self._items[id])
 
     def _resume(self, output: OutputItem) -> None:

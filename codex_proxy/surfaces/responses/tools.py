@@ -16,7 +16,7 @@ import msgspec
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import NamedTools, ToolChoice
-from codex_proxy.surfaces.body import Wire
+from codex_proxy.surfaces.body import RequestModel
 from codex_proxy.surfaces.request_options import known_tool, refuse_duplicates
 from codex_proxy.surfaces.responses import wire_tools as wire
 from codex_proxy.surfaces.responses.client_tools import LOCAL_SHELL, TOOL_SEARCH, client_tools, name_of
@@ -283,7 +283,7 @@ def _shown_choice(choice: wire.ToolChoice | None) -> Any:
     return _dumped(choice)
 
 
-def _dumped(value: Wire, hidden: set[str] | None = None) -> dict[str, Any]:
+def _dumped(value: RequestModel, hidden: set[str] | None = None) -> dict[str, Any]:
     """Returns a validated value as a dict, without the fields in `hidden` and without those that are None.
 
     Pydantic's warnings about unions are off, since their tags exist only while parsing.

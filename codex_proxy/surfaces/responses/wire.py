@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, Tag
 
-from codex_proxy.surfaces.body import StopSequence, Wire, by_kind, parse_as
+from codex_proxy.surfaces.body import RequestModel, StopSequence, by_kind, parse_as
 from codex_proxy.surfaces.item_wire import TEXT_LIMIT, AnyItem, Metadata
 from codex_proxy.surfaces.responses.wire_tools import AnyTool, Name, ToolChoice
 
@@ -39,7 +39,7 @@ Input: TypeAlias = Annotated[
 ]
 
 
-class ConversationId(Wire):
+class ConversationId(RequestModel):
     id: str
 
 
@@ -49,21 +49,21 @@ Conversation: TypeAlias = Annotated[
 ]
 
 
-class ReasoningOptions(Wire):
+class ReasoningOptions(RequestModel):
     effort: Effort | None = None
     summary: Summary | None = None
     generate_summary: Summary | None = None
 
 
-class TextFormat(Wire):
+class TextFormat(RequestModel):
     type: Literal["text"]
 
 
-class JsonObjectFormat(Wire):
+class JsonObjectFormat(RequestModel):
     type: Literal["json_object"]
 
 
-class JsonSchemaFormat(Wire):
+class JsonSchemaFormat(RequestModel):
     type: Literal["json_schema"]
     name: Name
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
@@ -71,7 +71,7 @@ class JsonSchemaFormat(Wire):
     strict: bool | None = None
 
 
-class TextOptions(Wire):
+class TextOptions(RequestModel):
     format: (
         Annotated[
             Annotated[TextFormat, Tag("~text")]
@@ -84,7 +84,7 @@ class TextOptions(Wire):
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class StreamOptions(Wire):
+class StreamOptions(RequestModel):
     include_obfuscation: bool | None = None
 
 
@@ -98,7 +98,7 @@ Stop: TypeAlias = Annotated[
 ModelName: TypeAlias = Annotated[str, Field(min_length=1)]
 
 
-class ContextFields(Wire):
+class ContextFields(RequestModel):
     """The fields of a request that make up the model's input. Also the body of `POST /v1/responses/input_tokens`."""
 
     model: ModelName | None = None

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, Tag
 
-from codex_proxy.surfaces.body import Parameters, Wire, by_kind
+from codex_proxy.surfaces.body import Parameters, RequestModel, by_kind
 
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
 WebSearch: TypeAlias = Literal[
@@ -46,7 +46,7 @@ _HOSTED_TAGS: Final = {
 }
 
 
-class FunctionTool(Wire):
+class FunctionTool(RequestModel):
     type: Literal["function"]
     name: Name
     description: str | None = None
@@ -55,11 +55,11 @@ class FunctionTool(Wire):
     defer_loading: bool | None = None
 
 
-class TextFormat(Wire):
+class TextFormat(RequestModel):
     type: Literal["text"]
 
 
-class GrammarFormat(Wire):
+class GrammarFormat(RequestModel):
     type: Literal["grammar"]
     syntax: Literal["lark", "regex"]
     definition: str
@@ -71,7 +71,7 @@ CustomFormat: TypeAlias = Annotated[
 ]
 
 
-class CustomTool(Wire):
+class CustomTool(RequestModel):
     type: Literal["custom"]
     name: Name
     description: str | None = None
@@ -79,7 +79,7 @@ class CustomTool(Wire):
     defer_loading: bool | None = None
 
 
-class NamespaceTool(Wire):
+class NamespaceTool(RequestModel):
     """Tools of the client that share a namespace. Codex puts the tools of each of its MCP servers in a namespace."""
 
     type: Literal["namespace"]
@@ -93,7 +93,7 @@ class NamespaceTool(Wire):
     ]
 
 
-class ToolSearchTool(Wire):
+class ToolSearchTool(RequestModel):
     """A tool that finds deferred tools. `execution` is `client` if the client runs the search; otherwise OpenAI's
     servers would run it, and this server does not offer it.
     """
@@ -104,23 +104,23 @@ class ToolSearchTool(Wire):
     parameters: dict[str, Any] | None = None
 
 
-class LocalShellTool(Wire):
+class LocalShellTool(RequestModel):
     """The client's shell, for models that are trained to use one."""
 
     type: Literal["local_shell"]
 
 
-class McpToolFilter(Wire):
+class McpToolFilter(RequestModel):
     tool_names: list[str] | None = None
     read_only: bool | None = None
 
 
-class McpApprovalFilter(Wire):
+class McpApprovalFilter(RequestModel):
     always: McpToolFilter | None = None
     never: McpToolFilter | None = None
 
 
-class McpServerTool(Wire):
+class McpServerTool(RequestModel):
     """An MCP server whose tools this server is to run itself."""
 
     type: Literal["mcp"]
@@ -147,13 +147,13 @@ class McpServerTool(Wire):
     ) = None
 
 
-class WebSearchTool(Wire):
+class WebSearchTool(RequestModel):
     type: WebSearch
     search_context_size: Literal["low", "medium", "high"] | None = None
     user_location: dict[str, Any] | None = None
 
 
-class HostedTool(Wire):
+class HostedTool(RequestModel):
     """A tool that only OpenAI's servers run. Its types are listed so that the refusal can name the tool."""
 
     type: Hosted
@@ -186,27 +186,27 @@ AnyTool: TypeAlias = Annotated[
 # --- the choice ---------------------------------------------------------------------------------
 
 
-class ChosenTool(Wire):
+class ChosenTool(RequestModel):
     type: Literal["function", "custom"]
     name: str
     namespace: str | None = None
 
 
-class ChosenMcp(Wire):
+class ChosenMcp(RequestModel):
     type: Literal["mcp"]
     server_label: str
     name: str | None = None
 
 
-class ChosenWebSearch(Wire):
+class ChosenWebSearch(RequestModel):
     type: WebSearch
 
 
-class ChosenLocalShell(Wire):
+class ChosenLocalShell(RequestModel):
     type: Literal["local_shell"]
 
 
-class ChosenHosted(Wire):
+class ChosenHosted(RequestModel):
     type: Hosted
 
 
@@ -229,7 +229,7 @@ Allowed: TypeAlias = Annotated[
 ]
 
 
-class ChosenAllowed(Wire):
+class ChosenAllowed(RequestModel):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
     tools: Annotated[list[Allowed], Field(min_length=1, max_length=128)]
