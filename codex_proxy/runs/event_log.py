@@ -91,8 +91,9 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class EventLog:
-    """An append-only log of events. `on_backlog` is called with the number of bytes that the slowest reader has not
-    seen, after each change while this number is, or was at the last call, at least `LOW_WATER`.
+    """An append-only log of events. `on_backlog` is called with the number of bytes whose events the slowest reader
+    has not delivered, after each change while this number is, or was at the previous call of `on_backlog`, at least
+    `LOW_WATER`.
     """
 
     def __init__(self, on_backlog: Callable[[int], None] | None = None) -> None:
@@ -128,7 +129,7 @@ class EventLog:
 
     @property
     def backlog(self) -> int:
-        """The bytes of agent output whose events the slowest reader has not delivered; 0 without readers."""
+        """The number of bytes of agent output whose events the slowest reader has not delivered; 0 without readers."""
         if len(self._cursors) == 1:
             return self.appended - self._cursors[0].seen
         return max((self.appended - cursor.seen for cursor in self._cursors), default=0)

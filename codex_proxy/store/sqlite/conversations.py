@@ -232,7 +232,7 @@ def _at_version(connection: sqlite3.Connection, owner: str, id: str, version: in
 
 
 def _size(connection: sqlite3.Connection, row: int) -> tuple[int, int]:
-    """Returns the number of items of the conversation in `row`, and of their bytes."""
+    """Returns how many items the conversation in row number `row` has, and how many bytes they have together."""
     items, size = connection.execute(
         "SELECT items, bytes FROM conversations WHERE seq = ?", (row,)
     ).fetchone()
