@@ -16,7 +16,8 @@ import msgspec
 from pydantic import SecretStr, ValidationError
 
 from codex_proxy.agents import registry
-from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError, UpstreamOptions
+from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
+from codex_proxy.agents.upstream.config import UpstreamOptions
 from codex_proxy.agents.upstream.presets import PRESETS, UpstreamPreset
 from codex_proxy.config import Settings
 from codex_proxy.config_tables import AgentTable, UpstreamTable

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from codex_proxy.agents.upstream.config import UpstreamOptions
 from codex_proxy.process.launch import ChildLimits, child_environment
 
 if TYPE_CHECKING:
@@ -21,34 +22,6 @@ if TYPE_CHECKING:
 
 class NoAgentError(Exception):
     """The chosen agent does not exist or cannot be used. The text says what to do."""
-
-
-class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options that only the table of an upstream in the settings file can have, because there is no flag or
-    variable for them.
-    """
-
-    headers: Mapping[str, str] = {}
-    """Headers that are sent with every request."""
-    models: tuple[str, ...] = ()
-    """The models to offer: names, and patterns with `*`. Empty: those that the upstream lists."""
-    cannot: frozenset[Capability] = frozenset()
-    """The capabilities that the upstream does not have. Requests that need one are refused."""
-    refuses: frozenset[str] = frozenset()
-    """Optional request fields that the upstream answers with an error. They are not sent."""
-    context_window: int | None = None
-    """The context window, in tokens, of the upstream's models whose entry in the list of models does not have it;
-    None if the operator has not set it."""
-    reasoning_back: str = ""
-    """The field of an assistant message in which a model's reasoning is sent back to it with its calls; empty if it
-    is not sent back.
-    """
-    forward_headers: tuple[str, ...] = ()
-    """The names of client headers that are sent to the upstream, in lower case."""
-    health_interval: float | None = None
-    """Seconds between two requests for the upstream's list of models; None for the default."""
-    table: str = ""
-    """The table that the settings are in, like `[upstreams.groq]`; empty if they are settings of the server."""
 
 
 class AgentContext(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ async def _make(context: AgentContext) -> Agent:
     def dialect(turn: Turn, model: str, shared: UpstreamContext) -> Dialect[Message]:
         if turn.forwarded is not None:
             return Forwarding(turn.forwarded, model, shared)
-        return OpenAIChat(model, shared, reasoning_back=upstream.reasoning_back)
+        return OpenAIChat(model, shared, reasoning_back=upstream.options.reasoning_back)
 
     return UpstreamAgent(upstream, context.clock, dialect)
 

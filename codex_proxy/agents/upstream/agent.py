@@ -83,7 +83,7 @@ class UpstreamAgent:
             path=upstream.wire.path,
             setting_names=upstream.setting_names,
         )
-        self._context = UpstreamContext(errors, set(upstream.refuses), _new_id, clock.epoch)
+        self._context = UpstreamContext(errors, set(upstream.options.refuses), _new_id, clock.epoch)
         self._id = uuid.uuid4().hex[:12]
         """Identifies this server in a request header, to detect a request that comes back to it."""
         self._models = self._served(())
@@ -123,7 +123,7 @@ class UpstreamAgent:
             if not turn.origin.key:
                 raise Fault(NO_CLIENTS_KEY)
             headers["Authorization"] = f"Bearer {turn.origin.key}"
-        names = self._upstream.forward_headers
+        names = self._upstream.options.forward_headers
         headers |= {name: turn.origin.headers[name] for name in names if name in turn.origin.headers}
         dialect = self._make_dialect(turn, model, self._context)
         transport = HttpTransport(self._client, headers)
@@ -171,8 +171,8 @@ class UpstreamAgent:
         """Returns the models that clients can use, from those that the upstream lists (`listed`) and those that the
         operator has named. A model without a context window gets the one in the settings.
         """
-        window = self._upstream.context_window
-        found = models_of(self._upstream.models, listed)
+        window = self._upstream.options.context_window
+        found = models_of(self._upstream.options.models, listed)
         return tuple(
             model if model.context_window else msgspec.structs.replace(model, context_window=window)
             for model in found
@@ -180,7 +180,7 @@ class UpstreamAgent:
 
     async def _refresh_models_at_intervals(self) -> None:
         while True:
-            usual = self._upstream.health_interval or MODELS_SECONDS
+            usual = self._upstream.options.health_interval or MODELS_SECONDS
             await asyncio.sleep(usual if self._trouble is None else min(usual, RETRY_SECONDS))
             await self._refresh_models()
 

@@ -96,7 +96,7 @@ class UpstreamClient:
             asyncio.timeout(LIST_SECONDS),
             self._session.get(
                 f"{self._upstream.url}/models",
-                headers={**self._upstream.headers, **self._key()},
+                headers={**self._upstream.options.headers, **self._key()},
                 proxy=self._upstream.proxy,
                 allow_redirects=False,
             ) as response,
@@ -121,7 +121,7 @@ class UpstreamClient:
         """
         session, upstream = self._session, self._upstream
         assert session is not None
-        all_headers = {**JSON, **upstream.headers, **self._key(), **headers}
+        all_headers = {**JSON, **upstream.options.headers, **self._key(), **headers}
 
         async def sent(connected: Callable[[], None]) -> aiohttp.ClientResponse:
             for is_last in (False, True):

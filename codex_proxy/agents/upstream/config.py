@@ -94,6 +94,35 @@ class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options that only the table of an upstream in the settings file can have, because there is no flag or
+    variable for them.
+    """
+
+    headers: Mapping[str, str] = {}
+    """Headers that are sent with every request, in addition to the key."""
+    models: tuple[str, ...] = ()
+    """The models to offer: names, and patterns with `*` for models in the upstream's list. Empty: all models in the
+    list."""
+    cannot: frozenset[Capability] = frozenset()
+    """The capabilities that the upstream does not have. Requests that need one are refused."""
+    refuses: frozenset[str] = frozenset()
+    """Optional request fields that the upstream answers with an error. They are not sent."""
+    context_window: int | None = None
+    """The context window, in tokens, of the upstream's models whose entry in the list of models does not have it;
+    None if the operator has not set it."""
+    reasoning_back: str = ""
+    """The field of an assistant message in which a model's reasoning is sent back to it with its calls; empty if it
+    is not sent back.
+    """
+    forward_headers: tuple[str, ...] = ()
+    """The names of client headers that are sent to the upstream, in lower case."""
+    health_interval: float | None = None
+    """Seconds between two requests for the upstream's list of models; None for the default."""
+    table: str = ""
+    """The table that the settings are in, like `[upstreams.groq]`; empty if they are settings of the server."""
+
+
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     """The address, credentials and options of one upstream."""
 
@@ -112,28 +141,17 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     timeouts: Timeouts
     name: str = ""
     """The upstream's name in the settings; empty if it is the only one."""
-    headers: Mapping[str, str] = {}
-    """Headers that are sent with every request, in addition to the key."""
-    models: tuple[str, ...] = ()
-    """The models to offer: names, and patterns with `*` for models in the upstream's list. Empty: all models in the
-    list."""
-    capabilities: frozenset[Capability] = CAPABILITIES
-    """What the upstream can do. A request that needs another capability is refused."""
-    refuses: frozenset[str] = frozenset()
-    """Optional request fields that the upstream refuses with an error, so that they are not sent."""
-    context_window: int | None = None
-    """The context window, in tokens, of the upstream's models whose entry in the list of models does not have it;
-    None if the operator has not set it."""
-    reasoning_back: str = ""
-    """The field of an assistant message in which a model's reasoning is sent back to it with its calls; empty if it
-    is not sent back.
-    """
-    forward_headers: tuple[str, ...] = ()
-    """The names of client headers that are sent to the upstream, in lower case."""
-    health_interval: float | None = None
-    """Seconds between two requests for the list of models; None for the default."""
-    setting_names: SettingNames = SettingNames()
-    """The names of the settings, for error messages."""
+    options: UpstreamOptions = UpstreamOptions()
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What the upstream can do. A request that needs another capability is refused."""
+        return self.wire.capabilities - self.options.cannot
+
+    @property
+    def setting_names(self) -> SettingNames:
+        """The names of the settings, for error messages."""
+        return SettingNames.of_table(self.options.table)
 
     @property
     def host(self) -> str:
@@ -143,7 +161,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def secrets(self) -> tuple[str, ...]:
         """The texts that must not appear in a message to a client: key, address, host, and values of headers."""
-        values = (value for value in self.headers.values() if len(value) >= _SHORTEST_SECRET)
+        values = (value for value in self.options.headers.values() if len(value) >= _SHORTEST_SECRET)
         return tuple(each for each in (self.key, self.url, self.host, *values) if each)
 
     @property

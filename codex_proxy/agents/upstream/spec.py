@@ -113,16 +113,8 @@ def upstream_of(context: AgentContext, wire: UpstreamApi = CHAT) -> Upstream:
             silence=settings.upstream_idle_timeout,
         ),
         name=context.name,
-        headers=context.upstream.headers,
-        models=context.upstream.models,
         wire=wire,
-        capabilities=wire.capabilities - context.upstream.cannot,
-        refuses=context.upstream.refuses,
-        context_window=context.upstream.context_window,
-        reasoning_back=context.upstream.reasoning_back,
-        forward_headers=context.upstream.forward_headers,
-        health_interval=context.upstream.health_interval,
-        setting_names=names,
+        options=context.upstream,
     )
 
 
