@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sys
 
-from fake_proto.acp_tools import McpServer
 from fake_proto.acp_turn import AcpTurn
 from fake_proto.faults import Faults
 from fake_proto.request import Request
@@ -20,6 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from fake_proto.acp_tools import McpServer
     from fake_proto.loop import Loop
     from fake_proto.settings import Settings
     from fake_proto.wire import Wire
@@ -173,6 +173,10 @@ class AcpAgent:
         self.answer(identifier, self._offer(session))
 
     def _connected(self, entries: list[Params]) -> list[McpServer]:
+        if not entries:
+            return []
+        from fake_proto.acp_tools import McpServer  # what it needs takes as long to import as all the rest
+
         servers = [McpServer(entry, dict(self._settings.env)) for entry in entries]
         for server in servers:
             if not self._faults.has("lists_never"):

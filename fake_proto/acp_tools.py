@@ -6,14 +6,12 @@ Each call of a tool has a thread of its own, since its output may come minutes l
 
 from __future__ import annotations
 
-import http.client
 import json
-import subprocess
 import threading
-import urllib.parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import subprocess
     from typing import Any
 
     Message = dict[str, Any]
@@ -52,6 +50,9 @@ class McpServer:
         return self._by_http(line) if "url" in self._entry else self._by_stdio(line, message["id"])
 
     def _by_http(self, line: bytes) -> Message:
+        import http.client
+        import urllib.parse
+
         url = urllib.parse.urlsplit(self._entry["url"])
         connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=SECONDS)
         headers = {header["name"]: header["value"] for header in self._entry["headers"]}
@@ -69,6 +70,8 @@ class McpServer:
 
     def _by_stdio(self, line: bytes, identifier: int) -> Message:
         if self._child is None:
+            import subprocess
+
             env = {**self._env, **{each["name"]: each["value"] for each in self._entry["env"]}}
             argv = [self._entry["command"], *self._entry["args"]]
             self._child = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -114,9 +114,10 @@ def _leave_out_most_of_the_sampled(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded by now stays: the collector need not look at it."""
+    """What is loaded by now stays: the collector need not look at it, and it looks seldom at what a test makes."""
     _load_certificates_once()
     gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
     gc.enable()
 
 

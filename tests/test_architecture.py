@@ -156,16 +156,20 @@ class Module:
     def nodes(self) -> list[ast.AST]:
         return list(ast.walk(self.tree))
 
+    @cached_property
+    def _import_statements(self) -> list[ast.Import | ast.ImportFrom]:
+        return [node for node in self.nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+
     def imports(self, *, for_types: bool = True) -> Iterator[str]:
         """Every module that it imports, dotted and absolute; `from a import b` may mean `a.b`. `for_types`: also those
         that only type checkers import."""
         unwanted = set() if for_types else set(self._type_checking())
-        for node in self.nodes:
+        for node in self._import_statements:
             if node in unwanted:
                 continue
             if isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
+            else:
                 base = self._base(node)
                 yield from (f"{base}.{alias.name}" for alias in node.names)
 

@@ -19,9 +19,11 @@ def makers(source: str) -> list[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and node.attr in {*MAKES, "O_CREAT"}:
             found.append(node.attr)
-        elif isinstance(node, ast.Call) and "open" in ast.unparse(node.func):
-            modes = [each.value for each in node.args if isinstance(each, ast.Constant)]
-            found += [f"open {mode}" for mode in modes if isinstance(mode, str) and set(mode) & set("wax")]
+        elif isinstance(node, ast.Call):
+            said = [each.value for each in node.args if isinstance(each, ast.Constant)]
+            modes = [mode for mode in said if isinstance(mode, str) and set(mode) & set("wax")]
+            if modes and "open" in ast.unparse(node.func):
+                found += [f"open {mode}" for mode in modes]
     return found
 
 

@@ -110,7 +110,7 @@ def collected(*arguments: str) -> list[str]:
         "-o",
         "addopts=--import-mode=importlib",
     ]
-    command += ["-p", "no:langsmith_plugin", *files, *arguments]
+    command += ["-p", "no:langsmith_plugin", "-p", "no:schemathesis", *files, *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=2 * PATIENCE)
     return [line for line in done.stdout.splitlines() if "::" in line]
 
