@@ -34,13 +34,17 @@ def test_arguments_go_to_pytest(checkout: Checkout) -> None:
     assert tools(checkout)[-1].endswith("|tests/core|-k|a or b|")
 
 
-def test_what_is_compiled_once_is_kept_and_the_tests_are_compiled_beside_the_types(
+def test_what_is_compiled_once_is_kept_and_the_tests_are_compiled_beside_the_first_look_at_the_types(
     checkout: Checkout,
 ) -> None:
     checkout.install_program("a-tool", '#!/bin/sh\necho "${0##*/}|$PYTHONDONTWRITEBYTECODE" >>"$NOTES"\n')
     checkout.run("test", "tests/core", PYTHONDONTWRITEBYTECODE="1")
     assert set(tools(checkout)) == {"ruff|", "mypy|", "pytest|"}
-    assert "-m pytest --collect-only -qq tests/core" in checkout.told
+    compiling = "-m pytest --collect-only -qq tests/core"
+    assert checkout.told.count(compiling) == 1
+    (checkout.folder / ".mypy_cache").mkdir()
+    checkout.run("test", "tests/core")
+    assert checkout.told.count(compiling) == 1, "mypy takes no time now"
 
 
 @pytest.mark.parametrize("failing", ["ruff", "mypy", "pytest"])
