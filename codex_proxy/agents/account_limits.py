@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.account import AccountLimits, LimitWindow, WindowName
 
 MAX_COUNT: Final = 16
@@ -37,7 +38,7 @@ def limits_in(json: bytes) -> tuple[AccountLimits, ...]:
     """
     try:
         value = msgspec.json.decode(json)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return ()
     found = (_limits(each) for each in _snapshots(value))
     return tuple(each for each in found if each.windows or each.reached)[:MAX_COUNT]

@@ -5,13 +5,16 @@ of agents' capabilities. A child is a process that this server has started for a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
 
 from codex_proxy.core.events import Event
 from codex_proxy.core.items import HistoryItem, Part
 from codex_proxy.core.turn import Turn
+
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""The exceptions that decoding a child's message as JSON can raise; RecursionError for one that is nested too deep."""
 
 
 class Step(msgspec.Struct, frozen=True):

@@ -15,8 +15,9 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.acp.messages import UNREADABLE, Update
+from codex_proxy.agents.acp.messages import Update
 from codex_proxy.agents.conversions import READ_ONLY, function_parameters, mcp_content
+from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.items import Part, Tool
 
 SERVER: Final = "client"

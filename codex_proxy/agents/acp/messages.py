@@ -12,10 +12,9 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-PROTOCOL_VERSION: Final = 1
+from codex_proxy.agents.dialect import UNREADABLE
 
-UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""The exceptions that decoding a line may raise."""
+PROTOCOL_VERSION: Final = 1
 
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602

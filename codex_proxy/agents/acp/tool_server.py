@@ -25,13 +25,13 @@ from codex_proxy import __version__
 from codex_proxy.agents.acp.client_tools import SERVER, listed_tool
 from codex_proxy.agents.acp.messages import (
     METHOD_NOT_FOUND,
-    UNREADABLE,
     Input,
     ToolCalled,
     ToolDropped,
     ToolsListed,
     ToolsSettled,
 )
+from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.items import Tool
 
 log = structlog.get_logger(__name__)

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from codex_proxy.agents.claude_code.messages import UNREADABLE
+from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.items import Activity
 from codex_proxy.core.turn import Sandbox
 

@@ -21,7 +21,6 @@ from codex_proxy.agents.claude_code.failures import BROKE_OFF, failure_of, retry
 from codex_proxy.agents.claude_code.history import PendingLines, conversation, lines_of
 from codex_proxy.agents.claude_code.messages import (
     CLIENT_SERVER,
-    UNREADABLE,
     ControlRequest,
     ControlResponse,
     Message,
@@ -42,7 +41,7 @@ from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools
 from codex_proxy.agents.claude_code.turn_states import TABLE, TurnChange, TurnState
 from codex_proxy.agents.claude_code.usage import TurnUsage
 from codex_proxy.agents.conversions import mcp_content
-from codex_proxy.agents.dialect import NOTHING, Decision, Ended, Reply, Step, ToolReply
+from codex_proxy.agents.dialect import NOTHING, UNREADABLE, Decision, Ended, Reply, Step, ToolReply
 from codex_proxy.agents.failures import cleaned, failure_from_exit
 from codex_proxy.agents.pending_calls import PendingCalls
 from codex_proxy.core.events import (

@@ -10,9 +10,6 @@ from typing import Any, Final
 
 import msgspec
 
-UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""The exceptions that decoding a malformed line may raise."""
-
 CLIENT_SERVER: Final = "client"
 """The name of the MCP server with the client's tools. The model sees their names as `mcp__client__NAME`."""
 

@@ -14,13 +14,12 @@ import msgspec
 
 from codex_proxy.agents.child_per_turn import ChildTransport
 from codex_proxy.agents.claude_code.messages import (
-    UNREADABLE,
     ControlResponse,
     Message,
     control_request,
     decode,
 )
-from codex_proxy.agents.dialect import Ended
+from codex_proxy.agents.dialect import UNREADABLE, Ended
 from codex_proxy.agents.failures import how_it_ended
 from codex_proxy.agents.session import LineFramer, LineTooLong, TransportReader, ended_from, spawn_failure
 from codex_proxy.core.account import AgentModel

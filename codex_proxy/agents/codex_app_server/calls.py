@@ -19,13 +19,13 @@ from typing import Any
 import msgspec
 
 from codex_proxy.agents.codex_app_server.wire import (
-    UNREADABLE,
     Params,
     RawItemCall,
     RawItemHead,
     check_readable,
 )
 from codex_proxy.agents.conversions import custom_input, function_parameters
+from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.events import Event, Notice, RawItem, ToolCallRequested
 from codex_proxy.core.items import Tool
 

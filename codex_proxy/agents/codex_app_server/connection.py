@@ -15,7 +15,6 @@ import msgspec
 
 from codex_proxy.agents.codex_app_server.launch import initialize_params
 from codex_proxy.agents.codex_app_server.wire import (
-    UNREADABLE,
     Message,
     count_requests,
     decode_expected,
@@ -24,7 +23,7 @@ from codex_proxy.agents.codex_app_server.wire import (
     refusal,
     request,
 )
-from codex_proxy.agents.dialect import Received
+from codex_proxy.agents.dialect import UNREADABLE, Received
 
 MAX_IN_FLIGHT = 64
 """The most unanswered requests at a time. From about 400 on Codex loses some; 64 was seen to be safe."""

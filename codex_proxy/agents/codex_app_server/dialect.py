@@ -28,7 +28,6 @@ from codex_proxy.agents.codex_app_server.turn_states import (
     TurnState,
 )
 from codex_proxy.agents.codex_app_server.wire import (
-    UNREADABLE,
     Message,
     Params,
     RpcError,
@@ -49,7 +48,7 @@ from codex_proxy.agents.codex_app_server.wire import (
     request,
     turn_end,
 )
-from codex_proxy.agents.dialect import NOTHING, Ended, Reply, Step, ToolReply
+from codex_proxy.agents.dialect import NOTHING, UNREADABLE, Ended, Reply, Step, ToolReply
 from codex_proxy.agents.failures import CONVERSATION_LOST, failure_from_exit, retrying
 from codex_proxy.agents.pending_calls import PendingCalls
 from codex_proxy.core.events import (

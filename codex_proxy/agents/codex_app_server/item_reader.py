@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from codex_proxy.agents.codex_app_server.wire import UNREADABLE, Params
+from codex_proxy.agents.codex_app_server.wire import Params
+from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core import items
 from codex_proxy.core.events import (
     Event,

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.agents.dialect import Decision, ToolReply
+from codex_proxy.agents.dialect import UNREADABLE, Decision, ToolReply
 from codex_proxy.agents.failures import failure_from_text, stop_from_text
 from codex_proxy.core.events import ApprovalRequested, InputRequested, Stop, TurnEnded, Usage
 from codex_proxy.core.faults import Failure, FaultKind
@@ -110,9 +110,6 @@ class _Envelope(msgspec.Struct, frozen=True, gc=False):
     id: int | str | None = None
     method: str | None = None
 
-
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""The exceptions that decoding can raise; RecursionError for JSON that is nested too deep."""
 
 UNREADABLE_ANSWER = RpcError(0, "the agent's answer is not what it should be")
 

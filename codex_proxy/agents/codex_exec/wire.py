@@ -10,6 +10,8 @@ from typing import Final
 
 import msgspec
 
+from codex_proxy.agents.dialect import UNREADABLE
+
 
 class TokenUsage(msgspec.Struct, gc=False):
     """The token counts of the whole turn; all zeros if the provider reported none."""
@@ -91,8 +93,6 @@ class _Head(msgspec.Struct, gc=False):
 
 _LINE: Final = msgspec.json.Decoder(Line)
 _HEAD: Final = msgspec.json.Decoder(_Head)
-# What the decoders raise for invalid lines; RecursionError for a line of brackets.
-_UNREADABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 def decode(line: bytes) -> tuple[Line | None, bool]:
@@ -103,9 +103,9 @@ def decode(line: bytes) -> tuple[Line | None, bool]:
         return _LINE.decode(line), False
     except msgspec.ValidationError:
         pass
-    except _UNREADABLE:
+    except UNREADABLE:
         return None, False
     try:
         return Line(_HEAD.decode(line).type), True
-    except _UNREADABLE:
+    except UNREADABLE:
         return None, False

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.events import Usage
 
 PREFIX = "codex/event/"
@@ -193,8 +194,6 @@ _FLAT: Final = msgspec.json.Decoder(Msg)
 _HEAD: Final = msgspec.json.Decoder(_Head)
 _DELTA: Final = msgspec.json.Decoder(_DeltaLine).decode
 _DELTA_HEAD: Final = b'{"id":"1","msg":{"type":"agent_message_delta",'
-# What the decoders raise for invalid lines; RecursionError for a line of brackets.
-_UNREADABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 def spellings(names: Iterable[str]) -> dict[str, str]:
@@ -215,7 +214,7 @@ def plain_delta(line: bytes) -> str | None:
         return None
     try:
         msg = _DELTA(line).msg
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
     return msg.delta if msg.choice_index is None else None
 
@@ -231,7 +230,7 @@ def decode(line: bytes) -> Line | None:
         return Line(envelope.id, _FLAT.decode(line), flat=True)
     except msgspec.ValidationError:
         return _decode_damaged(line)
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
 
 
@@ -241,7 +240,7 @@ def _decode_damaged(line: bytes) -> Line | None:
     """
     try:
         head = _HEAD.decode(line)
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
     if head.msg is not None:
         return Line(head.id, Msg(type=head.msg.type), damaged=True)

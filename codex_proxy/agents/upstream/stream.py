@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.agents.session import LineFramer, LineTooLong
 from codex_proxy.core.faults import Failure
 
@@ -144,7 +145,7 @@ def decoded_event(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
     """Returns an event of this kind with the JSON in `data` decoded; one of kind `no_json` if it cannot be decoded."""
     try:
         value = msgspec.json.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         try:
             # Half of a surrogate pair, NaN and numbers of any size are read by this one.
             value = json.loads(data.decode("utf-8", "replace"))
