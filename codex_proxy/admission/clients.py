@@ -36,8 +36,8 @@ class Workspace(msgspec.Struct, frozen=True):
     folder: str
     roots: tuple[str, ...]
     protected: tuple[Protected, ...] = ()
-    """Paths that commands must not be able to change. A turn whose commands may write to its folder is refused if
-    they could change one of these there."""
+    """Paths that commands must not be able to change. A turn whose commands may write is refused in a folder where
+    they could change one of these."""
     confine_reads: bool = False
     """Whether the commands of turns must be kept from reading what the server stores."""
 

@@ -85,9 +85,11 @@ class AttemptPlan:
         return not self._others
 
     def after(self, failure: Failure, *, not_asked: bool = False) -> NextAttempt | None:
-        """Returns the next attempt, given the `failure` of the current one; None if there is none. `not_asked`:
-        this server made no attempt, for example because the upstream's circuit breaker is open, so the same
-        upstream is not tried again.
+        """Returns the next attempt, given the `failure` of the current one: at the same upstream, or else at the
+        next one. Returns None if the turn fails with this failure, because its kind (`RETRIED`,
+        `RETRIED_ELSEWHERE`) allows no other attempt, or no upstream is left. `not_asked`: this server made no
+        attempt, for example because the upstream's circuit breaker is open, so the same upstream is not tried
+        again.
         """
         wait = None if not_asked else self._wait_here(failure)
         if wait is not None:
@@ -102,8 +104,9 @@ class AttemptPlan:
         return NextAttempt(self.target)
 
     def _wait_here(self, failure: Failure) -> float | None:
-        """Returns the number of seconds to wait before the attempt is repeated at the same upstream; None if it is
-        not repeated there.
+        """Returns the number of seconds to wait before the attempt is repeated at the same upstream. Returns None
+        if it is not repeated there: the kind of failure does not allow it, all `retries` are made, the upstream
+        asks for too long a wait, or it is at its rate limit and another upstream is left.
         """
         if failure.kind not in RETRIED or self._retried >= self.target.retries:
             return None

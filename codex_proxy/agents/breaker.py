@@ -54,11 +54,15 @@ class Breaker:
         self._failures, self._opened_at, self._probing = 0, None, False
 
     def failed(self, now: float) -> None:
-        """Records that an attempt failed because the upstream does not work."""
+        """Records that an attempt failed because the upstream does not work. Opens the breaker if it was half open,
+        or if this was the last failure in a row that it allows.
+        """
         self._failures += 1
         if self._probing or (self._max_failures and self._failures >= self._max_failures):
             self._opened_at, self._probing = now, False
 
     def gave_up(self) -> None:
-        """Records that an attempt ended before it was known whether the upstream works."""
+        """Records that an attempt ended before it was known whether the upstream works. The state stays; a
+        half-open breaker admits another attempt.
+        """
         self._probing = False

@@ -447,7 +447,8 @@ class AcpTurn:
             self._end(TurnEnded(stop, "provider"), well=True)
 
     def _failure_in(self, result: dict[str, Any]) -> Failure | None:
-        """Returns the failure that the result of `session/prompt` describes; None if the turn succeeded."""
+        """Returns the failure that the result of `session/prompt` describes; None if the turn succeeded. Held text
+        that is no error stays held; a text of the agent about itself becomes a `Notice`."""
         preset = self._program.preset
         told = session_failure(result.get("_meta"))
         if told is not None and told.get("severity") == "error" and _cut_in(result) is None:

@@ -37,7 +37,8 @@ class RpcError(msgspec.Struct, frozen=True):
 
 class Update(msgspec.Struct, frozen=True, rename="camel"):
     """The `update` in the parameters of `session/update`, and the `toolCall` in those of
-    `session/request_permission`. The fields have their names in ACP, and are None if the agent did not send them.
+    `session/request_permission`. The fields have their names in ACP. They are None if the agent did not send them;
+    `session_update`, which only an `update` has, is then empty.
     """
 
     session_update: str = ""
@@ -77,8 +78,8 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class ToolsListed(msgspec.Struct, frozen=True):
-    """Event of the tool server: the agent has requested the list of the session's tools. `in_time` is False if it
-    has not done so within the time limit.
+    """Event of the tool server: the agent has requested the list of the session's tools. With `in_time` False: it
+    has not done so within the time limit, and the turn no longer waits for that.
     """
 
     in_time: bool = True

@@ -1,7 +1,8 @@
 """Converts the part of a turn's history that a session has not seen to a prompt: a list of ACP content blocks.
 
 A prompt of ACP is one message of the user, and a session has a system prompt only if the agent declares that it
-takes one. A history with more than that is sent as one text, in which each message has a label with its role.
+takes one. A history that contains other messages is sent as one text, in which each message has a label with its
+role.
 """
 
 from __future__ import annotations

@@ -61,7 +61,9 @@ class SessionOptions(msgspec.Struct, frozen=True):
         return next((name for name in names if name in offered), None)
 
     def models(self) -> tuple[AgentModel, ...]:
-        """Returns the models of the session; its current one is marked as the default."""
+        """Returns the models of the session; its current one is marked as the default. If the session offers no
+        choice of models, returns a single one with the name `default`.
+        """
         choice = self.model
         if choice is None:
             return (AgentModel(id=UNNAMED_MODEL, is_default=True, owned_by="agent"),)

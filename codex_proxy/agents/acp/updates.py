@@ -204,7 +204,8 @@ class UpdateReader:
 
     def add_call(self, call: Update) -> Update:
         """Adds the events of a report about a tool call; the report is an update or the `toolCall` of a request for
-        permission. Returns the call with all fields that were reported so far.
+        permission. Returns the call with all fields that were reported so far. For a call without an id, or one
+        that has ended, adds nothing and returns `call`.
         """
         name = call.tool_call_id
         if not name or name in self._ended_calls:

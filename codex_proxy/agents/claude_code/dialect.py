@@ -418,8 +418,8 @@ class ClaudeCodeTurn:
 
     def _permission(self, request_id: str, request: ControlRequest) -> None:
         """Handles a request for permission: allows calls of the client's tools, and everything in the sandbox
-        `danger-full-access`. For other requests adds an `ApprovalRequested`, which `_decide` answers; after the end
-        of the turn denies them.
+        `danger-full-access`. For any other request adds an `ApprovalRequested` event, to which `answer` brings the
+        decision; after the end of the turn denies the request.
         """
         self._questions[request_id] = request.input or msgspec.Raw(b"{}")
         if self._tools.find(request.tool_name) is not None or activities.is_allowed(self._turn.sandbox):

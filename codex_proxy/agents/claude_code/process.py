@@ -68,8 +68,8 @@ class ClaudeTransport(ChildTransport):
         self._on_idle(self, idle)
 
     def end_conversation(self) -> None:
-        """Tells the session, which is only kept for a later turn, that the process has ended. The session then is
-        closed, which ends the process. Does nothing if there is no session.
+        """Ends the session, which is only kept for a later turn, and with it the process: reports to the session
+        that the process has ended, so that the session is released. Does nothing if there is no session.
         """
         if self._attached is not None:
             self._attached.ended(RENEWED)

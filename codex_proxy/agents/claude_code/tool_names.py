@@ -73,8 +73,9 @@ def _definition(tool: Tool) -> dict[str, Any]:
 
 
 def call_input(arguments: str, kind: str) -> dict[str, Any]:
-    """Returns the `input` of a `tool_use` block for a call in the history. `arguments` is the call's JSON text, or
-    the input of a custom tool. Text that is not a JSON object is put into the object's field `arguments`.
+    """Returns the `input` (an object) of a `tool_use` block for a call in the history. `arguments` is the JSON text
+    of that object; if it is not an object, the result has it in its only field, `arguments`. For a custom tool
+    (`kind`), `arguments` is the tool's input, and the result's only field is `input`.
     """
     if kind == "custom":
         return {"input": arguments}

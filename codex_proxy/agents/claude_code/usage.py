@@ -55,7 +55,7 @@ class TurnUsage:
 
     def call_ended(self, tokens: StreamTokens | None) -> Usage:
         """Adds the tokens of a model call that has ended, and returns them. `tokens` is the `usage` of its
-        `message_delta` event; counts that it does not have are taken from `message_start`. None: all are.
+        `message_delta` event; counts that it does not have (all, if it is None) are taken from `message_start`.
         """
         begun, last = self._begun, tokens or StreamTokens()
         self._begun = StreamTokens()

@@ -65,7 +65,9 @@ PREFIX = "home-"
 
 @contextmanager
 def private_home(state: str) -> Iterator[str]:
-    """Context manager that creates a new, empty folder in the state folder `state`, and removes it at the end."""
+    """Context manager that creates a new, empty folder in the state folder `state`, yields its path, and removes it
+    at the end.
+    """
     folder, lock = _new_home(state)
     try:
         yield folder

@@ -80,6 +80,7 @@ def provider_pairs(provider: ProviderConfig) -> list[tuple[str, str]]:
 def shell_pairs(provider: ProviderConfig, hidden: Iterable[str], version: Version) -> list[tuple[str, str]]:
     """Returns the switches, as pairs of a key and a TOML value, that keep the variables in `hidden` and those with
     the provider's keys from the agent's shells. They replace the user's own list of such variables, and contain it.
+    For a `version` whose shell snapshots would contain these variables, the snapshots are turned off.
     """
     pairs = []
     names = shell_exclude(provider, hidden)

@@ -3,8 +3,8 @@ Without IO.
 
 A turn is `thread/start`, then `thread/inject_items` and `turn/start` in one write, then notifications until
 `turn/completed`. Calls of the client's tools are collected from the turn's raw items (`rawResponseItem/completed`),
-and reported when the model's response ends, which only `rawResponse/completed` shows. A thread whose turn has
-ended, or waits for outputs of calls, can be resumed; `interrupt` stops its turn and unsubscribes it. Source:
+and reported when the model's response ends, which only `rawResponse/completed` shows. A thread whose turn has ended
+successfully, or waits for outputs of calls, can be resumed; `interrupt` stops its turn and unsubscribes it. Source:
 recordings of releases 0.163 and 0.169.
 """
 

@@ -169,7 +169,9 @@ class ItemReader:
         self._outputs.clear()
 
     def item_started(self, params: Params) -> None:
-        """Handles `item/started`: adds the beginning of a message, of reasoning, or of an activity."""
+        """Handles `item/started`: adds the beginning of a message, of reasoning, or of an activity, or a `Notice`
+        if Codex has shortened the history. Ignores items of other types.
+        """
         item = msgspec.json.decode(params.item, type=ThreadItem)
         if item.type == "agentMessage":
             self._start(item.id, items.Message(item.id, phase=item.phase))
@@ -190,7 +192,7 @@ class ItemReader:
 
     def item_completed(self, params: Params) -> None:
         """Handles `item/completed`: adds the item's whole text or output, and its end. If the item has not been
-        started, adds its beginning first.
+        started, adds its beginning first. Ignores items that are neither messages, reasoning nor activities.
         """
         item = msgspec.json.decode(params.item, type=ThreadItem)
         was_started = item.id in self.open_items
@@ -236,7 +238,7 @@ class ItemReader:
 
     def output_delta(self, params: Params) -> None:
         """Handles `item/commandExecution/outputDelta`: collects a piece of a command's output until the command or
-        the turn ends.
+        the turn ends. Drops further pieces after `MAX_OUTPUT_PIECES`.
         """
         # Kept back: the first part of an output, often all of it, comes only with the end of the command.
         if params.item_id and params.delta and params.item_id in self.open_items:

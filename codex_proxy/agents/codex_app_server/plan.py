@@ -94,11 +94,12 @@ NOTHING_TO_DO = PoolMaintenance(start=False, drain=(), retire=())
 
 
 def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int) -> Use | Wait | Refuse:
-    """Decides which process serves a turn: a new one, or the first of the waiting ones.
+    """Decides which process serves a turn: a new turn, or the first of those that wait. `waiting` is the number of
+    other turns that wait.
 
-    `waiting` is the number of other turns that wait. The result is the process with the fewest running turns that
-    has room for another; a process that is due for renewal is only used if there is no other. Before the next call the
-    caller must count the turn in `turns_running`.
+    The result is the process with the fewest running turns that has room for another; a process that is due for
+    renewal is only used if there is no other. If no process has room, the turn waits; it is refused if
+    `max_waiting` others wait already. Before the next call the caller must count the turn in `turns_running`.
     """
     free = [
         s for s in processes if s.state is ProcessState.READY and s.turns_running < limits.max_turns_running
