@@ -138,8 +138,8 @@ class Dialect(Protocol[L_contra]):
 
     def interrupt(self) -> Step:
         """Returns the bytes that make the agent stop working on the turn. Called if the client does not wait for
-        the answer any more. The turn's `TurnEnded` (interrupted) is in the result; if the agent itself has to end
-        the turn, it is in that of a later `receive` or `eof`.
+        the answer any more. The result has the turn's `TurnEnded` (interrupted); if only the agent can end the
+        turn, the result of a later `receive` or `eof` has it.
         """
         ...
 

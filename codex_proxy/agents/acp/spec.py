@@ -66,8 +66,8 @@ async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunc
     bubblewrap. Finds the mechanism, and creates the folders that it needs.
 
     Returns the launch without a mechanism if the program has a sandbox of its own, or the setting
-    `agent_confinement` is `none`. If the setting is `auto`, does so also if the setting `agent_unconfined` is off,
-    or if no mechanism works on this machine.
+    `agent_confinement` is `none`; with `auto` also if the setting `agent_unconfined` is off, or if no mechanism
+    works on this machine.
 
     Raises `NoAgentError` if the mechanism in the settings does not work, if its folders cannot be used, or if the
     program could write to the server's own files.

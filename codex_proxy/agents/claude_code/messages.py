@@ -155,7 +155,9 @@ class RpcMessage(msgspec.Struct, frozen=True):
 
 
 class ControlRequest(msgspec.Struct, frozen=True):
-    """A control request from the program to this server, such as `mcp_message` or `can_use_tool`."""
+    """A control request from the program to this server, such as `mcp_message` or `can_use_tool`. Fields that its
+    subtype does not have are None or empty.
+    """
 
     subtype: str = ""
     server_name: str = ""
