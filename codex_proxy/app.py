@@ -353,7 +353,9 @@ def webhooks_of(
     if not urls:
         return None
     if settings.webhook_secret is None:
-        raise StartError("PROXY_WEBHOOK_URLS needs PROXY_WEBHOOK_SECRET: what is not signed proves nothing.")
+        raise StartError(
+            "PROXY_WEBHOOK_URLS needs PROXY_WEBHOOK_SECRET: a webhook without a signature proves nothing."
+        )
     try:
         secret = settings.webhook_secret.get_secret_value()
         check_secret(secret)

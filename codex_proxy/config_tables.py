@@ -40,8 +40,8 @@ _SECRET: Final = frozenset({"cookie", "x-api-key", "api-key", "proxy-authorizati
 def _checked_name(name: str) -> str:
     if _NAME.fullmatch(name) is None:
         raise ValueError(
-            "a name has up to 64 small letters, digits, - _ and ., with a letter or a digit first, since it stands "
-            "before the / in the names of models"
+            "a name has up to 64 lower-case letters, digits, - _ and ., with a letter or a digit first, since it "
+            "stands before the / in the names of models"
         )
     return name
 

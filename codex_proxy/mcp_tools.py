@@ -289,7 +289,7 @@ def _wrong(schema: bytes, verdict: Verdict) -> str | None:
     if verdict.unchecked is not None:
         return f"its schema was not checked: {verdict.unchecked}"
     if verdict.wrong is not None:
-        return f"its schema is none: {verdict.wrong}"
+        return f"its schema is invalid: {verdict.wrong}"
     kind = msgspec.json.decode(schema, type=_Kind) if schema.lstrip()[:1] == b"{" else None
     return None if kind is not None and kind.type == "object" else "its schema is not that of an object"
 

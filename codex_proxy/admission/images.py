@@ -101,7 +101,7 @@ class ImageFetcher:
             async with asyncio.timeout(self.limits.seconds):
                 return await self._followed(parsed)
         except TimeoutError:
-            raise _refused(parsed, f"was not there within {self.limits.seconds:g} s") from None
+            raise _refused(parsed, f"was not received within {self.limits.seconds:g} s") from None
         except _ForbiddenAddressError:
             raise _refused(parsed, "leads to an address that is not public") from None
         except (ClientError, OSError, ValueError):  # its words hold the whole address

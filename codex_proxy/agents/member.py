@@ -255,7 +255,7 @@ class Member:
         raise UpstreamNotAskedError(
             Failure(
                 kind=FaultKind.UNAVAILABLE,
-                message=f"The agent {self.name} is not there.{why}",
+                message=f"The agent {self.name} could not be started.{why}",
                 retry_after=AGAIN_SECONDS,
                 quoted="" if self._failure is None else self._failure.quoted,
             )

@@ -61,7 +61,7 @@ def named_agents(settings: Settings) -> tuple[NamedAgent, ...]:
     twice = settings.agents.keys() & settings.upstreams.keys()
     if twice:
         raise NoAgentError(
-            f"[agents.{min(twice)}] and [upstreams.{min(twice)}] have one name: call one otherwise."
+            f"[agents.{min(twice)}] and [upstreams.{min(twice)}] have the same name: rename one of them."
         )
     found = {name: _of_agent_table(settings, name, table) for name, table in settings.agents.items()}
     found |= {name: _of_upstream_table(settings, name, table) for name, table in settings.upstreams.items()}

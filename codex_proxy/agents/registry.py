@@ -138,7 +138,7 @@ def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec
     except (Exception, SystemExit) as error:
         raise NoAgentError(
             f"{source}: the agent plugin {reference} cannot be imported ({type(error).__name__}: {error}). Install "
-            "its package into the Python environment of this server, or mend it."
+            "its package into the Python environment of this server, or fix it."
         ) from error
     if not hasattr(module, attribute):
         raise NoAgentError(
@@ -147,12 +147,12 @@ def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec
     spec = getattr(module, attribute)
     if not isinstance(spec, AgentSpec):
         raise NoAgentError(
-            f"{source}: {reference} is no AgentSpec but a value of the type {type(spec).__name__}. "
+            f"{source}: {reference} is not an AgentSpec but a value of the type {type(spec).__name__}. "
             "docs/adding-an-agent.md says what a plugin holds."
         )
     if NAME.fullmatch(spec.name) is None or spec.name in names():
         raise NoAgentError(
-            f"{source}: the agent of {reference} is called {spec.name!r}. Give it a name in small letters that no "
+            f"{source}: the agent of {reference} is called {spec.name!r}. Give it a name in lower-case letters that no "
             f"built-in agent has ({', '.join(names())})."
         )
     if wanted is not None and spec.name != wanted:

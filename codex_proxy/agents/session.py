@@ -402,7 +402,7 @@ def broken_protocol(reason: str) -> Failure:
     """
     return Failure(
         kind=FaultKind.AGENT_PROTOCOL,
-        message=f"The agent broke its own protocol: {reason}. Try again; if it stays, update the agent.",
+        message=f"The agent broke its own protocol: {reason}. Try again; if it happens again, update the agent.",
     )
 
 

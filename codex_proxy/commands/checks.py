@@ -212,7 +212,7 @@ def keys_check(settings: Settings) -> Check:
         )
     except KeysError as error:
         message = f"The keys file is broken: {error}."
-        advice = f"Mend {file}; a server that runs goes on with the keys that it has read before."
+        advice = f"Fix {file}; a running server keeps the keys that it has read before."
         return Check(name="keys", status="failed", message=message, advice=advice, facts=facts)
     facts["count"] = len(keys)
     others = open_to_others(file)
@@ -222,7 +222,7 @@ def keys_check(settings: Settings) -> Check:
     if keys:
         message = f"Clients need one of {len(keys)}: {', '.join(key.name for key in keys[:SHOWN])}."
     elif file.exists():
-        message = f"{file} holds none, and clients need one: nobody is let in."
+        message = f"{file} has no keys, and clients need one: no client is admitted."
         advice = "Make one with `codex-proxy keys add NAME`."
         return Check(name="keys", status="warning", message=message, advice=advice, facts=facts)
     else:
@@ -244,7 +244,7 @@ def home_check(settings: Settings) -> Check:
         if "codex_home" in settings.model_fields_set:
             message, advice = f"{folder} is not there.", f"Make {folder} and run `codex login`."
             return Check(name="codex home", status="failed", message=message, advice=advice, facts=facts)
-        message = f"{folder} is not there: Codex has not been used here yet."
+        message = f"{folder} does not exist: Codex has not been used here yet."
         return Check(name="codex home", status="warning", message=message, facts=facts)
     if not os.access(folder, os.R_OK | os.X_OK):
         advice = f"Run `chmod u+rx {folder}`."
@@ -303,7 +303,7 @@ def _servers_check(settings: Settings, environ: Mapping[str, str]) -> Check:
     try:
         servers = configured_servers(settings, environ)
     except McpConfigError as error:
-        advice = f"Mend {settings.mcp_config}: the server does not start with it."
+        advice = f"Fix {settings.mcp_config}: the server does not start with it."
         return Check(name=name, status="failed", message=str(error), advice=advice, facts=facts)
     programs, missing = Programs(settings, environ), []
     for label, server in servers.items():
@@ -314,7 +314,7 @@ def _servers_check(settings: Settings, environ: Mapping[str, str]) -> Check:
                 missing.append(f"'{label}' {error}.")
     facts |= {"count": len(servers), "missing": len(missing)}
     if missing:
-        advice = "Mend these MCP servers, or set `disabled` for them: there are no tools of theirs."
+        advice = "Fix these MCP servers, or set `disabled` for them: there are no tools of theirs."
         return Check(name=name, status="warning", message=" ".join(missing), advice=advice, facts=facts)
     more = ", ..." if len(servers) > SHOWN else ""
     shown = f": {', '.join(list(servers)[:SHOWN])}{more}" if servers else ""

@@ -39,7 +39,7 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
             name="settings",
             status="failed",
             message=settings_error_text(error),
-            advice="Mend the setting that is named.",
+            advice="Fix the setting that is named.",
         )
         return Checkup(checks=(failed,))
     checks = [settings_check(settings, config_file)]

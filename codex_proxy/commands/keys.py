@@ -109,7 +109,7 @@ def remove(settings: Settings, name: str) -> str:
         )
     remove_key(settings.keys_path, name)
     note = (
-        f"The key '{name}' is gone; a server that runs lets nobody in with it from the next second on. What was "
+        f"The key '{name}' was removed; a running server refuses it from the next second on. What was "
         "stored with it stays, for a new key of this name."
     )
     if not read_keys(settings.keys_path):

@@ -100,8 +100,8 @@ def check_name(name: str) -> None:
     """
     if _NAME.fullmatch(name) is None:
         raise KeysError(
-            f"{excerpt(name)!r} cannot be a key's name: take up to 64 small letters, digits, - and _, with a letter or "
-            "a digit first."
+            f"{excerpt(name)!r} cannot be a key's name: use up to 64 lower-case letters, digits, - and _, with a "
+            "letter or a digit first."
         )
     if name == NO_KEY_OWNER:
         raise KeysError(
@@ -119,7 +119,7 @@ def parse_keys(text: str) -> tuple[Key, ...]:
         raise KeysError(f"it is not TOML: {error}") from None
     unknown = sorted(set(document) - {"keys"})
     if unknown:
-        raise KeysError(f"nothing is known of {excerpt(unknown[0])!r}; each key is a table [keys.NAME]")
+        raise KeysError(f"there is no entry {excerpt(unknown[0])!r}; each key is a table [keys.NAME]")
     tables = document.get("keys", {})
     if not isinstance(tables, dict):
         raise KeysError("'keys' has to be tables: [keys.NAME]")
@@ -137,14 +137,14 @@ def parse_keys(text: str) -> tuple[Key, ...]:
 def _key_of(name: str, table: Any) -> Key:
     check_name(name)
     if not isinstance(table, dict) or "name" in table:
-        raise KeysError(f"[keys.{name}] has to be a table, and its name is in its head alone")
+        raise KeysError(f"[keys.{name}] has to be a table, and its name is in the heading alone")
     try:
         key = msgspec.convert({"name": name, **table}, Key)
     except msgspec.ValidationError as error:
         raise KeysError(f"[keys.{name}]: {error}") from None
     for root in key.roots:
         if not root.startswith("/") or "\0" in root:
-            raise KeysError(f"[keys.{name}]: the root {excerpt(root)!r} has to be a whole path, from / on")
+            raise KeysError(f"[keys.{name}]: the root {excerpt(root)!r} has to be an absolute path")
     return key
 
 
@@ -169,7 +169,9 @@ def with_default(keys: tuple[Key, ...], api_key: str | None) -> tuple[Key, ...]:
     default = Key(name=DEFAULT_NAME, sha256=digest_of(api_key))
     for key in keys:
         if key.name == DEFAULT_NAME:
-            raise KeysError(f"[keys.{DEFAULT_NAME}]: this is the name of PROXY_API_KEY; call yours otherwise")
+            raise KeysError(
+                f"[keys.{DEFAULT_NAME}]: this is the name of PROXY_API_KEY; give yours another name"
+            )
         if key.sha256 == default.sha256:
             raise KeysError(f"[keys.{key.name}]: it is the same key as PROXY_API_KEY")
     return (default, *keys)

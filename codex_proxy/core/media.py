@@ -99,7 +99,7 @@ def check(data: bytes) -> str:
             try:
                 picture = read(data)
             except IndexError:
-                raise NoImageError("is torn: its end is missing") from None
+                raise NoImageError("is damaged: its end is missing") from None
             if not picture.width or not picture.height:
                 raise NoImageError("has no width or no height")
             if picture.pixel_bytes > MAX_PIXEL_BYTES:
@@ -147,24 +147,24 @@ def _png(data: bytes) -> Picture:
         checksum = _number(data, at + 8 + length, 4)
         critical = kind[:1].isupper()
         if critical and zlib.crc32(view[at + 4 : at + 8 + length]) != checksum:
-            raise NoImageError("is torn: a checksum is wrong")
+            raise NoImageError("is damaged: a checksum is wrong")
         if picture is None:
             picture = _png_header(data, at, kind, length)
         elif kind == b"IDAT" and unpacked < _PNG_PROBE:
             try:
                 unpacked += len(unpacker.decompress(view[at + 8 : at + 8 + length], _PNG_PROBE))
             except zlib.error:
-                raise NoImageError("is torn: its pixels cannot be unpacked") from None
+                raise NoImageError("is damaged: its pixels cannot be unpacked") from None
         elif kind == b"IEND":
             if not unpacked:
-                raise NoImageError("is torn: it has no pixels")
+                raise NoImageError("is damaged: it has no pixels")
             return picture
         at += 12 + length
 
 
 def _png_header(data: bytes, at: int, kind: bytes, length: int) -> Picture:
     if kind != b"IHDR" or length != 13:
-        raise NoImageError("is torn: its header is missing")
+        raise NoImageError("is damaged: its header is missing")
     width, height = _number(data, at + 8, 4), _number(data, at + 12, 4)
     depth, colour = data[at + 16], data[at + 17]
     bits = depth * _PNG_CHANNELS.get(colour, 4)
@@ -179,7 +179,7 @@ def _jpeg(data: bytes) -> Picture:
     picture: Picture | None = None
     while True:
         if data[at] != 0xFF:
-            raise NoImageError("is torn: a marker is missing")
+            raise NoImageError("is damaged: a marker is missing")
         marker = data[at + 1]
         if marker == 0xFF:  # a fill byte
             at += 1
@@ -193,11 +193,11 @@ def _jpeg(data: bytes) -> Picture:
             picture = Picture("image/jpeg", width, height, width * height * data[at + 9])
         at += 2 + length
         if marker == 0xD9 or length < 2:
-            raise NoImageError("is torn: it has no pixels")
+            raise NoImageError("is damaged: it has no pixels")
         if marker == 0xDA:
             break
     if picture is None:
-        raise NoImageError("is torn: its size is missing")
+        raise NoImageError("is damaged: its size is missing")
     if data.find(b"\xff\xd9", at) < 0:
         raise IndexError
     return picture
@@ -217,7 +217,7 @@ def _gif(data: bytes) -> Picture:
             at = _behind_gif_blocks(data, at + 11 + _gif_palette(data[at + 9]))
             return Picture("image/gif", width, height, width * height * 4)
         else:
-            raise NoImageError("is torn: it has no pixels")
+            raise NoImageError("is damaged: it has no pixels")
 
 
 def _gif_palette(flags: int) -> int:
@@ -250,7 +250,7 @@ def _webp(data: bytes) -> Picture:
     elif kind == b"VP8X":
         width, height = (_number(data, at, 3, little=True) + 1 for at in (24, 27))
     else:
-        raise NoImageError("is torn: its size is missing")
+        raise NoImageError("is damaged: its size is missing")
     return Picture("image/webp", width, height, width * height * 4)
 
 

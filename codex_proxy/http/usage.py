@@ -21,7 +21,7 @@ NEW_SECONDS: Final = 60.0
 """The age in seconds from which the reported limits of an account are asked for again. The agent also reports them
 with each call of the model."""
 NO_LIMITS_YET: Final = (
-    "The agent has told no limits: it tells them after its first turn, if its provider does (a sign-in with a "
+    "The agent has reported no limits: it reports them after its first turn, if its provider does (a sign-in with a "
     "ChatGPT account has limits, a key of the API has none that are told)."
 )
 

@@ -27,7 +27,7 @@ TEMPORARY_ERRORS = {
     errno.EAGAIN: "the limit of processes is reached; end some or raise it (ulimit -u)",
     errno.ENOMEM: "there is not enough memory; end something or serve fewer requests at once",
     errno.EMFILE: "too many open files; raise the limit (ulimit -n) or serve fewer requests at once",
-    errno.ENFILE: "too many open files on the whole system; end something",
+    errno.ENFILE: "too many open files on the whole system; close some programs",
 }
 
 
@@ -146,7 +146,7 @@ def find_program(command: Command) -> str:
         search = command.env.get("PATH", os.defpath)
         path = shutil.which(name, path=search) or shutil.which(name, mode=os.F_OK, path=search)
     if path is None:
-        raise SpawnError(name, "it is not on PATH; install it or give its whole path")
+        raise SpawnError(name, "it is not on PATH; install it or give its full path")
     if not os.path.exists(path):
         raise SpawnError(path, "there is no such file; install it or give the right path")
     if os.path.isdir(path) or not os.access(path, os.X_OK):

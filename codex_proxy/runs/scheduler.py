@@ -357,7 +357,7 @@ class RunScheduler:
         try:
             return await slots.take(owner, self._limits.max_wait_seconds)
         except TimeoutError:
-            raise _no_room(f"No place became free within {self._limits.max_wait_seconds:g} s.") from None
+            raise _no_room(f"No slot became free within {self._limits.max_wait_seconds:g} s.") from None
 
     # --- the end of a run -----------------------------------------------------------------------
 

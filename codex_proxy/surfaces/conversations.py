@@ -119,7 +119,7 @@ def too_large(held: str, param: str) -> Fault:
     request's field that is at fault.
     """
     return bad_request(
-        f"The conversation holds too much, or would: {held}. Delete items of it, or begin another one with what "
+        f"The conversation is too large, or would be: {held}. Delete items of it, or begin another one with what "
         "matters.",
         param,
         "context_too_large",

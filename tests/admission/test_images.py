@@ -459,7 +459,7 @@ async def test_a_host_that_drips_or_is_silent_is_left_when_the_time_is_up(
 
     host = await serve(drip)
     images = fetcher(host.entry, limits=ImageLimits(seconds=0.1))
-    assert "was not there within 0.1 s" in await refusal(images.fetch(host.url()))
+    assert "was not received within 0.1 s" in await refusal(images.fetch(host.url()))
     never.set()
 
 
@@ -482,8 +482,8 @@ async def test_the_type_is_that_of_the_bytes_whatever_the_host_declares(
         (b"{}", "is not a PNG"),
         (PNG[:7], "is not a PNG"),
         (b" " + PNG, "is not a PNG"),
-        (PNG[:-1], "is torn"),
-        (IMAGES["image/jpeg"][:-2], "is torn"),
+        (PNG[:-1], "is damaged"),
+        (IMAGES["image/jpeg"][:-2], "is damaged"),
     ],
 )
 async def test_a_body_that_is_no_image_is_refused(

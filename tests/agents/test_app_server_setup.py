@@ -194,7 +194,7 @@ async def test_a_binary_is_driven_by_what_it_speaks_whatever_its_number(places: 
     codex_script(Path(places.program).parent, "codex-cli 9.0.0")
     assert str((await prepare(places)).version) == "9.0.0"
     codex_script(Path(places.program).parent, "bash 5.2")
-    assert "did not tell a version" in await refused(places)
+    assert "did not print a version" in await refused(places)
 
 
 async def test_a_binary_that_fails_says_its_own_last_words(places: CodexPaths) -> None:

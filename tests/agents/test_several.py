@@ -217,7 +217,7 @@ async def test_an_agent_that_cannot_start_is_tried_again_by_a_turn_for_it_after_
     assert agent_for(several, "broken/x").capabilities == {"images"}
     for after, words in ((AGAIN_SECONDS - 1, "Sign in first."), (AGAIN_SECONDS, "cannot start (ValueError)")):
         clock.now += after
-        with pytest.raises(UpstreamNotAskedError, match="The agent broken is not there") as refusal:
+        with pytest.raises(UpstreamNotAskedError, match="The agent broken could not be started") as refusal:
             await several.open(Turn(model="broken/x", history=()))
         assert words in refusal.value.failure.message
         assert (trouble := broken.trouble()) is not None

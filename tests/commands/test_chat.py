@@ -49,7 +49,7 @@ async def test_a_pipe_gets_the_answer_and_nothing_else(tmp_path: Path) -> None:
 async def test_an_empty_pipe_asks_nothing(tmp_path: Path) -> None:
     done = await command(tmp_path, "chat")
     assert (done.status, done.out) == (1, "")
-    assert "nothing was asked" in done.err
+    assert "there is no question" in done.err
 
 
 async def test_input_that_is_no_text_asks_nothing(tmp_path: Path) -> None:

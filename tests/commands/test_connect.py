@@ -116,7 +116,7 @@ async def test_a_missing_file_is_made_for_the_user_alone(client: ClientSetup, tm
     assert "+" in done.out
     assert "It is new." in done.out
     again = await command(tmp_path, "connect", client.name, "--write", *named)
-    assert "says all of this already" in again.out
+    assert "has all of these settings already" in again.out
     assert [each.name for each in file.parent.iterdir() if ".bak" in each.name] == []
 
 

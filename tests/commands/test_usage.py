@@ -40,7 +40,7 @@ async def test_for_programs_it_is_the_servers_own_answer(tmp_path: Path) -> None
     assert set(json.loads(done.out)) == {"usage", "limits"}
     assert len(json.loads(done.out)["usage"]["data"]) == 3
     assert "No turns in these days." in empty.out
-    assert "has told no limits" in " ".join(empty.out.split())
+    assert "has reported no limits" in " ".join(empty.out.split())
 
 
 async def test_the_operator_sees_every_key_out_of_the_store(tmp_path: Path) -> None:

@@ -317,7 +317,7 @@ async def test_without_the_program_the_start_ends_with_what_to_do(tmp_path: Path
     with pytest.raises(NoAgentError, match="npm install -g @anthropic-ai/claude-code"):
         await make_server(settings, ENVIRONMENT)
     other = settings_of(tmp_path, agent="claude-code", claude_bin="/bin/echo")
-    with pytest.raises(NoAgentError, match="did not tell a version of Claude Code"):
+    with pytest.raises(NoAgentError, match="did not print a version of Claude Code"):
         await make_server(other, ENVIRONMENT)
 
 

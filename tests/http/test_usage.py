@@ -192,7 +192,7 @@ async def test_an_agent_that_will_not_tell_is_told_of_with_the_reason(tmp_path: 
         await proxy.ask(user())
         found = await limits(proxy)
     assert (found["limits"], found["as_of"]) == (None, None)
-    assert "has told no limits" in found["reason"]
+    assert "has reported no limits" in found["reason"]
 
 
 @pytest.mark.parametrize("dialect", ["app-server", "proto"])

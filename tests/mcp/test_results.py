@@ -71,7 +71,7 @@ def test_the_text_of_a_resource_is_text_and_its_image_an_image() -> None:
         ),
         (image(TIFF, "image/tiff"), "[an image that is not a PNG, JPEG, WebP or GIF: image/tiff]"),
         (image(data="no base64!"), "[an image that is no valid base64: image/png]"),
-        (image(data=TORN), "[an image that is torn: its end is missing: image/png]"),
+        (image(data=TORN), "[an image that is damaged: its end is missing: image/png]"),
     ],
 )
 def test_content_that_a_model_cannot_take_is_named(block: dict[str, Any], line: str) -> None:

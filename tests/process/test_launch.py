@@ -34,7 +34,7 @@ async def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 async def test_a_program_that_is_not_on_the_path_is_named() -> None:
     fault = await refusal(command("no-such-agent"))
-    assert str(fault) == "cannot start no-such-agent: it is not on PATH; install it or give its whole path"
+    assert str(fault) == "cannot start no-such-agent: it is not on PATH; install it or give its full path"
 
 
 @pytest.mark.parametrize("name", ["codex", "./codex"])

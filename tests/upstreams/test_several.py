@@ -882,7 +882,7 @@ def test_a_wrong_table_is_refused_by_the_name_of_its_key(text: str, where: str, 
         ("[upstreams.a]\nwire = 'auto'", "upstreams.a.wire is wrong: Input should be 'chat' or 'responses'."),
         (
             "[upstreams.A]\nurl = 'http://h'",
-            "The setting upstreams.A is wrong: a name has up to 64 small letters",
+            "The setting upstreams.A is wrong: a name has up to 64 lower-case letters",
         ),
         ("[upstream.a]\nurl = 'http://h'", "there is no setting `upstream`; is `upstreams` meant?"),
     ],

@@ -21,7 +21,7 @@ NAME: Final = "claude-code"
 NO_CLAUDE: Final = (
     "No Claude Code was found. Install it (`npm install -g @anthropic-ai/claude-code`), or name it with {}."
 )
-NO_VERSION: Final = "{} --version did not tell a version of Claude Code: is it that program?"
+NO_VERSION: Final = "{} --version did not print a version of Claude Code: is it that program?"
 
 
 OLD: Final = "It is release {}, and the one that was tested is {}: update it with `claude update`."

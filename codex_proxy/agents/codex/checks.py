@@ -163,7 +163,7 @@ async def sign_in_and_sandbox_checks(
     try:
         provider = provider_of(config)
     except ValueError as error:
-        return [Check(name="sign-in", status="failed", message=str(error), advice=f"Mend {config}.")]
+        return [Check(name="sign-in", status="failed", message=str(error), advice=f"Fix {config}.")]
     if agent != "codex-app-server":
         return [file_sign_in(settings, provider)]
     with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:

@@ -123,7 +123,9 @@ class ChatSession:
                 f"No server answers at {self.base_url}. Start one with `codex-proxy serve`, or give --base-url."
             ) from error
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise ChatError(f"The connection broke: {error or 'nothing came for too long'}.") from error
+            raise ChatError(
+                f"The connection broke: {error or 'the server sent nothing for too long'}."
+            ) from error
 
 
 async def _pieces(reply: aiohttp.ClientResponse) -> AsyncIterator[Piece]:

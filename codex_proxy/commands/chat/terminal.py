@@ -141,7 +141,7 @@ def answer_once(conversation: ChatSession, stdin: TextIO, console: Console, erro
         errors.print("codex-proxy: the input is not text.", markup=False)
         return 1
     if not question:
-        errors.print("codex-proxy: nothing was asked: the input is empty.", markup=False)
+        errors.print("codex-proxy: there is no question: the input is empty.", markup=False)
         return 1
     try:
         if console.is_terminal:

@@ -176,7 +176,7 @@ def write_into(client: ClientSetup, target: ServerAccess, file: str) -> str:
         before = target_file.read_bytes().decode("utf-8") if target_file.exists() else ""
         after = changed(before, client.file.format, entries_of(client, target))
         if after == before:
-            return f"{target_file} says all of this already."
+            return f"{target_file} has all of these settings already."
         backup = write(target_file, after)
     except (DocumentError, OSError, UnicodeDecodeError) as error:
         raise ConnectError(f"{target_file} was left as it is: {error}.") from error

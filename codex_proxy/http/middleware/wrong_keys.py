@@ -181,7 +181,7 @@ WRONG_KEYS: Final = web.AppKey("wrong_keys", WrongKeys)
 
 def _refused(seconds: float) -> Fault:
     message = (
-        "Too many wrong keys came from this address, so this one was not looked at. Try again later; a key that has "
+        "Too many wrong keys came from this address, so this one was not checked. Try again later; a key that has "
         "worked from here before works at any time."
     )
     return Fault(Failure(kind=FaultKind.RATE_LIMITED, message=message, retry_after=seconds))

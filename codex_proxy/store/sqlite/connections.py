@@ -98,7 +98,7 @@ class Writer:
                 value: T = await write.future
         except TimeoutError:
             raise StoreUnavailable(
-                f"the store {self._location} did not answer within {self._answer_wait:g} s; look at the disk"
+                f"the store {self._location} did not answer within {self._answer_wait:g} s; check the disk"
             ) from None
         return value
 
@@ -208,7 +208,7 @@ class Readers:
                 return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, job)
         except TimeoutError:
             raise StoreUnavailable(
-                f"the store {self._location} did not answer within {ANSWER_WAIT:g} s; look at the disk"
+                f"the store {self._location} did not answer within {ANSWER_WAIT:g} s; check the disk"
             ) from None
         finally:
             self._waiting -= 1
