@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from codex_proxy.agents.agent import Agent, ProcessCounts
 from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
-from codex_proxy.agents.dialect import NOTHING, Capability, Decision, Dialect, Ended, Reply, Step, ToolReply
+from codex_proxy.agents.dialect import (
+    NOTHING,
+    Capability,
+    Decision,
+    Dialect,
+    Ended,
+    Reply,
+    SingleTurn,
+    Step,
+    ToolReply,
+)
 from codex_proxy.agents.failures import failure_from_exit, failure_from_text
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 from codex_proxy.commands.checkup import Check
@@ -33,6 +43,7 @@ __all__ = [
     "NoAgentError",
     "ProcessCounts",
     "Reply",
+    "SingleTurn",
     "SpawnError",
     "Step",
     "ToolReply",

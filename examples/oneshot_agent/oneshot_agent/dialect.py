@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
-from codex_proxy.agent_plugin import NOTHING, Ended, Reply, Step, failure_from_exit
+from codex_proxy.agent_plugin import NOTHING, Ended, Reply, SingleTurn, Step, failure_from_exit
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded, TurnStarted
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, Message, TextPart
@@ -23,32 +23,17 @@ NO_OUTPUT = Failure(
 )
 
 
-class OneShotTurn:
+class OneShotTurn(SingleTurn):
     """A `Dialect` for one turn of a one-shot program, which is one child process. It reads chunks of bytes."""
 
     def __init__(self) -> None:
         # A character may be cut in two by the end of a chunk.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._answering = False
-        self._ended = False
-
-    @property
-    def finished(self) -> bool:
-        """Whether the turn has ended, which it does when the program ends."""
-        return self._ended
-
-    @property
-    def can_resume(self) -> bool:
-        """Always False: the program serves one turn."""
-        return False
 
     def begin(self, turn: Turn) -> Step:
         """Writes the prompt and closes stdin, so that the program knows that the prompt is complete."""
         return Step([TurnStarted(model=turn.model)], prompt_of(turn).encode(), close_stdin=True)
-
-    def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
-        """Does nothing: it is never called, because `can_resume` is False."""
-        return NOTHING
 
     def receive(self, lines: Sequence[bytes]) -> Step:
         """Returns what the program has printed as text of the answer."""
