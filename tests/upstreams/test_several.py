@@ -798,7 +798,7 @@ async def test_anthropics_api_asks_the_agent_of_the_model_too(
             },
             "the fallback fake/m is an agent, and no upstream; write one of c, or NAME/MODEL",
         ),
-        ({"upstreams": {"a": {"url": "http://h"}}, "agents": {"a": {"agent": "fake"}}}, "have one name"),
+        ({"upstreams": {"a": {"url": "http://h"}}, "agents": {"a": {"agent": "fake"}}}, "have the same name"),
         ({"agents": {"x": {}}}, "there is no agent 'x'"),
         (
             {"agents": {"fake": {"codex_bin": "c"}}},
