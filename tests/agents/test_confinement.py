@@ -260,6 +260,10 @@ async def test_doctor_names_what_confines_the_agent_and_warns_where_nothing_does
     here = (await found_here("auto", tmp_path, UNASKED["PATH"])).confinement
     assert confined.facts["confinement"] == ("none" if here is None else here.mechanism)
     assert confined.status == ("warning" if here is None else "ok")
+    if here is not None:  # the sandbox, and not the machine, is why nothing confines it
+        widest = await found(sandbox="danger-full-access")
+        assert (widest.status, "no mechanism" in widest.message) == ("warning", False)
+        assert "--sandbox danger-full-access" in widest.message
 
 
 async def test_temporary_files_of_confined_processes_are_removed_at_the_next_start(tmp_path: Path) -> None:

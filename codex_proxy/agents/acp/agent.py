@@ -92,7 +92,8 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
     confinement: Confinement | None = None
     """The mechanism with which this server confines the agent's processes; None: it confines none."""
     no_confinement: str = ""
-    """Why the process cannot be confined, if the settings require that; empty if it can, or need not be."""
+    """Why this server confines no process although the setting `agent_unconfined` is on; empty if it does, or need
+    not."""
     state_folders: tuple[str, ...] = ()
     """The folders other than the workspace that a confined process may write to."""
 
@@ -136,7 +137,8 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
         if not self.unconfined:
             follows = self.preset.sandboxed or self.sandbox == "read-only"
             return "" if follows else READS_ONLY.format(title=title)
-        why = f" ({self.no_confinement})" if self.no_confinement else ""
+        reason = self.no_confinement if self.confinement is None else "--sandbox danger-full-access"
+        why = f" ({reason})" if reason else ""
         return UNCONFINED.format(title=title, why=why)
 
 

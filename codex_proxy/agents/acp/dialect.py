@@ -587,8 +587,8 @@ class AcpTurn:
 
 
 def _cut_in(result: dict[str, Any]) -> str | None:
-    """Returns the stop reason (`Stop`) if the agent reports an answer that was cut off as a `sessionFailure`; None
-    for any other result. `result` is that of `session/prompt`."""
+    """Returns the stop reason (`Stop`) if a result of `session/prompt` has a `sessionFailure` that says that the
+    answer was cut off; None if not."""
     told = session_failure(result.get("_meta"))
     return None if told is None else stop_from_text(str(told.get("title")))
 

@@ -96,11 +96,11 @@ async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunc
             f"--agent-confinement {wanted} does not work here: {found.reasons[wanted]}. Leave it out to take the first "
             "mechanism that works; `none` does without."
         )
+    reason = (
+        "" if found.confinement is not None else f"no mechanism that could works here: {found.why_none()}"
+    )
     return msgspec.structs.replace(
-        launch,
-        confinement=found.confinement,
-        no_confinement=f"no mechanism that could works here: {found.why_none()}",
-        state_folders=folders,
+        launch, confinement=found.confinement, no_confinement=reason, state_folders=folders
     )
 
 

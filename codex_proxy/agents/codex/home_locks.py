@@ -3,9 +3,9 @@
 - A new release of Codex creates its database at its first start, and fails if two processes do so at once. So
   processes start one after the other (`first_start_lock`) until a file records that the release has started with this
   state folder.
-- A temporary Codex home (`private_home`), in which the binary answers a question, is removed after use. Its user holds
-  a lock on the folder, which the operating system releases when the process ends. If the process was killed, the next
-  start of the server finds the folder without a lock, and removes it.
+- A temporary Codex home (`private_home`), for a short command of the binary, is removed after use. The server holds a
+  lock on the folder, which the operating system releases when the server ends. If the server was killed, its next
+  start finds the folder without a lock, and removes it.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ No IO. Input: the state of the pool's processes, and how many turns wait. Output
 turn and from `maintain` for the whole pool. The pool does it, and calls `maintain` again after every change: a turn
 came or ended, a process became ready or ended, time passed.
 
-A process that is due for renewal (too old, too large, or after too many turns) is replaced. It first gets a successor,
-and then takes no further turns (it *drains*), and is ended (*retired*) when it is idle. If the pool's limit leaves no
-room for a successor, one process that is due at a time is retired, provided that another process can serve; the only
-process of a pool is replaced when it is idle. Serving turns comes before replacing processes.
+A process that is due for renewal (too old, too large, or after too many turns) is replaced. It first gets a
+successor, and then takes no further turns (it *drains*), and is ended (*retired*) when it is idle. If the pool's
+limit leaves no room for a successor, one such process at a time is retired, provided that another process can
+serve; the only process of a pool is replaced when it is idle. Serving turns comes before replacing processes.
 """
 
 from enum import Enum
@@ -44,8 +44,8 @@ class PoolLimits(msgspec.Struct, frozen=True):
 
     At least `min_processes` run; there are never more than `max_processes`, including those that drain. A process
     with `busy_from` or more running turns counts as busy; if all are busy, another one is started before it is
-    needed. A process has at most `max_turns_running` turns at the same time, and is worn after it has served
-    `max_turns_served`. At most `max_waiting` turns wait for a process; further ones are refused (`Refuse`).
+    needed. A process has at most `max_turns_running` turns at the same time, and is due for renewal after it has
+    served `max_turns_served`. At most `max_waiting` turns wait for a process; further ones are refused (`Refuse`).
     """
 
     min_processes: int = 1
