@@ -230,15 +230,6 @@ class Append(msgspec.Struct, frozen=True):
     version."""
 
 
-class ConversationContext(msgspec.Struct, frozen=True):
-    """All items of a conversation, oldest first, including those that clients do not see, and the conversation's
-    version.
-    """
-
-    version: int
-    items: tuple[StoredItem, ...]
-
-
 class PageRequest(msgspec.Struct, frozen=True):
     """A part of a list of items: at most `limit` items in this order, beginning after the item with the id `after`;
     None: from the beginning.
@@ -471,12 +462,6 @@ class Conversations(Protocol):
         """Calls `visit` with each item of the conversation, oldest first, including items that clients do not see.
         The calls are made in a thread of the store while rows are read, so that only one item at a time is in
         memory. Raises `NotStored` if there is no such conversation, and `ContextTooLarge` before the first call.
-        """
-        ...
-
-    async def conversation_context(self, owner: str, id: str) -> ConversationContext:
-        """Returns all items of the conversation and its version. Raises `NotStored` if there is no such
-        conversation.
         """
         ...
 

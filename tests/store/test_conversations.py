@@ -13,6 +13,7 @@ from codex_proxy.store.interface import (
     Store,
     StoreConflict,
     StoredConversation,
+    StoredItem,
 )
 from tests.store.stored import (
     OTHER,
@@ -62,7 +63,7 @@ async def test_another_owner_sees_nothing_of_a_conversation(store: Store) -> Non
         store.items(OTHER, "conv_1", PageRequest()),
         store.item(OTHER, "conv_1", "a"),
         store.delete_item(OTHER, "conv_1", "a"),
-        store.conversation_context(OTHER, "conv_1"),
+        store.scan_conversation(OTHER, "conv_1", print),
         store.add_response(response("resp_1", owner=OTHER), append=Append("conv_1")),
         store.add_conversation(conversation("conv_2", owner=OTHER), [ItemReference("a")]),
     ):
@@ -161,9 +162,9 @@ async def test_one_item_is_read_by_its_id(store: Store) -> None:
 
 async def test_the_model_sees_hidden_items_and_a_list_does_not(store: Store) -> None:
     await store.add_conversation(conversation("conv_1"), [item("a"), hidden("secret"), item("b")])
-    context = await store.conversation_context(OWNER, "conv_1")
-    assert [each.id for each in context.items] == ["a", "secret", "b"]
-    assert context.version == 1
+    seen: list[StoredItem] = []
+    await store.scan_conversation(OWNER, "conv_1", seen.append)
+    assert [each.id for each in seen] == ["a", "secret", "b"]
     assert await conversation_ids(store, "conv_1") == ["a", "b"]
 
 

@@ -7,7 +7,7 @@ that a client that reads the list page by page gets every item once, even if ite
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +16,6 @@ from codex_proxy.store.interface import (
     MAX_METADATA_KEYS,
     Append,
     ContextLimits,
-    ConversationContext,
     ItemReference,
     NewItem,
     NotStored,
@@ -184,22 +183,20 @@ def scan(
     """
     row = row_of(connection, "conversation", owner, id)
     limits.check(*_size(connection, row))
+    for item in all_items(connection, row):
+        visit(item)
+
+
+def all_items(connection: sqlite3.Connection, row: int) -> Iterator[StoredItem]:
+    """Yields the items of a conversation, oldest first, including those that clients do not see. `row` is its row
+    number.
+    """
     for each in connection.execute(
         f"SELECT {COLUMNS} FROM conversation_items JOIN items ON items.seq = item"
         " WHERE conversation = ? ORDER BY position",
         (row,),
     ):
-        visit(item_of(each))
-
-
-def context(connection: sqlite3.Connection, owner: str, id: str) -> ConversationContext:
-    conversation = existing(connection, owner, id)
-    rows = connection.execute(
-        f"SELECT {COLUMNS} FROM conversation_items JOIN items ON items.seq = item"
-        " WHERE conversation = ? ORDER BY position",
-        (row_of(connection, "conversation", owner, id),),
-    )
-    return ConversationContext(conversation.version, tuple(item_of(row) for row in rows))
+        yield item_of(each)
 
 
 def _conversation(row: Iterable[Any]) -> StoredConversation:

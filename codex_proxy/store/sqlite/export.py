@@ -57,7 +57,7 @@ def conversations_after(connection: sqlite3.Connection, row: int) -> Part:
         (row, AT_ONCE),
     ).fetchall()
     lines = []
-    for _, owner, id in rows:
+    for seq, owner, id in rows:
         conversation = conversations.existing(connection, owner, id)
         line = {
             "type": "conversation",
@@ -65,7 +65,7 @@ def conversations_after(connection: sqlite3.Connection, row: int) -> Part:
             "id": id,
             "created": conversation.created,
             "metadata": conversation.metadata,
-            "items": [_item(item) for item in conversations.context(connection, owner, id).items],
+            "items": [_item(item) for item in conversations.all_items(connection, seq)],
         }
         lines.append(_encoder.encode(line) + b"\n")
     return lines, rows[-1][0] if rows else row

@@ -20,7 +20,6 @@ from codex_proxy.store.interface import (
     ChainTurn,
     Checked,
     ContextLimits,
-    ConversationContext,
     Frame,
     NewItem,
     Page,
@@ -323,9 +322,6 @@ class SqliteStore:
 
     async def scan_conversation(self, owner: str, id: str, visit: Callable[[StoredItem], object]) -> None:
         await self._read(conversations.scan, owner, id, self._limits, visit)
-
-    async def conversation_context(self, owner: str, id: str) -> ConversationContext:
-        return await self._read(conversations.context, owner, id)
 
     # --- usage ----------------------------------------------------------------------------------
 
