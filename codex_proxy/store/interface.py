@@ -324,14 +324,14 @@ class Responses(Protocol):
         status: str,
         json: bytes,
         output: Sequence[StoredItem] | None = None,
-        recovery: bytes | None = None,
         append: Append | None = None,
         only_from: Collection[str] | None = None,
         webhooks: Sequence[PendingWebhook] = (),
     ) -> bool:
-        """Replaces the status and the object of a response, and also its output items and its `recovery` data
-        unless these are None. `append` names a conversation to which the stored input and output items are
-        appended; None: none. `webhooks` are added to the outbox. All of this is written together.
+        """Replaces the status and the object of a response, and also its output items unless `output` is None. If the
+        response has ended, its `recovery` data are removed. `append` names a conversation to which the stored input
+        and output items are appended; None: none. `webhooks` are added to the outbox. All of this is written
+        together.
 
         Returns False, and changes nothing, if the response was deleted or its status is not in `only_from` (None:
         any status). With `only_from=UNFINISHED`, a response that was cancelled is not completed later. Raises

@@ -131,14 +131,10 @@ async def test_unfinished_background_runs_of_all_owners_are_listed_and_no_others
     ]
 
 
-async def test_what_recovery_needs_can_change_and_is_dropped_at_the_end(store: Store) -> None:
+async def test_what_recovery_needs_is_kept_and_dropped_at_the_end(store: Store) -> None:
     await store.add_response(response("resp_1", background=True, status="queued"))
     await store.update_response(OWNER, "resp_1", status="in_progress", json=b"{}")
     assert [each.recovery for each in await store.unfinished_responses()] == [b"how to go on"]
-    await store.update_response(
-        OWNER, "resp_1", status="in_progress", json=b"{}", recovery=b"read by somebody"
-    )
-    assert [each.recovery for each in await store.unfinished_responses()] == [b"read by somebody"]
     await store.update_response(OWNER, "resp_1", status="completed", json=b"{}")
     ended = await store.response(OWNER, "resp_1")
     assert ended is not None

@@ -41,11 +41,10 @@ _RESPONSE: Final = (
 
 
 class ResponseUpdate(NamedTuple):
-    """The new values of a stored response. `recovery` None leaves that column as it is."""
+    """The new values of a stored response."""
 
     status: str
     json: bytes
-    recovery: bytes | None
     webhooks: Sequence[PendingWebhook] = ()
     """The webhooks to put into the outbox in the same transaction."""
 
@@ -116,11 +115,10 @@ def update(
         "UPDATE response_bodies SET json = ?, json_sum = ? WHERE response = ?",
         (change.json, checksum(change.json), row),
     )
-    recovery = change.recovery if unfinished else b""  # what is finished is never taken up again
-    if recovery is not None:
+    if not unfinished:  # what is finished is never taken up again
         connection.execute(
             "UPDATE response_bodies SET recovery = ?, recovery_sum = ? WHERE response = ?",
-            (recovery, checksum(recovery), row),
+            (b"", checksum(b""), row),
         )
     if output is not None:
         before = _rows(connection, row, OUTPUT)

@@ -234,12 +234,11 @@ class SqliteStore:
         status: str,
         json: bytes,
         output: Sequence[StoredItem] | None = None,
-        recovery: bytes | None = None,
         append: Append | None = None,
         only_from: Collection[str] | None = None,
         webhooks: Sequence[PendingWebhook] = (),
     ) -> bool:
-        change = responses.ResponseUpdate(status, json, recovery, webhooks)
+        change = responses.ResponseUpdate(status, json, webhooks)
         self._continue(owner, id)  # it was made when it began, and somebody waits for its end
         return await self._trimmed(responses.update, owner, id, change, output, append, only_from, self._now)
 
