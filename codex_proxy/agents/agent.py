@@ -43,7 +43,7 @@ class Agent(Protocol):
     def capabilities(self) -> frozenset[Capability]: ...
 
     @property
-    def off(self) -> Mapping[str, tuple[str, ...]]:
+    def missing_features(self) -> Mapping[str, tuple[str, ...]]:
         """The features that this release of the agent's program lacks, each with the names of what is missing in
         its protocol for it.
         """

@@ -121,7 +121,7 @@ class ChildSpec(msgspec.Struct, frozen=True):
     models: tuple[AgentModel, ...]
     any_model: bool
     """Whether any model name is accepted, not only those in `models`."""
-    off: Mapping[str, tuple[str, ...]] = {}
+    missing_features: Mapping[str, tuple[str, ...]] = {}
     """The features that this release of the program lacks, each with the names of what is missing in its protocol
     for it."""
     warning: str = ""
@@ -143,7 +143,7 @@ class ChildPerTurnAgent:
         self.name = spec.name
         self.version = spec.version
         self.capabilities = spec.capabilities
-        self.off: Mapping[str, tuple[str, ...]] = spec.off
+        self.missing_features: Mapping[str, tuple[str, ...]] = spec.missing_features
         self.any_model = spec.any_model
         self.warning = spec.warning
         self._spec = spec

@@ -125,8 +125,8 @@ class Member:
         return self._declared if self._agent is None else self._agent.capabilities
 
     @property
-    def off(self) -> Mapping[str, tuple[str, ...]]:
-        return {} if self._agent is None else self._agent.off
+    def missing_features(self) -> Mapping[str, tuple[str, ...]]:
+        return {} if self._agent is None else self._agent.missing_features
 
     @property
     def warning(self) -> str:

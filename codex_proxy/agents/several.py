@@ -33,14 +33,14 @@ Listed = tuple[tuple[AgentModel, ...], ...]
 
 class SeveralAgents:
     """An `Agent` that passes each turn to one of its members, by the turn's model. The first member is the default.
-    `off` is part of that interface and empty, since each member has its own.
+    `missing_features` is part of that interface and empty, since each member has its own.
     """
 
     name = "several"
     version = __version__
     warning = ""
     """Empty: each member has its own warning."""
-    off: Mapping[str, tuple[str, ...]] = {}
+    missing_features: Mapping[str, tuple[str, ...]] = {}
 
     def __init__(
         self,

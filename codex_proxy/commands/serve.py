@@ -102,7 +102,7 @@ def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]
         lines.append(f"  workspace  {settings.workdir} ({sandbox})")
     lines += [
         f"  off        {feature}: this release has no {', no '.join(names)}"
-        for feature, names in agent.off.items()
+        for feature, names in agent.missing_features.items()
     ]
     if agent.warning:
         lines.append(f"  WARNING    {agent.warning}")

@@ -107,7 +107,7 @@ def agent_headers(
         named.append(fields.parallel_calls)
     if turn.model and "model_choice" not in capabilities and turn.model not in _own_models(agent):
         named.append("model")
-    if "effort" in agent.off:
+    if "effort" in agent.missing_features:
         asked = {fields.effort: turn.effort or turn.summary, "service_tier": turn.service_tier}
         named += [field for field, value in asked.items() if value is not None]
     headers = {}

@@ -161,8 +161,8 @@ def _about(agent: Agent, request: web.Request, *, in_detail: bool) -> dict[str, 
     if in_detail:
         if agent.version:  # a model server tells none
             about["version"] = agent.version
-        if agent.off:
-            about["off"] = agent.off
+        if agent.missing_features:
+            about["off"] = agent.missing_features
         if isinstance(agent, UpstreamState) and agent.breaker_state is not None:
             about["breaker"] = agent.breaker_state
     if trouble is not None:

@@ -54,7 +54,7 @@ class ModelSource(Protocol):
     def any_model(self) -> bool: ...
 
     @property
-    def off(self) -> Mapping[str, tuple[str, ...]]:
+    def missing_features(self) -> Mapping[str, tuple[str, ...]]:
         """The capabilities that the installed release of the agent's program lacks (such as `effort`), each with
         the names of what is missing in its protocol.
         """
@@ -143,14 +143,14 @@ class ModelCatalog:
             known = self._names = (state, Names(self, models, members))
         return known[1]
 
-    def off(self, model: str) -> tuple[str, ...]:
-        """Returns the names of the capabilities that the agent of a model lacks (see `ModelSource.off`). `model` is
-        the agent's name of the model.
+    def missing_features(self, model: str) -> tuple[str, ...]:
+        """Returns the names of the capabilities that the agent of a model lacks (see `ModelSource.missing_features`).
+        `model` is the agent's name of the model.
         """
         if self._source is None:
             return ()
         member = self.members.get(model.partition(MODEL_SEPARATOR)[0])
-        return tuple((self._source if member is None else member).off)
+        return tuple((self._source if member is None else member).missing_features)
 
     def limited_to(self, agents: Collection[str]) -> ModelCatalog:
         """Returns a catalog with only the models of these agents, for a client that may not use the others."""
@@ -445,9 +445,9 @@ def one_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
     """
     resolved = resolve(name, catalog)
     entry: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "codex"}
-    off = catalog.off(resolved.agent_model)
-    if off:
-        entry["off"] = list(off)
+    missing_features = catalog.missing_features(resolved.agent_model)
+    if missing_features:
+        entry["off"] = list(missing_features)
     if catalog.members:
         entry["agent"] = resolved.agent_model.partition(MODEL_SEPARATOR)[0]
     model = next((model for model in catalog.models if model.id == resolved.agent_model), None)

@@ -88,7 +88,7 @@ async def _asked(binary: Path) -> tuple[dict[str, tuple[str, ...]], bool]:
             if not await speaks_proto(str(binary), environment):
                 raise
             return {}, True
-        return contract.off, False
+        return contract.missing_features, False
 
 
 def read_report(report: Path) -> tuple[int, tuple[str, ...], tuple[LeftOut, ...]]:

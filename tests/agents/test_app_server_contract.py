@@ -74,12 +74,12 @@ def without(document: dict[str, Any], method: str) -> dict[str, Any]:
 def test_a_release_that_was_tested_lacks_nothing() -> None:
     found = check(schema(NEWEST))
     assert found == ContractCheck()
-    assert (found.refusal, found.off, found.capabilities) == (None, {}, CAPABILITIES)
+    assert (found.refusal, found.missing_features, found.capabilities) == (None, {}, CAPABILITIES)
 
 
 def test_what_an_earlier_release_lacks_is_off_and_the_rest_is_served() -> None:
     found = check(schema(ONE_CALL_AT_A_TIME))
-    assert found.off == {"parallel_calls": ("rawResponse/completed",)}
+    assert found.missing_features == {"parallel_calls": ("rawResponse/completed",)}
     assert (found.refusal, found.capabilities) == (None, CAPABILITIES - {"parallel_calls"})
 
 
@@ -145,14 +145,14 @@ def test_without_an_optional_field_only_what_needs_it_is_off() -> None:
     document = schema()
     del document["definitions"]["v2"]["TurnStartParams"]["properties"]["outputSchema"]
     found = check(document)
-    assert found.off == {"structured_output": ("turn/start.outputSchema",)}
+    assert found.missing_features == {"structured_output": ("turn/start.outputSchema",)}
     assert found.refusal is None
     assert found.capabilities == CAPABILITIES - {"structured_output"}
 
 
 def test_without_tools_of_the_client_a_turn_cannot_go_on_with_their_outputs_either() -> None:
     found = check(without(schema(), "item/tool/call"))
-    assert found.off.keys() == {"client_tools", "tool_replies", "parallel_calls"}
+    assert found.missing_features.keys() == {"client_tools", "tool_replies", "parallel_calls"}
     assert found.capabilities == CAPABILITIES - {"client_tools", "tool_replies", "parallel_calls"}
 
 

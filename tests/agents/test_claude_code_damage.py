@@ -14,7 +14,7 @@ from codex_proxy.core.events import Event, Stop, ToolCallRequested, TurnEnded
 from codex_proxy.core.items import HistoryOutput, TextPart
 from codex_proxy.core.repair import TurnRepair
 from tests.agents.claude_code_replayer import NAMES, begun, output_lines, recorded_turn
-from tests.agents.damage import broken, changed_line, in_pieces, moved
+from tests.agents.damage import broken, changed_line, in_pieces, moved, piped
 from tests.core.well_formed import violations
 
 RECORDINGS = st.sampled_from(NAMES)
@@ -55,10 +55,6 @@ def survives(name: str, pieces: Sequence[bytes], *, leaves_after: int | None = N
     assert violations(log) == []
     assert dialect.finished
     assert not dialect.can_resume
-
-
-def piped(lines: Sequence[bytes]) -> bytes:
-    return b"".join(line + b"\n" for line in lines)
 
 
 @given(RECORDINGS, st.floats(0, 1), SEEDS)

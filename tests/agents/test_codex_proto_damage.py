@@ -12,7 +12,7 @@ from codex_proxy.agents.dialect import Ended
 from codex_proxy.agents.session import LineFramer
 from codex_proxy.core.events import Stop, TurnEnded
 from codex_proxy.core.repair import TurnRepair
-from tests.agents.damage import broken, changed_line, in_pieces, moved
+from tests.agents.damage import broken, changed_line, in_pieces, moved, piped
 from tests.agents.proto_child import ALL, assert_well_formed, begun
 from tests.core.well_formed import violations
 
@@ -45,10 +45,6 @@ def survives(pieces: Sequence[bytes], *, leaves_after: int | None = None) -> lis
 
 def recorded(name: str) -> list[bytes]:
     return list(ALL[name][0])
-
-
-def piped(lines: Sequence[bytes]) -> bytes:
-    return b"".join(line + b"\n" for line in lines)
 
 
 @given(NAMES, st.floats(0, 1), SEEDS)

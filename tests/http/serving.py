@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import aiohttp
+import psutil
 from aiohttp import web
 from pydantic import BaseModel
 
@@ -226,3 +227,17 @@ class Hands:
 
     def epoch(self) -> float:
         return 1_700_000_000 + self.now
+
+
+async def heard(proxy: Proxy, body: dict[str, Any]) -> dict[str, Any]:
+    """What the agent was given for a request with the scenario `echo`."""
+    answer = await proxy.ask(body)
+    assert answer.status == 200, answer.text
+    told: dict[str, Any] = json.loads(answer.body["choices"][0]["message"]["content"])
+    return told
+
+
+def alive(pids: Path) -> list[int]:
+    """The processes that have put themselves down in the file and still run."""
+    noted = pids.read_text().split() if pids.exists() else []
+    return [int(pid) for pid in noted if psutil.pid_exists(int(pid))]

@@ -18,7 +18,7 @@ from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.app import make_server
 from codex_proxy.commands.doctor import examine
 from codex_proxy.core.faults import Fault
-from tests.http.serving import ENVIRONMENT, Proxy, running, settings_of, until, user
+from tests.http.serving import ENVIRONMENT, Proxy, alive, heard, running, settings_of, until, user
 from tests.pictures import PIXEL
 
 SCRIPT = """#!/bin/sh
@@ -68,14 +68,6 @@ async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
 
 def plain(text: str, **more: Any) -> dict[str, Any]:
     return {"model": "codex-5", "messages": [SYSTEM, {"role": "user", "content": text}], **more}
-
-
-async def heard(proxy: Proxy, body: dict[str, Any]) -> dict[str, Any]:
-    """What the agent was given for a request with the scenario `echo`."""
-    answer = await proxy.ask(body)
-    assert answer.status == 200, answer.text
-    told: dict[str, Any] = json.loads(answer.body["choices"][0]["message"]["content"])
-    return told
 
 
 async def test_an_answer_comes_whole_and_streamed_with_its_usage(proxy: Proxy) -> None:
@@ -226,12 +218,6 @@ async def test_what_the_agent_does_is_told_beside_the_answer(proxy: Proxy) -> No
     assert message["content"] == "All done."
     assert "ls" in message["reasoning_content"]
     assert "new.txt" in message["reasoning_content"]
-
-
-def alive(pids: Path) -> list[int]:
-    """The processes that have put themselves down in the file and still run."""
-    noted = pids.read_text().split() if pids.exists() else []
-    return [int(pid) for pid in noted if psutil.pid_exists(int(pid))]
 
 
 async def test_a_client_that_leaves_ends_the_process_and_all_that_it_has_started(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import structlog
 
@@ -20,7 +19,7 @@ from codex_proxy.commands.serve import banner
 from codex_proxy.core.faults import Fault
 from tests.codex_schemas import NEWEST, TOO_OLD
 from tests.commands.codexes import codex
-from tests.http.serving import ENVIRONMENT, Proxy, running, settings_of, until, user
+from tests.http.serving import ENVIRONMENT, Proxy, alive, heard, running, settings_of, until, user
 from tests.pictures import PIXEL
 
 SCHEMA = {
@@ -59,14 +58,6 @@ async def exec_proxy(
 async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
     async with exec_proxy(tmp_path) as proxy:
         yield proxy
-
-
-async def heard(proxy: Proxy, body: dict[str, Any]) -> dict[str, Any]:
-    """What the agent was given for a request with the scenario `echo`."""
-    answer = await proxy.ask(body)
-    assert answer.status == 200, answer.text
-    told: dict[str, Any] = json.loads(answer.body["choices"][0]["message"]["content"])
-    return told
 
 
 async def test_an_answer_comes_whole_and_streamed(proxy: Proxy) -> None:
@@ -144,12 +135,6 @@ async def test_a_child_that_ends_before_its_turn_does_is_an_error(
 ) -> None:
     answer = await proxy.ask(user(f"[[fake:{marker}]]"))
     assert (answer.status, answer.error["code"]) == (status, code)
-
-
-def alive(pids: Path) -> list[int]:
-    """The processes that have put themselves down in the file and still run."""
-    noted = pids.read_text().split() if pids.exists() else []
-    return [int(pid) for pid in noted if psutil.pid_exists(int(pid))]
 
 
 @pytest.mark.exhaustive  # until the first keepalive nothing is sent

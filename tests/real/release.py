@@ -82,7 +82,7 @@ def since(first: str, reason: str) -> pytest.MarkDecorator:
 
 def needs(feature: Feature) -> pytest.MarkDecorator:
     """For a test of a feature that is off with releases that lack what it needs."""
-    lacks = check().contract.off.get(feature, ())
+    lacks = check().contract.missing_features.get(feature, ())
     return pytest.mark.skipif(bool(lacks), reason=f"{feature} is off: it has no {', no '.join(lacks)}")
 
 

@@ -123,7 +123,7 @@ class WordAgent:
     warning = ""
 
     def __init__(self, *, exclusive: bool = False) -> None:
-        self.off: Mapping[str, tuple[str, ...]] = {}
+        self.missing_features: Mapping[str, tuple[str, ...]] = {}
         self.exclusive = exclusive
         self.transports: list[WordTransport] = []
         self.dialects: list[WordDialect] = []

@@ -1,3 +1,18 @@
-"""What the tests of upstreams share with those of the server."""
+"""What the tests of upstreams share with each other and with those of the server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from openai import AsyncOpenAI
 
 from tests.http.conftest import logged as logged
+from tests.http.serving import Proxy
+
+
+@pytest.fixture
+async def client(proxy: Proxy) -> AsyncIterator[AsyncOpenAI]:
+    """The official SDK at the `proxy` of the module."""
+    async with AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0) as made:
+        yield made

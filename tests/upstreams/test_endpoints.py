@@ -37,12 +37,6 @@ async def proxy(server: Upstream, tmp_path: Path) -> AsyncIterator[Proxy]:
         yield running
 
 
-@pytest.fixture
-async def client(proxy: Proxy) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
-
-
 def said(case: Case) -> str:
     """What of a case is the answer's text."""
     return "".join(text for kind, _, text in case.items if kind == "Message")

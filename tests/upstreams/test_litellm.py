@@ -136,12 +136,6 @@ async def proxy(litellm: LiteLLM, tmp_path: Path, request: pytest.FixtureRequest
         yield running
 
 
-@pytest.fixture
-async def client(proxy: Proxy) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
-
-
 async def test_both_apis_answer_streamed_and_whole_with_the_usage(
     client: AsyncOpenAI, server: Upstream
 ) -> None:

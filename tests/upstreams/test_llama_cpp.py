@@ -60,12 +60,6 @@ async def proxy(url: str, tmp_path: Path, request: pytest.FixtureRequest) -> Asy
         yield running
 
 
-@pytest.fixture
-async def client(proxy: Proxy) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
-
-
 async def model_of(client: AsyncOpenAI) -> str:
     return (await client.models.list()).data[0].id
 

@@ -103,12 +103,6 @@ async def proxy(server: Upstream, tmp_path: Path) -> AsyncIterator[Proxy]:
         yield running
 
 
-@pytest.fixture
-async def client(proxy: Proxy) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
-
-
 @pytest.mark.parametrize("bare", [False, True])
 async def test_text_and_reasoning_reach_both_apis_once(
     bare: bool, client: AsyncOpenAI, server: Upstream

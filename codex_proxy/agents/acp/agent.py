@@ -156,11 +156,11 @@ class _Slot:
 class AcpAgent:
     """An `Agent` that keeps one ACP process running; if this server confines it, one for each folder and sandbox in
     use. A process that has ended, or that has served `MAX_SESSIONS` sessions, is replaced when the next turn comes.
-    `members`, `off` and `any_model`: see `Agent`.
+    `members`, `missing_features` and `any_model`: see `Agent`.
     """
 
     members: Mapping[str, Agent] = {}
-    off: Mapping[str, tuple[str, ...]] = {}
+    missing_features: Mapping[str, tuple[str, ...]] = {}
     any_model = False
 
     def __init__(self, launch: AcpLaunch, clock: Clock) -> None:

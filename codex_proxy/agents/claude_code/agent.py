@@ -65,11 +65,11 @@ class ClaudeProcesses(msgspec.Struct, frozen=True):
 
 class ClaudeCodeAgent:
     """The `Agent` that runs Claude Code. `start` reads its models, and starts a process for the first turn.
-    `members`, `off`, `any_model` and `warning`: see `Agent`.
+    `members`, `missing_features`, `any_model` and `warning`: see `Agent`.
     """
 
     members: Mapping[str, Agent] = {}
-    off: Mapping[str, tuple[str, ...]] = {}
+    missing_features: Mapping[str, tuple[str, ...]] = {}
     any_model = True
     warning = ""
 

@@ -108,14 +108,20 @@ def protocol_check(protocol: CodexProtocol) -> Check:
         return Check(name="protocol", status="warning", message=protocol.warning, advice=advice, facts=facts)
     if check is None:
         return Check(name="protocol", status="ok", message=message, facts=facts)
-    off = [f"{feature} (it has no {', no '.join(names)})" for feature, names in check.contract.off.items()]
-    facts |= {"off": ", ".join(check.contract.off), "unknown_switches": ", ".join(check.unknown_switches)}
-    if not off:
+    missing_features = [
+        f"{feature} (it has no {', no '.join(names)})"
+        for feature, names in check.contract.missing_features.items()
+    ]
+    facts |= {
+        "off": ", ".join(check.contract.missing_features),
+        "unknown_switches": ", ".join(check.unknown_switches),
+    }
+    if not missing_features:
         return Check(name="protocol", status="ok", message=message, facts=facts)
     return Check(
         name="protocol",
         status="warning",
-        message=f"{message} Off because of it: {', '.join(off)}.",
+        message=f"{message} Off because of it: {', '.join(missing_features)}.",
         advice="docs/agents.md says what each of these means; another release of Codex may have it.",
         facts=facts,
     )

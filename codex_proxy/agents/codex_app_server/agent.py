@@ -112,7 +112,7 @@ class AppServerAgent:
         self.version = processes.version
         self.any_model = processes.any_model
         self.capabilities = processes.contract.capabilities
-        self.off: Mapping[str, tuple[str, ...]] = processes.contract.off
+        self.missing_features: Mapping[str, tuple[str, ...]] = processes.contract.missing_features
         self._renewal: asyncio.Task[None] | None = None
         self._models = processes.models
         self._empty = processes.empty_folder
@@ -137,7 +137,9 @@ class AppServerAgent:
         return Pool(self._process, start, limits, clock)
 
     def _process(self) -> AppServerProcess:
-        process = AppServerProcess(CLIENT_NAME, __version__, parallel_calls="parallel_calls" not in self.off)
+        process = AppServerProcess(
+            CLIENT_NAME, __version__, parallel_calls="parallel_calls" not in self.missing_features
+        )
         process.on_limits = self.limits.update
         return process
 
@@ -169,7 +171,9 @@ class AppServerAgent:
         profiles, can_confine = self._processes.profiles, self._processes.can_confine
         if turn.mode == "model" or not turn.confine_reads or profiles is None or can_confine is None:
             return None
-        if "confined_reads" in self.off:  # the thread would have neither a profile nor the sandbox
+        if (
+            "confined_reads" in self.missing_features
+        ):  # the thread would have neither a profile nor the sandbox
             return None
         if self._confines is None or (self._confines.done() and not self._confines.result()):
             self._confines = asyncio.ensure_future(can_confine())

@@ -379,20 +379,22 @@ class ContractCheck(msgspec.Struct, frozen=True):
         )
 
     @property
-    def off(self) -> dict[str, tuple[str, ...]]:
+    def missing_features(self) -> dict[str, tuple[str, ...]]:
         """The features that cannot be used with this binary, each with the names of what is missing for it."""
-        off: dict[str, tuple[str, ...]] = {}
+        missing_features: dict[str, tuple[str, ...]] = {}
         for each in self.missing:
             if each.feature is None:
                 continue
             for feature in (each.feature, *NEEDED_BY.get(each.feature, ())):
-                off[feature] = tuple(dict.fromkeys((*off.get(feature, ()), each.name)))
-        return off
+                missing_features[feature] = tuple(
+                    dict.fromkeys((*missing_features.get(feature, ()), each.name))
+                )
+        return missing_features
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """The capabilities of the agent with this binary: all of `CAPABILITIES` that are not in `off`."""
-        return CAPABILITIES - frozenset(self.off)
+        """The capabilities of the agent with this binary: all of `CAPABILITIES` that are not in `missing_features`."""
+        return CAPABILITIES - frozenset(self.missing_features)
 
 
 def check_contract(schema: bytes) -> ContractCheck:

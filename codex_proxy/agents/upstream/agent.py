@@ -65,7 +65,7 @@ class UpstreamAgent:
     """
 
     version = ""
-    off: Mapping[str, tuple[str, ...]] = {}
+    missing_features: Mapping[str, tuple[str, ...]] = {}
     members: Mapping[str, Agent] = {}
     warning = ""
 
