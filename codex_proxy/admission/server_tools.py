@@ -27,7 +27,8 @@ class ServerTools(msgspec.Struct, frozen=True):
     tools: tuple[Tool, ...] = ()
     """The tools of the servers that the request names, under the names by which the model calls them."""
     operators: tuple[Tool, ...] = ()
-    """The tools of the servers in the operator's configuration file, likewise."""
+    """The tools of the servers in the operator's configuration file, under the names by which the model calls
+    them."""
     lists: tuple[Event, ...] = ()
     """Events that add an item (`mcp_list_tools`) to the answer for each server that the request names. The item
     shows the client the server's tools."""

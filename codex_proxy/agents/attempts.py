@@ -52,8 +52,8 @@ class UpstreamTarget(msgspec.Struct, frozen=True):
     model: str
     retries: int = 0
     max_retry_after: float = 30.0
-    """If the upstream answers with a `Retry-After` of more than this many seconds, the attempt is not repeated at
-    it."""
+    """If the upstream answers with a `Retry-After` of more than this many seconds, this upstream is not tried
+    again in this turn."""
 
 
 class NextAttempt(msgspec.Struct, frozen=True):

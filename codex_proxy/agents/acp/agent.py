@@ -143,7 +143,7 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Slot:
-    """The place of one process scope in `AcpAgent`: its process, or why the last start failed."""
+    """What `AcpAgent` keeps for one process scope: its process, or why the last start failed."""
 
     def __init__(self) -> None:
         self.process: AcpProcess | None = None

@@ -91,7 +91,7 @@ APPROVALS = {"execute": "command", "edit": "file_change", "delete": "file_change
 
 class AcpTurn:
     """The `Dialect` of agents that speak ACP: the turns of one session, one after the other. It reads the messages
-    of one channel of a `Connection` and the events of the session's tool server; `turn_states` has its states."""
+    of one channel of an `AcpConnection` and the tool server's events; `turn_states` has its states."""
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ _ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 _SEAL: Final = "claude-thinking:"
-"""The prefix of the `encrypted_content` of reasoning items that hold a thought of Claude Code's."""
+"""The prefix of the `encrypted_content` of reasoning items that contain a thinking block of Claude Code."""
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -71,8 +71,8 @@ class ThinkingBlock(msgspec.Struct, frozen=True, omit_defaults=True):
         return {"type": "thinking", "thinking": self.thinking, "signature": self.signature}
 
     def raw_item(self) -> RawItem:
-        """Returns the thought as a reasoning item of the Responses API, for the history of later turns. Its
-        `encrypted_content` contains the thought; `thinking_block_in` reads it.
+        """Returns the block as a reasoning item of the Responses API, for the history of later turns. The item's
+        `encrypted_content` contains the block; `thinking_block_in` reads it.
         """
         sealed = _SEAL + base64.b64encode(msgspec.json.encode(self)).decode()
         item = {"type": "reasoning", "summary": [], "encrypted_content": sealed}
@@ -85,8 +85,9 @@ class _RawThinking(msgspec.Struct, frozen=True):
 
 
 def thinking_block_in(raw: bytes) -> ThinkingBlock | None:
-    """Returns the thought in the JSON of a reasoning item that `ThinkingBlock.raw_item` made; None for every other
-    item."""
+    """Returns the thinking block in the JSON of a reasoning item that `ThinkingBlock.raw_item` made; None for every
+    other item.
+    """
     try:
         item = msgspec.json.decode(raw, type=_RawThinking)
         sealed = item.encrypted_content or ""
@@ -182,8 +183,8 @@ class _Writer:
         self._waiting: dict[str, str] = {}
         """The calls that have no output yet: the id that is written, by the client's id."""
         self._thoughts: list[ThinkingBlock] = []
-        """The thoughts since the last block. They are written before the assistant's next block, because no line
-        may end with a thought. If the user speaks first, they are dropped."""
+        """The thinking blocks since the last other block. They are written before the assistant's next block,
+        because no line may end with one. If the user speaks first, they are dropped."""
 
     def add(self, item: HistoryItem | ThinkingBlock) -> None:
         if isinstance(item, ThinkingBlock):
@@ -251,8 +252,8 @@ class _Writer:
 
 
 def _plain(history: Iterable[HistoryItem]) -> Iterable[HistoryItem | ThinkingBlock]:
-    """Yields the items of the history, with Responses items converted to thoughts or other items. Responses items
-    that cannot be converted are left out.
+    """Yields the items of the history, with Responses items converted to thinking blocks or other items. Responses
+    items that cannot be converted are left out.
     """
     for item in history:
         if isinstance(item, RawHistoryItem):

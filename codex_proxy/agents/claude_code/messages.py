@@ -71,8 +71,9 @@ class StreamEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A line from the program. The raw fields contain the JSON of objects whose form depends on the message. Fields
-    that a message does not have are None or empty.
+    """A line from the program. Fields that a message does not have are None or empty. The raw fields contain JSON
+    whose form depends on the message: `message` is a `WholeMessage`, `request` a `ControlRequest`, `response` a
+    `ControlResponse`, and `error` the code of an error.
     """
 
     type: str = ""
@@ -106,10 +107,14 @@ class Result(msgspec.Struct, frozen=True):
 
     is_error: bool = False
     result: str = ""
+    """The text of the answer, or of the error."""
     stop_reason: str | None = None
     terminal_reason: str | None = None
+    """Why the program has ended its turn, such as `aborted_streaming`."""
     api_error_status: int | None = None
+    """The HTTP status with which the provider refused a model call; None if it did not."""
     structured_output: msgspec.Raw = msgspec.Raw()
+    """The answer as JSON, if it had to follow a schema."""
     usage: StreamTokens | None = None
 
 
@@ -167,7 +172,9 @@ class ControlRequest(msgspec.Struct, frozen=True):
 
 
 class ControlResponse(msgspec.Struct, frozen=True):
-    """The program's answer to a control request of this server."""
+    """The program's answer to a control request of this server: `response` if the `subtype` is `success`, else the
+    text of an `error`.
+    """
 
     subtype: str = ""
     request_id: str = ""

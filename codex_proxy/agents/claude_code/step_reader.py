@@ -83,8 +83,8 @@ class StepReader:
         self._open: dict[int, str] = {}
         """The ids of open text and reasoning items, by the index of their content block."""
         self._complete: list[ItemEnded | RawItem] = []
-        """The ends of items whose content block has ended, and signed thoughts. They are added to the events when
-        more of the stream arrives, because a stream that breaks off ends its blocks, too."""
+        """The ends of items whose content block has ended, and signed thinking blocks. They are added to the events
+        when more of the stream arrives, because a stream that breaks off ends its blocks, too."""
         self._model = ""
         self._thoughts: dict[int, ThinkingBlock] = {}
         """What has arrived of the open blocks of thinking, by block index."""
@@ -195,8 +195,8 @@ class StepReader:
             self._complete.append(thought.raw_item())
 
     def _add_complete(self) -> None:
-        """Adds the events in `_complete`: the ends of items, and raw items of signed thoughts. The end of an item
-        whose text is held back is held back, too.
+        """Adds the events in `_complete`: the ends of items, and raw items of signed thinking blocks. The end of an
+        item whose text is held back is held back, too.
         """
         for event in self._complete:
             held = isinstance(event, ItemEnded) and any(
@@ -240,8 +240,8 @@ class StepReader:
             self.start_activity(block, id)
 
     def start_activity(self, block: WholeBlock, id: str) -> None:
-        """Starts the activity for a call of one of the agent's own tools. `id` is the call's id; the caller may be
-        the agent or a sub-agent.
+        """Adds `ItemStarted` with the activity for a call of one of the agent's own tools, unless it was added
+        before. `id` is the call's id; the caller may be the agent or a sub-agent.
         """
         if id not in self._activities:
             self._activities.add(id)

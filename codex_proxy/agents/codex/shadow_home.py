@@ -162,8 +162,8 @@ def strings_of(values: Any, where: str) -> tuple[str, ...]:
 
 def shell_exclude(provider: ProviderConfig, hidden: Iterable[str]) -> tuple[str, ...]:
     """Returns the names of the variables that the agent's shells must not get: those in the user's list, those with
-    the provider's keys, and `hidden`. Empty if only those in the user's list are left, so that Codex needs no new
-    list.
+    the provider's keys, and `hidden`. Returns `()` if the last two are empty, because Codex then needs no other
+    list than the user's.
     """
     ours = (*provider.env_names, *hidden)
     return tuple(dict.fromkeys((*provider.shell_exclude, *ours))) if ours else ()

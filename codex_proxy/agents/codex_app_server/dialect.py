@@ -74,7 +74,7 @@ BAD_ANSWER = Failure(
 
 class AppServerTurn:
     """The `Dialect` of `codex app-server`: the turns on one thread, one after the other. It reads the messages of
-    one channel of a `Connection`; `turn_states` has its states.
+    one channel of an `AppServerConnection`; `turn_states` has its states.
     """
 
     def __init__(self, channel: int, *, parallel_calls: bool = True) -> None:
