@@ -71,9 +71,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("all" if config.getoption("run_all") else "default run")
-    if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
+    if _memory_serves(MEMORY):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # where `tmp_path` is
     gc.disable()  # what is imported stays: to look at it again and again takes a fifth of the collection of tests
+
+
+def _memory_serves(folder: Path) -> bool:
+    """Whether files there can be made, hold as much as the tests write, and be programs (not so in most containers)."""
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        return False
+    programs = not os.statvfs(folder).f_flag & os.ST_NOEXEC
+    return programs and shutil.disk_usage(folder).free >= MEMORY_BYTES
 
 
 @pytest.fixture
