@@ -285,8 +285,12 @@ class Settings(BaseSettings):
     )
 
     # Limits and times.
-    sse_max_concurrency: int | None = Field(None, ge=1, description="maximum open streams; unset: no limit")
-    rate_limit_rpm: int = Field(0, ge=0, description="maximum requests of one key in a minute; 0: no limit")
+    sse_max_concurrency: int | None = Field(
+        None, ge=1, description="maximum open streams, further ones get a 429; unset: no limit"
+    )
+    rate_limit_rpm: int = Field(
+        0, ge=0, description="maximum requests of one key in a minute, further ones get a 429; 0: no limit"
+    )
     key_concurrency: int = Field(
         256,
         ge=0,
@@ -298,23 +302,37 @@ class Settings(BaseSettings):
     max_output_size: int = Field(
         32 << 20, ge=1, description="maximum characters that one turn may put out; then it ends with `length`"
     )
-    max_running_turns: int = Field(16, ge=1, description="maximum turns at the same time")
+    max_running_turns: int = Field(16, ge=1, description="maximum turns at the same time; further ones wait")
     max_queued_turns: int = Field(
-        64, ge=0, description="maximum turns of one key that wait for others to end"
+        64, ge=0, description="maximum turns of one key that wait for others to end; further ones get a 429"
     )
-    queue_wait: float = Field(30.0, gt=0, description="maximum seconds that a turn waits for others to end")
-    first_event_timeout: float = Field(60.0, gt=0, description="seconds to the first visible output")
-    idle_timeout: float = Field(300.0, gt=0, description="maximum seconds without output of the agent")
-    total_timeout: float = Field(3600.0, gt=0, description="maximum seconds of a whole turn")
+    queue_wait: float = Field(
+        30.0, gt=0, description="maximum seconds that a turn waits for others to end; then it gets a 429"
+    )
+    first_event_timeout: float = Field(
+        60.0, gt=0, description="maximum seconds to the first visible output; then the turn fails"
+    )
+    idle_timeout: float = Field(
+        300.0, gt=0, description="maximum seconds without output of the agent; then the turn fails"
+    )
+    total_timeout: float = Field(3600.0, gt=0, description="maximum seconds of a whole turn; then it fails")
     app_server_processes: int = Field(2, ge=1, le=16, description="app-server processes per kind of turn")
-    app_server_max_age: float = Field(6 * 3600.0, gt=0, description="seconds until a process is replaced")
-    app_server_max_turns: int = Field(2000, ge=1, description="turns until a process is replaced")
-    app_server_max_memory: int = Field(
-        1 << 30, ge=0, description="bytes of memory at which such a process is replaced; 0: at no size"
+    app_server_max_age: float = Field(
+        6 * 3600.0, gt=0, description="seconds after which an app-server process is replaced"
     )
-    kept_threads: int = Field(32, ge=0, description="idle sessions kept between two requests; 0: none")
-    kept_thread_seconds: float = Field(300.0, gt=0, description="seconds that such a session is kept")
-    drain_ms: int = Field(10000, ge=0, description="milliseconds for running turns when the server stops")
+    app_server_max_turns: int = Field(
+        2000, ge=1, description="turns after which an app-server process is replaced"
+    )
+    app_server_max_memory: int = Field(
+        1 << 30, ge=0, description="bytes of memory at which an app-server process is replaced; 0: at no size"
+    )
+    kept_threads: int = Field(
+        32, ge=0, description="idle sessions of the agent that are kept for a next request; 0: none"
+    )
+    kept_thread_seconds: float = Field(300.0, gt=0, description="seconds that an idle session is kept")
+    drain_ms: int = Field(
+        10000, ge=0, description="maximum milliseconds that the stopping server waits for running turns"
+    )
 
     # Responses, conversations, and where they are kept.
     store: Literal["sqlite", "memory", "off"] = Field(

@@ -90,7 +90,7 @@ MARKS: dict[Status, str] = {"ok": " ok ", "warning": "WARN", "failed": "FAIL", "
 
 
 def as_text(checkup: Checkup, *, every_setting: bool) -> str:
-    """Returns the report as text. Settings with their defaults are left out unless `every_setting`."""
+    """Returns the report as text. Settings that have their default values are left out unless `every_setting`."""
     width = max(len(check.name) for check in checkup.checks)
     lines = [f"[{MARKS[check.status]}] {check.name:{width}}  {check.message}" for check in checkup.checks]
     shown = [each for each in checkup.settings if every_setting or each.source != "default"]

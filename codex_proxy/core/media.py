@@ -287,9 +287,9 @@ class PdfTexts(msgspec.Struct):
     unread: dict[bytes, Pdf] = {}
 
     def text_of(self, data: bytes, field: str) -> str:
-        """Returns the text of the PDF with the bytes `data`; if it was not read yet, adds the PDF to `unread` and
-        returns an empty text. Raises `Fault` with `field` as its `param` for a PDF above `MAX_PDF_BYTES`, or if
-        there are more than `MAX_PDFS` unread ones.
+        """Returns the text of the PDF with the bytes `data`. If the text is not in `known`, adds the PDF to
+        `unread` and returns an empty text. Raises `Fault` with `field` as its `param` for a PDF above
+        `MAX_PDF_BYTES`, or if there are more than `MAX_PDFS` unread ones.
         """
         if len(data) > MAX_PDF_BYTES:
             raise bad_request(

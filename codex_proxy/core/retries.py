@@ -31,8 +31,8 @@ class Repetition:
         return self._matched >= len(self._sent)
 
     def beyond(self, text: str) -> str | None:
-        """Handles a delta of the retry. Returns the end of it that was not sent before, maybe empty; None if it
-        differs from what was sent.
+        """Handles a delta of the retry. Returns the end of the delta that was not sent before, which may be empty;
+        None if the delta differs from what was sent.
         """
         due = self._sent[self._matched : self._matched + len(text)]
         if not text.startswith(due):
@@ -110,7 +110,7 @@ class SentStep:
         return not any(isinstance(item.item, ToolCall) or REFUSAL in item.sent for item in self._items)
 
     def retry(self) -> None:
-        """Begins a retry: from now on the agent must repeat every message that has text or is open."""
+        """Handles the begin of a retry: from now on the agent must repeat every message that has text or is open."""
         self.mutes_reasoning |= any(isinstance(item.item, Reasoning) and item.sent for item in self._items)
         self._to_repeat.clear()
         for item in self._items:
@@ -127,9 +127,9 @@ class SentStep:
         return item in self._to_repeat
 
     def begin_to_repeat(self, item: SentItem | None) -> SentItem | None:
-        """Returns the sent message that the agent repeats with the item it now starts, and no longer waits for it.
-        That is `item` if the agent uses the same id again, else the oldest message that it has not begun to repeat.
-        Returns None if there is no such message.
+        """Returns the sent message that the agent repeats with the item it now starts, and records that its
+        repetition has begun. That is `item` if the agent uses the same id again, else the oldest message that it
+        has not begun to repeat. Returns None if there is no such message.
         """
         if not self._to_repeat:
             return None

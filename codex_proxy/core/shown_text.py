@@ -31,7 +31,7 @@ def escaped_lines(text: str) -> str:
 
 
 def without_controls(text: str) -> str:
-    """Returns a model's text for a terminal, without the characters that `escaped_lines` escapes."""
+    """Returns a model's text for a terminal: the characters that `escaped_lines` escapes are removed."""
     if text.isprintable():
         return text
     return "".join([char for char in text if _stays(char)])

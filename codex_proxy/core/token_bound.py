@@ -117,7 +117,7 @@ def _chunk(text: str, known: dict[str, Piece]) -> float:
 
 def _is_blob(text: str) -> bool:
     """Whether a long run of characters looks like base64 or a key: it contains lower-case letters, capitals and
-    digits. Paths and rules (`-----`) usually do not.
+    digits. Paths and lines of dashes usually do not.
     """
     return not text.islower() and not text.isupper() and any(map(str.isdigit, text))
 

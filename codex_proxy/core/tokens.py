@@ -64,7 +64,7 @@ def pieces(text: str) -> Iterator[tuple[int, str]]:
 class TokenLimit:
     """Computes how many characters of a text that arrives in deltas fit into `tokens` tokens.
 
-    While the text has no more characters than the limit has tokens, it fits, and its tokens are not counted.
+    A text with no more characters than `tokens` always fits, so nothing else is computed for it.
     """
 
     def __init__(self, tokens: int) -> None:

@@ -197,8 +197,8 @@ def _new_items(given: Sequence[ItemDict], service: ResponsesService, now: float)
 
 
 def _refused(error: NotStored | StoreConflict | ContextTooLarge, given: Sequence[ItemDict]) -> Fault:
-    """Returns the fault for items that the store did not accept: they are too many, refer to an item that does not
-    exist, or have an id that the conversation already has. `given` are the items of the request.
+    """Returns the fault INVALID_REQUEST for items that the store did not accept: they are too many, refer to an
+    item that does not exist, or have an id that the conversation already has. `given` are the items of the request.
     """
     if isinstance(error, ContextTooLarge):
         return objects.too_large(str(error), "items")

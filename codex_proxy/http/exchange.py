@@ -363,7 +363,8 @@ class WholeReader(Reader, Protocol):
 
 
 class Renderer(Protocol):
-    """The interface of a renderer: it turns events into the bytes of one API's answer. `failure` is why the turn
+    """The interface of a renderer: it turns events into the bytes of one API's answer. `feed` returns the next
+    bytes of a stream, `open` its first bytes, and `result` the body of a whole answer. `failure` is why the turn
     failed, None if it did not; `visible`: something that the client can see was rendered.
     """
 
@@ -415,8 +416,9 @@ class LogReader:
 
 
 async def whole_response(reader: WholeReader, headers: Callable[[], Mapping[str, str]]) -> web.Response:
-    """Waits until the answer has ended, and returns it as one HTTP response. `headers` is called at the end, and
-    returns the response headers. Raises `Fault` if the turn has failed.
+    """Waits until the answer has ended, closes the reader, and returns the answer as one HTTP response. `headers`
+    is called at the end, and returns the response headers. Raises `Fault` if the turn has failed. If the wait is
+    cancelled, because the client has left, the reader is closed, too.
     """
     try:
         while not reader.finished:

@@ -75,7 +75,9 @@ def add_metrics(app: web.Application, meter: Meter, key: str | None) -> None:
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """GET /metrics: returns the metrics as text. Raises `Fault` for a client that may not read them."""
+    """GET /metrics: returns the metrics as text. Raises `Fault` INVALID_API_KEY without the key of the metrics, and
+    NOT_ALLOWED for a client on another machine if there is no such key.
+    """
     await _check(request, request.app[METRICS_KEY])
     body, kind = request.app[METER].exposition()
     return web.Response(body=body, headers={"Content-Type": kind})

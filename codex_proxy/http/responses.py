@@ -189,7 +189,7 @@ async def follow(
     request: web.Request, owner: str, id: str, after: int, headers: Callable[[], Mapping[str, str]]
 ) -> web.StreamResponse:
     """Streams the events of the background response `id` of `owner` whose `sequence_number` is above `after`, until
-    the response has ended. `headers` returns the response headers.
+    the response has ended. `headers` returns the response headers. If the client leaves, the response continues.
     """
     return await _streamed(request, Follower(request.app[RESPONSES], owner, id, after), headers)
 

@@ -96,7 +96,9 @@ class StreamSlots:
         return StreamSlot(self, request_id, owner, count)
 
     def give_back(self, request_id: str, owner: str, end: StreamEnd) -> None:
-        """Frees a slot of `owner`. `end` says how its stream has ended. Called by `StreamSlot.release`."""
+        """Frees a slot of `owner`, and logs `end`, the way in which its stream has ended. Called by
+        `StreamSlot.release`.
+        """
         before = self.active
         self.active -= 1
         self._by_owner[owner] -= 1
@@ -130,7 +132,9 @@ class StreamSlot:
         self._owner = owner
 
     def release(self, end: StreamEnd) -> None:
-        """Frees the slot. `end` says how its stream has ended. Further calls do nothing."""
+        """Frees the slot. `end` is how its stream has ended: `finish`: regularly, `close`: by a fault, `aborted`:
+        its client left. Further calls do nothing.
+        """
         slots, self._slots = self._slots, None
         if slots is not None:
             slots.give_back(self._request_id, self._owner, end)
@@ -157,8 +161,8 @@ def stream_slot(request: web.Request) -> Iterator[None]:
 
 
 def _acquired(request: web.Request) -> StreamSlot:
-    """Takes a slot for the request's stream. If the test endpoints are on, adds the number of open streams to the
-    response headers, also if there is no slot.
+    """Takes a slot for the request's stream. Raises `NoSlotFault` if there is none. If the test endpoints are on,
+    adds the number of open streams to the response headers in both cases.
     """
     try:
         slot = request.app[STREAM_SLOTS].acquire(request[REQUEST_ID], request[OWNER])

@@ -27,7 +27,9 @@ NO_LIMITS_YET: Final = (
 
 
 async def usage(request: web.Request) -> web.Response:
-    """GET /v1/usage: returns sums of tokens by hour or day, of the turns of the request's own key."""
+    """GET /v1/usage: returns sums of tokens by hour or day, of the turns of the request's own key. Raises `Fault`
+    INVALID_REQUEST for an invalid query, and UNAVAILABLE if the store cannot be read.
+    """
     recorder = request.app[USAGE]
     report = report_of(request.query.items(), now=request.app[CLOCK].epoch())
     query = UsageQuery(

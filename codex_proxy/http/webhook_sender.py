@@ -1,5 +1,5 @@
 """Posts signed webhooks to the configured URLs when a background response has ended. A failed delivery is repeated,
-up to `len(DELAYS)` times.
+up to `len(DELAYS)` times, and then given up.
 
 A webhook stays in the store until it is delivered or given up, and its delivery continues after a restart of the
 server. If the server was killed during a delivery, the webhook is sent again with the same `webhook-id`.
@@ -78,8 +78,9 @@ class WebhookSender:
             self._reader = asyncio.get_running_loop().create_task(self._read_outbox())
 
     async def _read_outbox(self) -> None:
-        """Starts a delivery for each webhook in the outbox, up to `MAX_WAITING` at a time, whenever the outbox may
-        have new ones. Never returns.
+        """Whenever the outbox may have new webhooks, starts a delivery for each of them, up to `MAX_WAITING` at a
+        time. Removes webhooks whose URL is no longer configured. If the outbox cannot be read, tries again after
+        `RETRY_SECONDS`. Never returns.
         """
         while True:
             await self._may_have_more.wait()
@@ -166,7 +167,7 @@ class WebhookSender:
         return self._session
 
     async def close(self) -> None:
-        """Cancels running deliveries. Their webhooks stay in the store."""
+        """Cancels running deliveries and the sender's task. The webhooks stay in the store."""
         tasks = [*self._deliveries.values(), *([self._reader] if self._reader else [])]
         for task in tasks:
             task.cancel()

@@ -124,8 +124,8 @@ class _Connection:
         self._last: _LastResponse | None = None
 
     async def serve(self) -> None:
-        """Reads and answers frames until the client or the server closes the connection. A turn that is still
-        running then is interrupted.
+        """Reads and answers frames until the client or the server closes the connection; the server does so with an
+        error if too many frames wait. A turn that is still running then is interrupted.
         """
         answering = asyncio.ensure_future(self._answer_frames())
         leaving = asyncio.ensure_future(self._leave_when_the_server_stops())

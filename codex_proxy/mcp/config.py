@@ -51,8 +51,8 @@ class StdioServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HttpServer(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server with a URL. With the transport `either`, Streamable HTTP is tried first, then SSE if the server
-    does not support it.
+    """An MCP server with a URL. `headers` are sent with every request. With the transport `either`, Streamable HTTP
+    is tried first, then SSE if the server does not support it.
     """
 
     label: str

@@ -1,1 +1,3 @@
-"""`codex-proxy connect CLIENT`: shows how to configure a client for this server, or does it."""
+"""`codex-proxy connect CLIENT`: prints how to configure a client for this server, or changes the client's settings
+file.
+"""

@@ -39,7 +39,7 @@ MAX_KNOWN: Final = 4096
 
 class TooManyWaitError(Exception):
     """Too many keys from the same address wait for their check, so a further key is refused without one. `seconds`
-    is how long it would have to wait.
+    is how long its check would have had to wait.
     """
 
     def __init__(self, seconds: float) -> None:
