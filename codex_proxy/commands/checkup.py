@@ -55,7 +55,7 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether a server would start; warnings do not count."""
+        """Whether a server would start: no check has failed. Warnings do not count."""
         return not any(check.status == "failed" for check in self.checks)
 
     @property

@@ -2,7 +2,8 @@
 makes.
 
 These are values only. `ItemStarted` and `ItemEnded` (`core/events.py`) open and close output items. An output item
-does not contain its text: that is in the delta events with its id. A step is one call of the model.
+does not contain its text: that is in the delta events with its id. `choice` is the index of the choice to which an
+output item belongs; None if the agent gives only one answer. A step is one call of the model.
 """
 
 from __future__ import annotations

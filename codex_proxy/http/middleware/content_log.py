@@ -22,7 +22,9 @@ log = structlog.get_logger("codex_proxy.http")
 
 
 class ContentLog(Protocol):
-    """The interface of the function that logs the bytes of a request, or of the answer to it."""
+    """The interface of the function that logs the bytes `data` of a request, or of the answer to it, as `what`
+    says.
+    """
 
     def __call__(self, what: Literal["request", "answer"], data: bytes) -> None: ...
 

@@ -128,7 +128,8 @@ REQUEST_LIMITS: Final = web.AppKey("request_limits", RequestLimits)
 
 def request_counted(request: web.Request) -> AbstractContextManager[None]:
     """Returns a context manager, for the body of which the request counts against the limits of its key. It does
-    nothing for a request that cannot start a turn. Raises `Fault` on entry if a limit is exceeded.
+    nothing for a request that cannot start a turn. Raises `Fault` on entry if a limit is exceeded, as `counted`
+    does.
     """
     client, endpoint = request.get(CLIENT), request.get(ENDPOINT)
     is_counted = endpoint is None or endpoint.counted
