@@ -244,7 +244,9 @@ def connect(
 
 @main.group(name="store", short_help="Inspect, export and clean up stored responses and conversations.")
 def store_group() -> None:
-    """Inspect, export and clean up the responses and conversations that a server has stored. It may be running."""
+    """Inspect, export and clean up the responses and conversations that a server has stored. The server may be
+    running.
+    """
 
 
 @store_group.command(name="stats")
@@ -440,8 +442,8 @@ def usage(
 
 
 def _server(base_url: str | None, key: str | None, config_file: Path | None) -> tuple[str, str | None]:
-    """Returns the address and key of the server to connect to. The key of the settings is used only for the address
-    of the settings.
+    """Returns the address and the key of the server to connect to. Without `key`, the key is the one in the
+    settings, but only if `base_url` is not given either, since another server must not get it.
     """
     settings = load_settings({}, config_file)
     if key is None and base_url is None and settings.api_key is not None:

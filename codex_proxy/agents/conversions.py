@@ -162,7 +162,9 @@ def _end_of_opening(text: str) -> int | None:
 
 
 def _unescaped(token: re.Match[str]) -> str:
-    """Returns the characters that a token of a JSON string stands for; an escape that JSON does not know unchanged."""
+    """Returns the characters that a token of a JSON string stands for. An escape that JSON does not know is
+    returned unchanged.
+    """
     text = token[0]
     if text[0] != "\\":
         return text

@@ -28,8 +28,8 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class OriginMarks:
-    """Adds and removes the marks of one agent. The mark is the agent's name and a colon; the name contains no
-    colon.
+    """Adds the marks of one agent to encrypted content, and removes them. The mark is the agent's name and a colon;
+    the name contains no colon.
     """
 
     def __init__(self, name: str) -> None:

@@ -183,8 +183,8 @@ class AgentSession:
             self._closed = thread, new_items
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> None:
-        """Starts another turn on the same thread, or continues the turn with the outputs that it waits for.
-        `new_items` are the items that the thread has not seen.
+        """Starts another turn on the same thread, or continues the current turn if it waits for outputs of calls.
+        `new_items` are the items of the history that the thread has not seen, including such outputs.
         """
         if self.origin is not None:
             turn = msgspec.structs.replace(turn, model=self.turn.model)

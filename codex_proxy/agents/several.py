@@ -75,7 +75,9 @@ class SeveralAgents:
 
     @property
     def any_model(self) -> bool:
-        """Always False: a name that does not begin with a member's name must be in the list of models."""
+        """Whether any model name is accepted: always False. A name that does not begin with a member's name must be
+        in the list of models.
+        """
         return False
 
     async def start(self) -> None:

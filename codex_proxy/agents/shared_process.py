@@ -105,7 +105,9 @@ class SharedProcess(Generic[C]):
         return Failure(kind=FaultKind.SPAWN_FAILED, message=fault)
 
     def attach(self, channel: int, reader: TransportReader) -> None:
-        """Sets the reader of a channel."""
+        """Sets the reader of a channel. If the process has ended or takes no further turns, the reader is told so
+        in the next iteration of the event loop.
+        """
         self._readers[channel] = reader
         if self.exit is not None or self.unhealthy:  # since the channel was opened
             asyncio.get_running_loop().call_soon(self._report_end, channel)

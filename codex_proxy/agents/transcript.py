@@ -1,8 +1,8 @@
 """Writes a conversation as one text, for an agent that accepts a single prompt: every message with the name of its
 speaker.
 
-The roles are lost: the model reads them as text. Images are numbered in the text and returned in that order. Raw
-items (encrypted reasoning) have no text and are left out. Pure.
+The roles are lost: the model reads them as text. Images are numbered in the text, and returned in the order of
+their numbers. Raw items (encrypted reasoning) have no text and are left out. No IO.
 """
 
 from __future__ import annotations

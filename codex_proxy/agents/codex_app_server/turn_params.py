@@ -102,7 +102,9 @@ def _part(part: Part, text_type: str) -> dict[str, Any]:
 
 
 def _detail(part: ImagePart) -> str:
-    """Returns the detail of an image. `low` becomes `auto`: the agent would replace the image by a text."""
+    """Returns the detail of an image. Returns `auto` for `low`, because the agent replaces images of low detail by
+    a text.
+    """
     return "auto" if part.detail in (None, "low") else str(part.detail)
 
 

@@ -169,8 +169,8 @@ def answer(id: int | str, result: Any) -> bytes:
 
 
 def refusal(id: int | str) -> bytes:
-    """Encodes the answer to a request `id` of the agent that the proxy does not support, as one line: an error with
-    the code -32601. Without any answer the agent's turn would hang.
+    """Encodes an error with the code -32601 as the answer to the agent's request `id`, as one line. It is for
+    requests that the proxy does not support; without any answer the agent's turn would hang.
     """
     return msgspec.json.encode({"id": id, "error": {"code": -32601, "message": "unsupported"}}) + b"\n"
 

@@ -73,7 +73,7 @@ class Messages:
         out += (RefusalDelta(item, text), ItemEnded(item))
 
     def end_all(self, out: list[Event]) -> None:
-        """Closes all open messages, without a full text: their deltas were their text."""
+        """Closes all open messages. Appends only their ends, because the deltas contained the whole texts."""
         out.extend(map(ItemEnded, self._ids.values()))
         self._ids.clear()
 
@@ -115,7 +115,8 @@ class ReasoningItems:
 
     def section_break(self, out: list[Event]) -> None:
         """Handles the section break that the child writes before each summary part: further deltas belong to the
-        next part. The break before the first delta of an item changes nothing.
+        next part. After a full text, ends the item instead. The break before the first delta of an item changes
+        nothing.
         """
         if self._has_full_text():
             self.end(out)

@@ -118,8 +118,9 @@ class Forwarding(SingleTurn):
             self._complete(out)
 
     def _end(self, end: End, out: list[Event]) -> bytes:
-        """Handles the end of the exchange: completes the turn or fails it. Returns the body of a second request if
-        one is needed, else no bytes.
+        """Handles the end of the exchange. Ends the turn as completed if the answer is complete: by `[DONE]`, as a
+        whole JSON object, or by a finish reason without an error of the connection. Otherwise ends it as failed, or
+        returns the body of a second request if the upstream has refused an option; else returns no bytes.
         """
         if self._error is not None:
             return self._refused_by_upstream(self._error, b"".join(self._error_body), out)

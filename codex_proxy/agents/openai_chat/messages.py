@@ -1,8 +1,8 @@
 """Converts a turn's history to the messages of a chat request.
 
 Input: the history, oldest first, including Responses items (`RawHistoryItem`). Output: messages in which every call
-is directly followed by its output, as Chat Completions requires; reasoning is left out, since most servers refuse
-it.
+is directly followed by its output, as Chat Completions requires. Reasoning is left out, since most servers refuse
+it, unless the upstream names a field for it.
 """
 
 from __future__ import annotations
@@ -153,7 +153,9 @@ def _message(item: HistoryMessage) -> dict[str, Any]:
 
 
 def _content(parts: Sequence[Part]) -> Any:
-    """Returns the `content` for these parts: a string if there is only text, since not every server accepts parts."""
+    """Returns the `content` of a message for these parts: a string for a single text, since not every server
+    accepts parts; otherwise a list of parts.
+    """
     if len(parts) == 1 and isinstance(parts[0], TextPart):
         return parts[0].text
     return [_part(part) for part in parts]

@@ -134,8 +134,9 @@ class PassThrough:
         return True
 
     def _needs_no_decoding(self, block: bytes) -> bool:
-        """Returns whether a block of whole events can be passed on without being decoded, because all its events
-        are plain deltas. Counts them in `deltas` if so.
+        """Returns whether a block of whole events can be passed on without being decoded, because each event is a
+        delta without a finish reason, usage or error, and nothing in it must be changed. Adds their number to
+        `deltas` if so.
         """
         if not self._stream or self._held is not None or self._model_shown is not None:
             return False

@@ -67,8 +67,9 @@ class ThinkTags:
         return Split(text="" if self._after else held)
 
     def _reasoning(self) -> str:
-        """Returns the reasoning in the held text, and removes it from there: all before the closing tag or, if
-        there is no such tag, all but the last characters that may begin one.
+        """Removes the reasoning from the held text, and returns it: everything before the closing tag. If there is
+        no closing tag yet, the whole text is reasoning, except last characters that may be the beginning of the
+        tag; these stay held.
         """
         said, tag, rest = self._held.partition(CLOSE)
         if tag:

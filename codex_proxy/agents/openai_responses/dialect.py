@@ -2,9 +2,9 @@
 runs tools and sends their outputs in the next request.
 
 Input: the messages of each HTTP exchange, which are a `Head` (status and headers), bytes of the body, and an `End`.
-Output: `Event`s, and the bodies of requests. An answer is complete only with `response.completed`,
-`response.incomplete` or `response.failed`; if the connection ends before that, the turn fails. The model's items
-are sent back to it unchanged, encrypted reasoning included.
+Output: `Event`s, and the bodies of requests. An answer ends only with `response.completed`, `response.incomplete`,
+`response.failed` or `response.cancelled`; if the connection ends before that, the turn fails. The model's items are
+sent back to it unchanged, encrypted reasoning included.
 """
 
 from __future__ import annotations

@@ -57,9 +57,9 @@ def _window_of(model: dict[str, Any]) -> int | None:
 
 
 def models_of(wanted: Sequence[str], listed: Sequence[AgentModel]) -> tuple[AgentModel, ...]:
-    """Returns the models to serve, the first of them as the default: those that the operator has named (`wanted`),
-    even if the upstream does not list them, and those in the list (`listed`) that match a pattern in `wanted`. If
-    `wanted` is empty, all in the list.
+    """Returns the models to serve; the first of them is the default. `wanted` are names, and patterns with `*`: a
+    named model is served even if the upstream does not list it; a pattern stands for the models in the upstream's
+    list (`listed`) that match it. If `wanted` is empty, returns `listed`.
     """
     if not wanted:
         return tuple(listed)

@@ -1,5 +1,5 @@
-"""Presets for common model servers: their URL, the environment variable of their key, and what they cannot do. From
-each server's documentation, and from tests with it.
+"""Presets for common model servers: their URL, the environment variable of their key, and what they cannot do. They
+are based on each server's documentation, and on tests with the server.
 
 The table of an upstream can set another URL, key and field for reasoning, and can name further capabilities that
 are missing. A preset lists what a server answers with an error; the proxy refuses such requests itself, or sends
@@ -33,7 +33,8 @@ class UpstreamPreset(msgspec.Struct, frozen=True, kw_only=True):
     """The capabilities of `openai-chat` that the server does not have."""
     reasoning_back: str = ""
     """The field of a message in which the server's models expect to get back their reasoning, together with their
-    calls."""
+    calls; empty if they expect none.
+    """
     refuses: frozenset[str] = frozenset()
     """Optional request fields that the server answers with an error, by the names that `openai_chat.body` uses."""
 

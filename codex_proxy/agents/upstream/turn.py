@@ -143,8 +143,8 @@ class UpstreamTurn(SingleTurn, ABC, Generic[A]):
         return self._request()
 
     def _end(self, end: End, out: list[Event]) -> None:
-        """Handles the end of an exchange: completes the answer, repeats a refused request without an optional
-        field, or fails the turn.
+        """Handles the end of an exchange. After an answer with an error status, see `_refused_by_upstream`.
+        Otherwise completes the answer if that is still to be done, or fails the turn if the answer is incomplete.
         """
         if self._error is not None:
             self._refused_by_upstream(self._error, b"".join(self._error_body), out)

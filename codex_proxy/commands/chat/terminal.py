@@ -55,7 +55,7 @@ class Screen:
 
     def _parts(self, text: str, thought: bool) -> Iterator[tuple[str, bool]]:
         """Yields the lines of a text, each with whether it describes something that the agent did. `thought`:
-        whether the text is reasoning, which alone has such lines.
+        whether the text is reasoning; only reasoning has lines about the agent's actions.
         """
         for line in text.splitlines(keepends=True):
             yield line, thought and self._at_line_start and ACTIVITY.match(line) is not None
