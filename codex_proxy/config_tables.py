@@ -64,8 +64,8 @@ ForwardedName = Annotated[str, AfterValidator(_checked_forwarded)]
 
 
 class UpstreamTable(BaseModel):
-    """One `[upstreams.NAME]`: a model server, and how requests to it are made. In the descriptions, "it" is this
-    server. A time of None is that of the setting for all upstreams: `upstream_connect_timeout` and so on, or
+    """One `[upstreams.NAME]`: a model server, and how requests to it are made. In the descriptions, "it" is the
+    model server. A time of None is that of the setting for all upstreams: `upstream_connect_timeout` and so on, or
     `total_timeout`.
     """
 

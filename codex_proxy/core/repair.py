@@ -276,7 +276,8 @@ class TurnRepair:
     def _unsent_suffix(self, held: SentItem, text: str) -> str:
         """Returns the end of `text` that was not sent yet. `text` is a delta of a message that the agent repeats;
         the result is empty while the agent repeats only what was sent. If the text differs from what was sent, or
-        continues a message that had ended, appends a `TurnEnded` with a failure and returns an empty string.
+        continues a message that had ended, ends the turn as failed (appends `BROKEN_OFF`) and returns an empty
+        string.
         """
         assert held.repetition is not None
         new = held.repetition.beyond(text)

@@ -1,7 +1,8 @@
 """Compares the text that an agent repeats after a retry of its model call with the text that was already sent.
 
-An agent that retries sends everything of the step again. Text that was already sent is dropped, and text beyond it
-is new. Text that differs from what was sent ends the turn, because a client has already read the earlier text.
+An agent that retries sends everything of the model call again. Text that was already sent is dropped, and text
+beyond it is new. If the text differs from what was sent, the caller ends the turn as failed, because a client has
+already read the earlier text.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class SentStep:
         return not any(isinstance(item.item, ToolCall) or REFUSAL in item.sent for item in self._items)
 
     def retry(self) -> None:
-        """Handles the begin of a retry: from now on the agent must repeat every message that has text or is open."""
+        """Handles the start of a retry: from now on the agent must repeat every message that has text or is open."""
         self.mutes_reasoning |= any(isinstance(item.item, Reasoning) and item.sent for item in self._items)
         self._to_repeat.clear()
         for item in self._items:

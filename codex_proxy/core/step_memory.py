@@ -16,8 +16,9 @@ import msgspec
 
 
 class StepMemorySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of the step memory. In RAM all of them apply; on disk only `age` applies, and the limit
-    `Retention.max_bytes` of the whole store.
+    """Where the step memory keeps its entries (`kind`; `off`: nowhere), and its limits; above a limit, the oldest
+    entries are removed. In RAM all limits apply; on disk only `age` applies, and the limit `Retention.max_bytes` of
+    the whole store.
     """
 
     kind: Literal["disk", "ram", "off"] = "disk"

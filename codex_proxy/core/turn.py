@@ -104,7 +104,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     that the limit is reached, and that the model should answer.
     """
     max_server_calls: int | None = None
-    """The number of MCP calls that this server runs in the whole turn, with the same effect; None for any number.
+    """The number of MCP calls that this server runs in the whole turn; further calls get the same output. None for
+    any number.
     """
     output_schema: msgspec.Raw | None = None
     """A JSON schema that the answer's text must follow; None if there is none."""

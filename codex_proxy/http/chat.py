@@ -219,6 +219,8 @@ def _no_keepalive(request: web.Request) -> bool:
 
 
 def _finish_reason(renderer: AnyRenderer) -> object:
-    """Returns the reason that all choices ended for, or a tuple of their different reasons; None if none has ended."""
+    """Returns the finish reason of the choices, or a tuple if they have different ones; None if no choice has
+    ended.
+    """
     reasons = tuple(dict.fromkeys(renderer.finish_reasons))
     return reasons[0] if len(reasons) == 1 else reasons or None

@@ -236,7 +236,7 @@ class OneRun:
 
 class SampledRuns:
     """The events of several runs of the same turn, combined into one answer with a choice for each run. If one run
-    fails, the answer fails and the others are ended.
+    fails, the answer fails, and `close` interrupts the others.
     """
 
     def __init__(self, runs: list[Run]) -> None:

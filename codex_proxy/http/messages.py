@@ -117,8 +117,8 @@ async def count_message_tokens(request: web.Request) -> web.Response:
 
 
 async def _admitted(request: web.Request) -> tuple[ParsedMessages, Turn]:
-    """Returns the parsed request, and its turn after the checks whether the key and the settings allow it
-    (`admission`). An image of an earlier message that can no longer be fetched is left out. Raises `Fault` if the
+    """Returns the parsed request, and its turn after admission, which checks that the key and the settings allow
+    the turn. An image of an earlier message that can no longer be fetched is left out. Raises `Fault` if the
     request is refused.
     """
     body = await read_body(request)

@@ -119,8 +119,8 @@ async def root(_: web.Request) -> web.Response:
 
 
 async def healthz(request: web.Request) -> web.Response:
-    """GET /healthz: returns the state of each agent, of the keys file and of the store. The status is 200 even if
-    no turn would work; the body then has `degraded`.
+    """GET /healthz: returns the state of each agent, of the keys file and of the store. The HTTP status is 200 even
+    if no turn would work; the field `status` is then `degraded` instead of `ok`.
     """
     runs, fakes = request.app[RUNS], request.app[FAKE_AGENTS]
     in_detail = await _may_see_details(request)

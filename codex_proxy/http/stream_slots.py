@@ -162,7 +162,7 @@ def stream_slot(request: web.Request) -> Iterator[None]:
 
 def _acquired(request: web.Request) -> StreamSlot:
     """Takes a slot for the request's stream. Raises `NoSlotFault` if there is none. If the test endpoints are on,
-    adds the number of open streams to the response headers in both cases.
+    adds the number of open streams to the response headers, whether or not there is a slot.
     """
     try:
         slot = request.app[STREAM_SLOTS].acquire(request[REQUEST_ID], request[OWNER])

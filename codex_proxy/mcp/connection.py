@@ -275,7 +275,7 @@ class McpConnection:
     # --- values and messages --------------------------------------------------------------------
 
     def _tool(self, tool: Tool) -> McpTool:
-        """Converts a tool of the `mcp` package into an `McpTool` of this server."""
+        """Converts a tool of the `mcp` package into an `McpTool` with the server's label."""
         hints = tool.annotations
         return McpTool(
             server_label=self._label,
@@ -295,7 +295,7 @@ class McpConnection:
         return redacted(error.message, self._definition.secrets)[:MAX_ERROR_CHARS]
 
     def _fault(self, kind: McpFaultKind, what: str) -> McpFault:
-        """Returns a fault of this server; `what` continues the sentence `MCP server 'label' ...`."""
+        """Returns a fault with the label of the MCP server; `what` continues the sentence `MCP server 'label' ...`."""
         return McpFault(kind=kind, server_label=self._label, message=f"MCP server '{self._label}' {what}")
 
 

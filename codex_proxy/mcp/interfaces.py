@@ -83,8 +83,8 @@ class Spawn(Protocol):
 
 class TransportReport:
     """How a transport has failed, which the `mcp` package does not report. The transport writes it, and the
-    `Connection` reads it. `fault` is the last failure; None if there is none, or the server has accepted a message
-    since.
+    `McpConnection` reads it. `fault` is the last failure; None if there is none, or the server has accepted a
+    message since.
     """
 
     def __init__(self) -> None:
