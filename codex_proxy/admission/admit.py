@@ -154,9 +154,10 @@ class Admission:
         request's fields, for errors. `request` is what the request contains about MCP servers; None for nothing.
 
         Called right before the run starts, because it asks the MCP servers for their tools, which may have changed
-        while the turn waited in the queue. A server that cannot be reached has no tools (see `ToolSource.offer`).
-        Raises `Fault` INVALID_REQUEST if the agent cannot call the added tools, or if `tool_choice`, or a call that
-        the client has approved, names a tool that no server offers.
+        while the turn waited in the queue. A server that fails has no tools (see `ToolSource.offer`). Raises
+        `Fault` INVALID_REQUEST if the request may not use a server that it names, if the agent cannot call the
+        added tools, or if `tool_choice`, or a call that the client has approved, names a tool that no server
+        offers.
         """
         if self._tools is None:
             return turn, ServerTools()

@@ -30,8 +30,8 @@ class ServerTools(msgspec.Struct, frozen=True):
     """The tools of the servers in the operator's configuration file, under the names by which the model calls
     them."""
     lists: tuple[Event, ...] = ()
-    """Events that add an item (`mcp_list_tools`) to the answer for each server that the request names. The item
-    shows the client the server's tools."""
+    """Events that add an item (`mcp_list_tools`) to the answer for each server that was asked for its tools because
+    the request names it. The item shows the client the server's tools, or why there are none."""
     runner: ToolRunner | None = None
     """Runs the calls of these tools; None if this server runs no tools."""
 
@@ -42,7 +42,8 @@ class McpRequest(msgspec.Struct, frozen=True, kw_only=True):
     offers: tuple[McpOffer, ...] = ()
     """The MCP servers that the request names, whose tools this server runs."""
     known: Mapping[str, tuple[ListedTool, ...]] = msgspec.field(default_factory=dict)
-    """The lists of tools that the client has sent back, by server label."""
+    """The lists of tools that the client has sent back, by server label. A server whose tools are known is not
+    asked again."""
     choices: tuple[McpChoice, ...] = ()
     """The tools of the request's MCP servers that `tool_choice` names."""
     max_calls: int | None = None
@@ -66,8 +67,9 @@ class ToolSource(Protocol):
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
         """Returns the tools of the MCP servers that the request names and, with `operators`, those of the
-        operator's servers. `owner` is the client's name. Raises nothing if a server does not list its tools: the
-        item with the server's tool list then contains the error, or for the operator's servers the log does.
+        operator's servers. `owner` is the client's name. A server that fails has no tools: its item in `lists` then
+        contains the error, or for an operator's server the log does. Raises `Fault` INVALID_REQUEST if the request
+        may not use a server that it names.
         """
         ...
 

@@ -337,8 +337,8 @@ class AcpAgent:
 
     def _store_answers(self, slot: _Slot, process: AcpProcess) -> None:
         """Stores in this agent what a new process has declared (`version`, `capabilities`), and what its probe
-        session offers (`session_options`). If the probe session could not be opened, stores the failure in `slot`, and
-        keeps the former offer.
+        session offers (`session_options`). If the probe session could not be opened, stores the failure in `slot`,
+        and keeps the former options.
         """
         declared, probe = process.connection.declared, process.connection.probe
         assert declared is not None

@@ -293,8 +293,8 @@ class StepReader:
 
     def finish(self, structured: str | None) -> None:
         """Ends the answer of a turn that has succeeded; the caller adds `TurnEnded`. `structured` is the JSON of
-        the structured answer, which is added as a message; if it is None, the text that was held back is added.
-        Both are also added as a raw item.
+        the structured answer, which is added as a message; if it is None, the text that was held back is added. The
+        added text is also added as a raw item.
         """
         self._add_complete()
         if structured is None:

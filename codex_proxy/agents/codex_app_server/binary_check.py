@@ -48,8 +48,8 @@ class BinaryCheck(msgspec.Struct, frozen=True):
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """The content of the file: a `BinaryCheck`, the path, size and modification time of the binary for which it is
-    valid, and the digest of the contract.
+    """The content of the file in the state folder: a `BinaryCheck`, the path, size and modification time of the
+    binary for which it is valid, and the digest of the contract.
     """
 
     binary: tuple[str, int, int]
