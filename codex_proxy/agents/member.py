@@ -1,8 +1,9 @@
 """One agent of a server that may have several. The actual agent is created when the server starts; if that fails,
 the other agents are not affected.
 
-If an agent could not start, the first turn for it after 30 seconds tries again. If the agent is an upstream, this
-module also limits its concurrent turns and has its circuit breaker.
+If an agent could not start, turns for it are refused with UNAVAILABLE; the first turn after 30 seconds tries to
+start it again. If the agent is an upstream, this module also limits its concurrent turns and has its circuit
+breaker.
 """
 
 from __future__ import annotations

@@ -38,9 +38,9 @@ class NamedAgent(msgspec.Struct, frozen=True, kw_only=True):
     """One of the server's agents, with its name and its settings."""
 
     name: str
-    """The agent's name; empty if it is the only one."""
+    """The agent's name in the settings file; empty if it is the only agent and has no table."""
     settings: Settings
-    """The server's settings, with those that the agent's table overrides."""
+    """The settings for this agent: the server's, with the values in the agent's table in place of the server's."""
     spec: AgentSpec
     """The declaration of the agent."""
     upstream: UpstreamTable | None = None

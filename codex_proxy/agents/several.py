@@ -201,8 +201,8 @@ class SeveralAgents:
             member.kill()
 
     def _split(self, model: str) -> tuple[str, str]:
-        """Splits `NAME/MODEL` into the member's name and its own name for the model, which is empty for its
-        default. A name that begins with no member's belongs to the first member.
+        """Splits `NAME/MODEL` into the member's name and the member's own name for the model (empty for its default
+        model). If the text before the slash is no member's name, the whole text is a model of the first member.
         """
         name, _, own = model.partition(MODEL_SEPARATOR)
         if name not in self._members:

@@ -450,9 +450,9 @@ def failure_of_error(what: str, error: RpcError) -> Failure:
 
 
 def failed_end(error: TurnError | None) -> TurnEnded:
-    """Returns the event that ends a failed turn. `error` is None if the agent reports none. Some errors only report
-    that the provider cut the answer off; then the turn does not end as failed, but with a stop reason such as
-    `Stop.LENGTH`.
+    """Returns the event that ends a failed turn. `error` is None if the agent reports none; the event then has no
+    failure. Some errors only report that the provider cut the answer off; then the turn does not end as failed, but
+    with a stop reason such as `Stop.LENGTH`.
     """
     if error is None:
         return TurnEnded(Stop.FAILED)

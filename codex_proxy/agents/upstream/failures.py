@@ -79,9 +79,9 @@ class ErrorReader:
         setting_names: SettingNames = SettingNames(),  # noqa: B008
     ) -> None:
         """`secrets`: texts, such as the key, that are replaced by `[hidden]` in every message. `clients_key`:
-        whether the upstream is sent the client's own key, which is then what an error 401 is about. `path`: the
-        path of the upstream's endpoint. `setting_names`: the names of the settings that a message advises the
-        operator to check.
+        whether requests have the client's own key; if so, an error 401 is a fault of the client, otherwise of the
+        operator. `path`: the path of the upstream's endpoint. `setting_names`: the names of the settings that a
+        message advises the operator to check.
         """
         self._secrets = tuple(secret for secret in secrets if secret)
         self._path = path
