@@ -14,12 +14,12 @@ from codex_proxy.core.keys import Key, KeysError, KeySet, parse_keys, with_defau
 
 log = structlog.get_logger(__name__)
 
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 """Seconds between two checks whether the file has changed. A key that was removed is accepted for this long at
 most.
 """
 
-LARGEST = 1 << 20
+MAX_FILE_BYTES = 1 << 20
 """The most bytes that the keys file may have. A thousand keys take a third of that."""
 
 Stamp = tuple[int, int, int] | None
@@ -34,13 +34,13 @@ def read_keys(path: Path) -> tuple[Key, ...]:
     """
     try:
         with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
+            content = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         return ()
     except OSError as error:
         raise KeysError(f"{path} cannot be read: {error.strerror}") from error
-    if len(content) > LARGEST:
-        raise KeysError(f"{path} is larger than {LARGEST} bytes")
+    if len(content) > MAX_FILE_BYTES:
+        raise KeysError(f"{path} is larger than {MAX_FILE_BYTES} bytes")
     try:
         return parse_keys(content.decode())
     except UnicodeDecodeError as error:
@@ -85,7 +85,7 @@ class Keyring:
         becomes invalid, the keys that were read last stay valid, and `trouble` says why.
         """
         now = self._clock.monotonic()
-        if now - self._looked >= LOOK_SECONDS:
+        if now - self._looked >= CHECK_SECONDS:
             self._looked = now
             self._look()
         return self._keys

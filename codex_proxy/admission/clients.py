@@ -42,7 +42,7 @@ class Workspace(msgspec.Struct, frozen=True):
     """Whether the commands of turns must be kept from reading what the server stores."""
 
 
-class Keys(Protocol):
+class KeySource(Protocol):
     """The interface of a source of valid keys, such as the keys file."""
 
     trouble: str | None
@@ -121,7 +121,7 @@ class Clients:
     key; it has the rights of a key without limits.
     """
 
-    def __init__(self, keys: Keys, everybody: Client) -> None:
+    def __init__(self, keys: KeySource, everybody: Client) -> None:
         self._source = keys
         self.everybody = everybody
         self._made_of: tuple[KeySet, object] | None = None

@@ -28,7 +28,7 @@ from codex_proxy.core.turn import Turn
 
 log = structlog.get_logger(__name__)
 
-AGAIN_SECONDS: Final = 30.0
+RETRY_START_SECONDS: Final = 30.0
 """Seconds after which a turn tries again to start an agent that could not start."""
 
 Outcome: TypeAlias = Literal["answered", "failed", "left"]
@@ -248,7 +248,7 @@ class Member:
             self.breaker.succeeded()
 
     async def _started(self) -> Agent:
-        if self._agent is None and self._clock.monotonic() - self._failed_at >= AGAIN_SECONDS:
+        if self._agent is None and self._clock.monotonic() - self._failed_at >= RETRY_START_SECONDS:
             await self.start()
         if self._agent is not None:
             return self._agent
@@ -257,7 +257,7 @@ class Member:
             Failure(
                 kind=FaultKind.UNAVAILABLE,
                 message=f"The agent {self.name} could not be started.{why}",
-                retry_after=AGAIN_SECONDS,
+                retry_after=RETRY_START_SECONDS,
                 quoted="" if self._failure is None else self._failure.quoted,
             )
         )

@@ -98,7 +98,7 @@ class SeveralAgents:
         begins with the first attempt that can be opened, at it or at one of its fallbacks. Raises `Fault` if none
         can be opened.
         """
-        name, model = self._split(turn.model)
+        name, model = self._agent_and_model(turn.model)
         member = self._members[name]
         if member.rules is None:
             session = await member.open(_turn_for(turn, name, model))
@@ -200,7 +200,7 @@ class SeveralAgents:
         for member in self._members.values():
             member.kill()
 
-    def _split(self, model: str) -> tuple[str, str]:
+    def _agent_and_model(self, model: str) -> tuple[str, str]:
         """Splits `NAME/MODEL` into the member's name and the member's own name for the model (empty for its default
         model). If the text before the slash is no member's name, the whole text is a model of the first member.
         """

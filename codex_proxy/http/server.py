@@ -37,7 +37,7 @@ from codex_proxy.http.sse import limit_stall
 
 log = structlog.get_logger("codex_proxy.http")
 
-LOOK_AGAIN_SECONDS = 0.01
+POLL_SECONDS = 0.01
 """Seconds between two checks whether the connections have become idle when the server stops."""
 GIVE_UP_SECONDS = 1.0
 """Seconds in which cancelled requests must be answered when the server stops."""
@@ -126,7 +126,7 @@ class _Server(web.Server):
         while any([not connection.closes_if_idle() for connection in self._client_connections()]):  # noqa: C419 - each of them
             if loop.time() >= deadline:
                 return False
-            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         return True
 
     def give_up(self) -> None:

@@ -69,7 +69,7 @@ async def responses_socket(request: web.Request) -> web.StreamResponse:
     if request.app[RESPONSES].runs.draining:
         raise Fault(STOPPING)
     await socket.prepare(request)
-    connection = _Connection(request, socket)
+    connection = _ResponsesSocket(request, socket)
     try:
         async with asyncio.timeout(MAX_SECONDS):
             await connection.serve()
@@ -107,7 +107,7 @@ class _OwnItems(msgspec.Struct, frozen=True):
     conversation: str | None = None
 
 
-class _Connection:
+class _ResponsesSocket:
     """One WebSocket: runs the turns of its frames one after the other."""
 
     def __init__(self, request: web.Request, socket: web.WebSocketResponse) -> None:

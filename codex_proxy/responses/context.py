@@ -242,8 +242,8 @@ def history_with_model_items(
     `turn_in_context`).
     """
     parts: dict[int, list[HistoryItem]] = {}
-    for place, part in entries:
-        parts.setdefault(place, []).append(part)
+    for index, part in entries:
+        parts.setdefault(index, []).append(part)
     calls = _ModelCalls(items)
     history: list[HistoryItem] = []
     visible = 0

@@ -131,7 +131,7 @@ def unseen_items(
     return tuple(history[ends[len(seen) - 1] :])
 
 
-CLOSED_COUNT: Final = 256
+MAX_CLOSED: Final = 256
 """The most closed sessions that are remembered, to be opened again (32 bytes for each item of a conversation)."""
 CLOSED_SECONDS: Final = 24 * 3600.0
 """The most seconds that a closed session is remembered. People return to a conversation after a night, seldom
@@ -352,7 +352,7 @@ class IdleSessions:
         self._closed.pop(kept.thread, None)
         until = self._timers().time() + CLOSED_SECONDS
         self._closed[kept.thread] = _Closed(kept.key, kept.digests, until)
-        while len(self._closed) > CLOSED_COUNT:
+        while len(self._closed) > MAX_CLOSED:
             self._closed.popitem(last=False)
 
     def _forget(self, session: AgentSession) -> _IdleSession | None:

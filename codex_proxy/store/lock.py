@@ -17,7 +17,7 @@ from pathlib import Path
 from codex_proxy.files.private import make_folder, unfit
 from codex_proxy.store.interface import StoreRefused
 
-WAIT_SECONDS, AGAIN_SECONDS = 1.0, 0.02
+WAIT_SECONDS, RETRY_SECONDS = 1.0, 0.02
 """Seconds to wait for the lock, and between two attempts. A server that was killed has released the lock by then,
 even if it was just starting children: they hold it until they run their program."""
 
@@ -42,7 +42,7 @@ class StoreLock:
             except _HeldError as held:
                 if loop.time() >= deadline:
                     raise held.refusal from held
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
 
     def release(self) -> None:
         """Releases the lock. The lock file is not removed, because another process may be waiting for a lock on it."""

@@ -105,12 +105,12 @@ NOTHING: Final = Figures()
 
 
 class RamUsage:
-    """A `UsageLedger` in RAM, for a server without a store. If there are more than `most` entries, the oldest are
-    dropped.
+    """A `UsageLedger` in RAM, for a server without a store. If there are more than `max_entries` entries, the oldest
+    are dropped.
     """
 
-    def __init__(self, most: int = MAX_ENTRIES) -> None:
-        self._most = most
+    def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
+        self._max_entries = max_entries
         self._figures: dict[tuple[int, str, str], Figures] = {}
         """The sums by hour, owner and model."""
 
@@ -118,8 +118,8 @@ class RamUsage:
         for entry in entries:
             key = (entry.hour, entry.owner, entry.model)
             self._figures[key] = self._figures.get(key, NOTHING) + entry.figures
-        if len(self._figures) > self._most:
-            for key in sorted(self._figures)[: len(self._figures) - self._most]:
+        if len(self._figures) > self._max_entries:
+            for key in sorted(self._figures)[: len(self._figures) - self._max_entries]:
                 del self._figures[key]
 
     async def usage(self, query: UsageQuery) -> list[UsageSum]:

@@ -266,11 +266,12 @@ def wrong_value(code: str, message: LiteralString) -> PydanticCustomError:
     return PydanticCustomError(f"{_OWN}{code}", message)
 
 
-def check_range(field: str, value: int, least: int, most: int) -> None:
-    """Raises `Fault` INVALID_REQUEST if the integer `value` of `field` is less than `least` or greater than `most`."""
+def check_range(field: str, value: int, minimum: int, maximum: int) -> None:
+    """Raises `Fault` INVALID_REQUEST if the integer `value` of `field` is less than `minimum` or greater than
+    `maximum`."""
     for kind, wrong, context in (
-        ("greater_than_equal", value < least, {"ge": least}),
-        ("less_than_equal", value > most, {"le": most}),
+        ("greater_than_equal", value < minimum, {"ge": minimum}),
+        ("less_than_equal", value > maximum, {"le": maximum}),
     ):
         if wrong:
             problem, code = _problem(kind, value, context)

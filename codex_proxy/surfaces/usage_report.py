@@ -23,12 +23,12 @@ DAY: Final = 24 * HOUR
 
 class Width(NamedTuple):
     """A possible width of the report's buckets: its `seconds`, and how many buckets a page has by `default` and at
-    most (`most`), which are OpenAI's numbers.
+    most (`maximum`), which are OpenAI's numbers.
     """
 
     seconds: int
     default: int
-    most: int
+    max_buckets: int
 
 
 WIDTHS: Final = {"1h": Width(HOUR, 24, 168), "1d": Width(DAY, 7, 31)}
@@ -84,7 +84,7 @@ def report_of(query: Iterable[tuple[str, str]], *, now: float) -> UsageReport:
     """
     given = _parameters(query)
     width = _width(given)
-    limit = _number(given, "limit", 1, width.most, width.default)
+    limit = _number(given, "limit", 1, width.max_buckets, width.default)
     end = _number(given, "end_time", 0, LATEST, int(now) + 1)
     newest = _floor(max(0, end - 1), width)
     start = _number(given, "start_time", 0, LATEST, max(0, newest - (limit - 1) * width.seconds))
@@ -180,14 +180,14 @@ def _width(given: dict[str, list[str]]) -> Width:
     return WIDTHS[name]
 
 
-def _number(given: dict[str, list[str]], name: str, least: int, most: int, default: int) -> int:
+def _number(given: dict[str, list[str]], name: str, minimum: int, maximum: int, default: int) -> int:
     if name not in given:
         return default
     text = given[name][0]
     # Only what is surely small becomes a number: `int` takes underscores, signs and digits of any script.
     number = int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(LATEST)) else -1
-    if not least <= number <= most:
-        raise _invalid(name, f"expected an integer from {least} to {most}")
+    if not minimum <= number <= maximum:
+        raise _invalid(name, f"expected an integer from {minimum} to {maximum}")
     return number
 
 

@@ -129,7 +129,7 @@ def _work_of_pattern(pattern: str) -> int:
 MAX_VALUE = 200
 """The most characters of a wrong value that a message repeats."""
 
-LARGEST_SCHEMA = 128 * 1024
+MAX_SCHEMA_BYTES = 128 * 1024
 """The most bytes of a schema. OpenAI accepts schemas with up to 120,000 characters of names."""
 
 MAX_TEXT = 1024 * 1024
@@ -180,8 +180,8 @@ _ready = _ReadyValidators()
 
 
 def _validator(schema: bytes) -> Validator:
-    if len(schema) > LARGEST_SCHEMA:
-        raise NotASchemaError(f"it is larger than {LARGEST_SCHEMA >> 10} KiB")
+    if len(schema) > MAX_SCHEMA_BYTES:
+        raise NotASchemaError(f"it is larger than {MAX_SCHEMA_BYTES >> 10} KiB")
     try:
         value = msgspec.json.decode(schema)
     except (msgspec.DecodeError, RecursionError) as error:

@@ -10,7 +10,7 @@ import pytest
 
 from codex_proxy.app import StartError, check
 from codex_proxy.core.keys import KeysError, digest_of
-from codex_proxy.keys_file import LOOK_SECONDS, Keyring
+from codex_proxy.keys_file import CHECK_SECONDS, Keyring
 from tests.access.keyed import file_in, key_of, write_keys, write_text
 from tests.http.serving import Hands, settings_of
 
@@ -34,9 +34,9 @@ def test_a_change_is_in_force_after_a_second_and_the_file_is_not_looked_at_befor
     write_keys(tmp_path, one={})
     keyring = ring(tmp_path, clock)
     write_keys(tmp_path, one={}, two={})
-    clock.now += LOOK_SECONDS * 0.9
+    clock.now += CHECK_SECONDS * 0.9
     assert names_of(keyring) == ["one"]
-    clock.now += LOOK_SECONDS * 0.2
+    clock.now += CHECK_SECONDS * 0.2
     assert names_of(keyring) == ["one", "two"]
 
 
@@ -44,7 +44,7 @@ def test_as_long_as_nothing_changes_the_same_keys_are_given(tmp_path: Path, cloc
     write_keys(tmp_path, one={})
     keyring = ring(tmp_path, clock)
     before = keyring.current()
-    clock.now += 10 * LOOK_SECONDS
+    clock.now += 10 * CHECK_SECONDS
     assert keyring.current() is before
 
 
@@ -55,14 +55,14 @@ def test_a_broken_file_leaves_the_old_keys_in_force_until_it_is_mended(
     write_keys(tmp_path, one={})
     keyring = ring(tmp_path, clock)
     write_text(tmp_path, text)
-    clock.now += LOOK_SECONDS
+    clock.now += CHECK_SECONDS
     if text == "\xff":
         file_in(tmp_path).write_bytes(b"\xff")
     assert names_of(keyring) == ["one"]
     assert keyring.trouble is not None
     assert str(file_in(tmp_path)) in keyring.trouble
     write_keys(tmp_path, two={})
-    clock.now += LOOK_SECONDS
+    clock.now += CHECK_SECONDS
     assert names_of(keyring) == ["two"]
     assert keyring.trouble is None
 
@@ -80,10 +80,10 @@ def test_a_file_that_could_not_be_read_just_then_is_read_when_it_can_be(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", refused)
         for _ in range(3):
-            clock.now += LOOK_SECONDS
+            clock.now += CHECK_SECONDS
             assert names_of(keyring) == ["one", "two"]
         assert keyring.trouble is not None
-    clock.now += LOOK_SECONDS
+    clock.now += CHECK_SECONDS
     found: tuple[list[str], str | None] = (names_of(keyring), keyring.trouble)
     assert found == (["two"], None)
 
@@ -92,7 +92,7 @@ def test_a_file_that_is_gone_leaves_the_old_keys_in_force(tmp_path: Path, clock:
     write_keys(tmp_path, one={})
     keyring = ring(tmp_path, clock)
     file_in(tmp_path).unlink()
-    clock.now += LOOK_SECONDS
+    clock.now += CHECK_SECONDS
     assert names_of(keyring) == ["one"]
     assert keyring.trouble is not None
     assert "gone" in keyring.trouble
@@ -102,7 +102,7 @@ def test_a_file_without_keys_lets_nobody_in(tmp_path: Path, clock: Hands) -> Non
     write_keys(tmp_path, one={})
     keyring = ring(tmp_path, clock)
     write_keys(tmp_path)
-    clock.now += LOOK_SECONDS
+    clock.now += CHECK_SECONDS
     assert (keyring.current().keys, keyring.current().required) == ((), True)
 
 
@@ -112,7 +112,7 @@ def test_without_a_file_and_a_setting_no_key_is_wanted_until_there_is_a_file(
     keyring = ring(tmp_path, clock)
     assert keyring.current().required is False
     write_keys(tmp_path, one={})
-    clock.now += LOOK_SECONDS
+    clock.now += CHECK_SECONDS
     assert keyring.current().required is True
 
 
@@ -120,10 +120,10 @@ def test_the_key_of_the_settings_stays_beside_those_of_the_file(tmp_path: Path, 
     keyring = ring(tmp_path, clock, "setting")
     assert keyring.current().required is True
     write_keys(tmp_path, one={})
-    clock.now += LOOK_SECONDS
+    clock.now += CHECK_SECONDS
     assert names_of(keyring) == ["default", "one"]
     write_keys(tmp_path, default={})
-    clock.now += LOOK_SECONDS
+    clock.now += CHECK_SECONDS
     assert names_of(keyring) == ["default", "one"]
     assert keyring.trouble is not None
     found = keyring.current().by_digest(digest_of("setting"))

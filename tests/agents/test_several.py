@@ -16,7 +16,7 @@ from codex_proxy.agents.agent import Agent, agent_for, all_agents
 from codex_proxy.agents.attempts import FIRST_WAIT, MAX_WAIT, AttemptPlan, UpstreamTarget
 from codex_proxy.agents.breaker import Breaker
 from codex_proxy.agents.dialect import NOTHING, Step
-from codex_proxy.agents.member import AGAIN_SECONDS, Member, UpstreamNotAskedError, UpstreamRules
+from codex_proxy.agents.member import RETRY_START_SECONDS, Member, UpstreamNotAskedError, UpstreamRules
 from codex_proxy.agents.origin_marks import OriginMarks
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.agents.several import SeveralAgents
@@ -215,14 +215,17 @@ async def test_an_agent_that_cannot_start_is_tried_again_by_a_turn_for_it_after_
     await several.start()
     assert several.trouble() is None
     assert agent_for(several, "broken/x").capabilities == {"images"}
-    for after, words in ((AGAIN_SECONDS - 1, "Sign in first."), (AGAIN_SECONDS, "cannot start (ValueError)")):
+    for after, words in (
+        (RETRY_START_SECONDS - 1, "Sign in first."),
+        (RETRY_START_SECONDS, "cannot start (ValueError)"),
+    ):
         clock.now += after
         with pytest.raises(UpstreamNotAskedError, match="The agent broken could not be started") as refusal:
             await several.open(Turn(model="broken/x", history=()))
         assert words in refusal.value.failure.message
         assert (trouble := broken.trouble()) is not None
         assert words in trouble.message
-    clock.now += AGAIN_SECONDS
+    clock.now += RETRY_START_SECONDS
     await several.open(Turn(model="broken/x", history=()))
     assert broken.trouble() is None
 

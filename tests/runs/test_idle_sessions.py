@@ -182,7 +182,7 @@ async def test_of_closed_sessions_the_one_that_has_seen_the_most_is_opened_again
 async def test_closed_sessions_are_forgotten_after_a_day_and_the_oldest_beyond_their_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("codex_proxy.runs.idle_sessions.CLOSED_COUNT", 2)
+    monkeypatch.setattr("codex_proxy.runs.idle_sessions.MAX_CLOSED", 2)
     threads = kept_threads(count=1)
     for name in "abcd":
         put(threads, (said(name), *SEEN), thread=name)

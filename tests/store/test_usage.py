@@ -119,7 +119,7 @@ async def test_sums_that_are_too_old_are_removed_and_others_stay(make: Make) -> 
 
 
 async def test_without_a_store_the_oldest_hours_make_room() -> None:
-    ram = RamUsage(most=3)
+    ram = RamUsage(max_entries=3)
     await ram.add_usage([spent(2), spent(0), spent(1)])
     await ram.add_usage([spent(3), spent(2)])
     assert [each.start for each in await ram.usage(asked())] == [MIDNIGHT + n * HOUR for n in (1, 2, 3)]

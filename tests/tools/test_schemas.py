@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.tools.schemas import (
-    LARGEST_SCHEMA,
+    MAX_SCHEMA_BYTES,
     MAX_TEXT,
     MAX_VALUE,
     QUICK_SCHEMA,
@@ -106,8 +106,8 @@ def test_a_schema_that_is_nested_deeper_than_python_can_follow_is_refused() -> N
 
 
 def test_a_schema_that_is_too_large_is_refused() -> None:
-    assert "larger than 128 KiB" in refused({"description": "x" * LARGEST_SCHEMA})
-    check_schema(raw({"description": "x" * (LARGEST_SCHEMA - 100)}))
+    assert "larger than 128 KiB" in refused({"description": "x" * MAX_SCHEMA_BYTES})
+    check_schema(raw({"description": "x" * (MAX_SCHEMA_BYTES - 100)}))
 
 
 # --- nothing is fetched --------------------------------------------------------------------------

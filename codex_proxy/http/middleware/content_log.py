@@ -62,19 +62,19 @@ def masked(text: str, keys: Sequence[str] = ()) -> str:
     return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}... ({whole - MAX_CHARS} more)"
 
 
-def _without_images(text: str, most: int) -> tuple[str, int]:
-    """Removes the base64 of images from the text, and returns the first `most` characters of the result, and how
+def _without_images(text: str, limit: int) -> tuple[str, int]:
+    """Removes the base64 of images from the text, and returns the first `limit` characters of the result, and how
     many characters of the original text come after those. The rest of the text is not searched.
     """
     kept: list[str] = []
     size = end = 0
-    while (start := text.find(_IMAGE_BEGINS, end, end + most - size)) >= 0:
+    while (start := text.find(_IMAGE_BEGINS, end, end + limit - size)) >= 0:
         image = _IMAGE.match(text, start)
         piece = text[end:start] + (_IMAGE_BEGINS if image is None else f"{image[1]}...")
         end = start + len(_IMAGE_BEGINS) if image is None else image.end()
         kept.append(piece)
         size += len(piece)
-    rest = text[end : end + max(most - size, 0)]
+    rest = text[end : end + max(limit - size, 0)]
     return "".join([*kept, rest]), len(text) - end - len(rest)
 
 

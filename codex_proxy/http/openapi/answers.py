@@ -336,7 +336,7 @@ SERVER: Final[dict[str, Schema]] = {
                         "results": array(ref("UsageResult")),
                     }
                 ),
-                maxItems=max(width.most for width in WIDTHS.values()),
+                maxItems=max(width.max_buckets for width in WIDTHS.values()),
             ),
             "has_more": FLAG,
             "next_page": maybe(TEXT),

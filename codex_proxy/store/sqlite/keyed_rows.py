@@ -86,14 +86,14 @@ def usage_sums(connection: sqlite3.Connection, query: UsageQuery) -> list[UsageS
     ]
 
 
-def prune_usage(connection: sqlite3.Connection, before: float, most: int) -> int:
-    """Removes at most `most` hourly sums of hours that began before `before` (seconds since 1970). Returns how many
+def prune_usage(connection: sqlite3.Connection, before: float, limit: int) -> int:
+    """Removes at most `limit` hourly sums of hours that began before `before` (seconds since 1970). Returns how many
     were removed.
     """
     deleted = connection.execute(
         "DELETE FROM usage WHERE (owner, hour, model) IN"
         " (SELECT owner, hour, model FROM usage WHERE hour < ? LIMIT ?)",
-        (before, most),
+        (before, limit),
     )
     return deleted.rowcount
 

@@ -72,10 +72,10 @@ def _jobs(retention: Retention, step_age: float, now: float) -> Iterator[Job]:
         yield partial(_conversations, before=now - retention.conversation_age)
     spared_since = now - retention.spared
     if retention.max_responses is not None:
-        yield partial(_too_many, before=spared_since, most=retention.max_responses)
+        yield partial(_too_many, before=spared_since, limit=retention.max_responses)
     if retention.max_bytes is not None:
         for job in (_steps, _frames, _oldest_objects):
-            yield partial(_too_much, job=partial(job, before=spared_since), most=retention.max_bytes)
+            yield partial(_too_much, job=partial(job, before=spared_since), limit=retention.max_bytes)
 
 
 def _sum(one: Pruned, other: Pruned) -> Pruned:
@@ -88,8 +88,8 @@ def _sum(one: Pruned, other: Pruned) -> Pruned:
     )
 
 
-def trim(connection: sqlite3.Connection, most: int, in_use: Collection[tuple[str, str]]) -> None:
-    """Removes the conversations that were continued the longest time ago until there are at most `most`. If one
+def trim(connection: sqlite3.Connection, limit: int, in_use: Collection[tuple[str, str]]) -> None:
+    """Removes the conversations that were continued the longest time ago until there are at most `limit`. If one
     write may not remove that many rows (see `removal.PIECE`), the next call removes the others. A conversation here
     is a chain of responses, represented by its last response. `in_use` has the owner and id of each response that a
     turn is continuing; these are not removed.
@@ -97,7 +97,7 @@ def trim(connection: sqlite3.Connection, most: int, in_use: Collection[tuple[str
     budget = removal.Budget(removal.PIECE)
     for _ in range(OBJECTS_AT_ONCE):
         count = connection.execute(f"SELECT count(*) FROM responses WHERE {_LAST_OF_CHAIN}").fetchone()[0]
-        if count <= most:
+        if count <= limit:
             return
         oldest_first = connection.execute(
             f"SELECT owner, id FROM responses WHERE {_LAST_OF_CHAIN} ORDER BY created, seq LIMIT ?",
@@ -145,16 +145,16 @@ def _frames(connection: sqlite3.Connection, before: float) -> Pruned:
     return Pruned(frames=deleted.rowcount)
 
 
-def _responses(connection: sqlite3.Connection, before: float, most: int = OBJECTS_AT_ONCE) -> Pruned:
+def _responses(connection: sqlite3.Connection, before: float, limit: int = OBJECTS_AT_ONCE) -> Pruned:
     budget = removal.Budget(removal.PIECE)
-    for removed in range(most):
+    for removed in range(limit):
         oldest = _oldest_response(connection, before)
         if oldest is None:
             return Pruned(responses=removed)
         responses.mark_deleted(connection, *oldest[0])
         if removal.sweep(connection, budget):
             return Pruned(responses=removed + 1)
-    return Pruned(responses=most)
+    return Pruned(responses=limit)
 
 
 def _conversations(connection: sqlite3.Connection, before: float) -> Pruned:
@@ -169,13 +169,13 @@ def _conversations(connection: sqlite3.Connection, before: float) -> Pruned:
     return Pruned(conversations=OBJECTS_AT_ONCE)
 
 
-def _too_many(connection: sqlite3.Connection, before: float, most: int) -> Pruned:
+def _too_many(connection: sqlite3.Connection, before: float, limit: int) -> Pruned:
     count = connection.execute("SELECT count(*) FROM responses").fetchone()[0]
-    return _responses(connection, before, max(0, min(count - most, OBJECTS_AT_ONCE)))
+    return _responses(connection, before, max(0, min(count - limit, OBJECTS_AT_ONCE)))
 
 
-def _too_much(connection: sqlite3.Connection, job: Job, most: int) -> Pruned:
-    return job(connection) if used_bytes(connection) > most else NOTHING
+def _too_much(connection: sqlite3.Connection, job: Job, limit: int) -> Pruned:
+    return job(connection) if used_bytes(connection) > limit else NOTHING
 
 
 def _oldest_objects(connection: sqlite3.Connection, before: float) -> Pruned:

@@ -69,14 +69,14 @@ def logprobs_asked_for(request: ChatRequest) -> tuple[str, ...]:
     return tuple(name for name, is_asked in asked.items() if is_asked)
 
 
-def choices_of(request: ChatRequest, most: int) -> int:
+def choices_of(request: ChatRequest, max_choices: int) -> int:
     """Returns the request's `n`, the number of choices; 1 if the request has none. Raises `Fault` INVALID_REQUEST
-    if it is not between 1 and the operator's limit (`most`).
+    if it is not between 1 and the operator's limit (`max_choices`).
     """
     count = 1 if request.n is None else request.n
-    if most == 1 and count != 1:
+    if max_choices == 1 and count != 1:
         raise bad_request("Invalid value for 'n': only 1 is accepted.", "n", UNSUPPORTED)
-    check_range("n", count, 1, most)
+    check_range("n", count, 1, max_choices)
     return count
 
 

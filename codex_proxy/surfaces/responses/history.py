@@ -65,9 +65,9 @@ _CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
 
 
 class HistoryEntry(NamedTuple):
-    """A history item (`part`), and the index of the input item that it comes from (`place`)."""
+    """A history item (`part`), and the index of the input item that it comes from (`item_index`)."""
 
-    place: int
+    item_index: int
     part: HistoryItem
 
 
@@ -191,7 +191,7 @@ def _completed(
         if id(each.part) not in dropped:
             yield each
         if id(each.part) in given:
-            held.append(HistoryEntry(each.place, given[id(each.part)]))
+            held.append(HistoryEntry(each.item_index, given[id(each.part)]))
     yield from held
 
 
