@@ -28,8 +28,8 @@ async def show_stats(settings: Settings, *, as_json: bool) -> str:
 
 
 async def prune(settings: Settings) -> str:
-    """Removes the objects that are too old or too many by the settings, and returns free space to the file system.
-    Returns a text with the numbers of removed objects.
+    """Removes the objects that exceed the age and number that the settings allow, and returns free space to the
+    file system. Returns a text with the numbers of removed objects.
     """
     async with existing_store(settings) as store:
         gone = await store.prune()

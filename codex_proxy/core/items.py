@@ -182,7 +182,9 @@ class McpCall(msgspec.Struct, frozen=True, gc=False):
 
 
 class McpApproval(msgspec.Struct, frozen=True, gc=False):
-    """A call that waits for the client's approval; its arguments come in `ArgumentsDelta`s."""
+    """A call that waits for the client's approval; its arguments come in `ArgumentsDelta`s. `id` is the id of the
+    approval request, to which the client's answer refers.
+    """
 
     id: str
     call_id: str

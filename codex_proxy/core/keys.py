@@ -41,7 +41,9 @@ class KeysError(ValueError):
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One key and its limits. A limit that is None, and empty `roots`, mean that the server's setting applies."""
+    """One key and its limits. A limit that is None, and empty `roots`, mean that the server's setting applies. A
+    request beyond a limit is refused.
+    """
 
     name: str
     """The owner of everything that is stored with this key. A new key of the same name has access to it."""
@@ -59,11 +61,11 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     agents: tuple[str, ...] = ()
     """The agents whose models the key may use. Empty: every agent."""
     sandbox: Sandbox | None = None
-    """The widest sandbox that agent turns may have."""
+    """The widest sandbox of agent turns with this key; the server's setting applies if that is narrower."""
     roots: tuple[str, ...] = ()
     """The folders that agent turns may work in, instead of the server's setting."""
     plain_model: bool = False
-    """Whether agent turns are refused."""
+    """Whether only the model without an agent may be used: requests for agent turns are refused."""
     mcp: bool = True
     """Whether MCP tools may be used: those of the operator's servers, and those of servers that a request names."""
 

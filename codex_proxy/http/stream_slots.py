@@ -197,7 +197,7 @@ async def open_streams(request: web.Request) -> web.Response:
 
 async def release_streams(request: web.Request) -> web.Response:
     """POST /__test/conc/release: writes the file `TestEndpoints.release_file`, which ends those turns of the fake
-    agent that wait for it.
+    agent that wait for it. Raises `Fault` NOT_FOUND if there is no such file in the settings.
     """
     _check_near(request)
     file = request.app[TEST_ENDPOINTS].release_file

@@ -73,8 +73,8 @@ class ConnectError(Exception):
 
 class ServerAccess(msgspec.Struct, frozen=True, kw_only=True):
     """The server for which a client is configured: its address (ending with `/v1`), its model, and the key that the
-    client sends. `key` is `NO_KEY` if the server requires none, and `KEY_TO_BE_GIVEN` if the user has not named
-    one.
+    client sends. `key` is `NO_KEY` if the server requires none, and `KEY_TO_BE_GIVEN` if it requires one that the
+    user has not named.
     """
 
     base_url: str
