@@ -1,13 +1,13 @@
-"""Renders the events of a turn as an answer of Anthropic's Messages API: SSE bytes while they come, or one body at
-the end.
+"""Renders the events of a turn as an answer of Anthropic's Messages API: SSE bytes while the events arrive, or one
+body at the end.
 
 Input: batches of well-formed events (see `core/repair.py`). Output: `feed` returns the bytes of a batch, `result`
 the whole answer. Both are made of the same blocks, so they cannot differ. One block is open at a time, numbered
-without a gap; content that comes while another block is open waits. Calls are sent at the end of the turn, after
-the model's raw items, so that a client that cuts its history at a call keeps both. Source:
-docs/messages.md#streams.
+without a gap; text that arrives while another item's block is open waits until that block is closed. Calls are sent
+at the end of the turn, after the model's raw items (items exactly as it generated them, such as encrypted
+reasoning), so that a client that cuts its history at a call keeps both. Source: docs/messages.md#streams.
 
-Until `visible` is true nothing of the answer was sent, and the HTTP handler can still answer a `failure` with an
+Until `visible` is True no part of the answer was sent, and the HTTP handler can still answer a `failure` with an
 HTTP status. `result` raises the `Fault` of a failed turn.
 """
 
@@ -82,8 +82,8 @@ class MessagesRenderer(StreamRenderer):
         """`stream`: the answer is sent as a stream. `thinking`: the client asked for thinking blocks.
         `state_identity`: the name of the agent and model, if the answer is to contain the model's raw items; else
         None. `web_search`: the agent's searches are sent as blocks. `client_names`: see `Offered`. `show_activity`:
-        what the agent does is sent as thinking, if the client asked for that. `prompt_tokens` returns an estimate
-        of the input's tokens; `max_tokens` is the limit that the request sets, None for none.
+        what the agent does is sent as thinking, if `thinking` is True. `prompt_tokens` returns an estimate of the
+        input's tokens; `max_tokens` is the limit that the request sets, None for none.
         """
         super().__init__(stream=stream, prompt_tokens=cache(prompt_tokens))
         self._id, self._model, self._request_id = id, model, request_id
@@ -165,8 +165,8 @@ class MessagesRenderer(StreamRenderer):
         out.append(frame("message_stop", {}))
 
     def _finish(self, stop: str, sequence: str | None, calls: int) -> None:
-        """Sets the stop reason of the answer from the turn's `stop`, the stop `sequence` that was met (None for
-        none) and the number of `calls`; `end_turn` if Anthropic's API has no such reason.
+        """Sets `finish_reason` from the turn's reason `stop`, the client's stop `sequence` that ended the turn
+        (None for none) and the number of `calls`. It is `end_turn` if Anthropic's API has no such reason.
         """
         reason = _STOP_REASONS.get(stop, "end_turn")
         if reason == "end_turn" and sequence is not None:
@@ -230,7 +230,9 @@ class MessagesRenderer(StreamRenderer):
                 self._open_item = None
 
     def _send(self, kind: str, fields: dict[str, Any], out: list[bytes], input: str | None = None) -> None:
-        """Sends a block with these fields in one piece. `input` is the JSON of a call's arguments."""
+        """Sends a whole block: its start with these `fields`, its `input` (the JSON of a call's arguments; None for
+        none) in one delta, and its end.
+        """
         if not self.visible:
             self._begin(out)
         block = WholeBlock(kind, len(self._blocks), fields, input)
@@ -310,17 +312,17 @@ class MessagesRenderer(StreamRenderer):
             self._send("redacted_thinking", {"data": data}, out)
 
     def _send_calls(self, out: list[bytes]) -> int:
-        """Sends the calls, and returns how many. A call whose arguments were cut off is left out. Complete
-        arguments that are not an object, which clients cannot read, are sent as an object with the text in `input`,
-        so that the tool reports the mistake.
+        """Sends the calls, and returns how many. A call that was cut off before or in its arguments is left out.
+        Complete arguments that are not an object, which clients cannot read, are sent as an object with the text in
+        `input`, so that the tool reports the mistake.
         """
         sent = 0
         for call in self._calls.values():
             text = "".join(call.pieces)
             input = None if call.item.kind == "custom" else input_of(text)
+            if not call.complete and (input is None or not text.strip()):
+                continue
             if input is None:
-                if not call.complete:
-                    continue
                 input = (b'{"input":%b}' % json_text(text)).decode()
             name = self._client_names.get(call.item.name, call.item.name)
             self._send("tool_use", {"id": raw_text(call.item.call_id), "name": raw_text(name)}, out, input)

@@ -156,10 +156,11 @@ def test_numbers_of_any_size_are_arguments() -> None:
     assert input_of('{"a": 1%s}' % ("0" * 400)) is not None
 
 
-def test_a_call_that_was_cut_off_in_its_arguments_is_none() -> None:
+@pytest.mark.parametrize("arguments", ['{"city": "Ro', ""])
+def test_a_call_that_was_cut_off_in_its_arguments_is_none(arguments: str) -> None:
     cut: list[Event] = [
         ItemStarted(ToolCall("t", "call_t", "get_weather")),
-        ArgumentsDelta("t", '{"city": "Ro'),
+        ArgumentsDelta("t", arguments),
         ItemEnded("t", "incomplete"),
     ]
     answer = whole(turn(cut, stop=Stop.LENGTH))
