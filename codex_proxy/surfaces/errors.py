@@ -72,7 +72,9 @@ RESPONSES_TYPES: Final = {500: "internal_error", 503: "service_unavailable"}
 
 
 def row_of(failure: Failure, surface: OpenAISurface) -> FaultRow:
-    """Returns the row of the table for this failure. If the failure has a code of its own, the row has that code."""
+    """Returns the row of the table for this failure. If the failure has a code of its own, that code replaces the
+    table's.
+    """
     row = TABLE[failure.kind]
     if surface == "responses":
         row = row._replace(type=RESPONSES_TYPES.get(row.status, row.type))

@@ -136,7 +136,7 @@ class CustomCallItem(Item):
 
 class ToolSearchCallItem(Item):
     """A call of the client's tool search, by which the model finds deferred tools. A call without a `call_id` was
-    run by OpenAI's own servers.
+    run by OpenAI's own servers; it is left out of the history.
     """
 
     type: Literal["tool_search_call"]
@@ -146,7 +146,9 @@ class ToolSearchCallItem(Item):
 
 
 class ToolSearchOutputItem(Item):
-    """The tools that the client found in a tool search. They are parsed in `responses/client_tools.py`."""
+    """The tools that the client found in a tool search. They are parsed in `responses/client_tools.py`. An output
+    without a `call_id` came from OpenAI's own servers; it is left out of the history.
+    """
 
     type: Literal["tool_search_output"]
     call_id: CallId | None = None
@@ -155,7 +157,9 @@ class ToolSearchOutputItem(Item):
 
 
 class AdditionalToolsItem(Item):
-    """Tools that a client adds in the middle of the input, as Codex does."""
+    """Tools that a client adds in the middle of the input, as Codex does. The model is offered them in addition to
+    the request's `tools`.
+    """
 
     type: Literal["additional_tools"]
     role: Literal["developer", "system"] | None = None
@@ -163,8 +167,8 @@ class AdditionalToolsItem(Item):
 
 
 class CallOutputItem(Item):
-    """The output of a call. `name` and `arguments` describe the call if the input has no item with the call itself.
-    Source: docs/contract.md#outputs-without-their-call.
+    """The output of a call. `name` and `arguments` describe the call if the input has no item for the call; they
+    are ignored otherwise. Source: docs/contract.md#outputs-without-their-call.
     """
 
     type: Literal["function_call_output", "custom_tool_call_output"]
@@ -230,7 +234,9 @@ class CompactionItem(Item):
 
 
 class NativeItem(Item):
-    """An item of a tool that the model's provider runs. It is sent back to the provider unchanged."""
+    """An item of a tool that the model's provider runs. It is sent back to the provider with all of its fields,
+    unknown ones too.
+    """
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
@@ -270,7 +276,9 @@ class ShellCallItem(NativeItem):
 
 
 class ShellOutputItem(Item):
-    """The output of a call of the client's shell. Without a `call_id`, `id` is the id of the call."""
+    """The output of a call of the client's shell. If there is no `call_id`, `id` is the id of the call; with
+    neither, the item is refused.
+    """
 
     type: Literal["local_shell_call_output"]
     call_id: CallId | None = None
@@ -279,7 +287,7 @@ class ShellOutputItem(Item):
 
 class ActivityItem(Item):
     """An item of this server's own type that describes what the agent did. Clients get such items if they ask for
-    them (`X-Codex-Activity: items`), and may send them back.
+    them (`X-Codex-Activity: items`), and may send them back; the model does not get them.
     """
 
     type: Literal["codex:activity"]

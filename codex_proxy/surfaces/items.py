@@ -1,9 +1,10 @@
 """Normalises the items that clients send: converts them to the one form in which they are stored and listed.
 
-Input: validated items (`item_wire`). Output: plain dicts with a status. The content of messages is a list of parts:
-`output_text` for the assistant, `input_text` for everybody else. Unknown fields are dropped. `with_ids` adds ids
-later, because this conversion is pure and cannot make ids. Raises `Fault` INVALID_REQUEST for parts that no agent
-accepts and for references to items that do not exist. Source: docs/wire-rules.md#lists-and-stored-objects.
+Input: validated items (`item_wire`). Output: plain dicts with a status. The content of a message is a list of
+parts: `output_text` or `refusal` for the assistant, `input_text` or `input_image` for everybody else. Unknown
+fields are dropped. `with_ids` adds ids later, because this conversion is pure and cannot make ids. Raises `Fault`
+INVALID_REQUEST for parts that no agent accepts and for references to items that do not exist. Source:
+docs/wire-rules.md#lists-and-stored-objects.
 """
 
 from __future__ import annotations

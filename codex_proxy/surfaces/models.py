@@ -45,7 +45,9 @@ def billed_model(turn: Turn) -> str:
 
 
 class ModelSource(Protocol):
-    """The source of the current list of models: an agent, or several agents behind one interface."""
+    """The source of the current list of models: an agent, or several agents behind one interface. `models` returns
+    the list; `any_model`: see `ModelCatalog`.
+    """
 
     @property
     def name(self) -> str: ...
@@ -74,13 +76,13 @@ class ModelCatalog:
     """The models that clients can ask for, and their names.
 
     `source` has the current list of models; if it is None, `models` is the list. `aliases` are the operator's, as
-    pairs of alias and model name. `any_model`: whether names that are not listed are sent to the provider.
-    `default_model` is the model that `codex-5` means; empty: the agent's default. `defaults`: if there are several
-    agents, the default model of each, by the agent's name. `plain`: the names of agents that only serve a plain
-    model, without agent turns; an empty name means the only agent. `other_tiers`: the service tiers of models that
-    are not listed. `advice`: a sentence for the error about an unknown model. `lists_codex`: whether `codex-5` and
-    its variants are listed; they can be used in any case. `only`: the names of the agents whose models are
-    included; None: all.
+    pairs of alias and model name. `any_model`: whether a name that is not listed is sent to the provider (if there
+    is a `source`, its own `any_model` counts). `default_model` is the model that `codex-5` means; empty: the
+    agent's default. `defaults`: if there are several agents, the default model of each, by the agent's name.
+    `plain`: the names of agents that only serve a plain model, without agent turns; an empty name means the only
+    agent. `other_tiers`: the service tiers of models that are not listed. `advice`: a sentence for the error about
+    an unknown model. `lists_codex`: whether `codex-5` and its variants are listed; they can be used in any case.
+    `only`: the names of the agents whose models are included; None: all.
     """
 
     def __init__(
@@ -175,8 +177,7 @@ class ModelCatalog:
 
 class Resolved(msgspec.Struct, frozen=True):
     """What the name of a model means. `agent_model` is the agent's name of the model, empty for the agent's
-    default. `effort` and `mode` are those that the name contains, None if it has none. `plain`: the agent only
-    serves a plain model, without agent turns.
+    default. `effort` and `mode` are those that the name contains, None if it has none.
     """
 
     agent_model: str
@@ -214,7 +215,7 @@ class Names:
     def find(self, name: str, depth: int = 0) -> Resolved | None:
         """Returns what a name means: as it is written, else without its effort suffix; None if it is unknown.
         Raises `Fault` INVALID_REQUEST if models of several agents have the name. `depth` is how many aliases led to
-        the name.
+        the name; from `_ALIAS_DEPTH` on, aliases are not looked up, which ends a cycle of aliases.
         """
         name = name.lower()
         found = self._as_written(name, depth)
@@ -227,7 +228,7 @@ class Names:
         return None if found is None else msgspec.structs.replace(found, effort=effort)
 
     def find_pattern(self, name: str) -> Resolved | None:
-        """Returns what a name means by the first alias with a `*` that matches the name; None if none matches."""
+        """Returns what the first alias with a `*` that matches the name stands for; None if no alias matches."""
         for pattern, target in self._patterns:
             if fnmatchcase(name.lower(), pattern):
                 return self._target(target, 0)
@@ -286,7 +287,8 @@ class ServiceTier(msgspec.Struct, frozen=True):
 
 def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> ServiceTier:
     """Returns the service tier of a turn. `asked` is the request's `service_tier`, None if it has none. `model` is
-    the agent's name of the model; empty: the agent's default.
+    the agent's name of the model; empty: the agent's default. A tier that the model does not list is sent to the
+    agent all the same, but the answer reports `default`, and the parameter counts as ignored.
     """
     listed = [each for each in catalog.models if each.id == model or not model]
     if asked is None or asked == "auto":
@@ -419,8 +421,8 @@ def listed_names(catalog: ModelCatalog, env: str) -> list[str]:
 
 
 def model_of(name: str, catalog: ModelCatalog) -> AgentModel | None:
-    """Returns the agent's entry for the model that `name` means; None if the agent does not list the model. Raises
-    `Fault` as `resolve` does.
+    """Returns the agent's entry for the model that `name` means; None if the agent accepts the model but does not
+    list it. Raises `Fault` as `resolve` does.
     """
     meant = resolve(name, catalog).agent_model
     return next((model for model in catalog.models if model.id == meant), None)
@@ -469,7 +471,7 @@ def one_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
 
 
 def codex_list_body(models: Sequence[AgentModel]) -> dict[str, Any]:
-    """Returns the list of these models in the form that Codex reads as a client: the entries as the agent gave
-    them. A model without such an entry is left out.
+    """Returns the list of models that Codex reads when it is the client: for each model, the entry that the agent
+    itself gave (`AgentModel.native`). A model without such an entry is left out.
     """
     return {"models": [msgspec.Raw(model.native) for model in models if model.native]}

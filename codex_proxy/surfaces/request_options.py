@@ -4,8 +4,8 @@ folder, its tools, and the format of the text.
 Input: the operator's settings, what the model's name and the headers ask for, and whether the client seems to be an
 agent itself (its request has tools, a response format, or instructions). Output: the mode and sandbox of the turn,
 and texts for the model about tools and formats. A request can narrow what the server allows and never widen it.
-Raises `Fault`: NOT_ALLOWED for agent mode that is switched off or that the model does not have, and for a wider
-sandbox than the server's; else INVALID_REQUEST.
+Raises `Fault`: NOT_ALLOWED for agent mode that is switched off or that the model does not have, and for a sandbox
+that is wider than the server's; INVALID_REQUEST for invalid values, duplicate tool names and unknown tools.
 """
 
 from __future__ import annotations
@@ -40,8 +40,13 @@ class RequestSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's settings on which the parsing of a request depends, whichever API it has."""
 
     builtin_tools: BuiltinTools = "auto"
+    """The mode of turns whose request names none: `always` agent mode, `never` (agent mode is then refused, too),
+    or `auto`: agent mode unless the client seems to be an agent itself (see `mode_of`).
+    """
     show_activity: bool = True
+    """Whether the answer's reasoning describes what the agent does."""
     sandbox: Sandbox = "read-only"
+    """The widest sandbox that a turn may have; a request can ask for a narrower one."""
     workdir: str = ""
     """The folder of agent turns whose request names none."""
     max_items: int = MAX_ITEMS
@@ -52,7 +57,7 @@ class RequestSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
     """The headers of a request that change its turn, as the client wrote them. A field is None if its header is
-    absent. `origin` is where the request came from.
+    absent.
     """
 
     mode: str | None = None
@@ -64,7 +69,9 @@ class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
     activity: str | None = None
     """`X-Codex-Activity`: `items` asks for the agent's activity as output items of this server's own type."""
     origin: Origin = Origin()
-    """Where the request came from."""
+    """The servers that the request has come through, and what of it is passed on to an upstream (the client's key
+    and some headers).
+    """
 
 
 WorkdirParam: TypeAlias = Literal["X-Codex-Workdir", "metadata.workdir"] | None
@@ -147,7 +154,7 @@ def _header_mode(value: str | None) -> Mode | None:
 
 def refuse_duplicates(tools: Sequence[Tool], fields: Sequence[str]) -> None:
     """Raises `Fault` INVALID_REQUEST if two tools have the same name. `fields` are the paths of the tools' names in
-    the request, for its `param`.
+    the request; the path of the second one becomes the fault's `param`.
     """
     names: set[str] = set()
     for tool, field in zip(tools, fields, strict=True):
@@ -202,8 +209,8 @@ def json_schema_format(schema: dict[str, Any], name: str, description: str | Non
 
 
 def with_json_hint(history: tuple[HistoryItem, ...], wanted: Format) -> tuple[HistoryItem, ...]:
-    """Returns the history. If the format is `json_object`, an instruction to answer with a JSON object precedes it,
-    because agents have no setting for that.
+    """Returns the history. If the format is `json_object`, adds an instruction to answer with a JSON object at its
+    beginning, because agents have no setting for that.
     """
     if wanted.kind != "json_object":
         return history

@@ -53,7 +53,7 @@ class Samples:
 
     def feed(self, choice: int, events: Iterable[Event]) -> list[Event]:
         """Returns the events of the combined turn that follow from `events` of the turn with the number `choice`;
-        none after the combined turn has ended.
+        none after the combined turn has ended (`ended`).
         """
         out: list[Event] = []
         for event in events:
@@ -115,8 +115,8 @@ class Samples:
 
 
 def _total(usages: list[Usage]) -> Usage:
-    """Returns the usage of all turns together, from that of each: the shared prompt counts once, the outputs are
-    summed.
+    """Returns the usage of all turns together: the input tokens of the turn that has the most, because the turns
+    share their prompt, and the sum of the output tokens.
     """
     first = max(usages, key=lambda usage: usage.input)
     return Usage(

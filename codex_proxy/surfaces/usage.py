@@ -24,7 +24,7 @@ def tokens_in(history: Iterable[HistoryItem]) -> int:
 
 
 def text_tokens(json: bytes) -> int:
-    """Returns an estimate of the tokens of a JSON text, including its keys and punctuation."""
+    """Returns an estimate of the tokens of a JSON document as it is written, including its keys and punctuation."""
     return estimate_tokens(bytes(json).decode("utf-8", "replace"))
 
 
@@ -35,12 +35,17 @@ def _tokens(item: HistoryItem) -> int:
 
 
 def json_tokens(texts: Iterable[bytes]) -> int:
-    """Returns an estimate of the tokens of texts. Each is encoded as a JSON string."""
+    """Returns an estimate of the tokens of these texts. Each of them is a JSON string (with quotes and escapes),
+    which is decoded before it is counted.
+    """
     return sum(estimate_tokens(msgspec.json.decode(text, type=str)) for text in texts)
 
 
 class TurnTokens:
-    """Collects the tokens of one turn: those that the agent reports, or an estimate."""
+    """Collects the tokens of one turn that the agent reports, and estimates those that it does not report.
+    `reported` is None until the agent has reported some. `trigger` is the name of the agent's message that reported
+    them or, without one, that ended the turn.
+    """
 
     def __init__(self) -> None:
         self.reported: Usage | None = None
@@ -71,8 +76,8 @@ class TurnTokens:
         self.trigger = "token_count"
 
     def end(self, event: TurnEnded) -> None:
-        """Records the end of the turn: whether it cut off a call of the model, whose tokens are then estimated,
-        and, if the agent has reported no tokens, what ended the turn (`trigger`).
+        """Records the end of the turn: whether it cut off a call of the model, whose tokens are not reported and so
+        estimated. If the agent has reported no tokens, `trigger` becomes that of the event.
         """
         self.cut = event.cut
         trigger = event.trigger
@@ -81,7 +86,8 @@ class TurnTokens:
 
     def tokens(self, *, prompt: Callable[[], int], answer: Callable[[], int]) -> Usage:
         """Returns the tokens that the agent reported. If it reported none, or not those of every call of the model,
-        returns the estimates of `prompt` and `answer` where they are higher, at least 1 each.
+        returns the estimates of `prompt` and `answer` where they are higher (if it reported none, at least 1 each).
+        If only the last call was cut off, only the output is estimated.
         """
         if self.reported is None:
             return Usage(input=max(1, prompt()), output=max(1, answer()))
@@ -94,8 +100,8 @@ class TurnTokens:
 
     def spending(self, *, prompt: Callable[[], int], answer: Callable[[], int], failed: bool) -> Spending:
         """Returns the tokens of the turn so far for the usage report, reported or estimated; zero if nothing was
-        reported and there is no answer yet. `prompt` and `answer` return estimates of the tokens. `failed`: the
-        turn has failed, which the result repeats.
+        reported and there is no answer yet. `prompt` and `answer` return estimates of the tokens. `failed` (whether
+        the turn has failed) becomes the field of the result.
         """
         if self.reported is None and not answer():
             return Spending(failed=failed)

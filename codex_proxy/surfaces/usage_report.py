@@ -22,8 +22,8 @@ DAY: Final = 24 * HOUR
 
 
 class Width(NamedTuple):
-    """A possible width of the report's buckets: its `seconds`, and how many buckets a page has by `default` and at
-    most (`maximum`), which are OpenAI's numbers.
+    """A possible width of the report's buckets: its `seconds`, the number of buckets on a page if the query names
+    none (`default`), and the largest number that it may ask for (`maximum`). The numbers are OpenAI's.
     """
 
     seconds: int

@@ -1,7 +1,8 @@
 """One attempt at a turn: what the agent is given, and the policies through which its events pass.
 
 A turn gets a second attempt if the model did not do what the client requires (a call, a text that matches a
-schema). The second attempt has a message to the model about that, which is not kept in the history.
+schema). The agent is then given the turn with a message to the model about that; neither the client nor later turns
+get this message.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from codex_proxy.tools.policy import PolicyResult, ToolOutput, ToolPolicy, with_
 
 
 class Attempt:
-    """Passes the events of one attempt through the tool policy and then through the check of the answer.
+    """Passes the events of one attempt through the tool policy and then through the check of the answer. `turn` is
+    the turn as the agent is given it; `check` is None if the answer need not match a schema; `as_asked`: the agent
+    is given the client's history without messages of this server.
 
     The methods return the events that may be passed on and what the caller has to do. No event is passed on while a
     check in `PolicyResult.checks` is running; `with_verdicts` takes the results.
@@ -47,8 +50,8 @@ class Attempt:
 
     @property
     def decisive(self) -> frozenset[type[Event]] | None:
-        """The types of events that `feed` has to be given at once (see `ToolPolicy.decisive`). None: all types,
-        which is always so if the answer is checked.
+        """The types of events that `feed` has to be given at once (see `ToolPolicy.decisive`). None: all types;
+        always None if the answer is checked.
         """
         return self.policy.decisive if self.check is None else None
 
@@ -77,7 +80,9 @@ class Attempt:
         return first_attempt(turn, self.form, keeps_choice=self._keeps_choice)
 
     def retry(self, turn: Turn) -> Attempt:
-        """Returns the second attempt at `turn`, with a message to the model about what was wrong in this one."""
+        """Returns the second attempt at `turn`, with a message to the model about what was wrong in this one (a
+        call that was required, or the text).
+        """
         return _attempt(turn, self.form, again=True, wrong=None if self.check is None else self.check.wrong)
 
     def _checked(self, result: PolicyResult) -> PolicyResult:

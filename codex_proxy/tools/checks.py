@@ -10,19 +10,19 @@ from codex_proxy.core.faults import Failure, FaultKind
 
 
 class TextCheck(msgspec.Struct, frozen=True):
-    """A text, and the JSON schema (as JSON) under which it must be valid. `in_strict_form`: the text follows the
-    schema's strict form, and its placeholders are removed before the check.
-    """
+    """A text, and the JSON schema (as JSON) under which it must be valid."""
 
     schema: bytes
     text: str
     in_strict_form: bool = False
-    """Whether the text follows the schema's strict form. If so, it is converted back before the check."""
+    """Whether the model wrote the text for the schema's strict form (see `StrictForm`). If so, placeholders are
+    removed from it before the check.
+    """
 
 
 class StrictForm(msgspec.Struct, frozen=True):
-    """A client's JSON schema in a form that OpenAI's structured outputs accept. `to_undo`: answers under it have
-    placeholders for absent properties, which must be removed (see `strict_answers`).
+    """A client's JSON schema in a form that OpenAI's structured outputs accept: every property is required, and a
+    placeholder stands for an absent one (see `strict_answers`).
     """
 
     schema: bytes
@@ -31,22 +31,21 @@ class StrictForm(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The result of a check. `wrong` says what is invalid, None for a valid text; `unchecked` is the reason if the
-    check could not be made, None if it was made. `rewritten` is the text without its placeholders, None if it had
-    none. `form` is the schema's strict form, if that was asked for and exists.
-    """
+    """The result of a check of a text or a schema, which is valid if both `wrong` and `unchecked` are None."""
 
     wrong: str | None = None
+    """What is invalid, in words; None if nothing is, or if the check could not be made."""
     unchecked: str | None = None
+    """The reason why the check could not be made; None if it was made."""
     rewritten: str | None = None
-    """The text for the client, where it differs from the model's; else None."""
+    """The text without its placeholders, which the client gets; None if it had none."""
     form: StrictForm | None = None
-    """The strict form of the schema, where one was asked for and exists; else None."""
+    """The strict form of the schema; None if the check did not ask for it, or the schema has none."""
 
 
 def not_checked(what: str, reason: str) -> Failure:
-    """Returns the failure of a turn whose text could not be checked against a schema. `what` is the text, as the
-    beginning of a sentence (`The answer`); `reason` is why, as the end of one.
+    """Returns an UPSTREAM_ERROR failure of a turn whose text could not be checked against a schema. `what` is the
+    text, as the beginning of a sentence (`The answer`); `reason` is why, as the end of one.
     """
     return Failure(
         kind=FaultKind.UPSTREAM_ERROR,

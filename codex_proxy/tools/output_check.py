@@ -2,10 +2,10 @@
 model.
 
 The agent's structured output takes only OpenAI's strict schemas. For other schemas and for `json_object` the model
-gets an instruction instead, and its answer is held until it is complete; an answer that does not match is
-discarded, and the model is asked once more. Answers under strict schemas are checked too, because not every
-provider enforces them. If a schema was made strict by placeholders for absent properties, these are removed from
-the answer before the check.
+gets an instruction instead, and the events of its answer are held (not passed on) until it is complete; an answer
+that does not match is discarded, and the model is asked once more. Answers under strict schemas are checked too,
+because not every provider enforces them. If a schema was made strict by placeholders for absent properties, these
+are removed from the answer before the check.
 """
 
 from __future__ import annotations
@@ -58,14 +58,15 @@ class _Text(msgspec.Struct, frozen=True):
 
 
 class OutputCheck:
-    """Checks the answer of one turn when it ends, and holds its events until then. `schema` is JSON. `second_try`:
-    this is the second attempt.
+    """Checks the answer of one turn when it ends, and holds its events (does not pass them on) until then. `schema`
+    is JSON. `second_try`: this is the second attempt; if its answer is wrong, the turn fails. After a first attempt
+    `wrong` is set instead.
 
     `streams`: the provider has the schema, which is that of an object, and nearly always enforces it. An answer
-    that begins with `{` then passes while it is written; only the end of the turn waits for the check, and if the
-    answer fails it, the model is not asked again, because the client has the answer already. An answer that begins
-    otherwise is held. `in_strict_form`: the provider has the schema's strict form, whose answers have placeholders for
-    absent properties. Events after the end are dropped.
+    that begins with `{` then passes while it is written; only the end of the turn waits for the check. If the
+    answer is wrong, the turn fails: the model is not asked again, because the client has the answer already. An
+    answer that begins otherwise is held. `in_strict_form`: the provider has the schema's strict form, whose answers
+    have placeholders for absent properties. Events after the end of the turn are dropped.
     """
 
     def __init__(
@@ -94,8 +95,8 @@ class OutputCheck:
         """What was wrong with the text, if the model must be asked for another one; else None."""
 
     def feed(self, events: Iterable[Event]) -> list[Event]:
-        """Returns the events that may be passed on. Once `wrong` is set, no event of the answer has been passed on
-        and the turn needs another attempt.
+        """Returns the events that may be passed on. If the answer is invalid and the model is to be asked again,
+        `wrong` says why; no event of the answer has been passed on then.
         """
         out: list[Event] = []
         for event in events:
@@ -130,7 +131,9 @@ class OutputCheck:
         return getattr(event, "id", None) in self._ours
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> list[Event]:
-        """Takes the results of `checks`, in their order. Returns the events that may be passed on now."""
+        """Takes the results of `checks`, in their order. Returns the events that may be passed on now, as `_ended`
+        does.
+        """
         end, self._end = self._end, None
         assert end is not None
         self.checks = []
@@ -145,7 +148,9 @@ class OutputCheck:
 
     def _ended(self, event: TurnEnded) -> list[Event]:
         """Handles the end of the turn: checks the answer, unless it was cut off, filtered or refused, or ends with
-        calls. Returns the events that may be passed on; none if a check has to be run first.
+        calls. Returns the events that may be passed on: the held events and the end, or an end with a failure if
+        the answer is wrong. Returns none if a worker has to run the check first (`checks`), or if the model is to
+        be asked again (`wrong`).
         """
         if event.stop == Stop.FAILED:
             return [event]
@@ -185,8 +190,9 @@ class OutputCheck:
         return [TurnEnded(Stop.FAILED, event.trigger, failure)]
 
     def _held_rewritten(self) -> list[Event]:
-        """Returns the held events with the texts that the client gets: the last message of each choice has the
-        whole text in one delta, and its other messages are left out.
+        """Returns the held events with the texts that the client gets (without placeholders). The last message of
+        each choice gets the choice's whole text, joined from all of its messages, as one delta; its other messages
+        are left out.
         """
         texts: dict[str, str] = {}
         merged: set[str] = set()
@@ -208,14 +214,14 @@ class OutputCheck:
         return out
 
     def _repaired(self) -> list[Event]:
-        """Returns the held events after repair: each text is in them once, even if the agent repeated it or gave it
-        as a whole.
+        """Returns the held events after `TurnRepair`: each text occurs once, even if the agent repeated it, or sent
+        the whole text after its pieces.
         """
         return TurnRepair().feed([*self._shown, *self._held, TurnEnded(Stop.STOP)])
 
     def _texts_of(self, event: TurnEnded) -> list[_Text]:
-        """Returns the text of each choice, joined from its messages as the client would get it; an empty list for a
-        refusal.
+        """Returns the text of each choice, joined from its messages as the client would get it. Leaves out choices
+        that did not end normally. Returns an empty list if the model refused.
         """
         said: dict[str, str] = {}
         of_choice: dict[int | None, list[str]] = {}

@@ -1,10 +1,11 @@
 """Decides who answers a call of the model: the client, a tool that this server runs, or this server with an error.
 
-Input: the events of a turn as its dialect reads them, and the outputs of the tools that this server runs. Output:
-the events that are passed on to the repair, outputs for the agent, calls to run, and whether the turn needs another
-attempt. The calls of one step are decided together when the step is complete. If a call for the client is among
-them, the turn ends with that call, once this server's calls have run, and their outputs reach the model together
-with the client's. Otherwise each call is answered as soon as its output is there, and the turn continues.
+Input: the events of a turn as its dialect (the reader of the agent's messages) reads them, and the outputs of the
+tools that this server runs. Output: events for `core/repair.py`, outputs for the agent, calls to run, and whether
+the turn needs another attempt. A step is one call of the model; the tool calls of a step are decided together when
+it is complete. If a call for the client is among them, the turn ends with that call, once this server's calls have
+run, and their outputs reach the model together with the client's. Otherwise each call is answered as soon as its
+output is there, and the turn continues.
 
 `tool_choice` is enforced as far as possible. A model is always free to choose, so only the allowed tools are
 offered, a message says what must be called, and the answer is checked. All APIs and all agents share this policy.
@@ -198,8 +199,8 @@ class HiddenOutput(msgspec.Struct, frozen=True):
 
 
 class PolicyResult(msgspec.Struct):
-    """What the caller has to do after a batch of events: pass `events` on, give `answers` to the agent, run `calls`
-    and `checks`, and with `again` start a second attempt.
+    """What the caller has to do after a batch of events: pass `events` on, give `answers` (outputs of calls) to the
+    agent, run `calls` and `checks`, and start a second attempt if `again` is True.
     """
 
     events: list[Event]
@@ -214,9 +215,12 @@ class PolicyResult(msgspec.Struct):
 
 class ToolPolicy:
     """Decides, for one attempt at a turn, who answers each call of the model: the client, this server, or an error.
-    `feed` takes the agent's events. `second_try`: this is the second attempt.
+    `feed` takes the agent's events. `second_try`: this is the second attempt; if a required call is missing again,
+    the turn fails.
 
-    Events are dropped after a `TurnEnded` of the agent or of this policy, and once `PolicyResult.again` was set.
+    After a turn that ended with calls, `visible` has the calls that the client answers, and `hidden` the outputs
+    for the other calls of the last step. `ran_calls` has the ids of all calls that this server ran. Events are
+    dropped after a `TurnEnded` of the agent or of this policy, and once `PolicyResult.again` was set.
     """
 
     def __init__(self, turn: Turn, *, second_try: bool = False) -> None:
@@ -261,8 +265,8 @@ class ToolPolicy:
         return None if self._judging or self._over or self._waits_for_call else DECISIVE
 
     def feed(self, events: Sequence[Event]) -> PolicyResult:
-        """Handles a batch of the agent's events. The calls of a step are in a result once the step is complete and
-        the checks of its calls are made.
+        """Handles a batch of the agent's events. If an event completes a step, the result has the step's calls, or
+        the checks of their arguments that have to be run first.
         """
         if self._judging:
             self._later += events
@@ -299,7 +303,7 @@ class ToolPolicy:
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:
         """Takes the results of `PolicyResult.checks`, in their order, decides the calls of the step, and handles
-        the events that came while the checks were running.
+        the events that came while the checks were running. If a check could not be made, the turn fails.
         """
         judging, self._judging = self._judging, []
         self._verdicts.update(zip((request.request_id for request in judging), verdicts, strict=True))
@@ -323,7 +327,9 @@ class ToolPolicy:
         )
 
     def _pass(self, event: Event, done: PolicyResult) -> None:
-        """Adds an event to the events of `done`, or holds it if a required call has not come yet."""
+        """Adds an event to the events of `done`. If a required call has not come yet, holds the event until it
+        comes or the turn ends; drops it if the turn fails or needs a second attempt.
+        """
         if not self._waits_for_call or type(event) in NEVER_HELD:
             done.events.append(event)
             return
@@ -337,9 +343,10 @@ class ToolPolicy:
         self._waits_for_call = False
 
     def tool_finished(self, request_id: str, output: ToolOutput) -> PolicyResult:
-        """Takes the output of a call that this server ran; `request_id` is the agent's id of the request for the call.
-        The output is for the agent, unless the step has calls for the client: then these are passed on after the
-        last output.
+        """Takes the output of a call that this server ran; `request_id` is the agent's id of the request for the
+        call. The result has the output for the agent. If the step also has calls for the client, the agent gets no
+        output, and the result of the last output has the client's calls and the end of the turn. The result is
+        empty for an unknown `request_id`.
         """
         done = PolicyResult([], [])
         if self._over or request_id not in self._running:
@@ -371,7 +378,7 @@ class ToolPolicy:
 
     def _decide(self, done: PolicyResult) -> None:
         """Decides who answers the calls of a complete step, and adds the results to `done`. No call is passed on
-        before its step is complete, so that the client gets none of a step whose calls are all invalid.
+        before its step is complete, so that the client gets no call of a step that is answered with errors only.
         """
         requests, self._requests = self._requests, []
         bad_call, self._bad_call = self._bad_call, False
@@ -395,8 +402,8 @@ class ToolPolicy:
             done.answers += hidden
 
     def _answer_faults(self, hidden: list[HiddenOutput], too_often: Failure, done: PolicyResult) -> None:
-        """Adds the error outputs `hidden`, for invalid calls, to `done`. If this has happened `MAX_FAULTS` times in
-        the turn already, ends the turn with the failure `too_often` instead.
+        """Adds the outputs `hidden`, which refuse calls, to `done`. If the model has got such outputs `MAX_FAULTS`
+        times in the turn already, ends the turn with the failure `too_often` instead.
         """
         self._faults += 1
         if self._faults <= MAX_FAULTS:
@@ -409,9 +416,10 @@ class ToolPolicy:
     def _sorted(
         self, requests: list[ToolCallRequested]
     ) -> tuple[list[ToolCallRequested], list[HiddenOutput]]:
-        """Splits the calls `requests` into those that are valid, and error outputs for those whose arguments break the
-        strict schema of their tool. Calls whose items the dialect has already reported count as valid; after
-        `MAX_FAULTS` errors in a turn, all calls do.
+        """Splits the calls `requests` into those that are valid, and error outputs for those whose arguments break
+        the strict schema of their tool. Arguments are not checked for calls that the dialect has already passed on
+        as items, nor for any call after the model has got `MAX_FAULTS` errors in the turn: then the client gets
+        invalid calls, too.
         """
         good: list[ToolCallRequested] = []
         hidden: list[HiddenOutput] = []
@@ -430,8 +438,8 @@ class ToolPolicy:
         return tool is None or (tool.mcp is not None and tool.mcp.needs_approval)
 
     def _server_calls_of(self, good: list[ToolCallRequested]) -> tuple[list[ServerCall], list[HiddenOutput]]:
-        """Returns those of the valid calls (`good`) that this server runs, and outputs for those beyond the limit
-        of such calls.
+        """Returns those of the valid calls (`good`) that this server runs, and outputs (`LIMIT_REACHED`) for those
+        that are beyond the turn's limit of such calls and are not run.
         """
         asked = [request for request in good if not self._is_for_client(request)]
         if not asked:
@@ -479,8 +487,8 @@ class ToolPolicy:
         return violation(check.schema, check.text)
 
     def _slow_check(self, request: ToolCallRequested) -> TextCheck | None:
-        """Returns the check of a call's arguments if it may take long; None if it is quick or if the tool is not
-        strict.
+        """Returns the check of a call's arguments if it may take long; None if it is quick, or if the arguments are
+        not checked because the tool is not strict.
         """
         check = self._check_of(request)
         if check is None:

@@ -1,12 +1,13 @@
 """Remembers the model's items of a turn that ended with calls, and puts them back into the history of the next
 request.
 
-A client sends its calls back without the reasoning, the hidden calls and the agent's own commands that belonged to
-them. These are kept in the step memory (`core/step_memory.py`) under each call that the client got, and put back
-where the client repeats the call. So the model gets the same input as before, with only new items after it. If
-nothing is remembered, or the client's items differ, the client's items are used. The same applies to calls that are
-in a history twice, which is possible with a provider that begins to count call ids again in each answer: it is not
-known which of the two was remembered.
+A step is one call of the model; its raw items are the items exactly as the model generated them (JSON of Responses
+items). A client sends its calls back without the reasoning, the hidden calls (those that it did not get) and the
+agent's own commands that belonged to them. These are kept in the step memory (`core/step_memory.py`) under each
+call that the client got, and put back where the client repeats the call. So the model gets the same input as
+before, with only new items after it. If nothing is remembered, or the client's items differ, the client's items are
+used. The same applies to calls that are in a history twice, which is possible with a provider that begins to count
+call ids again in each answer: it is not known which of the two was remembered.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ CODEX_OWN = "internal_chat_message_metadata_passthrough"
 
 class Remembered(msgspec.Struct, frozen=True):
     """What is kept of a turn that ended with calls, to be put back into the history when the client sends their
-    outputs. `visible` has the ids of the calls that the client got.
+    outputs.
     """
 
     items: list[msgspec.Raw]
@@ -66,6 +67,7 @@ class Remembered(msgspec.Struct, frozen=True):
     calls: list[str]
     """The ids of the last step's calls, in the model's order, including those that the client does not see."""
     visible: list[str]
+    """The ids of the calls that the client got, in the model's order."""
     said: str
     """The text of the assistant before the calls, as the client saw it (see `assistant_text`)."""
     model: str = ""
@@ -105,9 +107,10 @@ def entries_of(
 def remembered_turn(
     raw: Sequence[bytes], policy: ToolPolicy, identity: str, *, plain: bool = False
 ) -> Remembered:
-    """Returns what is to be remembered of a turn. `raw` are the model's items as JSON; `policy` has the turn's
-    calls and the outputs that this server gave; `identity` names the model and provider; `plain`: the agent has no
-    tools of its own.
+    """Returns what is to be remembered of a turn that ended with calls. `raw` are the model's items as JSON;
+    `policy` has the turn's calls and the outputs that this server gave; `identity` names the model and provider;
+    `plain`: the agent has no tools of its own. Calls of the last step that have no output and that the client did
+    not get are given one: that the call was cut off or, if `plain`, an error (see `_not_answered`).
     """
     items = [msgspec.Raw(clean_item(each)) for each in raw]
     hidden = {answered.output.call_id: wire_output(answered.output.parts) for answered in policy.hidden}
@@ -202,8 +205,8 @@ def _unanswered(items: Iterable[msgspec.Raw]) -> dict[str, _Head]:
 
 
 def _not_answered(call: _Head) -> str:
-    """Returns the output for a call that the client did not get, if the agent has no tools of its own: an error
-    about the call's arguments, if they are not JSON, or about its tool.
+    """Returns the error that the model gets as the output of a call that the client did not get: that the arguments
+    are not JSON, or else that there is no such tool. For agents without tools of their own.
     """
     try:
         msgspec.json.decode(call.arguments or "{}")
@@ -222,7 +225,7 @@ async def recalled_history(
 ) -> tuple[HistoryItem, ...]:
     """Returns the turn's history with the remembered items of earlier turns put back. `memory` has what was
     remembered for each `owner` (a client's API key). `identity` names the model and provider that will read the
-    history.
+    history. Raises `StoreUnavailable` if the memory is on disk and cannot be read.
     """
     keys = keys_of(turn.history)
     if not keys:
@@ -296,7 +299,9 @@ def _is_for_client(item: HistoryItem) -> bool:
 
 
 def _is_the_models(item: HistoryItem) -> bool:
-    """Whether the item came from the model, or is the output of a call that this server ran."""
+    """Whether the item came from the model (a message, a call or a raw item), or is the output of a call that this
+    server ran.
+    """
     if isinstance(item, HistoryMessage):
         return item.role == "assistant"
     return item.by_server if isinstance(item, HistoryOutput) else True
@@ -304,7 +309,8 @@ def _is_the_models(item: HistoryItem) -> bool:
 
 def _memory_of(echo: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered]) -> Remembered | None:
     """Returns the turn in `recalled` whose answer a part of the history (`echo`) repeats; None if there is none.
-    The calls must be the turn's, the raw items must be among the turn's, and the text, if any, must be the turn's.
+    The part repeats the answer if it has the same calls, no raw items that the answer does not have, and the same
+    text or none.
     """
     calls = [item for item in echo if isinstance(item, HistoryCall) and not item.by_server]
     if not calls:
@@ -344,8 +350,8 @@ def _items_of(memory: Remembered, model: str) -> list[HistoryItem]:
 
 
 def _outputs_of(memory: Remembered, given: Sequence[HistoryItem]) -> list[HistoryItem]:
-    """Returns the outputs of the turn's last step in the order of its calls: those that the client has given, and
-    those that were remembered. The client's outputs of other calls follow.
+    """Returns the outputs of the calls of the turn's last step, in the order of the calls: those that the client
+    has given (`given`), and those that were remembered. Other outputs in `given` follow.
     """
     left = [item for item in given if isinstance(item, HistoryOutput)]
     out: list[HistoryItem] = []

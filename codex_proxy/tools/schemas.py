@@ -114,7 +114,7 @@ class _Count:
 
 def _work_of_pattern(pattern: str) -> int:
     """Returns an estimate of the number of instructions of the compiled pattern: its characters, multiplied by
-    their repetitions. Raises `_NoBoundError` if it is larger than `MAX_WORK`.
+    their repetitions. Raises `_NoBoundError` if the estimate exceeds `MAX_WORK`.
     """
     work = 1 + len(pattern)
     if "\\p" in pattern or "\\P" in pattern:
@@ -153,11 +153,13 @@ _PATTERNS = jsonschema_rs.RegexOptions()
 
 
 class NotASchemaError(ValueError):
-    """A document is not a valid JSON schema. The message says where and why."""
+    """A document is not a valid JSON schema, or this server cannot apply it. The message says where and why."""
 
 
 class _ReadyValidators:
-    """A cache of compiled schemas. The least recently used ones are dropped when their total size exceeds a limit."""
+    """A cache of compiled schemas. The least recently used ones are dropped if the schemas' total size exceeds
+    `MAX_READY_BYTES`.
+    """
 
     def __init__(self) -> None:
         self._validators: OrderedDict[bytes, Validator] = OrderedDict()
@@ -246,8 +248,8 @@ _known_work = lru_cache(maxsize=256)(schema_work)
 
 
 def verdict_on(check: TextCheck) -> Verdict:
-    """Runs a check in this process, however long it takes, and returns its result. A text that is invalid, or that
-    cannot be checked, is described in the result's `wrong`.
+    """Runs a check in this process, however long it takes, and returns its result. Its `wrong` says why the text is
+    invalid; that includes a text that is too long and a schema that cannot be applied. `unchecked` is always None.
     """
     text = check.text
     if check.in_strict_form and len(text) <= MAX_TEXT:

@@ -30,8 +30,10 @@ def check_undoable(document: SchemaDocument) -> None:
 
 
 class _Object:
-    """The objects that are valid under one schema: their properties, which of these are optional, and the shapes of
-    their values.
+    """The objects that are valid under one schema with `properties`. `names` are all properties. `may_be_absent`
+    are those that are null if they are absent, `wrapped` those of them whose value is inside a wrapper object.
+    `words` are the allowed strings of required properties, by name; they distinguish the branches of a union.
+    `inner` has the shapes of the properties' values, by name.
     """
 
     __slots__ = ("inner", "may_be_absent", "names", "words", "wrapped")
@@ -58,7 +60,9 @@ class _Object:
 
 
 class _Shape:
-    """The parts of the values under one schema from which placeholders may have to be removed."""
+    """The parts of the values under one schema from which placeholders may have to be removed: `objects` if a value
+    is an object, the shape of its `items` if it is a list. `branches` are the shapes of the schemas in its `anyOf`.
+    """
 
     __slots__ = ("branches", "items", "objects")
 
@@ -69,8 +73,8 @@ class _Shape:
         """The branches of `anyOf`."""
 
     def object_of(self, value: dict[str, Any]) -> _Object | None:
-        """Returns the object type of this shape that `value` has, which is found by its properties; None if it has
-        none of them. If the shape has only one object type, it is returned without a comparison.
+        """Returns the one of `objects` that describes `value`, found by its properties and their `words`; None if
+        there is none. If there is only one, returns it without a comparison.
         """
         if len(self.objects) == 1:
             return self.objects[0]
@@ -95,8 +99,8 @@ def _words(schema: Any) -> frozenset[str]:
 
 
 class _Shapes:
-    """Builds the shapes of a schema that has a strict form. Raises `CannotFitError` if a value may match two shapes
-    of a union.
+    """Builds the shapes of a schema that has a strict form; `root` is that of the whole schema. Raises
+    `CannotFitError` if a value may match two shapes of a union.
     """
 
     def __init__(self, document: SchemaDocument) -> None:
@@ -147,7 +151,9 @@ class _Shapes:
 
 
 def _join(union: _Shape) -> None:
-    """Merges the shapes of a union's branches into it. Raises `CannotFitError` if a value may match several."""
+    """Merges the shapes of a union's branches (`union.branches`) into `union`. Raises `CannotFitError` if a value
+    may match several.
+    """
     if any(branch.branches for branch in union.branches):
         raise CannotFitError  # a union in a union is rare
     branches = list({id(branch): branch for branch in union.branches}.values())

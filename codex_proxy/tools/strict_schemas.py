@@ -56,7 +56,9 @@ def strict_form(schema: bytes) -> StrictForm | None:
 
 
 class _Fitting:
-    """Converts the schemas of one document to the strict subset."""
+    """Converts the schemas of one document to the strict subset. `to_undo` says whether answers under the result
+    will contain placeholders.
+    """
 
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document
@@ -121,8 +123,8 @@ def _json(value: Any) -> str:
 
 
 def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns a schema whose values are an object that holds a value under `schema`, or null for an absent
-    property.
+    """Returns a schema that allows an object with one property, whose value is valid under `schema`, or null, which
+    means that the property is absent.
     """
     holder = {
         "type": "object",

@@ -82,8 +82,8 @@ def kinds(schema: dict[str, Any]) -> list[Any]:
 
 
 def _inside(schema: dict[str, Any]) -> Iterator[tuple[Any, int]]:
-    """Yields the schemas directly inside a schema, each with the number of levels by which it is nested deeper (0
-    or 1).
+    """Yields the schemas directly inside a schema, each with the number of levels that it is nested deeper (0 for
+    definitions and branches of `anyOf`, else 1).
     """
     for key in ("properties", *DEFINITIONS):
         inner = schema.get(key, {})
@@ -113,7 +113,7 @@ class Absence(Enum):
     WRAPPED = "wrapped"
     """The property is null, or an object that holds its value, because the value itself may be null."""
     NOT_NEEDED = "not needed"
-    """The property has its default value, which means the same as being absent."""
+    """The property has its default value, which means the same as being absent. There is no placeholder."""
 
 
 class SchemaDocument:

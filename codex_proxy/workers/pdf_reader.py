@@ -61,10 +61,11 @@ class PdfReader:
         self, pdfs: Mapping[bytes, Pdf], owner: str, *, skips_unreadable: bool = False
     ) -> dict[bytes, str]:
         """Returns the texts of the PDFs, by the same digests as in `pdfs`. `owner` is the client whose share of the
-        workers is used, and whose cached texts. Raises `Fault`: INVALID_REQUEST for a PDF that cannot be read,
-        UNAVAILABLE if no worker is free, STOPPING if the server stops.
+        workers is used, and whose cached texts. Raises `Fault`: INVALID_REQUEST for a PDF that cannot be read or
+        takes too much time or memory, UNAVAILABLE if no worker is free or can be started, STOPPING if the server
+        stops.
 
-        `skips_unreadable`: the text of a PDF that cannot be read is empty instead.
+        `skips_unreadable`: instead of raising INVALID_REQUEST, returns an empty text for that PDF.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + REQUEST_SECONDS

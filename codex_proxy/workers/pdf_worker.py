@@ -1,5 +1,5 @@
-"""The worker process that reads PDFs. A PDF that takes too much time ends the process; one that takes too much
-memory may end it.
+"""The worker process that reads PDFs. If a PDF takes too much CPU time, the kernel kills the process; if it takes
+too much memory, the answer says so or the process dies.
 """
 
 from __future__ import annotations

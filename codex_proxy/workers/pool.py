@@ -2,7 +2,7 @@
 
 A pool has two processes at most. A process is started when it is first needed, ended when it has been idle for
 `IDLE_SECONDS`, and killed if an answer takes too long. Each runs the `main` of one module (see `worker_process`).
-The result of a question without an answer is the reason (`NoAnswer`).
+If a question gets no answer, the result is the reason (`NoAnswer`) instead.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class NoAnswer(enum.Enum):
     """The reason why a question to a worker process got no answer."""
 
     GAVE_UP = "gave up"
-    """The question took more time or memory than is allowed."""
+    """The question took more time or memory than is allowed, or the process died for another reason."""
     BUSY = "busy"
-    """No worker was free in time."""
+    """No worker was free within `WAIT_SECONDS`."""
     STOPPING = "stopping"
     """The pool was closed."""
     NOT_STARTED = "not started"
@@ -56,8 +56,8 @@ class WorkerPool(Generic[Q, A]):
         self, module: str, answers: type[A], *, wall_seconds: float, owners: Callable[[], int] = lambda: 1
     ) -> None:
         """`module` is the module whose `main` a worker runs. `answers` is the type of its answers. `wall_seconds`
-        is the time limit for one question; a worker itself limits its CPU time, which takes longer on a busy
-        machine. `owners` returns how many owners (API keys of clients) share the workers: if there are several,
+        is how long a question may take; a worker limits its CPU time itself, but on a busy machine that may last
+        much longer. `owners` returns how many owners (API keys of clients) share the workers: if there are several,
         none gets all workers.
         """
         self._module = module
@@ -74,8 +74,8 @@ class WorkerPool(Generic[Q, A]):
         return [worker.pid for worker in (*self._idle, *self._busy) if worker.runs]
 
     async def ask(self, question: Q, owner: str = "") -> A | NoAnswer:
-        """Sends a question to a worker, and returns its answer, or the reason why there is none. `owner` is the
-        client whose share of the workers is used.
+        """Sends a question to a worker, and returns its answer, or the reason why there is none. Waits up to
+        `WAIT_SECONDS` for a free worker. `owner` is the client whose share of the workers is used.
         """
         if self._closed:
             return NoAnswer.STOPPING
@@ -146,7 +146,7 @@ class WorkerPool(Generic[Q, A]):
 
 
 class _Worker:
-    """One worker process."""
+    """One worker process. `pid` is its process id; `runs` says whether it has not ended."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process

@@ -65,7 +65,9 @@ class SchemaChecks:
         return self._pool.workers
 
     async def of_schemas(self, schemas: Sequence[bytes]) -> list[Verdict]:
-        """Returns a verdict for each schema: whether it is a valid JSON schema that this server can apply."""
+        """Returns a verdict for each schema, in order: whether it is a valid JSON schema that this server can
+        apply. Raises nothing; `Verdict.unchecked` says why a check could not be made.
+        """
         # It brings the validator, which most turns do without.
         from codex_proxy.tools.schemas import QUICK_SCHEMA, is_quick
 
@@ -91,7 +93,9 @@ class SchemaChecks:
         return [found for schema in schemas if (found := verdicts[schema]) is not None]
 
     async def of_texts(self, checks: Sequence[TextCheck]) -> list[Verdict]:
-        """Returns a verdict for each text: whether it is valid under its schema."""
+        """Returns a verdict for each text, in order: whether it is valid under its schema. Raises nothing;
+        `Verdict.unchecked` says why a check could not be made.
+        """
         from codex_proxy.tools.schemas import is_quick
 
         questions = [Question(check.schema, check.text, check.in_strict_form) for check in checks]
@@ -138,7 +142,8 @@ class SchemaChecks:
 
     async def _in_workers(self, schemas: Sequence[bytes]) -> dict[bytes, Verdict | None]:
         """Checks the schemas in workers, one after the other, so that other requests get workers in between.
-        Schemas that were not begun within `BATCH_SECONDS` get the verdict `BUSY`.
+        Returns the verdicts by schema. If `BATCH_SECONDS` have passed before a schema's check begins, its verdict
+        is `BUSY` (unchecked: too many other checks).
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + BATCH_SECONDS
@@ -160,8 +165,9 @@ def _kept_size(form: StrictForm | None) -> int:
 
 async def check_schemas(checks: SchemaChecks, turn: Turn, *, answer: str, tool: str) -> None:
     """Checks the schemas of a turn that this server enforces: that of the answer, and those of strict tools. Raises
-    `Fault`: INVALID_REQUEST for an invalid schema, UNAVAILABLE for one that could not be checked. `answer` and
-    `tool` are the paths of their fields in the request, `tool` with `{}` in place of the tool's index.
+    `Fault`: INVALID_REQUEST for a schema that is invalid or takes too long to check, UNAVAILABLE for one that could
+    not be checked for another reason. `answer` and `tool` are the paths of their fields in the request, `tool` with
+    `{}` in place of the tool's index.
     """
     fields: list[tuple[bytes, str]] = []
     if turn.output_schema is not None:

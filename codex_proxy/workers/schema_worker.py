@@ -17,18 +17,22 @@ MEMORY_BYTES: Final = 768 << 20
 
 class Question(msgspec.Struct, frozen=True):
     """A question to the worker: whether `text` is valid under `schema` (JSON). If `text` is None: whether the
-    schema is valid or, with `wants_form`, what its strict form is. `in_strict_form`: see `TextCheck`.
+    schema is valid or, with `wants_form`, what its strict form is.
     """
 
     schema: bytes
     text: str | None = None
     in_strict_form: bool = False
-    """Whether the text follows the strict form of the schema (see `TextCheck.in_strict_form`)."""
+    """Whether the model wrote the text for the schema's strict form (see `StrictForm`). If so, placeholders for
+    absent properties are removed from it before the check.
+    """
     wants_form: bool = False
 
 
 def answer(question: Question) -> Verdict:
-    """Returns the answer to one question. Called by the main loop of the worker process."""
+    """Returns the answer to one question. Called by the worker's main loop, and in the server's process for a quick
+    question.
+    """
     from codex_proxy.tools.schemas import (  # not in the server's process
         NotASchemaError,
         check_schema,

@@ -52,8 +52,8 @@ class FairQueue(Generic[T]):
         return len(self._waiting.get(owner, ()))
 
     def enter(self, owner: str) -> bool:
-        """Takes a slot for the owner. Returns False if the owner cannot have one now. Call `leave` once for each
-        slot that was taken.
+        """Takes a slot for the owner and returns True. Returns False if none is free, the owner has its share, or
+        others of the owner are waiting. Call `leave` once for each slot that was taken.
         """
         if owner in self._waiting or not self._has_room(owner):
             return False
@@ -89,7 +89,7 @@ class FairQueue(Generic[T]):
         return let_in
 
     def clear(self) -> list[T]:
-        """Removes all waiters, and returns them."""
+        """Removes all waiters without giving them a slot, and returns them."""
         waiters = [waiter for queue in self._waiting.values() for waiter in queue]
         self._waiting.clear()
         return waiters
@@ -148,8 +148,8 @@ class Slots:
         return Slot(self, owner)
 
     async def take(self, owner: str, within: float | None = None) -> Slot:
-        """Waits for a slot and returns it. Raises `TimeoutError` after `within` seconds (None: no limit), and the
-        fault of `stop` if that is called meanwhile.
+        """Waits for a slot and returns it. Raises `TimeoutError` if there is none after `within` seconds (None: no
+        limit), and the fault that `stop` is given if `stop` is called meanwhile.
         """
         slot = self.take_now(owner)
         if slot is not None:

@@ -33,14 +33,17 @@ def frame(value: Any) -> bytes:
 
 def run(questions: type[Q], answer: Callable[[Q], Any], *, cpu_seconds: float, memory_bytes: int) -> None:
     """Answers questions from stdin until it ends. `questions` is their type, `answer` returns the answer to one.
-    `cpu_seconds` limits the CPU time of each question, `memory_bytes` the address space of the process.
+    `cpu_seconds` limits the CPU time of each question: after that the kernel kills the process. `memory_bytes`
+    limits the address space of the process: beyond it, `answer` gets a `MemoryError`.
     """
     _limit_process(memory_bytes)
     _serve(sys.stdin.buffer, sys.stdout.buffer, questions, answer, cpu_seconds)
 
 
 def _limit_process(memory_bytes: int) -> None:
-    """Limits the memory of this process and, on Linux, makes it end when its parent ends."""
+    """Limits the address space of this process (in bytes), makes it ignore Ctrl-C and, on Linux, makes it end when
+    its parent ends.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the terminal is for the server, which ends us

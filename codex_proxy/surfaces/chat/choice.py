@@ -1,4 +1,4 @@
-"""One choice of a chat answer: its stream frames, and the whole message that consists of the same text.
+"""One choice of a chat answer: its stream frames, and the whole message, whose text is the same.
 
 Input: pieces of a message, of reasoning, of calls and of the agent's activity. Output: SSE frames, appended to the
 caller's list, and `whole()`, which is made of the same encoded fragments as the frames, so that the streamed and
@@ -115,7 +115,7 @@ class Call:
 
 class Choice:
     """One `choices[index]` of a chat completion: renders its chunks and keeps their text for the whole answer. Its
-    methods append SSE frames to `out`.
+    methods append SSE frames to `out`. `finish_reason` is empty until `finish` has set it.
     """
 
     def __init__(self, index: int, chunk: Chunk, *, legacy: bool, whole_calls: bool) -> None:
@@ -158,7 +158,9 @@ class Choice:
         self._message_order.open(id)
 
     def add_text(self, id: str, texts: list[str], out: list[bytes]) -> None:
-        """Adds deltas to the text of the open message `id`. While another message is sent first, they are kept."""
+        """Adds deltas to the text of the open message `id`. If another message was opened earlier and is still
+        open, keeps them until that message is closed.
+        """
         if id != self._message_order.current_id:
             self._message_order.keep(id, "".join(texts))
         elif id == self._last_message:
@@ -216,8 +218,9 @@ class Choice:
     # --- calls --------------------------------------------------------------------------------
 
     def open_call(self, item: ToolCall, out: list[bytes]) -> None:
-        """Begins a call. The choice's first call decides whether calls are sent as `tool_calls` or as
-        `function_call`. The latter has room for one call, so further calls are left out.
+        """Begins a call. The choice's first call decides how calls are sent: as `function_call` if the client
+        offered the tool in `functions` or the model server sent the call in that form, else as `tool_calls`.
+        `function_call` has room for one call, so further calls are left out.
         """
         if self._legacy_calls:
             return
@@ -242,7 +245,9 @@ class Choice:
         return call
 
     def add_arguments(self, id: str, text: str, out: list[bytes]) -> None:
-        """Adds a delta to the arguments of the call `id`. While another call is sent first, it is kept."""
+        """Adds a delta to the arguments of the call `id`. If another call was opened earlier and is still open,
+        keeps the delta until that call is closed.
+        """
         if id == self._call_order.current_id:
             self._calls[id].arguments.add(text, out)
         else:
@@ -270,9 +275,9 @@ class Choice:
         out += (self._before, b"{}", self._middle, json_text(self.finish_reason), self._tail)
 
     def _reason(self, stop: str) -> str:
-        """Returns the `finish_reason`: `tool_calls` (or `function_call`) if the choice has calls, else `stop`. A
-        reason that is neither a normal end nor that of calls (such as `length`, or one of the provider's own) is
-        returned as it is.
+        """Returns the `finish_reason` for the turn's reason `stop` (a value of `Stop`, or one of the provider's
+        own). If the turn ended normally or with calls, it is `tool_calls` (or `function_call`) if the choice has
+        calls, else the string "stop". Any other reason, such as `length`, is returned as it is.
         """
         if stop not in _PLAIN_ENDS and stop not in _CALL_ENDS:
             return str(stop)

@@ -53,13 +53,21 @@ class ForwardPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Which parts of a request may be sent unchanged to an upstream that speaks Chat Completions."""
 
     whole: bool
-    """Whether a whole request may be forwarded. It may not if it gets tools of the operator's MCP servers."""
+    """Whether a whole request may be forwarded. False if this server adds tools of the operator's MCP servers to
+    the request.
+    """
     web_images: bool
-    """Whether the upstream is sent web addresses of images. It is if this server fetches no images."""
+    """Whether the upstream gets the web addresses of images. False if this server fetches the images; a request
+    with such addresses is then converted to a turn.
+    """
     images: bool = True
-    """Whether the upstream's model accepts images. If not, a request with images is refused."""
+    """Whether the upstream's model accepts images. If not, a request with images is not forwarded; it is converted
+    to a turn, which `admission` refuses.
+    """
     instructions: bool = True
-    """Whether the upstream's model accepts a system prompt. If not, instructions are sent as messages of the user."""
+    """Whether the upstream's model accepts a system prompt. If not, a request with instructions is not forwarded;
+    it is converted to a turn, whose instructions are sent as messages of the user.
+    """
 
 
 def fields_of(body: bytes) -> dict[str, msgspec.Raw]:
@@ -90,10 +98,12 @@ def _known_fields() -> frozenset[str]:
 
 
 def may_forward_whole(request: wire.ChatRequest, policy: ForwardPolicy, *, has_web_images: bool) -> bool:
-    """Whether the whole request is forwarded to the upstream. It is not if `policy` forbids that, or forbids
-    images, web addresses of images (`has_web_images`: the request has some) or instructions that the request
-    contains. Otherwise it is if the request has neither tools nor an answer format other than text, or if it asks
-    for something that only a forwarded answer can contain.
+    """Whether the whole request is forwarded to the upstream; if not, it is converted to a turn.
+
+    It is not forwarded if `policy` forbids that, or if the request contains something that `policy` forbids:
+    images, web addresses of images (`has_web_images`: the request has some) or instructions. Otherwise it is
+    forwarded if the request has neither tools nor an answer format other than text, or if it asks for something
+    that only a forwarded answer can contain (see `only_in_bytes`).
     """
     if not policy.whole or (has_web_images and not policy.web_images):
         return False
@@ -116,7 +126,7 @@ def _parts(request: wire.ChatRequest) -> Iterator[object]:
 
 
 def wants_text(request: wire.ChatRequest) -> bool:
-    """Whether the request asks for no `response_format` other than text."""
+    """Whether the answer is to be plain text: the request has no `response_format`, or one of type `text`."""
     return request.response_format is None or request.response_format.type == "text"
 
 

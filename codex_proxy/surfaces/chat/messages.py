@@ -66,8 +66,8 @@ def has_instructions(messages: Iterable[wire.AnyMessage]) -> bool:
 
 
 class _Reader:
-    """Collects the history, and meanwhile the calls of the last assistant message with the outputs that have
-    followed them.
+    """Collects the history in `items`. It also keeps the calls of the last assistant message and the outputs that
+    have followed them, until `settle` adds the outputs to the history.
     """
 
     def __init__(self, pdfs: PdfTexts | None, originals: Sequence[msgspec.Raw] | None) -> None:
@@ -205,8 +205,8 @@ def _text_parts(content: wire.TextContent) -> tuple[Part, ...]:
 
 
 def _named(name: str | None, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Returns the parts with the participant's `name` at the beginning of the text, because agents have no field
-    for it.
+    """Returns the parts with `name`, the name of a participant, at the beginning of the text, because agents have
+    no field for it. Returns the parts unchanged if there is no name.
     """
     if not name:
         return parts

@@ -144,10 +144,15 @@ class ChatSettings(RequestSettings, frozen=True, kw_only=True):
     """The operator's settings on which the parsing of a chat request depends."""
 
     max_choices: int = 5
+    """The largest `n` that a request may ask for; a larger one is refused."""
     structured_output: bool = False
-    """False: only text, as docs/contract.md#parameters-of-chat-completions says. True: also json_object and
-    json_schema."""
+    """Whether the answer formats `json_object` and `json_schema` are supported. If not, a request for them is
+    refused (docs/contract.md#parameters-of-chat-completions).
+    """
     logprobs: Logprobs = "refuse"
+    """Whether a request for log probabilities is refused (`refuse`) or answered without them (`ignore`), if the
+    agent has none.
+    """
 
 
 class ParsedChat(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,14 +165,17 @@ class ParsedChat(msgspec.Struct, frozen=True, kw_only=True):
     """The model's name as the client wrote it, which the answer repeats."""
     stream: bool
     include_usage: bool
+    """Whether the stream gets a chunk with the usage."""
     choices: int
+    """The number of choices in the answer (`n`)."""
     ignored: tuple[str, ...]
     """Parameters that were accepted and have no effect, for the header `x-codex-ignored-params`."""
     web_search: bool
-    """Whether the agent's web search was asked for."""
+    """Whether the request asks for the agent's web search, even if the operator has switched it off."""
     service_tier: str | None
     """The tier that the answer names; None if the request names none."""
     legacy_function_call: bool
+    """Whether the request has `functions` instead of `tools`, so that calls are answered as `function_call`."""
     workdir_param: WorkdirParam
     """The header or field that named the folder, for the `param` of a 400."""
     web_images: dict[str, str]
@@ -277,8 +285,8 @@ def _converted(
     pdfs: PdfTexts | None,
     originals: Sequence[msgspec.Raw] | None = None,
 ) -> ParsedChat:
-    """Returns a request that is converted to a turn, not forwarded. `originals` are its messages as raw JSON; None
-    if the agent takes no messages in that form. `pdfs` has the texts of PDFs (see `file_text`).
+    """Returns a request that is converted to a turn. `originals` are its messages as raw JSON; None if the agent
+    takes no such messages. `pdfs` has the texts of the request's PDFs; None if the server reads none.
     """
     refuse_unsupported(request, settings.logprobs)
     choices = choices_of(request, settings.max_choices)

@@ -84,12 +84,13 @@ class ChatRenderer(StreamRenderer):
     """Renders the events of a turn as a chat completion, streamed or whole. `feed` takes every event of the turn,
     in order, in batches of any size. The private methods append SSE frames to `out`.
 
-    `stream`: the answer is streamed; `include_usage` then adds a chunk with the usage. `legacy_function_call`:
-    calls are sent as `function_call`. `whole_calls` (for `parallel_tool_calls: false`): each call is sent as one
-    delta (docs/contract.md#streams). `show_activity`: lines about what the agent does are added to the reasoning.
-    `prompt_tokens` estimates the input tokens. `max_tokens` is the request's limit of output tokens, above which no
-    estimate goes; None for no limit. `metrics` measures the stream; None for no measurement. `service_tier` is the
-    value of that field in the answer; None leaves the field out.
+    `profile`: the form of the chunks (see `ChatProfile`). `stream`: the answer is streamed; `include_usage` then
+    adds a chunk with the usage. `legacy_function_call`: calls are sent as `function_call`. `whole_calls` (for
+    `parallel_tool_calls: false`): each call is sent as one delta (docs/contract.md#streams). `show_activity`: lines
+    about what the agent does are added to the reasoning. `prompt_tokens` estimates the input tokens. `max_tokens`
+    is the request's limit of output tokens, above which no estimate goes; None for no limit. `metrics` returns the
+    times to put into the usage chunk; None if they are not measured. `service_tier` is the value of that field in
+    the answer; None leaves the field out.
     """
 
     def __init__(
@@ -243,8 +244,8 @@ class ChatRenderer(StreamRenderer):
             )
 
     def _line_of(self, item: Item) -> str | None:
-        """Returns a line about an item that is an action of the agent or of this server; None for other items, and
-        if the client did not ask for such lines.
+        """Returns a line that describes an action of the agent or of this server; None if the item is something
+        else, or if `show_activity` is off.
         """
         if not self._show_activity:
             return None

@@ -55,14 +55,16 @@ class FilePart(RequestModel):
 
 
 class AudioPart(RequestModel):
-    """A part of a message with audio. The parser refuses it, because no agent accepts audio."""
+    """A part of a message with audio. Only an upstream of Chat Completions gets it, unchanged; for any other agent
+    the parser refuses it.
+    """
 
     type: Literal["input_audio"]
 
 
 class OtherPart(RequestModel):
-    """A part of a type that this server does not know. The parser refuses it, unless the whole request is forwarded
-    to an upstream of Chat Completions: the upstream gets the part unchanged.
+    """A part of a type that this server does not know. Only an upstream of Chat Completions gets it, unchanged, and
+    only in a user message or a forwarded request; otherwise the parser refuses it.
     """
 
     type: str

@@ -46,8 +46,8 @@ class BlockReader:
     def parts(self, content: Any, param: str, *, newest: bool) -> Iterator[Part]:
         """Yields the parts of the content of a message or tool result: a text, or a list of blocks. Empty texts are
         left out. `param` is the path of the content in the request, for faults; `newest`: whether it belongs to the
-        newest message of the user. Raises `Fault` INVALID_REQUEST for an image in that message that the agent
-        cannot take.
+        newest message of the user. Raises `Fault` INVALID_REQUEST for an image in that message that is invalid or
+        that the agent does not accept.
         """
         if isinstance(content, str):
             if content:
@@ -79,8 +79,9 @@ class BlockReader:
     # --- images -----------------------------------------------------------------------------------
 
     def _image(self, source: Any, param: str, *, newest: bool) -> Part:
-        """Returns the image that the block's `source` describes, or a note to the model if the agent cannot take
-        it. If it belongs to the newest message of the user (`newest`), raises `Fault` instead of returning a note.
+        """Returns the image that the block's `source` describes. If the image is invalid or the agent does not
+        accept it, raises `Fault` INVALID_REQUEST if it belongs to the newest message of the user (`newest`), else
+        returns a note to the model.
         """
         source = source if isinstance(source, dict) else {}
         try:
@@ -156,8 +157,9 @@ class BlockReader:
         return TextPart(f"[Document {shown}: this model cannot read it.]")
 
     def _pdf_text(self, raw: bytes, param: str) -> str | None:
-        """Returns the text of a PDF; None if the server does not read PDFs, the PDF is too large, or the text is
-        empty. `param` is the path of the field with its data.
+        """Returns the text of a PDF; None if the server does not read PDFs, the PDF is too large, or its text is
+        empty or not read yet (the request is then parsed again once it is read). `param` is the path of the field
+        with its data.
         """
         if self._pdfs is None or not raw:
             return None

@@ -73,7 +73,7 @@ class GrowingBlock:
 
     @property
     def text(self) -> bytes:
-        """Returns the whole text as one JSON string."""
+        """The whole text as one JSON string."""
         return b'"' + b"".join([fragment[1:-1] for fragment in self._fragments]) + b'"'
 
     def whole(self) -> dict[str, Any]:
@@ -139,8 +139,8 @@ def _stop(index: int) -> bytes:
 
 
 class TextItem:
-    """A message or a reasoning item whose text becomes a content block. The text is sent at once, or kept until
-    earlier blocks are closed.
+    """A message or a reasoning item whose text becomes a content block, and its state in `MessagesRenderer`.
+    `block` is None until the block is opened; until then `kept` has the text. `over`: the item has ended.
     """
 
     def __init__(self, kind: str) -> None:

@@ -98,8 +98,8 @@ def prompt_too_long(failure: Failure, tokens: int, window: int | None) -> Failur
     """Returns a CONTEXT_LENGTH_EXCEEDED failure with the message of Anthropic's API, `prompt is too long: N tokens
     > M maximum`; any other failure unchanged.
 
-    `tokens` is an estimate for the request. `window` is the model's context window, in tokens; None if the agent
-    does not report it.
+    `tokens` is an estimate for the request. `window` is the model's context window, in tokens; if the agent does
+    not report it (None), the message names one token less than the estimate as the maximum.
     """
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED:
         return failure

@@ -4,8 +4,11 @@ Input: validated messages. Output: history items, oldest first. Raises `Fault` I
 the newest message of the user; nothing else in the messages is refused. Instructions (`system`) become developer
 messages in the same place. Outputs follow directly after their calls, in the order of the calls; other content of
 the message comes after them. A call without a result gets an output that says so; a result without its call becomes
-text of the user. The model's raw items, which a `redacted_thinking` block of this server contains, are put back in
-their places among the texts and calls of its message. Source: docs/messages.md#the-conversation.
+text of the user.
+
+Raw items are items exactly as the model generated them, such as encrypted reasoning. This server sends them to the
+client in a `redacted_thinking` block; when the client sends the block back, they are added to the history at their
+original positions among the texts and calls of that message. Source: docs/messages.md#the-conversation.
 """
 
 from __future__ import annotations
@@ -55,8 +58,9 @@ def history_of(
     messages: Sequence[wire.InputMessage], reader: BlockReader, identity: str
 ) -> tuple[HistoryItem, ...]:
     """Returns the history of a turn, made from `messages`. `reader` converts the content blocks. `identity` names
-    the agent and model of the turn: raw items that were made by another are left out. Raises `Fault`
-    INVALID_REQUEST for an image in the newest message of the user that the agent cannot take.
+    the agent and model of the turn: raw items that another agent or model made are left out. Raises `Fault`
+    INVALID_REQUEST for an image in the newest message of the user that is invalid or that the agent does not
+    accept.
     """
     newest = max((index for index, each in enumerate(messages) if each.role == "user"), default=-1)
     history = _History(reader, identity)
@@ -87,7 +91,9 @@ def tools_referred_to(messages: Iterable[wire.InputMessage]) -> set[str]:
 
 
 class _History:
-    """Collects the history items, the calls of the last answer, and the content that came with their results."""
+    """Collects the history in `items`. After a message of the model with calls it also keeps these calls, their
+    results, and other content that comes with the results, until `settle` adds the results and that content.
+    """
 
     def __init__(self, reader: BlockReader, identity: str) -> None:
         self.items: list[HistoryItem] = []
@@ -129,8 +135,8 @@ class _History:
         self._calls, self._outputs, self._beside = {}, {}, []
 
     def _add(self, item: HistoryItem) -> None:
-        """Adds an item to the history. While the results of the last answer's calls are being collected, the item
-        is kept, and added after them.
+        """Adds an item to the history. If the calls of the model's last message are not settled yet, keeps the item
+        until `settle` adds it after their results.
         """
         (self._beside if self._calls else self.items).append(item)
 
@@ -150,8 +156,9 @@ class _History:
             self._add(HistoryMessage("user", tuple(said)))
 
     def _result(self, block: dict[str, Any], param: str, *, newest: bool) -> Iterator[Part]:
-        """Keeps the result of a call of the last answer. For any other result, yields its parts, which become text
-        of the user. `param` and `newest`: see `BlockReader.parts`.
+        """Keeps the result of a call of the model's last message, for `settle`. For any other result, and for a
+        second one of the same call, yields its parts, which become text of the user. `param` and `newest`: see
+        `BlockReader.parts`.
         """
         call_id = block.get("tool_use_id")
         parts = tuple(self._reader.parts(block.get("content"), f"{param}.content", newest=newest))
@@ -166,7 +173,9 @@ class _History:
     # --- what the model said ----------------------------------------------------------------------
 
     def _answer(self, content: wire.Content | None) -> None:
-        """Adds a message of the model, with its raw items put back in their places."""
+        """Adds a message of the model. The raw items in its `redacted_thinking` blocks are added at their original
+        positions among its texts and calls.
+        """
         said: list[HistoryMessage] = []
         calls: dict[str, HistoryCall] = {}
         state: list[Element] = []
@@ -231,8 +240,8 @@ def _past_call(block: dict[str, Any]) -> HistoryCall | None:
 
 
 def _as_error(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Returns the parts of a failed result with `Error: ` before the text, since models do not get `is_error`. A
-    text that begins with an error is not changed.
+    """Returns the parts of a failed result with `Error: ` before the text, since models do not get `is_error`.
+    Returns the parts unchanged if the first 40 characters of the text contain the word "error".
     """
     first = parts[0] if parts else TextPart("")
     text = first.text if isinstance(first, TextPart) else ""

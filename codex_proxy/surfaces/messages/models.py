@@ -22,7 +22,7 @@ DEFAULT_PAGE: Final = 20
 
 class PageQuery(msgspec.Struct, frozen=True):
     """Selects a part of a list: at most `limit` entries after the entry `after_id`, or before the entry
-    `before_id`.
+    `before_id`. Both are names of models; at most one is given, the other is an empty string.
     """
 
     limit: int = DEFAULT_PAGE
@@ -58,7 +58,7 @@ def anthropic_names(catalog: ModelCatalog, env: str) -> list[str]:
 
 def model_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
     """Returns the object of one model, with the name that was asked for. `created` is in seconds since 1970. Raises
-    `Fault` MODEL_NOT_FOUND if no model has this name.
+    `Fault` MODEL_NOT_FOUND if no model has this name, INVALID_REQUEST if models of several agents have it.
     """
     model = model_of(name, catalog)
     shown = (model.display_name if model is not None else "") or name
@@ -76,8 +76,9 @@ def model_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]
 def models_page(
     names: Sequence[str], query: PageQuery, catalog: ModelCatalog, created: int
 ) -> dict[str, Any]:
-    """Returns one page of the models with these names. `created` is the creation time that each model gets, in
-    seconds since 1970. Raises `Fault` INVALID_REQUEST if `after_id` or `before_id` in `query` is none of the names.
+    """Returns one page of the models with these names, each of which must be the name of one model. `created` is
+    the creation time that each model gets, in seconds since 1970. Raises `Fault` INVALID_REQUEST if `after_id` or
+    `before_id` in `query` is none of the names.
     """
     first, last = 0, len(names)
     if query.after_id:

@@ -57,14 +57,17 @@ class ParsedMessages(msgspec.Struct, frozen=True, kw_only=True):
     """The model name as the client wrote it, to use in the answer."""
     stream: bool
     thinking: bool
-    """Whether the answer gets `thinking` blocks, and the model's raw items for the client to send back."""
+    """Whether the client asks for `thinking` blocks. The answer then also contains the model's raw items, for the
+    client to send back.
+    """
     web_search: bool
     """Whether the request asks for web search."""
     client_names: dict[str, str]
-    """The client's names of tools, by the names that the model is offered, where they differ."""
+    """The client's names of tools, by the names that the model is offered; only those that differ."""
     ignored: tuple[str, ...]
     """Parameters that were accepted and change nothing, for `x-codex-ignored-params`."""
     workdir_param: WorkdirParam
+    """The header or field that named the folder, for the `param` of a 400; None if the request names no folder."""
     web_images: dict[str, str]
     """The web addresses of images, each with the field that has it, for the `param` of a 400."""
     refetches: bool
@@ -161,7 +164,8 @@ def _stops_of(request: MessagesRequest) -> tuple[str, ...]:
 
 def _schema_of(request: MessagesRequest) -> msgspec.Raw | None:
     """Returns the JSON schema of the answer, from `output_config.format` or its earlier name `output_format`; None
-    if there is none. Raises `Fault` INVALID_REQUEST for a format that is not `json_schema`.
+    if there is no format or it is `text`. Raises `Fault` INVALID_REQUEST for any format other than `text` and
+    `json_schema`, and for a `json_schema` without a schema.
     """
     config = request.output_config
     wanted, field = request.output_format, "output_format"
@@ -184,7 +188,9 @@ def _metadata(request: MessagesRequest) -> dict[str, str | None]:
 
 
 def _sampling(request: MessagesRequest) -> dict[str, float]:
-    """Returns those of the request's fields `temperature`, `top_p` and `top_k` that are numbers."""
+    """Returns those of the request's fields `temperature`, `top_p` and `top_k` that are numbers; other values are
+    left out.
+    """
     given = request.model_extra or {}
     return {
         name: value

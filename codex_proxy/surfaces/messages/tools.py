@@ -109,8 +109,8 @@ def loaded_names(
     given: Sequence[dict[str, Any]], choice: GivenToolChoice | None, referenced: Collection[str]
 ) -> set[str]:
     """Returns the names of the tools that are offered even if they have `defer_loading`: those that the history or
-    the choice names, and every tool if Anthropic's servers are to search for tools. The parameters are those of
-    `offered_by`.
+    the choice names, and every tool if the request has a tool search of Anthropic's servers. The parameters are
+    those of `offered_by`.
     """
     names = set(referenced)
     if choice is not None and choice.type == "tool" and choice.name:

@@ -55,7 +55,7 @@ _listed: TypeAdapter[Sequence[wire.AnyTool]] = TypeAdapter(
 
 class GivenTool(NamedTuple):
     """A tool of the request. `tool` is what the model is offered; `param` is the path of its name in the request,
-    for error messages; `deferred`: it is offered only after a tool search has found it.
+    for error messages; `deferred`: it is offered only after a tool search of the client has found it.
     """
 
     tool: Tool
@@ -108,8 +108,8 @@ def tools_in(items: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:
 
 
 def search_result_text(item: ItemDict) -> str:
-    """Returns the output of a tool search as JSON text for the model: the names, as the model is offered them, and
-    descriptions of the tools that were found.
+    """Returns the output of a tool search as JSON text for the model: the names (as the model is offered them) and
+    descriptions of the tools that were found. Raises `Fault` INVALID_REQUEST for a tool that cannot be read.
     """
     found = [
         {"name": given.tool.name, "description": given.tool.description}

@@ -38,7 +38,7 @@ COMPACTION_WORDS: Final = (
 
 class ParsedContext(msgspec.Struct, frozen=True, kw_only=True):
     """A parsed request to count or compact an input. `model_asked` is the model's name as the client wrote it,
-    `agent_model` the agent's name of it. `tokens_beside` is an estimate of the tokens of the tools and the schema.
+    `agent_model` the agent's name of it.
     """
 
     model_asked: str
@@ -92,8 +92,9 @@ def parse_context(
 def context_history(
     parsed: ParsedContext, items: Sequence[ItemDict], *, earlier: int = 0
 ) -> tuple[HistoryItem, ...]:
-    """Returns the instructions, followed by the history of `items`. The first `earlier` items come from the
-    previous response or the conversation, the others from the request.
+    """Returns the history of `items`, with the request's instructions at its beginning. The first `earlier` items
+    come from the previous response or the conversation, the others from the request. Raises `Fault` INVALID_REQUEST
+    (see `history.history_entries`).
     """
     history = tuple(map(_not_run, history_of(items, earlier=earlier)))
     if parsed.instructions:
@@ -102,8 +103,8 @@ def context_history(
 
 
 def _not_run(item: HistoryItem) -> HistoryItem:
-    """Returns the item; for the output of an approved MCP call that is yet to be run, an output that says so,
-    because these requests run no calls.
+    """Returns the item unchanged, unless it is the output of an approved MCP call that has not been run yet: then
+    returns an output that says so, because these requests run no calls.
     """
     if isinstance(item, HistoryOutput) and item.approved_by is not None:
         return HistoryOutput(item.call_id, (TextPart(APPROVED),))
@@ -112,8 +113,8 @@ def _not_run(item: HistoryItem) -> HistoryItem:
 
 class InputEstimate:
     """Estimates the tokens of an input. Call `add` with each item of the previous responses or the conversation,
-    then `tokens_with` once with the request's own items. Calls and their outputs, which must be counted together,
-    are kept in memory without images; other items are not kept.
+    then `tokens_with` once with the request's own items. `add` keeps calls and their outputs in memory (without
+    images), because a call is only converted together with its output; it keeps nothing of other items.
     """
 
     def __init__(self) -> None:

@@ -63,7 +63,9 @@ def socket_error(failure: Failure) -> bytes:
 
 
 def after(frames: list[tuple[int, bytes]], number: int) -> list[tuple[int, bytes]]:
-    """Returns the frames with a number above `number`, for a stream that is resumed."""
+    """Returns those of the frames (number and bytes) whose number is above `number`: the rest of a stream that a
+    client resumes.
+    """
     return [frame for frame in frames if frame[0] > number]
 
 

@@ -5,11 +5,11 @@ Input: items as `items.normalised` or a response's output has them, oldest first
 different calls with one id, and an item of a type that no agent accepts.
 
 System messages become developer messages. An output before its call is moved behind it. A second output of a call,
-and a call that is repeated, are left out (docs/contract.md#message-validation). An output that has its call's name
-and arguments gets that call (docs/contract.md#outputs-without-their-call). Reasoning without encrypted content,
-lists of MCP tools and the agent's activity are left out. `McpHistory` handles the calls of MCP servers. A
-compaction item of this server becomes a developer message with its summary, which is encoded but not secret. A
-compaction item that this server did not make came from a provider and is sent back unchanged.
+and a call that is repeated, are left out (docs/contract.md#message-validation). If an output without its call has
+the call's name and arguments, that call is added before it (docs/contract.md#outputs-without-their-call). Reasoning
+without encrypted content, lists of MCP tools and the agent's activity are left out. `McpHistory` handles the calls
+of MCP servers. A compaction item of this server becomes a developer message with its summary, which is encoded but
+not secret. A compaction item that this server did not make came from a provider and is sent back unchanged.
 """
 
 from __future__ import annotations
@@ -65,15 +65,16 @@ _CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
 
 
 class HistoryEntry(NamedTuple):
-    """A history item (`part`), and the index of the input item that it comes from (`item_index`)."""
+    """A history item (`part`), and the index of the input item from which it was made (`item_index`)."""
 
     item_index: int
     part: HistoryItem
 
 
 def history_entries(items: Sequence[ItemDict], *, earlier: int = 0) -> list[HistoryEntry]:
-    """Returns the history of these items. The first `earlier` items come from before the request: the `param` of a
-    fault in them is `input`, that of a fault in another names the item. Raises `Fault` INVALID_REQUEST.
+    """Returns the history of these items. The first `earlier` items are those of the previous responses or the
+    conversation, the others are the request's. Raises `Fault` INVALID_REQUEST; its `param` is `input[N]` (without
+    the earlier items) for an item of the request, and `input` for an earlier one or a call without an output.
     """
     items = [as_function_item(item) for item in items]
     reader = _Reader(items, earlier)
@@ -180,8 +181,9 @@ class _Reader:
 def _completed(
     entries: Iterable[HistoryEntry], dropped: Collection[int], given: Mapping[int, HistoryOutput]
 ) -> Iterator[HistoryEntry]:
-    """Yields `entries` without the calls in `dropped`, and with the outputs in `given`, each after the other
-    outputs of the same step. `dropped` has the `id()`s of calls; `given` has outputs by the `id()` of their call.
+    """Yields `entries` without the calls in `dropped`, and with the outputs in `given`. Each of these outputs is
+    put behind the calls and outputs that directly follow its call. `dropped` has the `id()`s of calls; `given` has
+    outputs by the `id()` of their call.
     """
     held: list[HistoryEntry] = []
     for each in entries:

@@ -1,12 +1,16 @@
-"""Converts items of MCP servers to history: calls, and the outputs that the model gets.
+"""Converts MCP items (`mcp_list_tools`, `mcp_call`, `mcp_approval_request`, `mcp_approval_response`) to history:
+calls, and the outputs that the model gets.
 
 Input: the items of a history, oldest first. Output: calls and outputs, which `history` puts together. Raises
-`Fault` INVALID_REQUEST for a response to an approval request that does not exist, and for a second response to one.
+`Fault` INVALID_REQUEST for a response to an approval request that does not exist, and for a second response that
+contradicts the first one or approves a call that has not been run yet.
 
 An approval request becomes a call. Its output comes at the place of the client's response: the result of the call
-if it was run, else why it was not. A call that was approved in this request has yet to be run. A client may also
-send no response, because the user may have written something else instead. The output then says that the call was
-not made. (OpenAI's servers refuse such a request.) Source: OpenAI's own types.
+if it was run, else the reason why it was not. If the call was approved in this request, it has not been run yet:
+its output is empty and has `approved_by`, and the server runs the call and fills the output in before the turn
+begins. A client may also send no response, because the user may have written something else instead. Then an output
+that says that the call was not made follows the call. (OpenAI's servers refuse such a request.) Source: OpenAI's
+own types.
 """
 
 from __future__ import annotations
@@ -30,11 +34,12 @@ _UNDER_WAY: Final = frozenset({"in_progress", "calling", "incomplete"})
 
 
 class McpHistory:
-    """Converts the items of MCP servers in one history. Call `convert` with each of them, in order."""
+    """Converts the MCP items of one history. Call `convert` with each of them, in order."""
 
     def __init__(self, items: Sequence[ItemDict], earlier: int, taken: Collection[str]) -> None:
-        """`items` is the whole history, of which the first `earlier` items come from before the request. `taken`
-        has the call ids of calls to other tools.
+        """`items` is the whole history. Its first `earlier` items were stored by earlier requests; approval
+        responses among them are not checked again. `taken` has the ids of the calls to other tools; a call of an
+        MCP item whose call id is among them gets another id.
         """
         self._earlier = earlier
         self._taken = set(taken)
@@ -55,9 +60,8 @@ class McpHistory:
         self._waiting: dict[str, HistoryCall] = {}
 
     def convert(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
-        """Converts an MCP item, which has this index in the input: returns a call, an output, both, or nothing.
-        Raises `Fault` INVALID_REQUEST for an approval response of the request if its approval request does not
-        exist or was answered by another response.
+        """Converts an MCP item, which has this index in the input. Returns a call, an output, both, or nothing.
+        Raises `Fault` INVALID_REQUEST for an invalid approval response (see `_check`).
         """
         kind, request = item["type"], item.get("approval_request_id")
         if kind == mcp_items.REQUEST:
@@ -69,7 +73,9 @@ class McpHistory:
         return self._called(item, index) if kind == mcp_items.CALL else ()
 
     def unanswered(self) -> Sequence[tuple[HistoryCall, HistoryOutput]]:
-        """Returns the calls whose approval request has no response, each with an output that says so."""
+        """Returns the calls whose approval request has no response, each with an output that says that the call was
+        not made.
+        """
         return [(call, _text_output(call, UNANSWERED)) for call in self._waiting.values()]
 
     # --- one kind of item each ------------------------------------------------------------------
@@ -83,9 +89,10 @@ class McpHistory:
         return (call, *(self._answered(*self._early[request]) if request in self._early else ()))
 
     def _answered(self, item: ItemDict, index: int) -> Sequence[HistoryOutput]:
-        """Returns the output of a call for its approval response, or for the item of its run if there is no
-        response. Returns nothing for the item of the run if there is a response, because the output comes at the
-        place of the response. `index` is the position of the item in the input.
+        """Returns the output of a call that needed approval. Called with its approval response, and with its
+        `mcp_call` item if it was run. Returns the output for the response or, if there is none, for the `mcp_call`
+        item; nothing for the other of the two. If the approval request comes later in the input, returns nothing
+        yet. `index` is the position of the item in the input.
         """
         request = item["approval_request_id"]
         response, run = self._responses.get(request), self._runs.get(request)
@@ -110,8 +117,8 @@ class McpHistory:
         return () if call is None else (call, _run_output(item, call))
 
     def _new_call(self, item: ItemDict, index: int, *, by_server: bool) -> HistoryCall | None:
-        """Returns the call of an item; None if an earlier item had the same id. `own` is the value of its
-        `HistoryCall.by_server`; `index` is the position of the item in the input.
+        """Returns the call of an item; None if an earlier item had the same id. `by_server`: the call was run
+        without approval (see `HistoryCall.by_server`). `index` is the position of the item in the input.
         """
         id = item.get("id") or f"mcp_{index}"
         if id in self._seen:
@@ -126,9 +133,9 @@ class McpHistory:
         )
 
     def _check(self, item: ItemDict, index: int) -> None:
-        """Raises `Fault` INVALID_REQUEST for an approval response of this request to an approval request that does
-        not exist. A second response to one is refused if it decides otherwise, or if it approves a call that has
-        not been run yet. `index` is the position of the item in the input.
+        """Raises `Fault` INVALID_REQUEST for an approval response of this request if its approval request does not
+        exist, or if it is a second response that contradicts the first one or approves a call that has not been run
+        yet. Responses of earlier requests are not checked. `index` is the position of the item in the input.
         """
         if index < self._earlier:
             return

@@ -1,8 +1,8 @@
 """The wire format of MCP items: lists of tools, calls that this server runs, and approval requests.
 
-Input: an item as it grows (`OutputItem`), or as a client sends it back. Output: its fields, or its text for the
-model. A call has its result only when it has ended: as `output`, or as `error` if it failed. In OpenAI's types only
-calls have a status; here all items have one, because Open Responses requires it.
+Input: an item of a response that is being made (`OutputItem`), or an item that a client sends back. Output: its
+fields, or its text for the model. A call has its result only when it has ended: as `output`, or as `error` if it
+failed. In OpenAI's types only calls have a status; here all items have one, because Open Responses requires it.
 
 Calls and approval requests have no field for a call id, so their id contains it: a prefix, twelve random
 characters, a dash, and the model's call id. So a later request that refers to the item also refers to the call.
@@ -37,8 +37,8 @@ def id_with(prefix: str, call_id: str, ids: IdSource) -> str:
 
 
 def call_id_of(id: str) -> str:
-    """Returns the call id in an item's id. For an id of another form, which a client has made, returns its first 64
-    characters. A call id is never longer.
+    """Returns the call id in an item's id, at most its first 64 characters, which models accept. If a client has
+    made the id and it has another form, returns the first 64 characters of the id itself.
     """
     found = _OURS.fullmatch(id)
     return (found[1] if found else id)[:_MAX_CHARS]
@@ -67,7 +67,9 @@ def list_fields(output: OutputItem) -> dict[str, Any]:
 
 
 def call_fields(output: OutputItem) -> dict[str, Any]:
-    """Returns the fields of an `mcp_call` item."""
+    """Returns the fields of an `mcp_call` item so far. `output` is None until the call has succeeded, `error` until
+    it has failed.
+    """
     item = output.item
     assert isinstance(item, McpCall)
     asked_by = item.approval_request_id
@@ -98,8 +100,8 @@ def _arguments(output: OutputItem) -> msgspec.Raw:
 
 
 def _error(text: msgspec.Raw) -> dict[str, Any]:
-    """Returns an `error` object with this text, which is encoded as a JSON string, in the shape that OpenAI uses if
-    the tool itself failed.
+    """Returns an `error` object in the form that OpenAI uses if the tool itself failed. `text` is its text, already
+    encoded as JSON.
     """
     return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
 

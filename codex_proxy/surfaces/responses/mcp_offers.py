@@ -27,8 +27,8 @@ def allows(offer: McpOffer, tool: ListedTool) -> bool:
 
 
 def needs_approval(offer: McpOffer, tool: ListedTool) -> bool:
-    """Whether the client must approve each call of the tool. If both filters of `require_approval` (`always` and
-    `never`) select the tool, it must.
+    """Whether the client must approve each call of the tool. Filter `always` of `require_approval` has precedence
+    over `never`; if neither selects the tool, `McpOffer.approval` decides.
     """
     if offer.approval_always is not None and _fits(offer.approval_always, tool):
         return True

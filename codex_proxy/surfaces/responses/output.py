@@ -55,7 +55,10 @@ _PHASES: Final = frozenset({"commentary", "final_answer"})
 
 
 class Part:
-    """One part of an output item, such as a text or the arguments of a call, which grows by deltas."""
+    """One part of an output item, such as a text or the arguments of a call, which grows by deltas. `key` is its
+    kind and number (see `PartKey`), `index` its index in the item's content, `fragments` its text so far as JSON
+    strings.
+    """
 
     __slots__ = ("annotations", "fragments", "head", "index", "key")
 
@@ -81,7 +84,8 @@ class Part:
 
 class OutputItem:
     """An item of a response's output while it grows. `item` is the agent's item, `kind` and `id` are the type and
-    id that the client gets. `index` is its index in the response's `output`, None until the item was sent.
+    id that the client gets. `index` is its index in the response's `output`, None until the item was sent. While
+    `waiting` is True the item is not sent, and its text is collected in `kept`.
     """
 
     __slots__ = (
@@ -117,12 +121,12 @@ class OutputItem:
 
     @property
     def called(self) -> ClientName:
-        """The tool that the call names, by the client's name."""
+        """The client's name of the tool that the item calls. Only for calls of the client's tools."""
         assert isinstance(self.item, ToolCall)
         return self.client_name or ClientName(self.item.name)
 
     def part(self, key: PartKey) -> Part | None:
-        """Returns the item's last part if that has this key, else None."""
+        """Returns the item's last part if it has this key, else None."""
         last = self.parts[-1] if self.parts else None
         return last if last is not None and last.key == key else None
 
@@ -253,11 +257,11 @@ _SERVER_ITEM_KINDS: Final[dict[type[Item], str]] = {
 def output_item(
     item: Item, ids: IdSource, *, activity: str, client_names: Mapping[str, ClientName]
 ) -> OutputItem | None:
-    """Returns the output item for an item of the agent; None if the client does not get the item.
+    """Returns the output item for an item of the agent; None for the agent's own commands and searches if
+    `activity` is `off`.
 
-    `activity` is how the agent's own commands and searches are sent: `off` (not at all), `summaries` (each as a
-    line of reasoning) or `items`. `client_names`: the client's names of its tools, by the names that the model was
-    offered, if they differ.
+    `activity` is how these are sent: `off` (not at all), `summaries` (each as a line of reasoning) or `items`.
+    `client_names`: the client's names of its tools, by the names that the model was offered, if they differ.
     """
     called = client_names.get(item.name) if isinstance(item, ToolCall) else None
     kind = (called.call_type if called is not None else "") or _kind_of(item, activity)

@@ -1,9 +1,9 @@
-"""Decides when each output item of a response gets its `output_item.done` event.
+"""Decides when each output item of a response gets its `output_item.done` event ("is done"), and with which status.
 
 Items are done in the order in which they were sent, each when the next one begins or the turn has ended. Only then
 is it known whether it is the last one: the last item of a response that was cut off is `incomplete`. An item that
-this server made keeps the status with which it ended. Input: items and how they ended. Output: the methods of an
-`Events` encoder are called in the right order.
+this server made (see `OutputItem.made_by_server`) keeps the status with which it ended. Input: items and how they
+ended. Output: calls of the methods of an `Events` encoder.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ class OutputOrder:
         """The number of items that are done."""
 
     def add(self, output: OutputItem) -> None:
-        """Adds an item, and sends its `output_item.added`. Earlier items that have ended are done now."""
+        """Adds an item, and sends its `output_item.added`. Before that, sends `output_item.done` of the items that
+        have ended.
+        """
         output.index = len(self.items)
         self.items.append(output)
         self._close_what_can_be()
         self._events.item_added(output)
 
     def over(self, output: OutputItem, status: str) -> None:
-        """Records that an item has ended with this status, and ends its last part; `output_item.done` follows
-        later. Does nothing for an item that was not sent.
+        """Records that an item has ended with this status (`incomplete`: it was cut off), and ends its last part;
+        `output_item.done` follows later. Does nothing for an item that was not sent.
         """
         if output.index is None:
             return
@@ -47,8 +49,8 @@ class OutputOrder:
         self._close_what_can_be()
 
     def end(self, response_status: str) -> None:
-        """Makes all items done, at the end of the turn. `response_status` is the final status of the response. Only
-        the last item of a response that was cut off is `incomplete`.
+        """Sends `output_item.done` of all items that are not done, at the end of the turn. `response_status` is the
+        final status of the response. Only the last item of a response that was cut off is `incomplete`.
         """
         cut = response_status == "incomplete" or (
             response_status in ("failed", "cancelled")
@@ -68,8 +70,8 @@ class OutputOrder:
             self._close("completed")
 
     def _close(self, status: str) -> None:
-        """Makes the next item done. Its status is `status`, unless this server made the item or it is an activity
-        that failed: then its own status counts.
+        """Sends `output_item.done` of the first item that is not done. Its status is `status`, unless this server
+        made the item (see `_status_of_server_item`) or it is an activity that failed, which is `failed`.
         """
         output = self.items[self._done]
         ended = self._over_with.pop(self._done)
@@ -83,8 +85,9 @@ class OutputOrder:
 
     def _status_of_server_item(self, output: OutputItem, ended: str, status: str) -> str:
         """Returns the final status of an item that this server made. `ended` is the status with which it ended;
-        `status` is the one that it gets if it was cut off. A call that was cut off and is not the last item is
-        `failed`, because only the last item may be incomplete.
+        unless that is `incomplete` (it was cut off), it is final. An item that was cut off gets `status`, but a
+        call that is not the last item gets `failed`, with an output that says so, because only the last item may be
+        incomplete.
         """
         if ended != "incomplete":
             return ended

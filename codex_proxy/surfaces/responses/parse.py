@@ -67,12 +67,13 @@ class ResponsesSettings(RequestSettings, frozen=True, kw_only=True):
     """The operator's settings on which the parsing of a Responses request depends."""
 
     logprobs: Logprobs = "refuse"
+    """Whether a request for log probabilities is refused (`refuse`) or answered without them (`ignore`)."""
 
 
 class ParsedResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed Responses request. `turn` is what the agent gets; its history is empty until `turn_of` adds it.
-    `echo` has the fields of the response object that repeat the request's (see `response_object.echo_of`). The
-    other fields are for the HTTP handler and the renderer.
+    """A parsed Responses request. `turn` is what the agent gets; its history is empty until `turn_of` adds it. The
+    other fields are for the HTTP handler and the renderer. Fields without a text are those of the request, or their
+    defaults.
     """
 
     turn: Turn
@@ -84,26 +85,33 @@ class ParsedResponse(msgspec.Struct, frozen=True, kw_only=True):
     instructions: str | None
     previous_response_id: str | None
     conversation: str | None
+    """The id of the request's conversation; None if it names none."""
     store: bool
     background: bool
     stream: bool
     include: frozenset[str]
     mcp: tuple[McpOffer, ...]
+    """The MCP servers of the request."""
     mcp_choice: tuple[McpChoice, ...]
+    """The only MCP tools that may be called, in addition to those in `turn.tool_choice`. Empty: every MCP tool."""
     web_search: bool
+    """Whether the request asks for the agent's web search, even if the operator has switched it off."""
     max_tool_calls: int | None
     truncation: Literal["auto", "disabled"]
     json_object: bool
     """Whether the answer must be a JSON object. The model is instructed accordingly."""
     activity: Activity
+    """How the agent's own commands and searches are sent: `off` (not at all), `summaries` (as reasoning) or
+    `items`.
+    """
     echo: dict[str, Any]
-    """The fields of the response object that are known from the request and do not change."""
+    """The fields of the response object that repeat the request's (see `response_object.echo_of`)."""
     parallel_calls: bool
     """Whether the request explicitly asks for several calls in one answer."""
     ignored: tuple[str, ...]
     """Parameters that were accepted and have no effect, for the header `x-codex-ignored-params`."""
     workdir_param: WorkdirParam
-    """The header or field that named the folder, for the `param` of a 400."""
+    """The header or field that named the folder, for the `param` of a 400; None if the request names no folder."""
 
 
 def parse(
@@ -178,8 +186,9 @@ def _mode(resolved: Resolved, headers: RequestHints, settings: ResponsesSettings
 
 
 def turn_of(parsed: ParsedResponse, history: tuple[HistoryItem, ...]) -> Turn:
-    """Returns the turn with its history. `history` has the earlier items and the request's own; the request's
-    instructions, and one to answer with JSON if the request asks for an object, precede it.
+    """Returns the turn with its history. `history` has the earlier items and the request's own. The request's
+    instructions are added at its beginning, and before them an instruction to answer with JSON if the request asks
+    for a JSON object.
     """
     if parsed.instructions:
         history = (HistoryMessage("developer", (TextPart(parsed.instructions),)), *history)
@@ -289,8 +298,8 @@ def _refuse_unsupported(request: ResponseRequest, settings: ResponsesSettings) -
 
 
 def _ignored_by_us(request: ResponseRequest) -> tuple[str, ...]:
-    """Returns the names of those parameters of the request that this server ignores: those in `IGNORED`, then those
-    that ask for log probabilities.
+    """Returns the names of the request's parameters that have no effect: those in `IGNORED`, then those that ask
+    for log probabilities.
     """
     given = tuple(name for name in IGNORED if getattr(request, name) is not None)
     return (*given, *_logprobs_asked_for(request).values())

@@ -3,10 +3,10 @@ docs/contract.md#the-profile-of-open-responses-server.
 
 Input and output: as for `ResponsesRenderer`. Events are `data:` lines only, without sequence numbers; there are no
 item or part events; each new call repeats `response.in_progress` (or, for a legacy call, sends
-`response.tool_calls.created`); calls have status `ready`; all `arguments.done` come at the end; every end, also a
-failure, is `response.completed`. A call that this server runs appears as a function call that is `in_progress`
-until it has ended; its result is then an item of its own, and a text delta. OpenAI's SDKs cannot read these events:
-they are for clients of `open-responses-server`.
+`response.tool_calls.created`); calls have status `ready`; all `arguments.done` come at the end; the last event is
+always `response.completed`, also if the turn has failed. A call that this server runs appears as a function call
+that is `in_progress` until it has ended; its result is then an item of its own, and a text delta. OpenAI's SDKs
+cannot read these events: they are for clients of `open-responses-server`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class OpenResponsesEvents(FrameList):
 
     def fail(self, failure: Failure) -> None:
         """Adds no event: the failure is in the response object of the last event. The calls of the response get no
-        `arguments.done`, because the failure may have cut them off.
+        `arguments.done`, because the failure may have cut off their arguments.
         """
         self._whole_calls.clear()
 
@@ -98,8 +98,8 @@ class OpenResponsesEvents(FrameList):
 
 
 def _is_legacy(output: OutputItem) -> bool:
-    """Whether the model server gave the call as `function_call`, the predecessor of `tool_calls`: the profile has other
-    events for such a call.
+    """Whether the model server sent the call as `function_call`, the predecessor of `tool_calls`: the profile has
+    other events for such a call.
     """
     item = output.item
     if isinstance(item, ToolCall) and item.kind == "legacy":
@@ -196,8 +196,9 @@ def end_of_stream(profile: Profile) -> bytes:
 def failed_end(
     profile: Profile, final: dict[str, Any], frames: list[tuple[int, bytes]], failure: Failure
 ) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
-    """Returns the response object and the last frames of a response that fails after `final` and `frames` were
-    rendered. Only the last frame is replaced. A frame is its number and its bytes.
+    """Returns the response object and the frames of a response that fails after `final` and `frames` were rendered.
+    The last frame is replaced by the events of the failure, the others are returned unchanged; if there are no
+    frames, none are returned. A frame is its number and its bytes.
     """
     final = failed({**final, "completed_at": None, "incomplete_details": None}, failure)
     if not frames:

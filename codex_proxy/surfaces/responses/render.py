@@ -1,15 +1,16 @@
-"""Renders the events of a turn as a response: SSE bytes while they come, or one object at the end.
+"""Renders the events of a turn as a response: SSE bytes while the events arrive, or one object at the end.
 
 Input: batches of well-formed events (see `core/repair.py`). Output: `feed` returns the bytes of a batch, `response`
 the object. Both are made of the same items, so they cannot differ. `ResponseEvents` (or the encoder of another
 profile) encodes the events; this module decides what happens, and in which order.
 
 Messages are sent one after the other, and so are the client's calls; calls that this server runs are sent side by
-side. `OutputOrder` decides when each item is done. If the client wants the encrypted content of reasoning, the end
-of a reasoning item waits for it. Lists of MCP tools, which come before the agent does anything, wait for the
-agent's first output: until then a failure can be answered with an HTTP status.
+side. `OutputOrder` decides when each item is done. If the client wants the encrypted content of reasoning, the
+`output_item.done` of a reasoning item waits until that content has arrived. Lists of MCP tools, which come before
+the agent does anything, wait for the agent's first output: until then a failure can be answered with an HTTP
+status.
 
-Until `visible` is true nothing of the answer was sent, and the HTTP handler can still answer a `failure` with an
+Until `visible` is True no part of the answer was sent, and the HTTP handler can still answer a `failure` with an
 HTTP status. `result` raises the `Fault` of a failed turn.
 """
 
@@ -88,7 +89,7 @@ class ResponsesRenderer:
     """
 
     unshown: tuple[type, ...] = ()
-    """Types of the agent's items that are left out of the answer."""
+    """Types of the agent's items that are left out of the answer. A profile may set it."""
 
     def __init__(
         self,
@@ -146,7 +147,7 @@ class ResponsesRenderer:
     # --- what an exchange asks ------------------------------------------------------------------
 
     def feed(self, events: Iterable[Event]) -> bytes:
-        """Returns the SSE bytes of a batch of events; empty if the answer is not streamed or has ended."""
+        """Returns the SSE bytes of a batch of events; empty if the answer is not streamed or the turn has ended."""
         if self.ended:
             return b""
         handlers = HANDLERS
@@ -182,7 +183,7 @@ class ResponsesRenderer:
         return json_bytes(self._current())
 
     def response(self) -> dict[str, Any]:
-        """Returns the final response object, also for a failed turn."""
+        """Returns the final response object, also for a failed turn. Call it only after the end of the turn."""
         assert self.ended, "the turn is not over"
         return self.snapshot()
 
@@ -250,7 +251,9 @@ class ResponsesRenderer:
         self._events.finish(self._final)
 
     def shows(self, failure: Failure) -> bool:
-        """Whether a failure before the first event of the stream is sent as an event instead of an HTTP status."""
+        """Whether a failure before the first event of the stream is sent as an event (True) or answered with an
+        HTTP status (False). Always False here; a profile may override it.
+        """
         return False
 
     def _usage(self) -> dict[str, Any] | None:
@@ -344,7 +347,7 @@ class ResponsesRenderer:
             self._resume(self._items[id])
 
     def _resume(self, output: OutputItem) -> None:
-        """Sends an item that was waiting, with its text so far, and its end if it has ended."""
+        """Sends an item that was waiting: its start, its text so far, and its end if it has ended."""
         output.waiting = False
         ended, output.status = output.status, "in_progress"
         self._start(output)
@@ -357,8 +360,8 @@ class ResponsesRenderer:
     # --- texts ----------------------------------------------------------------------------------
 
     def _add_text(self, id: str, key: PartKey, *texts: str) -> None:
-        """Sends `texts` of the part `key` of an item, one delta event for each. They are kept if the item is
-        waiting, or if its kind has no delta events.
+        """Sends `texts` of the part `key` of the item `id`, one delta event for each. Keeps them in the item if it
+        is waiting, or if its kind has no delta events. Does nothing for an item that is not in the answer.
         """
         output = self._items.get(id)
         if output is None:
@@ -398,8 +401,8 @@ class ResponsesRenderer:
             self._add_text(event.id, ("summary", event.part), event.text)
 
     def _output_delta(self, event: OutputDelta) -> None:
-        """Keeps the output of a call that this server runs until the call has ended. The output of the agent's own
-        command is sent at once if the client asked for activity items.
+        """Keeps the output of a call that this server runs, to be sent when the call has ended. Sends the output of
+        the agent's own command at once if the client asked for activity items; otherwise drops it.
         """
         output = self._items.get(event.id)
         if output is not None and output.made_by_server:
@@ -410,7 +413,10 @@ class ResponsesRenderer:
     # --- encrypted reasoning --------------------------------------------------------------------
 
     def _raw_item(self, event: RawItem) -> None:
-        """Takes the encrypted content of reasoning from a raw item, if the request asked for it."""
+        """Puts the encrypted content of a reasoning raw item (the item exactly as the model generated it) into the
+        response's reasoning item, if the request asked for that content. If there is no such item, adds one, but
+        only before the other items of the same model call; later the content is dropped.
+        """
         if event.type != "reasoning" or not self._encrypted:
             return
         raw = msgspec.json.decode(event.json, type=_RawReasoning)

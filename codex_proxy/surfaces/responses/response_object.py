@@ -67,8 +67,8 @@ def _number(given: float | None, default: float) -> float:
 
 
 def _reasoning(request: ResponseRequest, effort: str | None) -> dict[str, Any] | None:
-    """Returns the object with the effective `effort` and the requested `summary`; None if both are None
-    (docs/contract.md#the-reasoning-parameter).
+    """Returns the `reasoning` object of the response, with the effective `effort` and the requested `summary`; None
+    if both are None (docs/contract.md#the-reasoning-parameter).
     """
     summary = summary_of(request)
     if effort is None and summary is None:

@@ -25,7 +25,9 @@ UNSUPPORTED: Final = "unsupported_tool"
 
 
 class McpFilter(msgspec.Struct, frozen=True):
-    """Selects tools of an MCP server by their names, and by whether they are marked as only reading. None: any."""
+    """Selects the tools of an MCP server that have one of these `names` and whose annotation says that they only
+    read (`read_only` True) or does not say so (False). None: any name, or any annotation.
+    """
 
     names: tuple[str, ...] | None = None
     read_only: bool | None = None
@@ -34,8 +36,8 @@ class McpFilter(msgspec.Struct, frozen=True):
 class McpOffer(msgspec.Struct, frozen=True, kw_only=True):
     """An MCP server of the request, whose tools this server runs. `allowed` selects the tools that may be called.
     `approval_always` and `approval_never` select the tools whose calls need the client's approval, or need none;
-    None selects no tool. `approval` (`always` or `never`) is for tools that neither selects. `authorization` is an
-    access token, None if there is none; it and `headers` are secret.
+    None selects no tool. `authorization` is an access token, None if there is none. `authorization` and `headers`
+    are secret.
     """
 
     server_label: str
@@ -53,8 +55,8 @@ class McpOffer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpChoice(msgspec.Struct, frozen=True):
-    """A `tool_choice` of one tool of an MCP server, or of all its tools (`name` is None), whose names are known
-    once the server has listed them. `required`: the model has to call one of them.
+    """A `tool_choice` of one tool of an MCP server, or of all its tools (`name` is None). The tools' names are
+    known only after the server has listed them. `required`: the model has to call one of the chosen tools.
     """
 
     server_label: str
@@ -119,8 +121,8 @@ def offered_by(
 
 
 def joined(tools: tuple[Tool, ...], input_tools: Iterable[Tool]) -> tuple[Tool, ...]:
-    """Returns the request's `tools` and the `input_tools`, without those of the `input_tools` that have the name of
-    one of the `tools`.
+    """Returns the request's `tools`, then the `input_tools`. An input tool with the name of one of the request's
+    tools is left out.
     """
     names = {tool.name for tool in tools}
     return (*tools, *(tool for tool in input_tools if tool.name not in names))
@@ -206,8 +208,8 @@ class _Chooser:
         self._any = any_given
 
     def choose(self, choice: wire.ToolChoice | None) -> tuple[ToolChoice, tuple[McpChoice, ...], bool]:
-        """Returns the choice among the client's tools, the choice among MCP tools, and whether web search stays on.
-        Raises `Fault` INVALID_REQUEST for a tool that is not offered.
+        """Returns the choice among the client's tools, the choice among MCP tools, and whether web search may be
+        used. Raises `Fault` INVALID_REQUEST for a tool that is not offered.
         """
         if choice is None or choice == "auto":
             return "auto", (), True
@@ -286,6 +288,7 @@ def _shown_choice(choice: wire.ToolChoice | None) -> Any:
 def _dumped(value: RequestModel, hidden: set[str] | None = None) -> dict[str, Any]:
     """Returns a validated value as a dict, without the fields in `hidden` and without those that are None.
 
-    Pydantic's warnings about unions are off, since their tags exist only while parsing.
+    Pydantic would warn about unions, because the tags by which they are parsed are not in the values; these
+    warnings are off.
     """
     return value.model_dump(exclude=hidden, exclude_none=True, warnings=False)
