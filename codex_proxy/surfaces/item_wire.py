@@ -179,8 +179,8 @@ class CallOutputItem(Item):
 
 
 class AgentMessagePart(RequestModel):
-    """A part of a message between Codex's sub-agents. The model gets its `text` or `encrypted_content` as text: a
-    model behind this server writes plain text into `encrypted_content`.
+    """A part of a message between Codex's sub-agents. The model gets its `text` or, without one, its
+    `encrypted_content` as if it were text: a model behind this server writes plain text into `encrypted_content`.
     """
 
     type: Literal["input_text", "encrypted_content"]

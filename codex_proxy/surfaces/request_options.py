@@ -94,10 +94,10 @@ def mode_of(
 ) -> Mode:
     """Returns the mode of a turn, `agent` or `model`. `by_name` is the mode in the suffix of the model's name,
     `by_header` the value of the header `X-Codex-Mode`, None if absent; if they differ, `model` wins. Without both,
-    the mode depends on `server`, the operator's PROXY_BUILTIN_TOOLS, and for `auto` on whether the client seems to
-    be an agent itself (`client_acts`). `plain`: the model is one of a model server, which has no agent turns.
-    Raises `Fault`: NOT_ALLOWED for agent mode if `server` is `never` or the model is `plain`, INVALID_REQUEST for
-    an unknown value of the header.
+    `server` decides, the operator's PROXY_BUILTIN_TOOLS: `always` means `agent`, `never` means `model`, and `auto`
+    means `model` if the client seems to be an agent itself (`client_acts`), else `agent`. `plain`: the model is one
+    of a model server, whose turns always have the mode `model`. Raises `Fault`: NOT_ALLOWED for agent mode if
+    `server` is `never` or the model is `plain`, INVALID_REQUEST for an unknown value of the header.
     """
     wishes = {by_name, _header_mode(by_header)}
     if "model" in wishes:

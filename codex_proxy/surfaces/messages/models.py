@@ -22,7 +22,7 @@ DEFAULT_PAGE: Final = 20
 
 class PageQuery(msgspec.Struct, frozen=True):
     """Selects a part of a list: at most `limit` entries after the entry `after_id`, or before the entry
-    `before_id`. Both are names of models; at most one is given, the other is an empty string.
+    `before_id`. Both are names of models, and empty if the query does not have them; at most one of them is set.
     """
 
     limit: int = DEFAULT_PAGE

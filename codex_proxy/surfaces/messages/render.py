@@ -260,8 +260,8 @@ class MessagesRenderer(StreamRenderer):
             self._close(text_item, out)
 
     def _line_of(self, item: Item) -> str | None:
-        """Returns one line that describes what the agent or this server did; None if activity is not sent to the
-        client.
+        """Returns one line that describes an action of the agent or of this server; None if the item is something
+        else, or if activity is not sent to the client.
         """
         if not self._show_activity:
             return None

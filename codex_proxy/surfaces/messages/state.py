@@ -54,9 +54,8 @@ or the id of a call."""
 
 
 def packed(raw: Iterable[bytes], identity: str) -> str | None:
-    """Returns a turn's raw items as the `data` of a block. Returns None if there is none that the client does not
-    send back itself (as messages and calls are), or if an item is not JSON. `identity` names the agent and model
-    that made them.
+    """Returns a turn's raw items as the `data` of a block. Returns None if the client sends all of them back itself
+    (as messages and calls), or if an item is not JSON. `identity` names the agent and model that made them.
     """
     try:
         elements = _elements(raw)

@@ -70,8 +70,8 @@ class OutputOrder:
             self._close("completed")
 
     def _close(self, status: str) -> None:
-        """Sends `output_item.done` of the first item that is not done. Its status is `status`, unless this server
-        made the item (see `_status_of_server_item`) or it is an activity that failed, which is `failed`.
+        """Sends `output_item.done` of the first item that is not done, with this `status`. Exceptions: an item that
+        this server made (see `_status_of_server_item`), and an activity that failed, whose status is `failed`.
         """
         output = self.items[self._done]
         ended = self._over_with.pop(self._done)
