@@ -32,7 +32,9 @@ class CreateBody(RequestModel):
 
 
 class UpdateBody(RequestModel):
-    """The body of `POST /v1/conversations/{id}`."""
+    """The body of `POST /v1/conversations/{id}`. `metadata` is merged with the stored metadata (see
+    `parse_update`); null changes nothing.
+    """
 
     metadata: Metadata | None
 

@@ -56,9 +56,9 @@ class WorkerPool(Generic[Q, A]):
         self, module: str, answers: type[A], *, wall_seconds: float, owners: Callable[[], int] = lambda: 1
     ) -> None:
         """`module` is the module whose `main` a worker runs. `answers` is the type of its answers. `wall_seconds`
-        is how long a question may take; a worker limits its CPU time itself, but on a busy machine that may last
-        much longer. `owners` returns how many owners (API keys of clients) share the workers: if there are several,
-        none gets all workers.
+        is how long a question may take before its worker is killed; a worker limits its CPU time itself, but on a
+        busy machine that may last much longer. `owners` returns how many owners (API keys of clients) share the
+        workers: if there are several, none gets all workers.
         """
         self._module = module
         self._answers: msgspec.msgpack.Decoder[A] = msgspec.msgpack.Decoder(answers)

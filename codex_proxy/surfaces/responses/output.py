@@ -260,8 +260,9 @@ def output_item(
     """Returns the output item for an item of the agent; None for the agent's own commands and searches if
     `activity` is `off`.
 
-    `activity` is how these are sent: `off` (not at all), `summaries` (each as a line of reasoning) or `items`.
-    `client_names`: the client's names of its tools, by the names that the model was offered, if they differ.
+    `activity` is how the agent's own commands and searches are sent: `off` (not at all), `summaries` (each as a
+    line of reasoning) or `items`. `client_names`: the client's names of its tools, by the names that the model was
+    offered, if they differ.
     """
     called = client_names.get(item.name) if isinstance(item, ToolCall) else None
     kind = (called.call_type if called is not None else "") or _kind_of(item, activity)

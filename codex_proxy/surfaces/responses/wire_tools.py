@@ -121,7 +121,9 @@ class McpApprovalFilter(RequestModel):
 
 
 class McpServerTool(RequestModel):
-    """An MCP server whose tools this server is to run itself."""
+    """An MCP server whose tools this server is to run itself. A server without a `server_url` (such as a connector
+    of OpenAI's, which has a `connector_id`) is refused.
+    """
 
     type: Literal["mcp"]
     server_label: Annotated[str, Field(min_length=1, max_length=128)]
