@@ -70,9 +70,9 @@ if not works(lambda: socket.create_connection(("127.0.0.1", int(port)), 5).close
     sys.exit(5)
 """
 PROBE_WORDS: Final[Mapping[int, str]] = {
-    3: "what ran in it could write outside",
-    4: "what ran in it could write nowhere",
-    5: "what ran in it had no network",
+    3: "a command in it could write outside of its folder",
+    4: "a command in it could not write to its folder",
+    5: "a command in it had no network access",
 }
 """Why a mechanism is not used, as the end of a sentence, by the exit code of the probe that ran in it."""
 
@@ -188,7 +188,7 @@ async def find_confinement(wanted: Wanted, folder: Path, *, codex: str | None, p
         make_folder(each)
     bubblewrap = shutil.which("bwrap", path=path)
     programs: dict[Mechanism, str | None] = {"codex": codex, "bubblewrap": bubblewrap, "landlock": ""}
-    missing: dict[Mechanism, str] = {"codex": "no Codex was found", "bubblewrap": "there is no bwrap on PATH"}
+    missing: dict[Mechanism, str] = {"codex": "no Codex was found", "bubblewrap": "bwrap is not on PATH"}
     reasons: dict[Mechanism, str] = {}
     for mechanism in _tried(wanted):
         program = programs[mechanism]
@@ -262,5 +262,5 @@ def _reason_against(exit: Exit | None) -> str:
     if said:
         return said[-1][:MAX_REASON]
     if exit.code is None:
-        return f"what ran in it was ended by signal {exit.signal}"
+        return f"a command in it was ended by signal {exit.signal}"
     return PROBE_WORDS.get(exit.code, f"exit status {exit.code}")

@@ -135,8 +135,8 @@ STATUSES: dict[int, FaultKind] = {
 provider) does not apply."""
 
 MESSAGES: dict[FaultKind, str] = {
-    K.AGENT_NOT_AUTHENTICATED: "The agent is not signed in at its model provider (run `codex login`)",
-    K.AGENT_MISCONFIGURED: "The agent's configuration is not usable",
+    K.AGENT_NOT_AUTHENTICATED: "The agent is not signed in to its model provider (run `codex login`)",
+    K.AGENT_MISCONFIGURED: "The agent's configuration is not valid",
     K.AGENT_CRASHED: "The agent failed",
     K.AGENT_RATE_LIMITED: "The model provider's rate limit is reached",
     K.CONTEXT_LENGTH_EXCEEDED: "The input is longer than the model's context window",
@@ -361,7 +361,7 @@ def failure_from_exit(ended: Ended) -> Failure:
     told = failure_from_text(line).kind if line else K.AGENT_CRASHED
     kind = told if told in (K.AGENT_NOT_AUTHENTICATED, K.AGENT_MISCONFIGURED) else K.AGENT_CRASHED
     advice = f" {MESSAGES[kind]}." if kind is K.AGENT_NOT_AUTHENTICATED and line else ""
-    message = f"The agent's process ended before its answer did{how_it_ended(ended)}"
+    message = f"The agent's process ended before its answer was complete{how_it_ended(ended)}"
     return Failure(kind=kind, message=f"{message}{advice}")
 
 

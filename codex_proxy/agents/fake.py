@@ -134,7 +134,7 @@ async def _check(context: AgentContext) -> list[Check]:
     from codex_proxy.commands.checkup import Check
 
     message = "The embedded fake agent is chosen: its answers are made up."
-    advice = "For real answers install Codex, sign in, and leave --agent out."
+    advice = "For real answers, install Codex, sign in, and omit --agent."
     return [Check(name="agent", status="warning", message=message, advice=advice, facts={"kind": "fake"})]
 
 

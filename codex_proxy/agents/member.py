@@ -181,7 +181,10 @@ class Member:
                 self._failure = fault.failure
             except Exception as error:
                 log.exception("agent_broke", agent=self.name)
-                message = f"The agent {self.name} cannot start ({type(error).__name__}). The server's log says more."
+                message = (
+                    f"The agent {self.name} cannot start ({type(error).__name__}). The server's log "
+                    "has the reason."
+                )
                 self._failure = Failure(kind=FaultKind.INTERNAL, message=message)
             else:
                 self._agent, self._failure = agent, None
@@ -279,13 +282,13 @@ class Member:
 
     def _has_enough(self) -> Failure:
         most = 0 if self.rules is None else self.rules.concurrency
-        message = f"{self._title} has {most} turns of this server, which is the most. Try again later."
+        message = f"{self._title} has {most} turns of this server, which is its limit. Try again later."
         return Failure(kind=FaultKind.CONCURRENCY_EXCEEDED, message=message, retry_after=5)
 
     def _left_alone(self) -> Failure:
         return Failure(
             kind=FaultKind.UNAVAILABLE,
-            message=f"{self._title} has failed several times in a row, and is not asked for a moment. "
-            "Try again later.",
+            message=f"{self._title} failed several times in a row, so no request is sent to it for a "
+            "moment. Try again later.",
             retry_after=max(1.0, self.breaker.seconds_left(self._clock.monotonic())),
         )

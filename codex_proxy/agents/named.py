@@ -73,7 +73,8 @@ def named_agents(settings: Settings) -> tuple[NamedAgent, ...]:
             default = CODEX if default == registry.DEFAULT else default
             if default in found:
                 raise NoAgentError(
-                    f"--agent {settings.agent} is called {default} here, and so is a table: name that table."
+                    f"--agent {settings.agent} and the table of the same name, {default}, "
+                    f"conflict. Name the table with --agent {default}."
                 )
             found[default] = NamedAgent(name=default, settings=own, spec=registry.chosen_spec(own))
         found = {default: found.pop(default), **found}
@@ -137,7 +138,8 @@ def _of_agent_table(settings: Settings, name: str, table: AgentTable) -> NamedAg
         if key not in spec.settings:
             known = ", ".join(sorted(spec.settings)) or "none"
             raise NoAgentError(
-                f"[agents.{name}]: {key} is no setting of the agent {spec.name}; it has {known} of its own."
+                f"[agents.{name}]: {key} is not a setting of the agent {spec.name}; its own "
+                f"settings are {known}."
             )
         try:
             own.__pydantic_validator__.validate_assignment(own, key, value)
@@ -217,7 +219,7 @@ def _key_of(
     """
     if table.key_file is not None:
         if table.key_env is not None:
-            raise NoAgentError(f"[upstreams.{name}]: the key is given twice: leave key_env or key_file out.")
+            raise NoAgentError(f"[upstreams.{name}]: key_env and key_file are both set. Remove one of them.")
         return None
     # The key that lies about for a provider is sent to that provider's own address only.
     variable = table.key_env or (preset.key_env if preset is not None and table.url is None else "")
@@ -226,7 +228,8 @@ def _key_of(
         table.key_env is not None or (preset is not None and preset.needs_key and table.url is None)
     ):
         raise NoAgentError(
-            f"[upstreams.{name}]: the variable {variable} has no key; set it, or name a file with key_file."
+            f"[upstreams.{name}]: the environment variable {variable} is not set. Set it to the "
+            "API key, or name a file with key_file."
         )
     return SecretStr(key) if key else None
 

@@ -76,8 +76,8 @@ def check_name(agent: str, plugin: str | None) -> None:
         close = difflib.get_close_matches(agent, known, n=1)
         meant = f" Did you mean {close[0]}?" if close else ""
         raise ValueError(
-            f"there is no agent {agent!r}.{meant} There are {', '.join(known)}; an agent of a package of your own is "
-            "named with --agent-plugin MODULE:SPEC"
+            f"there is no agent {agent!r}.{meant} The agents are {', '.join(known)}; an agent "
+            "from another package is given with --agent-plugin MODULE:SPEC"
         )
 
 
@@ -147,8 +147,8 @@ def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec
     spec = getattr(module, attribute)
     if not isinstance(spec, AgentSpec):
         raise NoAgentError(
-            f"{source}: {reference} is not an AgentSpec but a value of the type {type(spec).__name__}. "
-            "docs/adding-an-agent.md says what a plugin holds."
+            f"{source}: {reference} is not an AgentSpec but a value of the type "
+            f"{type(spec).__name__}. docs/adding-an-agent.md describes what a plugin contains."
         )
     if NAME.fullmatch(spec.name) is None or spec.name in names():
         raise NoAgentError(
@@ -157,7 +157,8 @@ def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec
         )
     if wanted is not None and spec.name != wanted:
         raise NoAgentError(
-            f"{source}: {reference} is the agent {spec.name}, but --agent asks for {wanted}. Give --agent {spec.name}."
+            f"{source}: {reference} is the agent {spec.name}, but --agent is {wanted}. Use "
+            f"--agent {spec.name}."
         )
     return spec
 
@@ -176,8 +177,8 @@ async def make_plugin_agent(spec: AgentSpec, reference: str, context: AgentConte
         raise
     except Exception as error:
         raise NoAgentError(
-            f"The agent plugin {reference} failed while its agent was made ({type(error).__name__}: {error}): "
-            "that is a fault of the plugin."
+            f"The agent plugin {reference} failed while its agent was made "
+            f"({type(error).__name__}: {error}). This is a bug in the plugin."
         ) from error
 
 

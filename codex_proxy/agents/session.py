@@ -402,7 +402,8 @@ def broken_protocol(reason: str) -> Failure:
     """
     return Failure(
         kind=FaultKind.AGENT_PROTOCOL,
-        message=f"The agent broke its own protocol: {reason}. Try again; if it happens again, update the agent.",
+        message=f"The agent broke its own protocol: {reason}. Try again; if it happens again, the "
+        "operator should update the agent.",
     )
 
 

@@ -87,7 +87,7 @@ class SharedProcess(Generic[C]):
                     self._progress.clear()
                     await self._progress.wait()
         except TimeoutError:
-            message = f"The agent did not answer within {seconds:g} s of its start. Try again."
+            message = f"The agent did not answer within {seconds:g} s of starting. Try again."
             raise Fault(Failure(kind=FaultKind.SPAWN_FAILED, message=message)) from None
         if not condition():
             raise Fault(self._start_failure())

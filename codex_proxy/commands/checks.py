@@ -71,7 +71,9 @@ async def _checks_of(named: NamedAgent, context: AgentContext) -> list[Check]:
     try:
         return [found, *await spec.check(context)]
     except Exception as error:  # noqa: BLE001  (a plugin's code may raise anything)
-        message = f"The check of {reference} failed ({type(error).__name__}: {error}): that is a fault of the plugin."
+        message = (
+            f"The check of {reference} failed ({type(error).__name__}: {error}). This is a bug in the plugin."
+        )
         return [found, Check(name="agent", status="failed", message=message, advice=message)]
 
 

@@ -142,8 +142,8 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         except ForbiddenAddressError:
             raise self._forbidden("leads to an address that is not public.") from None
         except OSError:
-            raise httpx2.ConnectError("its name has no address") from None
-        fault: httpx2.TransportError = httpx2.ConnectError("its name has no address")
+            raise httpx2.ConnectError("its host name does not resolve") from None
+        fault: httpx2.TransportError = httpx2.ConnectError("its host name does not resolve")
         for address in addresses[:MAX_ADDRESSES]:
             try:
                 return await self._inner.handle_async_request(_with_address(address, request))

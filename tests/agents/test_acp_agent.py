@@ -483,7 +483,7 @@ async def test_the_operator_is_told_where_the_sandbox_of_the_settings_is_not_fol
     work = tmp_path / "work"
     work.mkdir()
     async with acp(tmp_path, sandbox="workspace-write", workdir=work) as proxy:
-        assert "write nothing, whatever --sandbox says" in agent_of(proxy).warning
+        assert "read-only, whatever --sandbox is set to" in agent_of(proxy).warning
         assert '"mode":"plan"' in message_of(await proxy.ask(user("[[fake:echo]]")))["content"]
     async with acp(tmp_path) as proxy:
         assert agent_of(proxy).warning == ""
@@ -624,7 +624,7 @@ async def test_a_program_that_does_not_speak_acp_ends_the_start_with_a_sentence(
 
 async def test_a_program_that_is_not_installed_is_named_with_how_to_install_it(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, agent="gemini")
-    with pytest.raises(NoAgentError, match=r"no gemini on PATH.*npm install -g @google/gemini-cli"):
+    with pytest.raises(NoAgentError, match=r"gemini is not on PATH.*npm install -g @google/gemini-cli"):
         await make_server(settings, {"PATH": str(tmp_path)})
 
 

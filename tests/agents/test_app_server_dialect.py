@@ -106,7 +106,7 @@ def test_reasoning_comes_in_its_parts() -> None:
 
 def test_a_refusal_that_the_agent_swallows_gets_the_proxys_words() -> None:
     refusals = [event.text for event in replay("refusal").log if isinstance(event, ev.RefusalDelta)]
-    assert refusals == ["The model refused to answer. The agent does not pass its words on."]
+    assert refusals == ["The model refused to answer. The agent does not report the text of the refusal."]
 
 
 def test_an_empty_answer_is_no_refusal() -> None:

@@ -352,7 +352,7 @@ def test_a_child_that_dies_ends_the_turn_once_in_every_state(state: str) -> None
         assert dialogue.failure() == "agent_crashed"
         assert dialogue.end.failure is not None
         assert dialogue.end.failure.message == (
-            "The agent's process ended before its answer did (signal 9): ERROR boom [link]"
+            "The agent's process ended before its answer was complete (signal 9): ERROR boom [link]"
         )
     assert dialogue.turn.eof(Ended()) == NOTHING
 
@@ -368,7 +368,7 @@ def test_the_last_words_of_a_dead_child_are_its_last_line_with_words_in_it() -> 
     dialogue.take(dialogue.turn.eof(Ended(code=3, stderr_tail="first\n\x1b[31mboom\x1b[0m\n\x1b[0m\n")))
     assert dialogue.end.failure is not None
     assert dialogue.end.failure.message == (
-        "The agent's process ended before its answer did (exit code 3): boom"
+        "The agent's process ended before its answer was complete (exit code 3): boom"
     )
 
 

@@ -89,7 +89,7 @@ async def test_processes_that_keep_ending_are_started_after_pauses_that_grow_up_
 async def test_who_comes_in_a_pause_gets_the_reason_and_when_to_come_back() -> None:
     harness = await warm()
     await crash(harness, 3)
-    with pytest.raises(Fault, match=r"keeps ending by itself.*\(signal 9\)") as caught:
+    with pytest.raises(Fault, match=r"keeps exiting.*\(signal 9\)") as caught:
         await harness.pool.acquire()
     failure = caught.value.failure
     assert failure.kind is FaultKind.UNAVAILABLE
@@ -109,7 +109,7 @@ async def test_who_waits_when_the_pause_begins_gets_the_reason_too() -> None:
     transport = await harness.pool.acquire()
     waiting = await harness.acquire_later()
     fake_process_of(transport).die()
-    with pytest.raises(Fault, match="keeps ending"):
+    with pytest.raises(Fault, match="keeps exiting"):
         await waiting
     await harness.pool.release(transport, finished=True)
     await harness.close()
@@ -143,7 +143,7 @@ async def test_a_loop_of_crashes_is_trouble_until_a_process_has_been_stable() ->
         await asyncio.sleep(0.1)
     trouble = harness.pool.readiness_failure()
     assert trouble is not None, "it is up, but so were those before it"
-    assert "keeps ending" in trouble.message
+    assert "keeps exiting" in trouble.message
     await asyncio.sleep(STABLE_SECONDS)
     assert harness.pool.readiness_failure() is None
     await crash(harness)

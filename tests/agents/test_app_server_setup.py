@@ -181,7 +181,7 @@ async def test_a_broken_config_is_named(places: CodexPaths) -> None:
 
 @pytest.mark.parametrize(
     ("release", "says"),
-    [(TOO_OLD, "Codex 0.163.0 cannot be driven by codex-app-server, which needs thread/inject_items")],
+    [(TOO_OLD, "Codex 0.163.0 cannot be used with codex-app-server, which needs thread/inject_items")],
 )
 async def test_a_binary_that_lacks_what_every_turn_needs_is_refused_by_its_name(
     places: CodexPaths, release: str, says: str

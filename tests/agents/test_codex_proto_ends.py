@@ -38,19 +38,27 @@ def test_nothing_comes_after_the_end() -> None:
 @pytest.mark.parametrize(
     ("ended", "kind", "message"),
     [
-        (Ended(code=0), K.AGENT_CRASHED, "The agent's process ended before its answer did (exit code 0)."),
-        (Ended(signal=9), K.AGENT_CRASHED, "The agent's process ended before its answer did (signal 9)."),
+        (
+            Ended(code=0),
+            K.AGENT_CRASHED,
+            "The agent's process ended before its answer was complete (exit code 0).",
+        ),
+        (
+            Ended(signal=9),
+            K.AGENT_CRASHED,
+            "The agent's process ended before its answer was complete (signal 9).",
+        ),
         (
             Ended(code=101, stderr_tail="x\n\x1b[31mthread 'main' panicked\x1b[0m at http://10.0.0.1/v1\n\n"),
             K.AGENT_CRASHED,
-            "The agent's process ended before its answer did (exit code 101): "
-            "thread 'main' panicked at [link]",
+            "The agent's process ended before its answer was complete (exit code 101): thread "
+            "'main' panicked at [link]",
         ),
         (
             Ended(code=1, stderr_tail="Error: CODEX_HOME points to /x, which does not exist\n"),
             K.AGENT_MISCONFIGURED,
-            "The agent's process ended before its answer did (exit code 1): "
-            "Error: CODEX_HOME points to /x, which does not exist",
+            "The agent's process ended before its answer was complete (exit code 1): Error: "
+            "CODEX_HOME points to /x, which does not exist",
         ),
     ],
 )

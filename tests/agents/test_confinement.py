@@ -151,13 +151,13 @@ async def test_a_mechanism_whose_probe_is_killed_is_not_used_and_the_signal_is_n
     program.chmod(0o755)
     found = await find_confinement("bubblewrap", tmp_path / "state", codex=None, path=str(tmp_path))
     assert found.confinement is None
-    assert found.reasons["bubblewrap"] == "what ran in it was ended by signal 9"
+    assert found.reasons["bubblewrap"] == "a command in it was ended by signal 9"
 
 
 async def test_where_none_is_found_each_says_why(tmp_path: Path) -> None:
     found = await found_here("bubblewrap", tmp_path, str(tmp_path))
     assert found.confinement is None
-    assert found.why_none() == "bubblewrap: there is no bwrap on PATH"
+    assert found.why_none() == "bubblewrap: bwrap is not on PATH"
     assert (await found_here("codex", tmp_path, codex=None)).why_none() == "codex: no Codex was found"
 
 
@@ -229,7 +229,7 @@ async def test_nothing_that_a_confined_agent_has_started_is_left_after_the_serve
 async def test_without_a_confinement_the_model_writes_and_the_operator_is_told(tmp_path: Path) -> None:
     async with unasking(tmp_path, agent_confinement="none") as proxy:
         assert await written(proxy, tmp_path / "outside.txt")
-        assert "nothing keeps" in banner(proxy.server)
+        assert "can run commands and write files" in banner(proxy.server)
         assert "no sandbox" in banner(proxy.server)
 
 
@@ -305,9 +305,7 @@ async def test_each_writable_folder_has_its_own_process_and_only_so_many_are_kep
 
 async def test_a_server_does_not_start_with_a_mechanism_that_does_not_work(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, fake_dialect="acp", agent_confinement="bubblewrap")
-    with pytest.raises(
-        Exception, match="--agent-confinement bubblewrap does not work here: there is no bwrap"
-    ):
+    with pytest.raises(Exception, match="--agent-confinement bubblewrap does not work here: bwrap is not"):
         await make_server(settings, {**ENVIRONMENT, "PATH": str(tmp_path)})
 
 
@@ -334,7 +332,10 @@ for line in sys.stdin:
 
 @pytest.mark.parametrize(
     ("code", "text", "advised"),
-    [(-32000, "Authentication required", "Sign in"), (-32603, "It cannot be used by root", "by itself")],
+    [
+        (-32000, "Authentication required", "Sign in"),
+        (-32603, "It cannot be used by root", "Start the agent directly"),
+    ],
 )
 async def test_doctor_advises_to_sign_in_only_where_that_is_missing(
     code: int, text: str, advised: str, tmp_path: Path

@@ -53,7 +53,9 @@ from tests.upstreams.cases import CASES, DONE, Case, call, chunk, event, stream,
 NAMES = st.sampled_from(sorted(CASES))
 SEEDS = st.integers(0, 2**32)
 WEATHER = Tool(name="get_weather")
-CUT = Failure(kind=FaultKind.UPSTREAM_DISCONNECTED, message="The model server broke off its answer.")
+CUT = Failure(
+    kind=FaultKind.UPSTREAM_DISCONNECTED, message="The model server's answer ended before it was complete."
+)
 OK = Head(200)
 
 

@@ -101,7 +101,7 @@ def test_a_plugin_that_fails_while_it_is_imported_is_refused(
 
 
 def test_a_plugin_under_another_name_than_asked_for_is_refused(folder: Path) -> None:
-    assert "Give --agent parrot" in refused(folder, agent_plugin=REFERENCE, agent="cockatoo")
+    assert "Use --agent parrot" in refused(folder, agent_plugin=REFERENCE, agent="cockatoo")
 
 
 def test_an_agent_of_an_installed_package_is_chosen_by_its_name(folder: Path) -> None:
@@ -190,5 +190,5 @@ def test_a_start_imports_the_agent_that_serves_and_no_other(folder: Path, agent:
 def test_a_misspelt_agent_is_refused_with_the_one_that_was_meant() -> None:
     with pytest.raises(ValueError, match=r"no agent 'claud-code'\. Did you mean claude-code\?"):
         check_name("claud-code", None)
-    with pytest.raises(ValueError, match=r"no agent 'xyz'\. There are auto"):
+    with pytest.raises(ValueError, match=r"no agent 'xyz'\. The agents are auto"):
         check_name("xyz", None)

@@ -92,7 +92,7 @@ async def test_without_a_codex_it_fails_and_says_how_to_get_one(
     ("schema", "agent", "says"),
     [
         (TOO_OLD, "auto", "thread/inject_items"),
-        (None, "codex-app-server", "cannot say what its app-server speaks"),
+        (None, "codex-app-server", "could not be read"),
         (NEWEST, "codex-proto", "has no `codex proto`"),
     ],
 )
@@ -112,7 +112,7 @@ async def test_any_number_of_a_release_will_do_when_it_speaks_what_is_needed(tmp
     done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path, "7.0.0")))
     assert done.status == 0
     assert done.check("version")["message"] == (
-        f"It is Codex 7.0.0, not tested with this proxy; the newest tested is {NEWEST_TESTED}."
+        f"Found Codex 7.0.0, not tested with codex-proxy; the newest tested release is {NEWEST_TESTED}."
     )
     assert done.check("version")["facts"] == {
         "version": "7.0.0",
@@ -127,11 +127,13 @@ async def test_a_release_that_was_tested_is_told_as_such(tmp_path: Path) -> None
     sign_in(tmp_path)
     done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path, str(NEWEST_TESTED))))
     version = done.check("version")
-    assert f"Codex {NEWEST_TESTED}, tested with this proxy" in version["message"]
+    assert f"Codex {NEWEST_TESTED}, tested with codex-proxy" in version["message"]
     assert version["facts"]["tested"] is True
 
 
-@pytest.mark.parametrize(("failed", "said"), [(0, ""), (3, " 3 of the tests failed with it: docs/agents.md")])
+@pytest.mark.parametrize(
+    ("failed", "said"), [(0, ""), (3, " 3 of the compatibility tests fail with it; docs/agents.md")]
+)
 def test_what_failed_with_a_release_is_told(monkeypatch: pytest.MonkeyPatch, failed: int, said: str) -> None:
     monkeypatch.setattr(codex_checks, "TESTED_RELEASES", {Version(0, 150, 0): failed})
     assert said in codex_checks.version_check(Version(0, 150, 0)).message

@@ -320,7 +320,7 @@ async def test_doctor_says_what_is_found_and_how_to_sign_in(tmp_path: Path) -> N
     nobody = ENVIRONMENT | {"FAKE_CODEX_ACCOUNT": "none", "ANTHROPIC_API_KEY": "sk-ant-1"}
     found = {each.name: each for each in (await examine(flags, None, nobody)).checks}
     assert found["sign-in"].status == "failed"
-    assert "ANTHROPIC_API_KEY is set, and not passed on" in found["sign-in"].message
+    assert "ANTHROPIC_API_KEY is set but not passed on" in found["sign-in"].message
     assert "claude auth login" in found["sign-in"].advice
     assert "sk-ant-1" not in str(found)
 
@@ -332,7 +332,7 @@ async def test_a_release_that_is_too_old_ends_the_start_with_what_to_do(tmp_path
     old.chmod(0o755)
     server = await make_server(settings_of(tmp_path, agent="claude-code", claude_bin=str(old)), ENVIRONMENT)
     try:
-        with pytest.raises(Fault, match=r"unknown option.*It is release 1.0.20.*claude update"):
+        with pytest.raises(Fault, match=r"unknown option.*Claude Code 1.0.20 is installed.*claude update"):
             await server.start()
     finally:
         await server.stop()

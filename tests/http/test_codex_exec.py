@@ -167,11 +167,11 @@ async def test_auto_takes_it_where_the_app_server_cannot_be_driven_and_says_so(
             health = (await proxy.send("GET", "/healthz")).body
             shown = banner(proxy.server)
             assert (await proxy.ask(user("[[fake:text]]"))).status == 200
-    reason = "thread/inject_items" if schema else "cannot say what its app-server speaks"
+    reason = "thread/inject_items" if schema else "could not be read"
     [logged] = [each for each in lines if each["event"] == "agent_limited"]
     for said in (health["warning"], shown, logged["reason"]):
         assert reason in said
-        assert "`codex exec` drives it, with less" in said
+        assert "through `codex exec` instead, with limitations" in said
     assert logged["log_level"] == "warning"
 
 
@@ -179,7 +179,7 @@ async def test_health_has_the_warning_of_an_agent_beside_that_of_the_fake_one(tm
     tables: dict[str, Any] = {"codex": {"agent": "auto"}, "fake": {}}
     async with exec_proxy(tmp_path, "codex", schema=TOO_OLD, agents=tables) as proxy:
         warning = (await proxy.send("GET", "/healthz")).body["warning"]
-    assert "`codex exec` drives it, with less" in warning
+    assert "through `codex exec` instead, with limitations" in warning
     assert "The embedded fake agent serves: its answers are made up." in warning
 
 
@@ -192,7 +192,7 @@ async def test_auto_does_not_take_it_where_the_app_server_can_be_driven(tmp_path
 async def test_where_no_protocol_can_be_driven_the_start_ends_with_what_is_missing(tmp_path: Path) -> None:
     program = codex(tmp_path, "9.0.0", schema=TOO_OLD)
     settings = settings_of(tmp_path, agent="auto", codex_bin=str(program), **signed_in(tmp_path))
-    with pytest.raises(Fault, match=r"Codex 9\.0\.0 cannot be driven by codex-app-server, which needs"):
+    with pytest.raises(Fault, match=r"Codex 9\.0\.0 cannot be used with codex-app-server, which needs"):
         await make_server(settings, ENVIRONMENT)
 
 

@@ -78,7 +78,7 @@ async def test_an_error_of_the_provider_is_its_status_in_time(
     told = (raised.status_code, raised.code)
     if (agent, error) in SILENT:
         assert told == (504, "request_timeout")
-        assert "says nothing while" in str(raised)
+        assert "reports nothing while" in str(raised)
     elif (agent, error) in SLOW:
         assert told in (EXPECTED[error], (504, "request_timeout"))
     else:

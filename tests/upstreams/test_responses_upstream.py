@@ -353,7 +353,12 @@ ERROR = event("error", code="server_error", message="It broke.", param=None)
 
 @pytest.mark.parametrize(
     ("body", "words"),
-    [(FAILED, "Slow down."), (BROKEN, "broke off"), (ERROR, "It broke."), (b"", "broke off")],
+    [
+        (FAILED, "Slow down."),
+        (BROKEN, "before it was complete"),
+        (ERROR, "It broke."),
+        (b"", "before it was complete"),
+    ],
 )
 async def test_what_does_not_end_well_has_failed(
     body: bytes, words: str, client: AsyncOpenAI, server: Upstream

@@ -802,7 +802,7 @@ async def test_anthropics_api_asks_the_agent_of_the_model_too(
         ({"agents": {"x": {}}}, "there is no agent 'x'"),
         (
             {"agents": {"fake": {"codex_bin": "c"}}},
-            "codex_bin is no setting of the agent fake; it has fake_dialect",
+            "codex_bin is not a setting of the agent fake; its own settings are fake_dialect",
         ),
         ({"agents": {"fake": {"fake_dialect": "x"}}}, "fake_dialect is wrong"),
     ],
@@ -879,7 +879,10 @@ def test_a_wrong_table_is_refused_by_the_name_of_its_key(text: str, where: str, 
             "[upstreams.a]\nkey = 'sk-secret'",
             "in [upstreams.a]; `key_env` or `key_file` names what holds it.",
         ),
-        ("[upstreams.a]\nwire = 'auto'", "upstreams.a.wire is wrong: Input should be 'chat' or 'responses'."),
+        (
+            "[upstreams.a]\nwire = 'auto'",
+            "upstreams.a.wire is wrong: Input should be 'chat' or 'responses'.",
+        ),
         (
             "[upstreams.A]\nurl = 'http://h'",
             "The setting upstreams.A is wrong: a name has up to 64 lower-case letters",
@@ -901,15 +904,15 @@ def test_a_wrong_key_of_a_table_is_told_in_words_that_help(text: str, words: str
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"url": "h:1/v1"}, "url of [upstreams.a] has to be an address"),
-        ({"url": "http://u:pw@h/v1"}, "give a key with key_env of [upstreams.a]"),
+        ({"url": "h:1/v1"}, "url of [upstreams.a] must be an address"),
+        ({"url": "http://u:pw@h/v1"}, "Set a key with key_env of [upstreams.a]"),
         (
             {"url": "http://h/v1", "key_file": "/nowhere"},
             "key_file of [upstreams.a]: /nowhere cannot be read",
         ),
-        ({"url": "http://h/v1", "key_env": "BAD_KEY"}, "check key_env of [upstreams.a]"),
+        ({"url": "http://h/v1", "key_env": "BAD_KEY"}, "Check key_env of [upstreams.a]"),
         ({"url": "https://h/v1", "ca_file": "/nowhere"}, "ca_file of [upstreams.a]"),
-        (NOWHERE, "name another one with url of [upstreams.a]"),
+        (NOWHERE, "set another address with url of [upstreams.a]"),
     ],
 )
 async def test_doctor_names_what_to_change_as_the_table_has_it(

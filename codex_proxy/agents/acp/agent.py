@@ -50,14 +50,16 @@ MAX_PROCESSES: Final = 4
 """The most processes of a confined agent that run at the same time. Each folder that turns may write to needs its
 own process."""
 
-READS_ONLY: Final = "{title} has no sandbox of its own: its turns write nothing, whatever --sandbox says."
+READS_ONLY: Final = (
+    "{title} has no sandbox of its own. Its turns are read-only, whatever --sandbox is set to."
+)
 UNCONFINED: Final = (
-    "--agent-unconfined is given: nothing keeps {title} from running commands and writing files on this "
-    "machine{why}."
+    "--agent-unconfined is set: {title} can run commands and write files anywhere on this machine{why}."
 )
 CONFINED: Final = (
-    "{title} runs confined by {by}{although}: it writes {where}, to its own state and to temporary files of its own. "
-    "It reads what you may read, and its network is open."
+    "{title} runs confined by {by}{although}. It can write {where}, to its own state and to "
+    "its own temporary files. It can read everything that you can read, and its network access "
+    "is not restricted."
 )
 WHERE: Final[Mapping[Sandbox, str]] = {
     "read-only": "to no workspace",
@@ -131,7 +133,7 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
         """
         title = self.preset.title
         if self.confinement is not None and self.sandbox != "danger-full-access":
-            although = ", since --agent-unconfined lets it act unasked" if self.unconfined else ""
+            although = ", since --agent-unconfined lets it act without permission" if self.unconfined else ""
             where = WHERE[self.sandbox]
             return CONFINED.format(title=title, by=self.confinement.title, although=although, where=where)
         if not self.unconfined:
@@ -228,7 +230,7 @@ class AcpAgent:
         try:
             return await self._tool_server.open(turn.tools)
         except OSError as error:
-            message = f"No port can be had for the client's tools ({error.strerror})."
+            message = f"No port is available for the client's tools ({error.strerror})."
             raise Fault(Failure(kind=FaultKind.UNAVAILABLE, message=message, retry_after=5)) from error
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:

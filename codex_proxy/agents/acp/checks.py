@@ -68,9 +68,9 @@ def _of_confinement(launch: AcpLaunch) -> list[Check]:
 def _of_release(preset: AcpPreset, declared: Declared) -> Check:
     facts: dict[str, Fact] = {"version": declared.version, "tested": preset.tested or None}
     title = declared.name or preset.title
-    message = f"{title} {declared.version or 'of an unknown release'} speaks ACP."
+    message = f"{title} {declared.version or 'of an unknown version'} speaks ACP."
     if preset.tested and declared.version != preset.tested:
-        message = f"{message} The release that was tested is {preset.tested}."
+        message = f"{message} The tested release is {preset.tested}."
     return Check(name="agent", status="ok", message=message, facts=facts)
 
 
@@ -82,14 +82,19 @@ def _of_session(program: Program, process: AcpProcess) -> Check:
         if failure.kind is FaultKind.AGENT_NOT_AUTHENTICATED:
             advice = program.preset.sign_in or program.declared.sign_in or failure.message
         else:
-            advice = "Start the agent by itself in this folder, and read what it says there."
+            advice = "Start the agent directly in this folder and read its output."
         return Check(name="session", status="failed", message=failure.message, advice=advice)
     options = session_options_of(probe.result)
     mode = options.mode_of(program.modes("read-only"))
     facts: dict[str, Fact] = {"models": len(options.models()), "mode": mode}
     if mode is None and not program.unconfined:
-        message = "A session can be had, but in no mode in which it writes nothing or asks first."
-        advice = "Start the server with --agent-unconfined to serve it all the same."
+        message = (
+            "A session can be opened, but the agent offers no mode that is read-only or asks for permission."
+        )
+        advice = "Start the server with --agent-unconfined to serve it anyway."
         return Check(name="session", status="failed", message=message, advice=advice, facts=facts)
-    message = f"A session can be had, with {len(options.models())} models, in the mode {mode or 'of its own choice'}."
+    message = (
+        f"A session can be opened, with {len(options.models())} models, in the mode "
+        f"{mode or 'that it chose'}."
+    )
     return Check(name="session", status="ok", message=message, facts=facts)

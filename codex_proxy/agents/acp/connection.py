@@ -167,8 +167,8 @@ class AcpConnection:
             if message.error is not None:
                 self.fault = f"the agent refused to start: {message.error.message}"
             elif not isinstance(message.result, dict):
-                self.fault = "the agent's answer to initialize is not what it should be"
+                self.fault = "the agent's answer to initialize is invalid"
             elif message.result.get("protocolVersion") != PROTOCOL_VERSION:
-                self.fault = "the agent speaks another version of ACP"
+                self.fault = "the agent speaks an unsupported version of ACP"
             else:
                 self.declared = declared_in(message.result)

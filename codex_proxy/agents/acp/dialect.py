@@ -76,15 +76,15 @@ STOPS = {
 }
 UNREADABLE_ANSWER = Failure(
     kind=FaultKind.AGENT_PROTOCOL,
-    message="The agent's answer is not what this server knows. Update one of the two, or try again.",
+    message="The agent sent a message that this server does not understand. Try again, or update the agent.",
 )
 NO_SAFE_MODE = (
-    "{} offers no mode in which it writes nothing or asks first: its turns are served only where the server is "
-    "started with --agent-unconfined."
+    "{} offers no mode that is read-only or asks for permission. To serve its turns, the "
+    "operator must start the server with --agent-unconfined."
 )
 UNEXPLAINED = Failure(
     kind=FaultKind.UPSTREAM_ERROR,
-    message="The agent ended its turn without an answer, and did not say why. Try again.",
+    message="The agent ended its turn without an answer or a reason. Try again.",
 )
 APPROVALS = {"execute": "command", "edit": "file_change", "delete": "file_change", "move": "file_change"}
 

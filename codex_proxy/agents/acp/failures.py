@@ -77,7 +77,8 @@ def failure_of_error(error: RpcError, preset: AcpPreset) -> Failure:
         kind = ERROR_KINDS.get(str(error.data.get("errorKind")))
     if error.code in (INVALID_PARAMS, METHOD_NOT_FOUND) and kind is None:
         message = (
-            f"{preset.title} refused what this server asked of it: {cleaned(text)}. Update one of the two."
+            f"{preset.title} rejected a request from this server: {cleaned(text)}. The operator "
+            "should update the agent or codex-proxy."
         )
         return Failure(kind=K.AGENT_PROTOCOL, message=message)
     status = error.code if error.code is not None and 400 <= error.code < 600 else None
@@ -142,15 +143,16 @@ def not_signed_in(preset: AcpPreset, text: str = "") -> Failure:
     """
     said = cleaned(text)
     quoted = f" ({said.rstrip('.')})" if said and said != "Authentication required" else ""
-    advice = preset.sign_in or "Sign in with its own program on the machine that runs this server."
-    message = f"{preset.title} is not signed in at its model provider{quoted}. {advice}"
+    advice = preset.sign_in or "Sign in with the agent's own program on the machine that runs this server."
+    message = f"{preset.title} is not signed in to its model provider{quoted}. {advice}"
     return Failure(kind=K.AGENT_NOT_AUTHENTICATED, message=message)
 
 
 def unknown_model(model: str, preset: AcpPreset) -> Failure:
     """Returns the failure of a turn for a model that the agent does not offer."""
     message = (
-        f"{preset.title} does not offer the model '{model[:100]}'. GET /v1/models lists those that it does."
+        f"{preset.title} does not offer the model '{model[:100]}'. GET /v1/models lists the "
+        "models that it offers."
     )
     return Failure(kind=K.MODEL_NOT_FOUND, message=message, param="model")
 

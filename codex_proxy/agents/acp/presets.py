@@ -104,8 +104,8 @@ GEMINI: Final = AcpPreset(
     ),
     state_folders=(".gemini",),
     sign_in="Run `gemini` once and sign in, or set GEMINI_API_KEY.",
-    silence_hint="Gemini CLI says nothing while its model server is too busy or fails: it asks again up to 10 times. "
-    'With `"general": {"maxAttempts": 1}` in its settings.json it tells the error at once.',
+    silence_hint="Gemini CLI reports nothing while its model provider is overloaded or fails: it retries up to 10 "
+    'times. With `"general": {"maxAttempts": 1}` in its settings.json it reports the error at once.',
 )
 QWEN: Final = AcpPreset(
     name="qwen",
@@ -122,8 +122,8 @@ QWEN: Final = AcpPreset(
     keys=("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "DASHSCOPE_API_KEY", "QWEN_MODEL"),
     state_folders=(".qwen",),
     sign_in="Run `qwen` once and sign in, or set OPENAI_API_KEY (and OPENAI_BASE_URL, OPENAI_MODEL).",
-    silence_hint="Qwen Code says nothing while its model server is too busy or fails: it asks again for more than a "
-    "minute.",
+    silence_hint="Qwen Code reports nothing while its model provider is overloaded or fails: it retries for "
+    "more than a minute.",
 )
 OPENCODE: Final = AcpPreset(
     name="opencode",
@@ -146,7 +146,7 @@ OPENCODE: Final = AcpPreset(
     sign_in="Run `opencode auth login`.",
     error_log=r'message="stream error" .*?\bsession\.id=(?P<session>\S+) small=false .*?\berror\.error="(?:\w+: )?'
     r'(?P<error>(?:[^"\\]|\\.)*)',
-    silence_hint="opencode may be waiting for a model server that it cannot reach, or that takes long to answer.",
+    silence_hint="opencode may be waiting for a model provider that is unreachable or slow to answer.",
 )
 COPILOT: Final = AcpPreset(
     name="copilot",
@@ -165,7 +165,7 @@ COPILOT: Final = AcpPreset(
     ),
     state_folders=(".copilot", ".cache/copilot"),
     sign_in="Run `copilot login`.",
-    silence_hint="Copilot CLI says nothing while its model server refuses calls for their rate: it asks again for up "
+    silence_hint="Copilot CLI reports nothing while its model provider limits its rate: it retries for up "
     "to a minute.",
     errors_as_text=True,
     lists_late=True,

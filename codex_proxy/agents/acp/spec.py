@@ -45,7 +45,7 @@ def launch_of(preset: AcpPreset, context: AgentContext) -> AcpLaunch:
             raise NoAgentError(f"{context.where_set('agent_command')} cannot be read: {error}.") from error
     if not argv:
         raise NoAgentError(
-            "The agent acp needs the program that speaks ACP: give it with "
+            "The agent acp needs the command of a program that speaks ACP. Set it with "
             f'{context.where_set("agent_command")}, like "gemini --acp".'
         )
     if settings.agent_usage is not None:
@@ -88,16 +88,16 @@ async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunc
         folders = _state_folders(launch, context)
     except OSError as error:
         raise NoAgentError(
-            f"The folders of a confined agent cannot be used ({error}). Give others with PROXY_STATE_DIR or "
-            "PROXY_AGENT_STATE_FOLDERS."
+            f"The folders for a confined agent cannot be used ({error}). Set others with "
+            "PROXY_STATE_DIR or PROXY_AGENT_STATE_FOLDERS."
         ) from error
     if found.confinement is None and wanted != "auto":
         raise NoAgentError(
-            f"--agent-confinement {wanted} does not work here: {found.reasons[wanted]}. Leave it out to take the first "
-            "mechanism that works; `none` does without."
+            f"--agent-confinement {wanted} does not work here: {found.reasons[wanted]}. Omit it "
+            "to use the first mechanism that works, or use `none` to run the agent unconfined."
         )
     reason = (
-        "" if found.confinement is not None else f"no mechanism that could works here: {found.why_none()}"
+        "" if found.confinement is not None else f"no confinement mechanism works here: {found.why_none()}"
     )
     return msgspec.structs.replace(
         launch, confinement=found.confinement, no_confinement=reason, state_folders=folders
@@ -172,8 +172,8 @@ def with_program(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
         return launch
     how = f"Install it (`npm install -g {preset.package}`)" if preset.package else "Install it"
     raise NoAgentError(
-        f"{preset.title} was not found: there is no {program} on PATH. {how}, or name its program with "
-        f"{context.where_set('agent_command')}."
+        f"{preset.title} was not found: {program} is not on PATH. {how}, or set its command "
+        f"with {context.where_set('agent_command')}."
     )
 
 

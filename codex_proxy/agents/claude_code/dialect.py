@@ -75,7 +75,8 @@ STOPS: Final = {
 refused."""
 BAD_ANSWER: Final = Failure(
     kind=FaultKind.AGENT_PROTOCOL,
-    message="Claude Code's answer is not what this proxy knows. Update one of the two, or try again.",
+    message="Claude Code sent a message that this server does not understand. Try again; if it "
+    "persists, the operator should update Claude Code or codex-proxy.",
 )
 CONVERSATION_LOST: Final = Failure(
     kind=FaultKind.AGENT_CRASHED, message="Claude Code has lost this conversation. Send the request again."
@@ -257,9 +258,7 @@ class ClaudeCodeTurn:
         if response.subtype != "success":
             said = cleaned(response.error or "")
             what = "the turn" if id == INITIALIZE else "the model or the effort of the request"
-            message = (
-                f"Claude Code did not take {what}: {said}" if said else f"Claude Code did not take {what}."
-            )
+            message = f"Claude Code rejected {what}: {said}" if said else f"Claude Code rejected {what}."
             failure = Failure(kind=FaultKind.AGENT_PROTOCOL, message=message)
             self._end(TurnEnded(Stop.FAILED, "provider", failure))
             return

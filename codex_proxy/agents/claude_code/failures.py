@@ -19,8 +19,9 @@ from codex_proxy.core.faults import Failure, FaultKind
 K = FaultKind
 
 SIGN_IN: Final = (
-    "Claude Code is not signed in. On the machine that runs this server run `claude auth login`, or give the server a "
-    "key or token of `claude setup-token` and name its variable in PROXY_CHILD_ENV; then try again."
+    "Claude Code is not signed in. On the machine that runs this server, run `claude auth "
+    "login`, or set an API key or a token from `claude setup-token` in the server's "
+    "environment and name its variable in PROXY_CHILD_ENV. Then try again."
 )
 NOT_SIGNED_IN: Final = Failure(kind=K.AGENT_NOT_AUTHENTICATED, message=SIGN_IN)
 
@@ -49,7 +50,7 @@ STATUSES: Final[dict[int, FaultKind]] = {
     504: K.UPSTREAM_TIMEOUT,
     529: K.UNAVAILABLE,
 }
-BROKE_OFF: Final = "Claude Code asks its model again: the connection broke off."
+BROKE_OFF: Final = "Claude Code is retrying its model request: the connection was lost."
 TOO_LONG: Final = "prompt_too_long"
 """The `terminal_reason` of a conversation that exceeds the model's context."""
 
@@ -57,7 +58,7 @@ MESSAGES: Final[dict[FaultKind, str]] = {
     K.AGENT_RATE_LIMITED: "The rate limit of Claude Code's account is reached",
     K.CONTEXT_LENGTH_EXCEEDED: "The input is longer than the model's context window",
     K.INSUFFICIENT_QUOTA: "The credit of Claude Code's account is used up",
-    K.MODEL_NOT_FOUND: "Claude Code's model provider does not know this model, or does not give it to this account",
+    K.MODEL_NOT_FOUND: "Claude Code's model provider does not know this model, or this account has no access to it",
     K.REJECTED_BY_PROVIDER: "Claude Code's model provider refused the request",
     K.REQUEST_TOO_LARGE: "The request is too large for Claude Code's model provider",
     K.UNAVAILABLE: "Claude Code's model provider is overloaded",
@@ -118,7 +119,7 @@ def retry_event(retry: Retry) -> Retrying:
     if retry.attempt is not None and retry.max_retries is not None:
         nth = f", attempt {retry.attempt} of {retry.max_retries}"
     status = f", HTTP {retry.error_status}" if retry.error_status is not None else ""
-    text = f"Claude Code asks its model again{nth} ({code or 'error'}{status})."
+    text = f"Claude Code is retrying its model request{nth} ({code or 'error'}{status})."
     return Retrying(
         text, retry.error_status, failure_of("", code=code, status=retry.error_status, reason=None)
     )

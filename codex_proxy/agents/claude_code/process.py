@@ -178,9 +178,9 @@ async def request_initialize(command: Command) -> InitializeResult:
             response = await question.answer
         return initialize_result_of(response.response or msgspec.Raw(b"{}"))
     except TimeoutError:
-        raise _misconfigured(f"Claude Code did not answer within {START_SECONDS:g} s of its start.") from None
+        raise _misconfigured(f"Claude Code did not answer within {START_SECONDS:g} s of starting.") from None
     except UNREADABLE:
-        raise _misconfigured("Claude Code's answer to initialize is not what it should be.") from None
+        raise _misconfigured("Claude Code's answer to initialize is invalid.") from None
     finally:
         await child.end(grace=0)
 

@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 
 NAME: Final = "claude-code"
 NO_CLAUDE: Final = (
-    "No Claude Code was found. Install it (`npm install -g @anthropic-ai/claude-code`), or name it with {}."
+    "Claude Code was not found. Install it (`npm install -g @anthropic-ai/claude-code`), or "
+    "give its path with {}."
 )
-NO_VERSION: Final = "{} --version did not print a version of Claude Code: is it that program?"
+NO_VERSION: Final = (
+    "{} --version did not print a version of Claude Code. Check that it is the Claude Code program."
+)
 
 
-OLD: Final = "It is release {}, and the one that was tested is {}: update it with `claude update`."
+OLD: Final = "Claude Code {} is installed; the tested release is {}. Update it with `claude update`."
 
 
 async def _make(context: AgentContext) -> Agent:
@@ -134,12 +137,12 @@ async def _check(context: AgentContext) -> list[Check]:
     try:
         program = program_of(context)
     except NoAgentError as error:
-        return [Check(name="agent", status="failed", message="No Claude Code was found.", advice=str(error))]
+        return [Check(name="agent", status="failed", message="Claude Code was not found.", advice=str(error))]
     checks = [Check(name="agent", status="ok", message=f"{program}.", facts={"path": program})]
     try:
         version = version_in(await ask_version(_version_command(context, program)))
     except Fault as fault:
-        advice = f"Give the right path with {context.where_set('claude_bin')}, or install Claude Code anew."
+        advice = f"Give the right path with {context.where_set('claude_bin')}, or reinstall Claude Code."
         return [*checks, Check(name="version", status="failed", message=str(fault), advice=advice)]
     if version is None:
         message = NO_VERSION.format(program)
@@ -151,7 +154,7 @@ async def _check(context: AgentContext) -> list[Check]:
         try:
             initialized = await request_initialize(Command(argv, claude_environment(context), folder))
         except Fault as fault:
-            advice = "Run `claude` by hand: what it says there is the reason."
+            advice = "Run `claude` directly to see the reason."
             if version < NEWEST_TESTED:
                 advice = OLD.format(version_text(version), version_text(NEWEST_TESTED))
             return [*checks, Check(name="sign-in", status="failed", message=str(fault), advice=advice)]
@@ -167,9 +170,9 @@ async def _check(context: AgentContext) -> list[Check]:
 def _version_check(version: str, tested: str, newer: bool) -> Check:
     from codex_proxy.commands.checkup import Check
 
-    more = f" The newest that this proxy was tested with is {tested}." if newer else ""
+    more = f" The newest tested release is {tested}." if newer else ""
     facts: dict[str, Fact] = {"version": version, "newest_tested": tested}
-    return Check(name="version", status="ok", message=f"It is Claude Code {version}.{more}", facts=facts)
+    return Check(name="version", status="ok", message=f"Found Claude Code {version}.{more}", facts=facts)
 
 
 def _sign_in_check(signed_in: bool, account: str, models: int, unseen: list[str]) -> Check:
@@ -183,12 +186,12 @@ def _sign_in_check(signed_in: bool, account: str, models: int, unseen: list[str]
 
     facts: dict[str, Fact] = {"account": account, "models": models, "keys_not_passed_on": ", ".join(unseen)}
     hint = (
-        f" {', '.join(unseen)} is set, and not passed on: name it in PROXY_CHILD_ENV to use it."
+        f" {', '.join(unseen)} is set but not passed on to Claude Code. Name it in PROXY_CHILD_ENV to use it."
         if unseen
         else ""
     )
     if not signed_in:
-        message = f"Nobody is signed in to Claude Code.{hint}"
+        message = f"Claude Code is not signed in.{hint}"
         return Check(name="sign-in", status="failed", message=message, advice=SIGN_IN, facts=facts)
     by = f" ({account})" if account else ""
     message = f"Claude Code is signed in{by}, and lists {models} models."

@@ -59,7 +59,7 @@ async def codex_checks(context: AgentContext, agent: Literal["auto"] | CodexAgen
     try:
         version = await find_version(program, child_environment(environ))
     except Fault as fault:
-        advice = f"Give the right path with {context.where_set('codex_bin')}, or install Codex anew."
+        advice = f"Give the right path with {context.where_set('codex_bin')}, or reinstall Codex."
         return [checked, Check(name="version", status="failed", message=str(fault), advice=advice)]
     found = version_check(version)
     environment = context.child_environment()
@@ -86,10 +86,10 @@ def version_check(version: Version) -> Check:
         "tested": failed is not None,
         "tests_failed": failed,
     }
-    tested = "not tested with this proxy" if failed is None else "tested with this proxy"
-    message = f"It is Codex {version}, {tested}; the newest tested is {newest}."
+    tested = "not tested with codex-proxy" if failed is None else "tested with codex-proxy"
+    message = f"Found Codex {version}, {tested}; the newest tested release is {newest}."
     if failed:
-        message += f" {failed} of the tests failed with it: docs/agents.md says which."
+        message += f" {failed} of the compatibility tests fail with it; docs/agents.md lists them."
     return Check(name="version", status="ok", message=message, facts=facts)
 
 
@@ -101,10 +101,13 @@ def protocol_check(protocol: CodexProtocol) -> Check:
     if protocol.fault:
         return Check(name="protocol", status="failed", message=protocol.fault, advice=protocol.fault)
     facts: dict[str, Fact] = {"agent": protocol.agent}
-    message = f"{protocol.agent} drives this release."
+    message = f"This release is served through {protocol.agent}."
     check = protocol.check
     if protocol.warning:
-        advice = "Install another release of Codex, or a newer one of this proxy; docs/agents.md lists those tested."
+        advice = (
+            "Install another release of Codex or update codex-proxy; docs/agents.md lists the "
+            "tested releases."
+        )
         return Check(name="protocol", status="warning", message=protocol.warning, advice=advice, facts=facts)
     if check is None:
         return Check(name="protocol", status="ok", message=message, facts=facts)
@@ -121,8 +124,8 @@ def protocol_check(protocol: CodexProtocol) -> Check:
     return Check(
         name="protocol",
         status="warning",
-        message=f"{message} Off because of it: {', '.join(missing_features)}.",
-        advice="docs/agents.md says what each of these means; another release of Codex may have it.",
+        message=f"{message} Unavailable features: {', '.join(missing_features)}.",
+        advice="docs/agents.md explains each feature; another release of Codex may support it.",
         facts=facts,
     )
 
@@ -143,8 +146,9 @@ def program_check(program: str, named: str | None) -> Check:
     return Check(
         name="agent",
         status="warning",
-        message=f"{program} is a script, and no native binary was found behind it.",
-        advice="Name the native binary with --codex-bin: a wrapper makes every child slower and larger.",
+        message=f"{program} is a wrapper script, and the native binary that it starts was not found.",
+        advice="Give the path of the native binary with --codex-bin: with a wrapper, every process "
+        "starts more slowly and needs more memory.",
         facts=facts,
     )
 
@@ -183,8 +187,8 @@ def file_sign_in(settings: Settings, provider: ProviderConfig) -> Check:
     """
     file = settings.codex_home / "auth.json"
     if provider.custom or file.is_file():
-        return Check(name="sign-in", status="ok", message=f"There is one in {settings.codex_home}.")
-    message = f"There is no {file}, and this Codex cannot be asked."
+        return Check(name="sign-in", status="ok", message=f"Codex has a sign-in in {settings.codex_home}.")
+    message = f"There is no {file}, and this release of Codex cannot report its sign-in status."
     return Check(name="sign-in", status="warning", message=message, advice=NOT_SIGNED_IN.message)
 
 
@@ -201,7 +205,8 @@ async def sign_in(
     missing = [name for name in provider.env_names if not environ.get(name)]
     if provider.custom and missing:
         message = (
-            f"The provider {provider.id} of {home / 'config.toml'} wants {', '.join(missing)}, not set here."
+            f"The provider {provider.id} of {home / 'config.toml'} needs {', '.join(missing)}, "
+            "which is not set here."
         )
         advice = f"Set {', '.join(missing)} in the environment that starts the server."
         return Check(name="sign-in", status="warning", message=message, advice=advice, facts=facts)
@@ -215,15 +220,19 @@ async def sign_in(
         facts["user_agent"] = process.connection.user_agent
         signed_in = process.connection.signed_in
     except Fault as fault:
-        advice = "Run `codex` by hand: what it says there is the reason."
+        advice = "Run `codex` directly to see the reason."
         return Check(name="sign-in", status="failed", message=str(fault), advice=advice, facts=facts)
     finally:
         await process.end()
     if not signed_in:
-        message = f"Nobody is signed in to Codex ({home})."
+        message = f"Codex is not signed in ({home})."
         advice = f"Run `{login_command(program, settings, environ)}`."
         return Check(name="sign-in", status="failed", message=message, advice=advice, facts=facts)
-    message = f"The provider {provider.id} has what it needs." if provider.custom else "Codex is signed in."
+    message = (
+        f"Every variable that the provider {provider.id} needs is set."
+        if provider.custom
+        else "Codex is signed in."
+    )
     return Check(name="sign-in", status="ok", message=message, facts=facts)
 
 
@@ -244,13 +253,13 @@ async def sandbox(program: str, settings: Settings, environ: Mapping[str, str], 
     facts: dict[str, Fact] = {"sandbox": settings.sandbox, "bubblewrap": bubblewrap}
     if settings.sandbox == "danger-full-access":
         message = "The agent's commands run unconfined (danger-full-access)."
-        advice = "Leave --sandbox out, unless this machine is there to be broken."
+        advice = "Omit --sandbox, unless this machine is disposable."
         return Check(name="sandbox", status="warning", message=message, advice=advice, facts=facts)
     env = child_environment(environ) | {"CODEX_HOME": folder}
     command = Command((program, "sandbox", "--", "true"), env, folder)
     exit = await run_to_end(command, SANDBOX_SECONDS)
     if exit is not None and exit.code == 0:
-        by = "bubblewrap is installed" if bubblewrap else "without a bubblewrap of the system"
+        by = "bubblewrap is installed" if bubblewrap else "without bubblewrap from the system"
         return Check(name="sandbox", status="ok", message=f"Codex can confine commands ({by}).", facts=facts)
     said = exit.stderr_tail.strip().splitlines()[-1:] if exit is not None else []
     why = said[0][:200] if said else "it did not end in time" if exit is None else f"exit status {exit.code}"

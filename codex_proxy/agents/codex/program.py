@@ -153,7 +153,7 @@ async def find_version(program: str, environment: Mapping[str, str]) -> Version:
     text = await output_of((program, "--version"), dict(environment))
     version = version_from(text.decode(errors="replace"))
     if version is None:
-        raise misconfigured(f"{program} --version did not print a version: is it the Codex command line?")
+        raise misconfigured(f"{program} --version did not print a version. Check that it is the Codex CLI.")
     return version
 
 

@@ -88,8 +88,8 @@ def plan_shadow_home(config_toml: str) -> ShadowHome:
     notices = []
     if config.get("cli_auth_credentials_store") == "keyring":
         notices.append(
-            "config.toml keeps the sign-in in the keyring, filed under the path of its Codex home: "
-            'plain-model turns cannot see it. Set cli_auth_credentials_store = "file" and sign in again.'
+            "config.toml keeps the sign-in in the keyring under the path of its Codex home, where "
+            'plain-model turns cannot read it. Set cli_auth_credentials_store = "file" and sign in again.'
         )
     return ShadowHome(tomli_w.dumps(kept), _provider(config), notices=tuple(notices))
 
@@ -156,7 +156,7 @@ def strings_of(values: Any, where: str) -> tuple[str, ...]:
     of strings.
     """
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise ConfigError(f"config.toml: {where} is not made of strings")
+        raise ConfigError(f"config.toml: {where} must contain only strings")
     return tuple(values)
 
 

@@ -28,23 +28,24 @@ CODEX_SETTINGS = frozenset({"codex_bin", "codex_home", "codex_model", "codex_lit
 """The settings that each Codex may have for itself, if the server has several agents."""
 
 NO_CODEX = (
-    "No Codex was found. Install it (`npm install -g @openai/codex`, or the extra `codex-openai-proxy[codex]`), "
-    "give its path with {}, or try the embedded fake agent with --agent fake."
+    "Codex was not found. Install it (`npm install -g @openai/codex`, or the extra "
+    "`codex-openai-proxy[codex]`), give its path with {}, or try the embedded fake agent with "
+    "--agent fake."
 )
 
 NO_PROTO = (
-    "Codex {version} has no `codex proto`. Leave --agent out, or give --agent codex-app-server; releases up to 0.42 "
-    "have it."
+    "Codex {version} has no `codex proto`, which only releases up to 0.42 have. Omit --agent, "
+    "or use --agent codex-app-server."
 )
 
 NO_EXEC = (
-    "Codex {version} cannot be driven by `codex exec`: its help does not list {missing}. Leave --agent out, or install "
-    "a newer Codex."
+    "Codex {version} cannot be used through `codex exec`: its help does not list {missing}. "
+    "Omit --agent, or install a newer release of Codex."
 )
 
 EXEC_INSTEAD = (
-    "{reason} So `codex exec` drives it, with less: requests with tools are refused, a conversation goes in as one "
-    "text, and an answer comes whole instead of word by word."
+    "{reason} It is used through `codex exec` instead, with limitations: requests with tools "
+    "are refused, a conversation is passed on as one text, and answers are not streamed."
 )
 
 
@@ -97,7 +98,7 @@ async def protocol_of(
     try:
         checked = await check()
     except Fault as error:
-        fault = f"Codex {version} cannot say what its app-server speaks ({error})."
+        fault = f"The app-server protocol of Codex {version} could not be read ({error})."
     if checked is not None:
         fault = f"Codex {version} {checked.contract.refusal}" if checked.contract.refusal else ""
     if fault and agent == "auto":

@@ -32,9 +32,15 @@ COMMON_SWITCHES: Final = (
     Switch("features.plugins", "false", "plugins fetch from github.com at start"),
     Switch("features.apps", "false", "apps ask chatgpt.com at start"),
     Switch(
-        "features.unbounded_connection_retries", "false", "a dead model server must not hang a turn for ever"
+        "features.unbounded_connection_retries",
+        "false",
+        "an unresponsive model provider must not block a turn for ever",
     ),
-    Switch("thread_unload_delay_secs", "0", "a thread we left is unloaded at once, not after 30 minutes"),
+    Switch(
+        "thread_unload_delay_secs",
+        "0",
+        "a thread that is no longer used is unloaded at once, not after 30 minutes",
+    ),
 )
 
 PLAIN_SWITCHES: Final = (
@@ -56,7 +62,7 @@ PLAIN_SWITCHES: Final = (
     Switch("features.multi_agent_v2", "false", "tools for sub-agents, next version"),
     Switch("features.view_image", "false", "a tool that reads files"),
     Switch("features.image_generation", "false", "a hosted tool the client did not offer"),
-    Switch("features.remote_plugin", "false", "plugins by another door"),
+    Switch("features.remote_plugin", "false", "remote plugins"),
     Switch("features.tool_suggest", "false", "a tool that suggests plugins"),
     Switch("features.skill_search", "false", "a tool that searches skills"),
     Switch("features.hooks", "false", "commands of the user around each turn"),

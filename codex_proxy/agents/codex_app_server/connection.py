@@ -247,7 +247,7 @@ class AppServerConnection:
             return self._handle_own_result(message)
         except UNREADABLE as error:
             if message.id == INITIALIZE:
-                self.fault = f"the agent's answer to initialize is not what it should be: {error}"
+                self.fault = f"the agent's answer to initialize is invalid: {error}"
             elif message.id == ACCOUNT:
                 self.ready = True
             return b""

@@ -374,8 +374,8 @@ class ContractCheck(msgspec.Struct, frozen=True):
         if not self.needed:
             return None
         return (
-            f"cannot be driven by codex-app-server, which needs {', '.join(self.needed)}: this release has no such "
-            "thing. Install another release of Codex, or a newer one of this proxy."
+            f"cannot be used with codex-app-server, which needs {', '.join(self.needed)}. "
+            "Install another release of Codex or update codex-proxy."
         )
 
     @property

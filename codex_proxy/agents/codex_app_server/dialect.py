@@ -68,7 +68,7 @@ from codex_proxy.core.turn import Turn, without_content
 
 BAD_ANSWER = Failure(
     kind=FaultKind.AGENT_PROTOCOL,
-    message="The agent's answer is not what this proxy knows. Update one of the two, or try again.",
+    message="The agent sent a message that this server does not understand. Try again, or update the agent.",
 )
 
 

@@ -24,7 +24,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.items import Activity
 
-REFUSED = "The model refused to answer. The agent does not pass its words on."
+REFUSED = "The model refused to answer. The agent does not report the text of the refusal."
 
 
 MAX_OUTPUT_PIECES = 256

@@ -37,7 +37,7 @@ BROKEN_START = Failure(
     kind=FaultKind.INTERNAL, message="The agent could not be started. The server's log has the reason."
 )
 
-KEEPS_ENDING_TEXT = "The agent's process keeps ending by itself. It is started again after a pause. It ended"
+KEEPS_ENDING_TEXT = "The agent's process keeps exiting and is restarted after a pause. It ended"
 
 MAINTENANCE_SECONDS = 30.0
 """Seconds between two maintenances of the pool if nothing else causes one."""

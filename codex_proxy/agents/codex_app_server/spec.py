@@ -85,7 +85,7 @@ def _paths(context: AgentContext) -> CodexPaths:
     try:
         make_folder(context.state_dir)
     except OSError as error:
-        raise misconfigured(f"the state folder {context.state_dir} cannot be made: {error}") from error
+        raise misconfigured(f"the state folder {context.state_dir} cannot be created: {error}") from error
     try:
         policy = workspace_write_policy(settings, context.environ)
     except ConfigError as error:
@@ -93,8 +93,8 @@ def _paths(context: AgentContext) -> CodexPaths:
     # The default home may be missing: nobody has used Codex here yet, and it makes its home itself.
     if "codex_home" in settings.model_fields_set and not settings.codex_home.is_dir():
         raise misconfigured(
-            f"Codex's home {settings.codex_home} is not a folder: make it and run `codex login`, or name another "
-            "one with --codex-home."
+            f"Codex's home {settings.codex_home} is not a folder: create it and run `codex "
+            "login`, or set another one with --codex-home."
         )
     return CodexPaths(
         program,

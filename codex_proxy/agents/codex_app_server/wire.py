@@ -111,7 +111,7 @@ class _Envelope(msgspec.Struct, frozen=True, gc=False):
     method: str | None = None
 
 
-UNREADABLE_ANSWER = RpcError(0, "the agent's answer is not what it should be")
+UNREADABLE_ANSWER = RpcError(0, "the agent's answer is invalid")
 
 decode_expected = msgspec.json.Decoder(Message).decode
 """Decodes a line in the expected form. Raises `UNREADABLE` otherwise; `decode_loosely` may then read parts of it."""
@@ -432,7 +432,7 @@ def failure_of_error(what: str, error: RpcError) -> Failure:
         reason = failure.message[max(failure.message.find(BAD_TOOL_TEXT), 0) :]
         return Failure(
             kind=FaultKind.INVALID_REQUEST,
-            message=f"The agent does not take a tool of this request: {reason}",
+            message=f"The agent rejected a tool of this request: {reason}",
             param="tools",
             code="invalid_tool_schema",
         )
@@ -444,7 +444,7 @@ def failure_of_error(what: str, error: RpcError) -> Failure:
         )
     if failure.kind is FaultKind.UPSTREAM_ERROR:
         return Failure(
-            kind=FaultKind.AGENT_MISCONFIGURED, message=f"The agent would not {what}: {failure.message}"
+            kind=FaultKind.AGENT_MISCONFIGURED, message=f"The agent failed to {what}: {failure.message}"
         )
     return failure
 

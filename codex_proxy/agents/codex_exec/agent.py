@@ -35,8 +35,9 @@ ENDINGS: Mapping[str, str] = {
 
 TOO_LONG = Failure(
     kind=FaultKind.CONTEXT_LENGTH_EXCEEDED,
-    message=f"The conversation is longer than {MAX_PROMPT} characters, which is the most that `codex exec` takes. "
-    "Shorten it, or serve a Codex whose app-server can be driven.",
+    message=f"The conversation is longer than {MAX_PROMPT} characters, which is the most that `codex "
+    "exec` takes. Shorten it, or ask the operator to install a release of Codex that is served "
+    "through its app-server.",
 )
 
 

@@ -147,7 +147,8 @@ async def _check(context: AgentContext) -> list[Check]:
 
 SPEC = AgentSpec(
     name="codex-exec",
-    summary="Codex, by `codex exec --json`, which OpenAI documents for scripts: where the others cannot be had",
+    summary="Codex, by `codex exec --json`, which OpenAI documents for scripts: where the others are "
+    "not available",
     processes="one for each turn",
     make=make_exec,
     check=_check,

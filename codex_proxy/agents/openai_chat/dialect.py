@@ -39,7 +39,7 @@ from codex_proxy.core.turn import Turn, without_content
 
 UNEXPLAINED: Final = Failure(
     kind=FaultKind.UPSTREAM_ERROR,
-    message="The model server ended its answer with an error that it does not explain.",
+    message="The model server ended its answer with an error and no reason.",
 )
 FAILURES: Final = {"no_json": NO_JSON, "no_answer": NO_ANSWER, "too_long": TOO_LONG}
 """The failure for each kind of `StreamEvent` that means that the body is not an answer."""

@@ -40,16 +40,17 @@ MAX_HOPS: Final = 8
 """The most servers like this one that a request may pass through."""
 
 _LOOP: Final = (
-    "The request came back to this server by way of its own upstream: its operator has to give another address "
-    "with {}."
+    "This server's upstream sent the request back to this server. The operator must set "
+    "another address with {}."
 )
 _NO_MODEL: Final = (
-    "This server knows no default model, since its upstream lists none: name one in 'model', or set {}."
+    "This server has no default model, since its upstream lists no models. Name one in "
+    "'model', or ask the operator to set {}."
 )
 NO_CLIENTS_KEY: Final = Failure(
     kind=FaultKind.INVALID_API_KEY,
-    message="This server passes your own API key on to the model server, and you have sent none: send one as a bearer "
-    "token.",
+    message="This server passes your API key on to the model server, but the request has none. Send it "
+    "as `Authorization: Bearer KEY`.",
 )
 
 

@@ -39,11 +39,12 @@ Send = Callable[[Callable[[], None]], Coroutine[Any, Any, aiohttp.ClientResponse
 
 _CUT: Final = Failure(
     kind=FaultKind.UPSTREAM_DISCONNECTED,
-    message="The model server broke off its answer. Send the request again.",
+    message="The model server's answer ended before it was complete. Send the request again.",
 )
 _PACKED: Final = Failure(
     kind=FaultKind.UPSTREAM_ERROR,
-    message="The model server packs its answers, although none is asked for packed.",
+    message="The model server compresses its answers, although this server does not accept compressed "
+    "ones. The operator must turn compression off there.",
 )
 
 
@@ -272,7 +273,7 @@ class Exchange:
     def _late(self) -> Failure:
         limits = self._timeouts
         what = (
-            f"was silent for {limits.silence:g} s in the middle of its answer"
+            f"sent nothing for {limits.silence:g} s in the middle of its answer"
             if self._has_bytes
             else f"did not begin to answer within {limits.first_byte:g} s"
         )
@@ -310,7 +311,10 @@ def failure_of(error: Exception) -> Failure:
             kind=FaultKind.UPSTREAM_UNREACHABLE, message=f"The model server cannot be reached: {why}."
         )
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
-        why = "its certificate is not trusted, or TLS fails. Its operator has to check it (PROXY_UPSTREAM_CA_FILE)"
+        why = (
+            "its certificate is not trusted, or TLS fails. The operator of this server must check "
+            "it (PROXY_UPSTREAM_CA_FILE)"
+        )
         return Failure(
             kind=FaultKind.UPSTREAM_UNREACHABLE, message=f"The model server cannot be reached safely: {why}."
         )
@@ -322,19 +326,19 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, aiohttp.ClientResponseError | aiohttp.ClientPayloadError | ValueError):
         return Failure(
             kind=FaultKind.UPSTREAM_ERROR,
-            message="The model server does not answer in HTTP, or breaks its rules: its operator has to check the "
-            "address of the upstream.",
+            message="The model server's answer is not valid HTTP. The operator of this server must "
+            "check the address of the upstream.",
         )
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         why = "no connection within its time limit"
     elif isinstance(error, aiohttp.ClientProxyConnectionError):
         why = "the HTTP proxy of the environment (http_proxy, https_proxy) cannot be reached"
     elif isinstance(error, aiohttp.ClientConnectorDNSError):
-        why = "its name has no address"
+        why = "its host name does not resolve"
     elif isinstance(error, ConnectionRefusedError) or isinstance(
         getattr(error, "os_error", None), ConnectionRefusedError
     ):
-        why = "nothing listens there (is it started?)"
+        why = "nothing listens at its address; check that it is running"
     else:
         why = "no connection"
     return Failure(kind=FaultKind.UPSTREAM_UNREACHABLE, message=f"The model server cannot be reached: {why}.")

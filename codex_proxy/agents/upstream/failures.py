@@ -30,21 +30,24 @@ _MAX_WAIT: Final = 7 * 86400.0  # seconds; more is no time to wait but a broken 
 
 BROKEN_OFF: Final = Failure(
     kind=K.UPSTREAM_DISCONNECTED,
-    message="The model server broke off its answer. Send the request again.",
+    message="The model server's answer ended before it was complete. Send the request again.",
 )
-NO_JSON: Final = Failure(kind=K.UPSTREAM_ERROR, message="The model server sent something that is no JSON.")
+NO_JSON: Final = Failure(kind=K.UPSTREAM_ERROR, message="The model server sent data that is not valid JSON.")
 NO_ANSWER: Final = Failure(
     kind=K.UPSTREAM_ERROR,
-    message="The model server's answer is not one of Chat Completions: check the address of the upstream (it usually "
-    "ends with /v1).",
+    message="The model server's answer is not in the format of Chat Completions. The operator must "
+    "check the address of the upstream (it usually ends with /v1).",
 )
 TOO_LONG: Final = Failure(
     kind=K.UPSTREAM_ERROR, message="The model server sent a line that is too long to be part of an answer."
 )
-_KEY_REFUSED: Final = "The model server refused the credentials of this server. Its operator has to check {}."
+_KEY_REFUSED: Final = (
+    "The model server rejected this server's credentials. The operator of this server must check {}."
+)
 CLIENTS_KEY_REFUSED: Final = Failure(
     kind=K.INVALID_API_KEY,
-    message="The model server refused your API key, which this server passes on. Send one that it takes.",
+    message="The model server rejected your API key, which this server passes on. Send a key that is "
+    "valid there.",
 )
 
 _CONTEXT = re.compile(
@@ -62,8 +65,8 @@ _PARAM = re.compile(r"[A-Za-z0-9_.\[\]-]{1,100}")
 _NO_ENDPOINT: Final = frozenset({404, 405, 501})
 """The statuses with which a server answers that it does not have the endpoint."""
 _REDIRECTED: Final = (
-    "The model server answered with a redirection (HTTP {}), which is not followed: the operator has to give its "
-    "final address."
+    "The model server answered with a redirect (HTTP {}), which this server does not follow. "
+    "The operator must set the final address."
 )
 
 
@@ -110,8 +113,8 @@ class ErrorReader:
         said = f"HTTP {status}: {words}" if words else f"HTTP {status}"
         names = self._names
         message = (
-            f"The model server has no {self._path} ({said}). Its operator has to check {names.url}, which usually "
-            f"ends with /v1, and {names.wire}."
+            f"The model server has no {self._path} ({said}). The operator of this server must "
+            f"check {names.url}, which usually ends with /v1, and {names.wire}."
         )
         return Failure(kind=K.AGENT_MISCONFIGURED, message=message, quoted=words)
 

@@ -58,22 +58,22 @@ async def check_upstream(context: AgentContext, wire: UpstreamApi) -> list[Check
         "clients_key": upstream.clients_key,
     }
     if upstream.clients_key:
-        message = f"{upstream.host} is asked with the keys of clients, of which none is here to try it with."
+        message = f"{upstream.host} is called with the clients' keys, so it was not checked."
         return [Check(name="upstream", status="skipped", message=message, facts=facts)]
     trouble, models = await request_models_once(upstream, context.clock)
     facts["models"] = len(models)
     if trouble is not None:
         names = upstream.setting_names
-        advice = f"Start the server on {upstream.host}, or name another one with {names.url}."
+        advice = f"Start the model server on {upstream.host}, or set another address with {names.url}."
         if trouble.kind.value == "upstream_unauthorized":
-            advice = f"Give a key that {upstream.host} takes with {names.key} or {names.key_file}."
+            advice = f"Set a key that {upstream.host} accepts with {names.key} or {names.key_file}."
         return [Check(name="upstream", status="failed", message=trouble.message, advice=advice, facts=facts)]
     if not models:
-        message = f"{upstream.host} answers, and lists no models: any name is passed on to it."
+        message = f"{upstream.host} answers but lists no models. Any model name is passed on to it."
         names = upstream.setting_names
         advice = (
-            f"If it has a list, check {names.url}, which usually ends with /v1. If not, set {names.model} to the name "
-            "of the model that a request without one gets."
+            f"If it should list models, check {names.url}, which usually ends with /v1. "
+            f"Otherwise set {names.model} to the default model."
         )
         return [Check(name="upstream", status="warning", message=message, advice=advice, facts=facts)]
     message = f"{upstream.host} answers, and has {len(models)} models; the default is {models[0].id}."
@@ -96,8 +96,8 @@ def upstream_of(context: AgentContext, wire: UpstreamApi = CHAT) -> Upstream:
     clients_key = key == CLIENTS_KEY
     if clients_key and settings.wants_key:
         raise NoAgentError(
-            "PROXY_UPSTREAM_KEY=client passes each client's key on, but here clients send a key of this server "
-            "(PROXY_API_KEY, PROXY_KEYS_FILE): have one or the other."
+            "PROXY_UPSTREAM_KEY=client passes each client's key on, but clients send a key of "
+            "this server (PROXY_API_KEY, PROXY_KEYS_FILE). Use only one of the two."
         )
     if settings.upstream_ca_file is not None and not settings.upstream_ca_file.is_file():
         raise NoAgentError(f"{names.ca_file}: there is no file {settings.upstream_ca_file}.")
@@ -123,7 +123,7 @@ def _checked_url(given: str, wire: UpstreamApi, names: SettingNames) -> str:
     without a path gets `/v1`, and the path of the endpoint of `wire` is removed from its end. `names` are the names
     of the settings for messages. Raises `NoAgentError` if the URL is invalid.
     """
-    wrong = f"{names.url} has to be an address like http://127.0.0.1:11434/v1"
+    wrong = f"{names.url} must be an address like http://127.0.0.1:11434/v1"
     try:
         parts = urlsplit(given.strip())
         host, _ = parts.hostname, parts.port
@@ -132,9 +132,9 @@ def _checked_url(given: str, wire: UpstreamApi, names: SettingNames) -> str:
     if parts.scheme not in ("http", "https") or not host:
         raise NoAgentError(f"{wrong}.")
     if parts.username is not None or parts.password is not None:
-        raise NoAgentError(f"{wrong}, without a user or a password: give a key with {names.key}.")
+        raise NoAgentError(f"{wrong}, without a user name or a password. Set a key with {names.key}.")
     if parts.query or parts.fragment:
-        raise NoAgentError(f"{wrong}, without anything behind a ? or a #.")
+        raise NoAgentError(f"{wrong}, without a query or a fragment.")
     path = parts.path.rstrip("/").removesuffix(wire.path) or "/v1"
     return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
 
@@ -143,7 +143,7 @@ def _key_of(settings: Settings, environ: Mapping[str, str], names: SettingNames)
     given = settings.upstream_key
     if given is not None and settings.upstream_key_file is not None:
         raise NoAgentError(
-            "The upstream's key is given twice: leave PROXY_UPSTREAM_KEY or PROXY_UPSTREAM_KEY_FILE out."
+            "The upstream's key is set twice. Remove PROXY_UPSTREAM_KEY or PROXY_UPSTREAM_KEY_FILE."
         )
     if settings.upstream_key_file is not None:
         key = _read_key(settings.upstream_key_file, names.key_file)
@@ -155,7 +155,8 @@ def _key_of(settings: Settings, environ: Mapping[str, str], names: SettingNames)
         key = environ.get(ADAPTERS_KEY, "").strip() if named else ""
     if not (key.isascii() and key.isprintable()) or len(key) > _MAX_KEY_CHARS:
         raise NoAgentError(
-            f"The upstream's key holds characters that no key has: check {names.key}, or {names.key_file}."
+            "The upstream's key contains characters that are not allowed in a key. Check "
+            f"{names.key}, or {names.key_file}."
         )
     return key
 
