@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import psutil
 import pytest
@@ -18,6 +18,7 @@ from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.app import make_server
 from codex_proxy.commands.doctor import examine
 from codex_proxy.core.faults import Fault
+from codex_proxy.core.turn import Mode, Turn
 from tests.http.serving import ENVIRONMENT, Proxy, alive, heard, running, settings_of, until, user
 from tests.pictures import PIXEL
 
@@ -238,6 +239,15 @@ async def test_turns_at_once_are_not_mixed(proxy: Proxy) -> None:
     assert [answer.body["choices"][0]["message"]["content"] for answer in answers] == [
         f"I am {number}." for number in range(6)
     ]
+
+
+async def test_turns_of_both_modes_in_a_row_leave_a_waiting_process_for_each(proxy: Proxy) -> None:
+    agent = proxy.server.agent
+    turns = [Turn(model="", history=(), mode=mode, workdir=str(Path.cwd())) for mode in get_args(Mode)]
+    sessions = [await agent.open(turn) for turn in turns]
+    await until(lambda: agent.processes().idle == 2)
+    for session in sessions:
+        await agent.release(session, finished=True)
 
 
 async def test_a_process_that_ended_while_it_waited_serves_nobody(proxy: Proxy) -> None:

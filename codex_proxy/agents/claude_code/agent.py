@@ -85,7 +85,8 @@ class ClaudeCodeAgent:
         self._asking: asyncio.Task[None] | None = None
         self._waiting: dict[Mode, tuple[LaunchKey, ClaudeTransport]] = {}
         """The process that waits for a turn, for each mode in use."""
-        self._restocking: asyncio.TimerHandle | None = None
+        self._restocking: dict[Mode, asyncio.TimerHandle] = {}
+        """The timer that starts the next waiting process, for each mode in use."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._live: set[ClaudeTransport] = set()
         self._idle: dict[ClaudeTransport, None] = {}
@@ -155,10 +156,10 @@ class ClaudeCodeAgent:
         return transport
 
     def _restock_soon(self, key: LaunchKey) -> None:
-        if self._restocking is not None:
-            self._restocking.cancel()
+        if key.mode in self._restocking:
+            self._restocking[key.mode].cancel()
         loop = asyncio.get_running_loop()
-        self._restocking = loop.call_later(RESTOCK_SECONDS, lambda: self._do(self._restock(key)))
+        self._restocking[key.mode] = loop.call_later(RESTOCK_SECONDS, lambda: self._do(self._restock(key)))
 
     async def _restock(self, key: LaunchKey) -> None:
         """Starts a process with this key that waits for a turn, unless there is one. It replaces a waiting process
@@ -238,8 +239,8 @@ class ClaudeCodeAgent:
 
     async def close(self) -> None:
         self._closed = True
-        if self._restocking is not None:
-            self._restocking.cancel()
+        for timer in self._restocking.values():
+            timer.cancel()
         pending = [*self._tasks, *([self._asking] if self._asking is not None else [])]
         await asyncio.gather(*pending, return_exceptions=True)
         await asyncio.gather(*(self._end(transport) for transport in list(self._live)))
