@@ -120,8 +120,10 @@ def step_memory_of(settings: Settings, clock: Clock, lifecycle: StoreLifecycle |
 
 
 async def open_store(settings: Settings, clock: Clock) -> Store:
-    """Opens the store of these settings without a lock against other servers. A store in RAM is empty. Raises
-    `StoreOpenError` if the file is not a store, is damaged, was written by a newer version, or is locked.
+    """Opens the store that the settings name. Does not take the lock that keeps a second server off the same file
+    (`open_store_lifecycle` does), so commands can open the store of a running server. A store in RAM is empty at
+    first. Raises `StoreOpenError` if the file cannot be used: for example, it is not a store, is damaged, was
+    written by a newer version, or another process holds SQLite's lock on it for too long.
     """
     # Imported here, since a command line that only shows its help needs no database.
     from codex_proxy.store.sqlite.store import SqliteStore

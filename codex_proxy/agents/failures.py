@@ -2,10 +2,10 @@
 
 Input: the text and, if the dialect has them, the kind, HTTP status and details. Codex reports most errors as
 English sentences. The tables below were made from the errors of real binaries (proto 0.42, exec and app-server
-0.169) whose model provider failed on purpose. The kind of the failure is determined by the first of these that is
-known: the provider's error code, kinds that are certain, texts that are certain, the HTTP status, vague texts,
-vague kinds. Addresses of the provider, keys and request ids are removed from the text. No function here raises,
-whatever the text is.
+0.169) whose model provider failed on purpose. The failure's kind is determined by the first of these that is known:
+the provider's error code; an agent's error kind that has one meaning; a text that has one meaning; the HTTP status;
+an ambiguous text; an ambiguous error kind. Addresses of the provider, keys and request ids are removed from the text.
+No function here raises, whatever the text is.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ CLEAR_KINDS: dict[str, FaultKind] = {
     "rateLimitExceeded": K.AGENT_RATE_LIMITED,
     "serverOverloaded": K.UNAVAILABLE,
 }
-"""The kind of fault by those values of `codexErrorInfo` that are certain, whatever the text says."""
+"""The kind of fault by those values of `codexErrorInfo` that have one meaning, whatever the text says."""
 
 VAGUE_KINDS: dict[str, FaultKind] = {
     "usageLimitExceeded": K.USAGE_LIMIT_REACHED,
@@ -68,8 +68,8 @@ VAGUE_KINDS: dict[str, FaultKind] = {
     # What the provider refuses with a 400 comes as `other`, its message (or whole body) being the text.
     "other": K.REJECTED_BY_PROVIDER,
 }
-"""The kind of fault by those values of `codexErrorInfo` that are used only if neither the text nor the status
-decides."""
+"""The kind of fault by those values of `codexErrorInfo` that are ambiguous. They are used only if neither the text
+nor the status determines the kind."""
 
 Texts = tuple[tuple[re.Pattern[str], FaultKind, str | None], ...]
 
@@ -99,7 +99,7 @@ CLEAR_TEXTS = _texts(
         None,
     ),
 )
-"""The kind of fault by texts that are certain, whatever the HTTP status is. The first match is used."""
+"""The kind of fault by texts that have one meaning, whatever the HTTP status is. The first match is used."""
 
 VAGUE_TEXTS = _texts(
     (r"timeout|timed out", K.UPSTREAM_TIMEOUT, None),
@@ -116,7 +116,7 @@ VAGUE_TEXTS = _texts(
     (r"agent loop died|fatal error", K.AGENT_CRASHED, None),
     (r"incomplete response returned", K.UPSTREAM_ERROR, None),
 )
-"""The kind of fault by texts that are used only if no HTTP status decides."""
+"""The kind of fault by texts that are ambiguous. They are used only if no HTTP status determines the kind."""
 
 STATUSES: dict[int, FaultKind] = {
     401: K.UPSTREAM_UNAUTHORIZED,

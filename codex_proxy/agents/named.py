@@ -1,9 +1,8 @@
-"""The agents of a server by name: the one of `--agent`, or those in the tables `[agents.NAME]` and
+"""Creates the server's agents, by name: the agent given by `--agent`, or those in the tables `[agents.NAME]` and
 `[upstreams.NAME]` of the settings file.
 
-This module combines parts of all layers. An upstream is an agent `openai-chat` or `openai-responses` with the
-settings of its table. An error in the tables prevents the server's start; a problem of one agent (a key, a program,
-a sign-in) affects only that agent.
+An upstream is an agent of type `openai-chat` or `openai-responses`, configured by its table. An error in the tables
+prevents the server's start; a problem of one agent (a key, a program, a sign-in) affects only that agent.
 """
 
 from __future__ import annotations

@@ -274,10 +274,11 @@ class TurnRepair:
             self._out.append(event if same else TextDelta(held.id, text))
 
     def _unsent_suffix(self, held: SentItem, text: str) -> str:
-        """Returns the end of `text` that was not sent yet. `text` is a delta of a message that the agent repeats;
-        the result is empty while the agent repeats only what was sent. If the text differs from what was sent, or
-        continues a message that had ended, ends the turn as failed (appends `BROKEN_OFF`) and returns an empty
-        string.
+        """Returns the end of `text` that was not sent yet; empty if there is none. `text` is a delta of a message that
+        the agent repeats. `held` is that message as it was sent: its `repetition` records how much of the text
+        the agent has repeated, and is advanced here, or set to None once the agent sends new text. If `text`
+        differs from what was sent, or continues a message that had ended, ends the turn as failed (appends
+        `BROKEN_OFF`) and returns an empty string.
         """
         assert held.repetition is not None
         new = held.repetition.beyond(text)
@@ -305,9 +306,9 @@ class TurnRepair:
 
     def _missing(self, held: SentItem, key: TextKey, whole: str, delta: Callable[[str, str], Event]) -> None:
         """Appends a delta event with the end of the full text `whole` that was not sent in deltas; no event if
-        there is no such end. `held` is the item, and `key` says which of its texts this is; `delta` makes the event
-        from the item's id and the text. If `whole` does not begin with the text that was sent, appends only a
-        `Notice`.
+        there is no such end. `held` is the item as it was sent, and `key` says which of its texts this is; `delta`
+        makes the event from the item's id and the text. If `whole` does not begin with the text that was sent,
+        appends only a `Notice`.
         """
         held.whole |= {key}
         sent = held.text(key)

@@ -31,7 +31,9 @@ def escaped_lines(text: str) -> str:
 
 
 def without_controls(text: str) -> str:
-    """Returns a model's text for a terminal: the characters that `escaped_lines` escapes are removed."""
+    """Returns a model's text without the characters that could control a terminal: line feeds, tabs, Unicode spaces
+    and the two zero-width joiners stay; all other unprintable characters are removed, such as escape characters,
+    carriage returns and marks of the direction of writing."""
     if text.isprintable():
         return text
     return "".join([char for char in text if _stays(char)])

@@ -1,5 +1,5 @@
-"""A `Turn`: what a client asks for, whichever API the request came through. The module has values only, without
-behaviour.
+"""A `Turn`: what a client asks for, whichever API the request came through. This module defines only data types and
+constants.
 """
 
 from __future__ import annotations

@@ -84,7 +84,10 @@ def _client(server: HttpServer, guard: _GuardedTransport) -> httpx2.AsyncClient:
 
 
 class _GuardedTransport(httpx2.AsyncBaseTransport):
-    """An httpx transport that sends only permitted requests, and writes into `report` why a request failed."""
+    """An httpx transport that refuses requests whose URL, or whose host's address, `allowed_urls` does not permit
+    (raises `httpx2.ConnectError`; None permits any). `report.fault` says why the last request failed, for the
+    `McpConnection` to report.
+    """
 
     def __init__(
         self,
@@ -152,8 +155,8 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         raise fault
 
     def _forbidden(self, what: str) -> httpx2.ConnectError:
-        """Writes a fault with the message `what` (see `_note`) into the report, and returns the exception to
-        raise.
+        """Writes a fault into the report, and returns the exception to raise. `what` continues the sentence
+        `MCP server 'label' ...`.
         """
         self._note(McpFaultKind.FORBIDDEN, what)
         return httpx2.ConnectError("not allowed")

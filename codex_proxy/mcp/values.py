@@ -99,7 +99,7 @@ class McpFaultKind(StrEnum):
     NOT_ALLOWED = "not_allowed"
     """The request does not allow this tool."""
     TOOL_ERROR = "tool_error"
-    """The server answered the call with a protocol error; mostly because it has no such tool."""
+    """The server answered the call with a protocol error; usually because it has no such tool."""
     CLOSED = "closed"
     """The proxy is shutting down."""
 

@@ -28,10 +28,10 @@ from codex_proxy.process.pipes import PipeReader, PipeWriter
 class ChildState(Enum):
     """The states of a child, from its start to its end."""
 
-    RUNNING = "it runs, and nobody has asked it to end"
+    RUNNING = "it runs; its end was not requested"
     ENDING = "its stdin is closed, and it has a grace time to end by itself"
-    KILLING = "its warden ends it: SIGTERM, a grace time, then SIGKILL for it and all its descendants"
-    EXITED = "it has exited by itself; its last output is read, unless its owner has paused it"
+    KILLING = "its supervisor (the warden) kills it: SIGTERM, a grace time, then SIGKILL for it and all its descendants"
+    EXITED = "it has exited by itself; its last output is read, unless its owner has paused reading"
     DRAINING = "it has exited on request; its last output is read for at most half a second"
     ABANDONED = "it could not be killed, and its owner was informed"
     ENDED = "its owner was informed how it ended"

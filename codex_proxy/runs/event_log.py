@@ -49,8 +49,8 @@ class Wakeup:
         Python 3.12)."""
 
     async def wait(self, push: Push | None = None) -> None:
-        """Returns after a `wake` whose events `push` has not delivered (None: after any `wake`). Raises what `push`
-        has raised. May be cancelled and called again.
+        """Returns after a `wake` at which `push` has not delivered the new events (None: after any `wake`). Raises
+        what `push` has raised. May be cancelled and called again.
         """
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
@@ -65,8 +65,8 @@ class Wakeup:
 
     def wake(self, *, last: bool = False) -> None:
         """Calls the waiting reader's push, or resumes the reader; does nothing if no reader waits. `last` is True
-        at the end of the log: the reader is always resumed. Never raises: an exception of the push is raised by
-        `wait`.
+        at the end of the log: the reader is always resumed. Never raises: an exception that the push raises is
+        raised by `wait`.
         """
         waiter = self._waiter
         if waiter is None or waiter.done():
@@ -91,9 +91,9 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class EventLog:
-    """An append-only log of events. `on_backlog` is called with the number of bytes whose events the slowest reader
-    has not delivered, after each change while this number is, or was at the previous call of `on_backlog`, at least
-    `LOW_WATER`.
+    """An append-only log of events. The backlog is the number of bytes of agent output whose events the slowest
+    reader has not delivered yet. When it changes, `on_backlog` is called with it, but only if it is at least
+    `LOW_WATER`, or was so at the previous call; so a fall below `LOW_WATER` is reported once.
     """
 
     def __init__(self, on_backlog: Callable[[int], None] | None = None) -> None:

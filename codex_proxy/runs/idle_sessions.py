@@ -185,8 +185,8 @@ class _IdleSession:
 
 
 class ClosedSession(msgspec.Struct, frozen=True):
-    """A closed session of the agent: `thread` is the id by which the agent can open it again, `new_items` are the
-    items of the turn's history that it has not seen.
+    """A closed session that the next turn can continue. `thread` is the id by which the agent opens it again;
+    `new_items` are the items of that turn's history that the session does not contain yet.
     """
 
     thread: str

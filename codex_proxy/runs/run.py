@@ -168,7 +168,7 @@ TOO_SLOW = Failure(
 
 class RunHost(Protocol):
     """The interface of the scheduler that a run uses. A run never awaits: it asks the scheduler for everything that
-    has to, and for what several runs share (kept sessions, the account's limits).
+    must be awaited, and for what several runs share (kept sessions, the account's limits).
     """
 
     def open_session(self, run: Run, attempt: Attempt) -> None:

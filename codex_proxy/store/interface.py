@@ -467,7 +467,7 @@ class Conversations(Protocol):
 
 
 class Outbox(Protocol):
-    """The interface of the outbox: the stored webhook events that were not delivered yet.
+    """The interface of the outbox: the stored webhook events that have not been delivered yet.
     `Responses.update_response` adds them when a response ends.
     """
 

@@ -2,10 +2,12 @@
 model.
 
 The agent's structured output takes only OpenAI's strict schemas. For other schemas and for `json_object` the model
-gets an instruction instead, and the events of its answer are held (not passed on) until it is complete; an answer
-that does not match is discarded, and the model is asked once more. Answers under strict schemas are checked too,
-because not every provider enforces them. If a schema was made strict by placeholders for absent properties, these
-are removed from the answer before the check.
+gets an instruction instead, and the events of its answer are held (not passed on) until it is complete. An answer
+that does not match is discarded, and the model is asked once more; if its second answer does not match either, the
+turn fails with the code `invalid_structured_output`. Answers under strict schemas are checked too, because not every
+provider enforces them. They are streamed to the client, so one that does not match fails the turn without a second
+attempt. But if the schema was made strict by placeholders for absent properties, the answer is held, the placeholders
+are removed before the check, and the model is asked once more in the same way.
 """
 
 from __future__ import annotations

@@ -152,8 +152,8 @@ class SchemaDocument:
         return Absence.WRAPPED if nullable else Absence.AS_NULL
 
     def _allows_null(self, schema: Any) -> bool:
-        """Whether null is valid under a schema that uses only the subset's keywords. Raises `CannotFitError` as
-        `absence` does.
+        """Whether null is valid under `schema`, which uses only the subset's keywords. Raises `CannotFitError` if it,
+        or a schema that it refers to, is not an object, or if a reference cannot be resolved (see `target`).
         """
         if not isinstance(schema, dict):
             raise CannotFitError

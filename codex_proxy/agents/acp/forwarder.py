@@ -3,7 +3,7 @@ only over stdio. Usage:
 
     python -I -S forwarder.py URL
 
-The environment variable TOOL_SERVER_TOKEN has the tool server's bearer token. Each line of stdin is posted to the
+The environment variable TOOL_SERVER_TOKEN holds the tool server's bearer token. Each line of stdin is posted to the
 URL in its own thread, since a call may wait for minutes. The messages of the response, which is JSON or a stream of
 server-sent events, are printed as lines. A request to which the tool server gives no answer is answered here, with
 a JSON-RPC error. At the end of stdin the program ends at once, and open calls get no answer. It imports no module of

@@ -317,7 +317,7 @@ def session_failure(meta: Any) -> dict[str, Any] | None:
 
 
 def _text_of(content: Any) -> str:
-    """Returns the text of a content block; empty for other types of blocks."""
+    """Returns the text of a text block; empty for any other content."""
     text = content.get("text") if isinstance(content, dict) and content.get("type") == "text" else None
     return text if isinstance(text, str) else ""
 

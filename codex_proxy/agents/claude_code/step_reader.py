@@ -67,7 +67,10 @@ class _Call:
 
 
 class StepReader:
-    """Reads the model calls of a turn. It appends events to `events`; the caller empties that list."""
+    """Reads what Claude Code prints about its model calls in one turn: stream events (`feed`) and complete messages
+    (`assistant`). Converts each model call (a step) to events about its texts, reasoning and tool calls, and appends
+    them to `events`; the caller empties that list.
+    """
 
     def __init__(self, turn: Turn, tools: OfferedTools) -> None:
         self.events: list[Event] = []

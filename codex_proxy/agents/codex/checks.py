@@ -164,10 +164,10 @@ def _is_script(path: str) -> bool:
 async def sign_in_and_sandbox_checks(
     program: str, agent: CodexAgentName, settings: Settings, environ: Mapping[str, str]
 ) -> list[Check]:
-    """Returns the checks of the sign-in and of the sandbox, for a program that this server can drive. With
-    `codex-app-server`, Codex is asked whether the user is signed in, and runs a command in its sandbox; with the
-    other protocols only the sign-in's file is looked for, and the sandbox is not checked. If the user's config.toml
-    cannot be read, returns only a failed check.
+    """Returns the checks of the sign-in and of the sandbox, for a `program` whose version this server supports. With
+    `codex-app-server`, Codex itself reports whether the user is signed in, and a command is run in its sandbox; with
+    the other protocols, only the existence of the credentials file is checked, not the sandbox. If the user's
+    config.toml cannot be read, returns only a failed check.
     """
     config = settings.codex_home / "config.toml"
     try:

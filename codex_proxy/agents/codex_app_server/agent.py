@@ -97,9 +97,10 @@ def _stamp(file: str) -> tuple[int, int, int] | None:
 
 
 class AppServerAgent:
-    """An `Agent` with a pool of processes for plain-model turns and one for agent turns; the fake agent has a
-    single pool for both. `start` starts the pool for plain-model turns if the constructor's `warm_plain` is True,
-    else the pool for agent turns. The other pool starts with its first turn. `members` and `warning`: see `Agent`.
+    """An `Agent` with a pool of processes for plain-model turns and one for agent turns; if the constructor's
+    `processes` have no command for agent turns (as the fake agent's), a single pool serves both. `start` starts the
+    pool for plain-model turns if the constructor's `warm_plain` is True, else the pool for agent turns. The other
+    pool starts with its first turn. `members` and `warning`: see `Agent`.
     """
 
     members: Mapping[str, Agent] = {}

@@ -48,8 +48,10 @@ class BinaryCheck(msgspec.Struct, frozen=True):
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """The content of the file in the state folder: a `BinaryCheck`, the path, size and modification time of the
-    binary for which it is valid, and the digest of the contract.
+    """The content of the file `codex-checks/<digest of the path>.json` in the state folder. `check` is what the binary
+    lacks; `binary` is the path, size in bytes and modification time in ns of the checked binary; `contract` is the
+    digest of `CONTRACT` (what this server needs of the protocol) and of the start switches. If the binary or the
+    digest has changed, the check is done again.
     """
 
     binary: tuple[str, int, int]

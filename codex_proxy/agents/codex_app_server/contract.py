@@ -172,8 +172,10 @@ files. `command_clean_up`: commands that outlive their turn are ended."""
 
 
 class Clause(NamedTuple):
-    """Fields that this server needs in one message, each with its type or value by path, and the feature that needs
-    them (None: every turn needs them).
+    """One requirement of the proxy on the app-server's protocol: the fields that a message must have. `fields` maps
+    each field's path, such as `turn.id`, to the JSON type that the schema must allow for it, to a value in double
+    quotes that the schema must list, such as `"completed"`, or to `ANY`. `feature` is the feature that needs the
+    fields; None: every turn needs them.
     """
 
     kind: MessageKind

@@ -40,12 +40,14 @@ class ProcessInfo(msgspec.Struct, frozen=True):
 
 
 class PoolLimits(msgspec.Struct, frozen=True):
-    """The limits of a pool. `max_age` is in seconds, `max_memory` in bytes.
+    """The limits of a pool.
 
     At least `min_processes` run; there are never more than `max_processes`, including those that drain. A process
     with `busy_from` or more running turns counts as busy; if all are busy, another one is started before it is
-    needed. A process has at most `max_turns_running` turns at the same time, and is due for renewal after it has
-    served `max_turns_served`. At most `max_waiting` turns wait for a process; further ones are refused (`Refuse`).
+    needed. A process has at most `max_turns_running` turns at the same time. It is due for renewal when it has
+    served `max_turns_served` turns, is `max_age` seconds old, or uses `max_memory` bytes (0: any number): as soon
+    as other processes can take the turns, it gets no new ones, and it ends after its last one. At most
+    `max_waiting` turns wait for a process; further ones are refused (`Refuse`).
     """
 
     min_processes: int = 1

@@ -31,7 +31,10 @@ VERBS = frozenset({"add", "update", "delete"})
 
 
 def command_line(msg: Msg) -> str:
-    """Returns a command as a person would type it, in one line. For `bash -c SCRIPT` that is only the script."""
+    """Returns the command of an event or approval request about a command (`exec_command_begin`), quoted as for a
+    shell, or only SCRIPT for `bash -c SCRIPT`. Empty if `msg` has no command. Each run of white space becomes one
+    space, and the text is cut as by `one_line`.
+    """
     command = msg.command
     if isinstance(command, str):
         return one_line(command)

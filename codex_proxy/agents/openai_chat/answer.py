@@ -56,9 +56,9 @@ class Answer:
         taken_ids: Container[str] = (),
     ) -> None:
         """`new_id` returns a new id with the given prefix. `streamed_kind` takes a tool's name, and returns the
-        kind of the tool if its calls become events while their arguments arrive, else None. Calls of a tool with
-        None cause no events; they are only stored in `calls`. `taken_ids`: the ids of earlier calls in the
-        conversation; a call with one of them gets a new id.
+        tool's kind if its calls are to be sent as events while their arguments arrive. If it returns None, the
+        tool's calls are only stored in `calls`. `taken_ids`: the ids of earlier calls in the conversation; a call
+        with one of them gets a new id.
         """
         self.finish: str | None = None
         """The first finish reason in the answer; None before there is one."""

@@ -103,7 +103,9 @@ class ToolCalls:
 
     def _known(self, id: str, index: int | None, name: str) -> Call | None:
         """Returns the earlier call that a delta continues; None if the delta begins a new call. `id`, `index` and
-        `name` are those of the delta; the strings are empty if it has none.
+        `name` are those of the delta; the strings are empty if it has none. The id decides; without one the index
+        does, and without both the delta continues the last call. A delta with a name, but without an id, begins a
+        new call if the arguments of the earlier one are already complete JSON.
         """
         if id:
             if id in self._by_id:

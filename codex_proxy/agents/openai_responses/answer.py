@@ -70,8 +70,8 @@ class Answer:
         self, new_id: Callable[[str], str], *, streamed: Collection[tuple[Kind, str]] = frozenset()
     ) -> None:
         """`new_id` returns a new id with the given prefix, for items and calls that the server gave none.
-        `streamed`: the kind and name of each tool whose calls become events while their text (arguments or input)
-        arrives. Calls of other tools cause no events; they are only stored in `calls`.
+        `streamed`: the kind and name of each tool whose calls are to be sent as events while their text (arguments
+        or input) arrives. Calls of other tools are only stored in `calls`.
         """
         self.usage: Usage | None = None
         self.calls: list[Call] = []
@@ -247,9 +247,10 @@ class Answer:
         out.append(ItemEnded(id))
 
     def _call(self, item: dict[str, Any], id: str, out: list[Event]) -> bool:
-        """Handles a complete call: stores it in `calls`, and ends its item if events have opened one. Fields that
-        are missing in `item` are taken from the item as it began, and from the pieces of its text. Returns False
-        for a call without a name, which is ignored.
+        """Handles a complete call, the API's output item `item`: stores it in `calls`, and adds the events that end
+        its `ToolCall` if calls of the tool are streamed. `id` is the item's id (see `_id_of`), by which its earlier
+        events are found. Fields that are missing in `item` are taken from the event that began it and from the
+        pieces of its text, and are set in `item`. Returns False for a call without a name, which is ignored.
         """
         begun, pieces = self._begun.pop(id, ({}, []))
         name, call_id = (

@@ -25,12 +25,12 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
 
 
 class UpstreamApi(msgspec.Struct, frozen=True, kw_only=True):
-    """An API that an upstream can have: Chat Completions or Responses."""
+    """An API that an upstream can offer: Chat Completions or Responses."""
 
     agent: str
     """The name of the agent that uses this API."""
     api: str
-    """The name of the API for messages."""
+    """The API's name as shown in an error message, such as `Chat Completions`."""
     path: str
     """The path of the API's endpoint, to be appended to the upstream's address."""
     capabilities: frozenset[Capability]

@@ -81,7 +81,7 @@ async def check_upstream(context: AgentContext, wire: UpstreamApi) -> list[Check
 
 
 def upstream_of(context: AgentContext, wire: UpstreamApi = CHAT) -> Upstream:
-    """Returns the configuration of the upstream from the settings. `wire` is the API that it has. Raises
+    """Returns the configuration of the upstream from the settings. `wire` is the API that it offers. Raises
     `NoAgentError`, whose text says what to change, if a setting is missing or invalid.
     """
     settings, environ = context.settings, context.environ

@@ -154,7 +154,7 @@ async def _pieces(reply: aiohttp.ClientResponse) -> AsyncIterator[Piece]:
 
 
 def _refusal(status: int, text: str) -> str:
-    """Returns the error message in an HTTP answer with this status and body."""
+    """Returns the error message in the body `text` of an HTTP answer; a message with the `status` if it has none."""
     try:
         error = json.loads(text)["error"]
         message, code = str(error["message"]), error.get("code")

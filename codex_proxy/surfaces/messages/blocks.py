@@ -32,8 +32,8 @@ class BlockReader:
 
     def __init__(self, pdfs: PdfTexts | None, *, takes_images: bool = True, fetches: bool = True) -> None:
         """`pdfs`: the texts of the request's PDFs; None if the server reads none. `takes_images`: whether the agent
-        can pass images to its model. `fetches`: whether images in earlier messages that are given by web address
-        are fetched again; otherwise a note takes their place.
+        can pass images to its model. `fetches`: whether images with a web address are kept in earlier messages, too;
+        otherwise a note takes their place there.
         """
         self.ignored: dict[str, None] = {}
         self.web_images: dict[str, str] = {}

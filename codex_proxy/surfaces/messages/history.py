@@ -3,8 +3,8 @@
 Input: validated messages. Output: history items, oldest first. Raises `Fault` INVALID_REQUEST only for an image in
 the newest message of the user; nothing else in the messages is refused. Instructions (`system`) become developer
 messages in the same place. Outputs follow directly after their calls, in the order of the calls; other content of
-the message comes after them. A call without a result gets an output that says so; a result without its call becomes
-text of the user.
+the message comes after them. A call without a result gets an output that says so; a result without its call is added
+to the user's message.
 
 Raw items are items exactly as the model generated them, such as encrypted reasoning. This server sends them to the
 client in a `redacted_thinking` block; when the client sends the block back, they are added to the history at their
@@ -156,9 +156,9 @@ class _History:
             self._add(HistoryMessage("user", tuple(said)))
 
     def _result(self, block: dict[str, Any], param: str, *, newest: bool) -> Iterator[Part]:
-        """Keeps the result of a call of the model's last message, for `settle`. For any other result, and for a
-        second one of the same call, yields its parts, which become text of the user. `param` and `newest`: see
-        `BlockReader.parts`.
+        """If the block is the first result of a call in the assistant's last message (or last messages in a row),
+        stores it for `settle` and yields nothing. Otherwise yields a note and the result's parts, to be added to the
+        user's message. `param` and `newest`: see `BlockReader.parts`.
         """
         call_id = block.get("tool_use_id")
         parts = tuple(self._reader.parts(block.get("content"), f"{param}.content", newest=newest))

@@ -89,8 +89,10 @@ def parse(
 
     `identity` returns a name for the agent and model of a turn; raw items in the history are used only if they were
     made by the same agent and model. `pdfs`: the texts of the request's PDFs; None if the server reads none.
-    `takes_images` returns whether the turn's agent can pass images to its model. `fetches`: whether images in
-    earlier messages that are given by web address are fetched again.
+    `takes_images` returns whether the turn's agent can pass images to its model. If not, an image in the newest
+    message of the user raises a `Fault`, and a note takes the place of any other image. Images with a web address
+    are listed in `web_images` for the caller to fetch. If `fetches` is False, only those in the newest message of
+    the user are; a note takes the place of the others.
     """
     request = parse_body(body)
     check_length("messages", len(request.messages), settings.max_items)

@@ -71,10 +71,11 @@ def model_name(name: str) -> str:
 def offered_by(
     given: Sequence[dict[str, Any]], choice: GivenToolChoice | None, referenced: Collection[str]
 ) -> Offered:
-    """Returns what the model is offered. `given` and `choice` are the request's `tools` and `tool_choice` (None:
-    the request has none). `referenced` are the names of the tools that the history refers to or calls. Raises
-    `Fault` INVALID_REQUEST for an invalid or duplicate tool, for a tool that only Anthropic's servers run, and for
-    a choice of a tool that is not offered.
+    """Returns the tools and the tool choice to offer to the model. `given` and `choice` are the request's `tools` and
+    `tool_choice` (None: the request has none). `referenced` are the names of the tools that the history refers to
+    or calls: they are offered even if they have `defer_loading` (see `loaded_names`). Raises `Fault`
+    INVALID_REQUEST for an invalid or duplicate tool, for a tool that only Anthropic's servers run, and for a choice
+    of a tool that is not offered.
     """
     found: list[tuple[Tool, str]] = []
     ignored: list[str] = []

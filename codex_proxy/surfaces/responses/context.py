@@ -151,6 +151,8 @@ def compaction_turn(parsed: ParsedContext, history: tuple[HistoryItem, ...]) -> 
 
 
 def summary_in(response: Mapping[str, Any]) -> str:
-    """Returns all text of the assistant in a response, its parts separated by empty lines; empty if there is none."""
+    """Returns the summary from the response to a compaction turn: all text of the assistant, its parts separated by
+    empty lines; empty if there is none.
+    """
     parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
     return "\n\n".join(part["text"] for part in parts if part["type"] == "output_text")

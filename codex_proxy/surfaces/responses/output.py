@@ -1,8 +1,8 @@
-"""The output items of a response while they grow.
+"""Builds the output items of a response as the agent's output arrives.
 
-Input: the agent's items and pieces of text. Output: `OutputItem.whole()`, the item as it is in the response object,
-made of the same encoded fragments as the stream. The table `KINDS` lists the kinds of items. Source:
-docs/wire-rules.md#the-responses-object.
+Input: the agent's items and pieces of text. Output: `OutputItem.whole()`, the item for the response object; it joins
+the JSON strings that were already encoded for the stream's events. The table `KINDS` lists the kinds of items.
+Source: docs/wire-rules.md#the-responses-object.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _PHASES: Final = frozenset({"commentary", "final_answer"})
 
 
 class Part:
-    """One part of an output item, such as a text or the arguments of a call, which grows by deltas. `key` is its
+    """One part of an output item, such as a text or the arguments of a call. Deltas are appended to it. `key` is its
     kind and number (see `PartKey`), `index` its index in the item's content, `fragments` its text so far as JSON
     strings.
     """
@@ -83,9 +83,9 @@ class Part:
 
 
 class OutputItem:
-    """An item of a response's output while it grows. `item` is the agent's item, `kind` and `id` are the type and
-    id that the client gets. `index` is its index in the response's `output`, None until the item was sent. While
-    `waiting` is True the item is not sent, and its text is collected in `kept`.
+    """An item of a response's output, with its content so far. `item` is the agent's item, `kind` and `id` are the
+    type and id that the client gets. `index` is its index in the response's `output`, None until the item was sent.
+    While `waiting` is True the item is not sent, and its text is collected in `kept`.
     """
 
     __slots__ = (
