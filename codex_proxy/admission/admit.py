@@ -34,12 +34,12 @@ from codex_proxy.surfaces.responses.tools import McpOffer
 from codex_proxy.workers.schema_checks import SchemaChecks, check_schemas
 
 NO_MCP = (
-    "This server connects to no MCP server that a request names: have the operator allow its `server_url` in "
-    "PROXY_MCP_ALLOWED_URLS."
+    "This server does not connect to MCP servers that a request names. Ask the operator to "
+    "allow the `server_url` in PROXY_MCP_ALLOWED_URLS."
 )
 GONE_TOOL = (
-    "The call '{}' was approved, but its tool is not offered by this request: name its MCP server in 'tools' "
-    "again."
+    "The call '{}' was approved, but this request does not offer its tool. Name its MCP server "
+    "in 'tools' again."
 )
 
 
@@ -185,7 +185,7 @@ class Admission:
         self._tools.check(offers)
         agent = agent_for(self._agent, turn.model)
         if "tool_replies" not in agent.capabilities:
-            raise self._cannot(agent, "tool_replies", "work with MCP servers of a request", offers[0].param)
+            raise self._cannot(agent, "tool_replies", "use MCP servers that a request names", offers[0].param)
         if not client.mcp:
             raise mcp_not_allowed(offers[0].param)
 
@@ -219,9 +219,9 @@ class Admission:
         here = [name for name, each in self._agent.members.items() if capability in each.capabilities]
         able = self._agent_able_to(capability)
         if here:
-            advice = f"Ask for a model of {' or '.join(here)} for that."
+            advice = f"Use a model of {' or '.join(here)} instead."
         elif able is not None:
-            advice = f"Start the server with --agent {able} for that."
+            advice = f"To allow this, the operator must start the server with --agent {able}."
         else:
             advice = "No agent can do that."
         message = f"The agent {agent.name} cannot {what}. {advice}"
@@ -234,8 +234,8 @@ def _check_sampling(turn: Turn) -> None:
     """
     if turn.mode == "agent" and turn.sandbox != "read-only":
         raise bad_request(
-            "Several choices cannot be sampled while the agent may write: ask for one choice, or for the plain "
-            "model (`X-Codex-Mode: model`).",
+            "Several choices cannot be sampled in an agent turn that may write. Set 'n' to 1, "
+            "or request the plain model (`X-Codex-Mode: model`).",
             "n",
             "unsupported_value",
         )

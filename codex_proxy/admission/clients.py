@@ -105,13 +105,14 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mcp_not_allowed(param: str) -> Fault:
-    message = "This key may not use MCP servers: leave them out of 'tools', or take another key."
+    message = "This API key may not use MCP servers. Remove them from 'tools', or use another key."
     return Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message, param=param))
 
 
 def model_not_allowed(asked: str) -> Fault:
     message = (
-        f"This key may not ask for the model '{excerpt(asked)}'. GET /v1/models lists those that it may."
+        f"This API key may not use the model '{excerpt(asked)}'. GET /v1/models lists the "
+        "models that it may use."
     )
     return Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message, param="model"))
 
@@ -159,11 +160,11 @@ class Clients:
             return self.everybody
         if digest is None:
             raise _refused(
-                "This server wants a key: send it as `Authorization: Bearer KEY`, or as `x-api-key: KEY`."
+                "This server requires an API key. Send it as `Authorization: Bearer KEY` or `x-api-key: KEY`."
             )
         key = keys.by_digest(digest)
         if key is None:
-            raise _refused("The key is not one of this server's.")
+            raise _refused("Incorrect API key provided. Ask the operator of this server for a valid key.")
         return self._of(keys, key)
 
     def by_name(self, name: str) -> Client:
@@ -175,7 +176,7 @@ class Clients:
             return self.everybody
         key = keys.by_name(name)
         if key is None:
-            raise _refused("The key that this was asked with is not one of this server's any more.")
+            raise _refused("The API key of this request is no longer valid on this server.")
         return self._of(keys, key)
 
     def _of(self, keys: KeySet, key: Key) -> Client:
@@ -266,8 +267,8 @@ def in_workspace(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
         raise _no_folder(field) from None
     if not _is_inside(folder, workspace.roots):
         raise bad_request(
-            f"{field} names a folder outside of this server's workspaces; the operator allows more with "
-            "PROXY_WORKDIR_ROOTS.",
+            f"{field} names a folder outside of this server's workspaces. The operator can "
+            "allow it in PROXY_WORKDIR_ROOTS.",
             field,
         )
     if not os.path.isdir(folder):
@@ -286,9 +287,9 @@ def _confined(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
     if found is None:
         return turn
     message = (
-        f"An agent that may write cannot work in {turn.workdir}, where {found.what} is ({found.path}): its commands "
-        "could change this server. Name another folder, or ask for a turn that only reads "
-        "(`X-Codex-Sandbox: read-only`)."
+        f"An agent turn that may write cannot work in {turn.workdir}, where {found.what} is "
+        f"({found.path}): its commands could change this server. Use another folder, or request "
+        "a read-only turn (`X-Codex-Sandbox: read-only`)."
     )
     if field is not None:
         raise bad_request(message, field)
@@ -300,4 +301,4 @@ def _is_inside(folder: str, roots: Sequence[str]) -> bool:
 
 
 def _no_folder(field: str) -> Fault:
-    return bad_request(f"{field} does not name a folder.", field)
+    return bad_request(f"{field} does not name an existing folder.", field)

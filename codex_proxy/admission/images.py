@@ -103,7 +103,9 @@ class ImageFetcher:
         except TimeoutError:
             raise _refused(parsed, f"was not received within {self.limits.seconds:g} s") from None
         except _ForbiddenAddressError:
-            raise _refused(parsed, "leads to an address that is not public") from None
+            raise _refused(
+                parsed, "could not be fetched: its host has an address that is not public"
+            ) from None
         except (ClientError, OSError, ValueError):  # its words hold the whole address
             raise _refused(parsed, "could not be fetched") from None
 
@@ -197,8 +199,8 @@ def _entry(text: str) -> _Entry:
     scheme, _, rest = text.strip().rpartition("://")
     below = rest.startswith("*.")
     wrong = ValueError(
-        f"{SETTING}: {text!r} is no host: expected a name, '*.' and a name, or an address, perhaps with a port, "
-        "and with 'http://' before it where plain http is meant."
+        f"{SETTING}: {text!r} is not a host. Expected a name, '*.' and a name, or an address, "
+        "optionally with a port; prefix it with 'http://' to allow plain http."
     )
     try:
         url = URL(f"{scheme or 'https'}://{rest.removeprefix('*.')}")
@@ -229,7 +231,7 @@ def _parsed(text: str) -> URL:
             return url
     except ValueError:
         pass
-    raise bad_request("An image URL is no valid https URL.", PARAM, CODE)
+    raise bad_request("An image URL is not a valid https URL.", PARAM, CODE)
 
 
 def _redirected(url: URL, response: ClientResponse) -> URL:
@@ -241,7 +243,7 @@ def _redirected(url: URL, response: ClientResponse) -> URL:
     except ValueError:
         target = url
     if target == url or target.scheme not in _DEFAULT_PORTS or not target.raw_host:
-        raise _refused(url, "was redirected to nowhere")
+        raise _refused(url, "was redirected to a URL that is not valid")
     return target
 
 
@@ -285,8 +287,8 @@ def _refused(url: URL, what: str) -> Fault:
 def _not_allowed(url: URL) -> Fault:
     where = _host(url) if url.port == _DEFAULT_PORTS["https"] else f"{_host(url)}:{url.port}"
     return bad_request(
-        f"This server may not fetch images from '{where}' by {url.scheme}: send the image as a data URL, or "
-        f"have the operator allow the host in {SETTING}.",
+        f"This server is not allowed to fetch images from '{where}' by {url.scheme}. Send the "
+        f"image as a data URL, or ask the operator to allow the host in {SETTING}.",
         PARAM,
         CODE,
     )
@@ -314,7 +316,8 @@ async def inline_images(
     limits = fetcher.limits
     if len(urls) > limits.request_images:
         raise bad_request(
-            f"A request may name at most {limits.request_images} images by URL: send the others as data URLs.",
+            f"A request may name at most {limits.request_images} images by URL. Send the others "
+            "as data URLs.",
             field,
             CODE,
         )
@@ -355,7 +358,8 @@ async def _all_of(
                 fetched[url] = await fetcher.fetch(url)
         if sum(len(each) for each in fetched.values()) * 3 // 4 > limits.request_bytes:
             raise bad_request(
-                f"The images of a request are larger than {limits.request_bytes / (1 << 20):g} MiB together.",
+                "The images of the request are larger than "
+                f"{limits.request_bytes / (1 << 20):g} MiB in total. Send fewer or smaller images.",
                 field,
                 CODE,
             )
