@@ -197,7 +197,7 @@ class Server:
         try:
             return await unfinished_responses(service)
         except StoreError as error:
-            raise StartError(f"{error}: the responses in it that have not ended cannot be read") from error
+            raise StartError(f"{error}: its unfinished responses cannot be read") from error
 
     def _application(self) -> web.Application:
         settings, clock = self.settings, self.clock
@@ -360,7 +360,7 @@ def webhooks_of(
         secret = settings.webhook_secret.get_secret_value()
         check_secret(secret)
     except ValueError as error:
-        raise StartError(f"PROXY_WEBHOOK_SECRET is wrong: {error}") from error
+        raise StartError(f"PROXY_WEBHOOK_SECRET is invalid: {error}") from error
     if lifecycle is None:
         return None  # without a store there are no background responses
     return WebhookSender(urls, secret, clock=clock, outbox=lifecycle.store)
@@ -414,7 +414,7 @@ def catalog_of(settings: Settings, agent: Agent, named: Mapping[str, NamedAgent]
         defaults={name: each.default_model for name, each in named.items() if each.default_model},
         plain=[name for name, each in named.items() if each.spec.plain_only],
         other_tiers=("flex",) if "service_tier" in agent.capabilities else (),
-        advice=" The fake agent takes any name with FAKE_CODEX_MODELS=any." if first.spec.is_fake else "",
+        advice=" The fake agent accepts any name with FAKE_CODEX_MODELS=any." if first.spec.is_fake else "",
     )
 
 
@@ -459,12 +459,14 @@ def keyring_of(settings: Settings, clock: Clock) -> Keyring:
     """
     try:
         if settings.keys_file is not None and not settings.keys_path.exists():
-            raise KeysError(f"there is no {settings.keys_path}; make a key with `codex-proxy keys add NAME`")
+            raise KeysError(
+                f"there is no {settings.keys_path}; create a key with `codex-proxy keys add NAME`"
+            )
         return Keyring(
             settings.keys_path, settings.api_key.get_secret_value() if settings.api_key else None, clock
         )
     except KeysError as error:
-        raise StartError(f"The keys (PROXY_KEYS_FILE) are wrong: {error}.") from error
+        raise StartError(f"The keys file (PROXY_KEYS_FILE) is invalid: {error}.") from error
 
 
 def trusted_proxies(settings: Settings) -> tuple[Network, ...]:
@@ -510,15 +512,15 @@ def check(settings: Settings, environ: Mapping[str, str] | None = None) -> None:
     keys = keyring_of(settings, SystemClock()).current()
     if not is_loopback(settings.host) and not keys.keys:
         raise StartError(
-            f"--host {settings.host} opens a coding agent to other machines: make a key with `codex-proxy keys add "
-            "NAME` (or give one with PROXY_API_KEY), or listen on 127.0.0.1."
+            f"--host {settings.host} exposes a coding agent to other machines. Create a key "
+            "with `codex-proxy keys add NAME` (or set PROXY_API_KEY), or listen on 127.0.0.1."
         )
     trusted_proxies(settings)
     for origin in split_list(settings.allowed_origins):
         if not is_origin(origin.lower()):
             raise StartError(
-                f"PROXY_ALLOWED_ORIGINS: {origin!r} is not an origin. Write each one out, like http://localhost:3000 "
-                "or app://obsidian.md, without a path or a star."
+                f"PROXY_ALLOWED_ORIGINS: {origin!r} is not an origin. Give each origin in full, "
+                "like http://localhost:3000 or app://obsidian.md, without a path or a wildcard."
             )
     if not settings.workdir.is_dir():
         raise StartError(f"--workdir {settings.workdir} is not a folder.")

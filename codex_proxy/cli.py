@@ -62,7 +62,7 @@ SETTING_OPTIONS = (
     click.option(
         "--agent-usage",
         type=click.Choice(["turn", "last", "session", "chunks"]),
-        help="What the token counts of an ACP agent cover.",
+        help="What an ACP agent's token counts cover.",
     ),
     click.option(
         "--agent-unconfined",
@@ -73,7 +73,7 @@ SETTING_OPTIONS = (
     click.option(
         "--agent-confinement",
         type=click.Choice(["auto", "codex", "bubblewrap", "landlock", "none"]),
-        help="How an ACP agent is kept from writing outside of its sandbox (default: the first way that works).",
+        help="How an ACP agent is confined to its sandbox (default: the first mechanism that works).",
     ),
     click.option(
         "--upstream-url",
@@ -328,7 +328,7 @@ def keys_group() -> None:
     "--sandbox",
     "max_sandbox",
     type=click.Choice(["read-only", "workspace-write", "danger-full-access"]),
-    help="The widest sandbox of its agent turns.",
+    help="The least restrictive sandbox of its agent turns.",
 )
 @click.option(
     "--root",
@@ -337,10 +337,10 @@ def keys_group() -> None:
     metavar="DIR",
     help="A folder its agent turns may work in. Can be repeated.",
 )
-@click.option("--rpm", type=click.IntRange(1), help="The most requests in a minute.")
-@click.option("--concurrency", type=click.IntRange(1), help="The most requests at the same time.")
-@click.option("--plain-model", is_flag=True, help="Refuse agent turns: the key can use only the model.")
-@click.option("--no-mcp", is_flag=True, help="Give it no tools of MCP servers.")
+@click.option("--rpm", type=click.IntRange(1), help="Maximum number of requests per minute.")
+@click.option("--concurrency", type=click.IntRange(1), help="Maximum number of requests at the same time.")
+@click.option("--plain-model", is_flag=True, help="Refuse agent turns: the key can use only plain models.")
+@click.option("--no-mcp", is_flag=True, help="Offer it no tools of MCP servers.")
 @click.option("--replace", is_flag=True, help="Replace the existing key of this name.")
 @CONFIG_OPTION
 def keys_add(

@@ -572,7 +572,7 @@ def _check_names(file: Path) -> None:
     except OSError as fault:
         raise ValueError(f"{file} cannot be read: {fault.strerror}") from fault
     except ValueError as fault:  # no TOML, or no UTF-8
-        raise ValueError(f"{file} is no TOML: {fault}") from fault
+        raise ValueError(f"{file} is not valid TOML: {fault}") from fault
     known: set[str] = set(Settings.model_fields)
     for field in Settings.model_fields.values():
         if isinstance(field.validation_alias, AliasChoices):

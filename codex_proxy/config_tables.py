@@ -48,13 +48,13 @@ def _checked_name(name: str) -> str:
 
 def _checked_header(name: str) -> str:
     if _HEADER.fullmatch(name) is None or name.lower() in _OWN_HEADERS:
-        raise ValueError("this is no header that can be set here; a key is given with key_env or key_file")
+        raise ValueError("this header cannot be set here; set a key with key_env or key_file")
     return name
 
 
 def _checked_forwarded(name: str) -> str:
     if _checked_header(name).lower() in _SECRET:
-        raise ValueError("what a client proves itself with is never passed on")
+        raise ValueError("a client's credentials are never passed on")
     return name.lower()
 
 
@@ -175,7 +175,7 @@ def text_of(error: ValidationError) -> str:
         advice = "`key_env` or `key_file` names what holds it" if name in ("key", "api_key") else None
         advice = advice or advice_for(name, UpstreamTable.model_fields)
         return f"there is no setting `{name}` in [{'.'.join(table)}]; {advice}"
-    return f"the setting {'.'.join(place)} is wrong: {first['msg'].removeprefix('Value error, ')}"
+    return f"the setting {'.'.join(place)} is invalid: {first['msg'].removeprefix('Value error, ')}"
 
 
 def advice_for(name: str, known: Iterable[str]) -> str:
@@ -183,4 +183,4 @@ def advice_for(name: str, known: Iterable[str]) -> str:
     `known` names, or else where the documentation lists the settings.
     """
     near = difflib.get_close_matches(name, known, n=1)
-    return f"is `{near[0]}` meant?" if near else "docs/configuration.md lists those that there are"
+    return f"is `{near[0]}` meant?" if near else "docs/configuration.md lists all of them"

@@ -143,7 +143,7 @@ def _of_agent_table(settings: Settings, name: str, table: AgentTable) -> NamedAg
         try:
             own.__pydantic_validator__.validate_assignment(own, key, value)
         except ValidationError as error:
-            raise NoAgentError(f"[agents.{name}]: {key} is wrong: {error.errors()[0]['msg']}.") from error
+            raise NoAgentError(f"[agents.{name}]: {key} is invalid: {error.errors()[0]['msg']}.") from error
     return NamedAgent(name=name, settings=own, spec=spec)
 
 

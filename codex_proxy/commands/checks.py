@@ -87,7 +87,7 @@ async def port_check(settings: Settings) -> Check:
     """
     facts: dict[str, Fact] = {"host": settings.host, "port": settings.port, "ours": False}
     if settings.port == 0:
-        return Check(name="port", status="ok", message="Any free one is taken (port 0).", facts=facts)
+        return Check(name="port", status="ok", message="Any free port is used (port 0).", facts=facts)
     health = await health_of(settings.server_url)
     if health is not None:
         facts |= {
@@ -100,7 +100,7 @@ async def port_check(settings: Settings) -> Check:
     where = f"{settings.host}:{settings.port}"
     if fault is None:
         return Check(name="port", status="ok", message=f"{where} is free.", facts=facts)
-    advice = "Give another port with --port, or end the program that listens there."
+    advice = "Use another port with --port, or stop the program that listens on this one."
     message = f"A server cannot listen on {where}: {fault}."
     return Check(name="port", status="failed", message=message, advice=advice, facts=facts)
 
@@ -112,9 +112,9 @@ def _running(settings: Settings, health: dict[str, Any], facts: dict[str, Fact])
     message = f"A codex-proxy{version} serves {names} on {where} already."
     if health.get("status") == "ok":
         return Check(name="port", status="ok", message=message, facts=facts)
-    trouble = str(health.get("trouble", "its agent is in trouble"))
+    trouble = str(health.get("trouble", "its agent cannot serve turns"))
     return Check(
-        name="port", status="warning", message=f"{message} It says: {trouble}", advice=trouble, facts=facts
+        name="port", status="warning", message=f"{message} It reports: {trouble}", advice=trouble, facts=facts
     )
 
 
@@ -184,22 +184,24 @@ def state_check(folder: Path) -> Check:
     if not folder.exists():
         above = next(each for each in folder.parents if each.exists())
         if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
-            message = f"{folder} will be made at the first start."
+            message = f"{folder} will be created at the first start."
             return Check(name="state folder", status="ok", message=message, facts=facts)
-        message = f"{folder} cannot be made: {above} is not ours to write in."
-        advice = "Name another one with PROXY_STATE_DIR."
+        message = f"{folder} cannot be created: {above} is not writable."
+        advice = "Set another folder with PROXY_STATE_DIR."
         return Check(name="state folder", status="failed", message=message, advice=advice, facts=facts)
     if not folder.is_dir() or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        message = f"{folder} is not a folder that we can write in."
-        advice = f"Make it one (`chmod u+rwx {folder}`), or name another with PROXY_STATE_DIR."
+        message = f"{folder} is not a writable folder."
+        advice = f"Make it writable (`chmod u+rwx {folder}`), or set another folder with PROXY_STATE_DIR."
         return Check(name="state folder", status="failed", message=message, advice=advice, facts=facts)
     mode = stat.S_IMODE(folder.stat().st_mode)
     facts["mode"] = f"{mode:04o}"
     if mode & OTHERS:
-        message = f"{folder} can be entered by others (mode {mode:04o}), and stored answers are in it."
+        message = f"{folder} is accessible to other users (mode {mode:04o}), and it contains stored answers."
         advice = f"Run `chmod 700 {folder}`."
         return Check(name="state folder", status="warning", message=message, advice=advice, facts=facts)
-    return Check(name="state folder", status="ok", message=f"{folder} is ours alone.", facts=facts)
+    return Check(
+        name="state folder", status="ok", message=f"{folder} is accessible only to you.", facts=facts
+    )
 
 
 def keys_check(settings: Settings) -> Check:
@@ -213,22 +215,22 @@ def keys_check(settings: Settings) -> Check:
             read_keys(file), settings.api_key.get_secret_value() if settings.api_key else None
         )
     except KeysError as error:
-        message = f"The keys file is broken: {error}."
+        message = f"The keys file is invalid: {error}."
         advice = f"Fix {file}; a running server keeps the keys that it has read before."
         return Check(name="keys", status="failed", message=message, advice=advice, facts=facts)
     facts["count"] = len(keys)
     others = open_to_others(file)
     if others:
-        message, advice = f"{file} can be {OPEN[others]} by others.", f"Run `chmod 600 {file}`."
+        message, advice = f"{file} can be {OPEN[others]} by other users.", f"Run `chmod 600 {file}`."
         return Check(name="keys", status="warning", message=message, advice=advice, facts=facts)
     if keys:
         message = f"Clients need one of {len(keys)}: {', '.join(key.name for key in keys[:SHOWN])}."
     elif file.exists():
         message = f"{file} has no keys, and clients need one: no client is admitted."
-        advice = "Make one with `codex-proxy keys add NAME`."
+        advice = "Create one with `codex-proxy keys add NAME`."
         return Check(name="keys", status="warning", message=message, advice=advice, facts=facts)
     else:
-        message = "None are needed: only this machine reaches the server."
+        message = "No keys are needed: only this machine can reach the server."
     return Check(name="keys", status="ok", message=message, facts=facts)
 
 
@@ -240,21 +242,21 @@ def home_check(settings: Settings) -> Check:
     folder = settings.codex_home
     facts: dict[str, Fact] = {"path": str(folder), "exists": folder.is_dir()}
     if not runs_codex(settings):
-        message = "This agent runs no Codex."
+        message = "This agent does not use Codex."
         return Check(name="codex home", status="skipped", message=message, facts=facts)
     if not folder.is_dir():
         if "codex_home" in settings.model_fields_set:
-            message, advice = f"{folder} is not there.", f"Make {folder} and run `codex login`."
+            message, advice = f"{folder} is not there.", f"Create {folder} and run `codex login`."
             return Check(name="codex home", status="failed", message=message, advice=advice, facts=facts)
         message = f"{folder} does not exist: Codex has not been used here yet."
         return Check(name="codex home", status="warning", message=message, facts=facts)
     if not os.access(folder, os.R_OK | os.X_OK):
         advice = f"Run `chmod u+rx {folder}`."
-        message = f"{folder} is not ours to read."
+        message = f"{folder} is not readable."
         return Check(name="codex home", status="failed", message=message, advice=advice, facts=facts)
     auth = folder / "auth.json"
     if auth.is_file() and stat.S_IMODE(auth.stat().st_mode) & OTHERS:
-        message = f"{auth} can be read by others."
+        message = f"{auth} is readable by other users."
         advice = f"Run `chmod 600 {auth}`."
         return Check(name="codex home", status="warning", message=message, advice=advice, facts=facts)
     return Check(name="codex home", status="ok", message=f"{folder} is there.", facts=facts)
@@ -268,17 +270,17 @@ def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
     folder = settings.workdir
     facts: dict[str, Fact] = {"path": str(folder), "sandbox": settings.sandbox}
     if is_plain_only(settings):
-        message = "This agent works in no folder."
+        message = "This agent does not use a workspace."
         return Check(name="workspace", status="skipped", message=message, facts=facts)
     if not folder.is_dir() or not os.access(folder, os.R_OK | os.X_OK):
-        message = f"{folder} is not a folder that we can read."
-        advice = "Name the folder to work in with --workdir."
+        message = f"{folder} is not a readable folder."
+        advice = "Set the folder to work in with --workdir."
         return Check(name="workspace", status="failed", message=message, advice=advice, facts=facts)
     if settings.sandbox != "read-only" and not os.access(folder, os.W_OK):
         message = (
-            f"{folder} is not ours to write in, though --sandbox {settings.sandbox} would let the agent."
+            f"{folder} is not writable, although --sandbox {settings.sandbox} allows the agent to write."
         )
-        advice = "Name a folder that is yours with --workdir, or leave --sandbox out."
+        advice = "Set a writable folder with --workdir, or omit --sandbox."
         return Check(name="workspace", status="warning", message=message, advice=advice, facts=facts)
     conflict = write_conflict(settings, environ)
     if conflict is not None:

@@ -100,6 +100,6 @@ def as_text(checkup: Checkup, *, every_setting: bool) -> str:
         left_out = len(checkup.settings) - len(shown)
         if left_out:
             lines.append(f"  {left_out} have their defaults (--all shows them)")
-    lines += ["", "Next:" if checkup.ok else "To be done, in this order:"]
+    lines += ["", "Next:" if checkup.ok else "To do, in this order:"]
     lines += [f"  {number}. {step}" for number, step in enumerate(checkup.next_steps, 1)]
     return "\n".join(lines)

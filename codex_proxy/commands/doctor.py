@@ -52,7 +52,7 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
                 name="agent",
                 status="failed",
                 message=f"The agent did not answer within {MAX_SECONDS:g} s.",
-                advice="Run its program by hand (`codex --version`) and see what it waits for.",
+                advice="Run its program directly (`codex --version`) to see what it waits for.",
             )
         )
     port = await port_check(settings)
@@ -78,7 +78,7 @@ def settings_error_text(error: Exception) -> str:
         text = text_of(error)
         return f"{text[0].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
     if isinstance(error, tomllib.TOMLDecodeError):
-        return f"The settings file is not TOML: {error}."
+        return f"The settings file is not valid TOML: {error}."
     text = str(error)
     return f"The settings cannot be read: {text}{'' if text.endswith('?') else '.'}"
 

@@ -53,7 +53,7 @@ def add(settings: Settings, name: str, limits: KeyLimits, *, replace: bool) -> t
     read or written.
     """
     if name == DEFAULT_NAME and settings.api_key is not None:
-        raise KeysError(f"'{DEFAULT_NAME}' is the name of the key in PROXY_API_KEY: take another name")
+        raise KeysError(f"'{DEFAULT_NAME}' is the name of the key in PROXY_API_KEY: use another name")
     secret = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
     key = Key(
         name=name,
@@ -71,10 +71,10 @@ def add(settings: Settings, name: str, limits: KeyLimits, *, replace: bool) -> t
     first = not settings.wants_key
     replaced = put_key(settings.keys_path, key, replace=replace)
     note = (
-        f"The key '{name}' is above: it is not shown again. {settings.keys_path} holds its hash"
-        f"{'; the old key of this name works no longer' if replaced else ''}.\n"
-        "Clients send it as `Authorization: Bearer KEY`. A server that runs takes it within a second."
-        f"{' From then on every client needs a key.' if first else ''}"
+        f"The key '{name}' is shown above and is not shown again. {settings.keys_path} holds its "
+        f"hash{'; the old key of this name is no longer valid' if replaced else ''}.\nClients "
+        "send it as `Authorization: Bearer KEY`. A running server accepts it within a "
+        f"second.{' From then on every client needs a key.' if first else ''}"
     )
     return secret, note + _unknown_among(limits.agents, settings)
 
@@ -92,8 +92,8 @@ def _unknown_among(agents: Sequence[str], settings: Settings) -> str:
         return ""
     unknown = ", ".join(f"'{name}'" for name in agents if name not in known)
     return (
-        f"\nThe settings have no agent {unknown}: there are {', '.join(known)}. Until there is one, no model of it "
-        "can be asked for with this key."
+        f"\nThe settings have no agent {unknown}; the agents are {', '.join(known)}. Until it "
+        "exists, the key cannot use any model of it."
         if unknown
         else ""
     )
@@ -104,16 +104,14 @@ def remove(settings: Settings, name: str) -> str:
     key, or cannot be read or written, or if `name` is that of the key in PROXY_API_KEY.
     """
     if name == DEFAULT_NAME and settings.api_key is not None:
-        raise KeysError(
-            f"'{DEFAULT_NAME}' is the key in PROXY_API_KEY: unset that, and start the server anew"
-        )
+        raise KeysError(f"'{DEFAULT_NAME}' is the key in PROXY_API_KEY: unset it and restart the server")
     remove_key(settings.keys_path, name)
     note = (
         f"The key '{name}' was removed; a running server refuses it from the next second on. What was "
         "stored with it stays, for a new key of this name."
     )
     if not read_keys(settings.keys_path):
-        note += f" No key is left: while {settings.keys_path} is there, a server wants one all the same."
+        note += f" No key is left, but a server still requires one while {settings.keys_path} exists."
     return note
 
 
@@ -131,10 +129,12 @@ def listing(settings: Settings, *, as_json: bool) -> str:
     if settings.api_key is not None:
         lines.insert(0, f"{DEFAULT_NAME}  the key in PROXY_API_KEY, without limits of its own")
     if not lines:
-        return f"There is no key in {settings.keys_path}. `codex-proxy keys add NAME` makes one."
+        return f"There is no key in {settings.keys_path}. `codex-proxy keys add NAME` creates one."
     others = open_to_others(settings.keys_path)
     if others:
-        lines.append(f"\nOthers may {others} {settings.keys_path}: run `chmod 600 {settings.keys_path}`.")
+        lines.append(
+            f"\nOther users may {others} {settings.keys_path}: run `chmod 600 {settings.keys_path}`."
+        )
     return "\n".join(lines)
 
 
@@ -164,8 +164,8 @@ def _folder(given: str) -> str:
 
 
 HEAD = (
-    "Keys of clients, made by `codex-proxy keys add`. Only hashes of them are kept here.\n"
-    "A server that runs notices changes within a second."
+    "Keys of clients, made by `codex-proxy keys add`. Only hashes of them are kept here.\nA "
+    "running server notices changes within a second."
 )
 
 
@@ -179,7 +179,7 @@ def put_key(path: Path, key: Key, *, replace: bool) -> bool:
     def put(tables: tomlkit.items.Table) -> bool:
         there = key.name in tables
         if there and not replace:
-            raise KeysError(f"there is a key '{key.name}' already; --replace puts a new one in its place")
+            raise KeysError(f"there is already a key '{key.name}'; replace it with --replace")
         tables[key.name] = dict(table_of(key))
         return there
 

@@ -54,7 +54,7 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None]) -> int:
     building = asyncio.create_task(_build_request_models())
     await wait_for_signal(server)
     building.cancel()
-    stopping = "stopping (once more to stop at once)"
+    stopping = "stopping (interrupt again to stop at once)"
     if settings.log_format == "json":
         log.info("stopping", text=stopping)
     else:
@@ -96,9 +96,9 @@ def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]
     else:
         sandbox = f"sandbox: {settings.sandbox}"
         if not spec.confined and settings.sandbox == "danger-full-access":
-            sandbox = "no sandbox: what it runs, runs as you"
+            sandbox = "no sandbox: its commands run as you"
         elif not spec.confined and "sandbox" not in agent.capabilities:
-            sandbox = f"no sandbox but the agent's own rules ({settings.sandbox}): what it runs, runs as you"
+            sandbox = f"no sandbox but the agent's own rules ({settings.sandbox}): its commands run as you"
         lines.append(f"  workspace  {settings.workdir} ({sandbox})")
     lines += [
         f"  off        {feature}: this release has no {', no '.join(names)}"

@@ -48,11 +48,11 @@ async def check(settings: Settings) -> str:
         found = await store.check()
     if found.damaged:
         raise StoreOpenError(
-            f"{len(found.damaged)} of {found.rows} rows in {settings.store_file} are damaged: clients are not shown "
-            f"them. Delete what they belong to, or put a copy of the file in its place:\n"
-            + "\n".join(found.damaged)
+            f"{len(found.damaged)} of {found.rows} rows in {settings.store_file} are damaged "
+            "and are not returned to clients. Delete what they belong to, or restore a copy of "
+            "the file:\n" + "\n".join(found.damaged)
         )
-    return f"{found.rows} rows are as they were written"
+    return f"{found.rows} rows are intact"
 
 
 async def export(settings: Settings, write: Callable[[bytes], object]) -> int:
@@ -82,7 +82,8 @@ async def existing_store(settings: Settings) -> AsyncIterator[Store]:
         raise StoreOpenError("with PROXY_STORE=memory there is no file: the store is in the server's memory")
     if not settings.store_file.is_file():
         raise StoreOpenError(
-            f"there is no store at {settings.store_file}: a server makes it (PROXY_STATE_DIR)"
+            f"there is no store at {settings.store_file}: a server creates it at its first "
+            "start (PROXY_STATE_DIR)"
         )
     store = await open_store(settings, SystemClock())
     try:

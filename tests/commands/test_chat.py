@@ -151,7 +151,7 @@ async def test_what_is_no_answer_is_a_fault_in_words(body: bytes, status: int, s
 @pytest.mark.parametrize("body", [b"<html>", b"\xff", b"[]", b"{}", b'{"data": [1]}'])
 async def test_a_list_of_models_that_is_none_is_a_fault_in_words(body: bytes) -> None:
     async with other_server(body) as url:
-        with pytest.raises(ChatError, match="is the address right"):
+        with pytest.raises(ChatError, match="Check the address"):
             await ChatSession(url, "codex-5", None).models()
 
 
@@ -219,11 +219,11 @@ async def test_a_person_asks_changes_the_model_begins_anew_and_leaves(tmp_path: 
         chat.type("/model")
         await chat.shows("codex-5-minimal")
         chat.type("/model codex-5-high")
-        await chat.shows("From now on codex-5-high.")
+        await chat.shows("Now using codex-5-high.")
         chat.type("/new")
         await chat.shows("A new conversation.")
         chat.type("/what")
-        await chat.shows("Ctrl-C ends the answer")
+        await chat.shows("Ctrl-C stops the current answer")
         chat.type("[[fake:auth_401]]")
         await chat.shows("credentials")
         chat.type("/quit")

@@ -199,7 +199,7 @@ async def test_a_file_that_cannot_be_written_is_told_as_such(tmp_path: Path) -> 
     (tmp_path / "taken").write_text("")
     done = await command(tmp_path, "connect", "aider", "--write", "--file", "taken/aider.yml")
     assert done.status == 1
-    assert "was left as it is" in done.err
+    assert "was not changed" in done.err
 
 
 async def test_a_client_without_a_file_cannot_be_written(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_an_agent_that_the_settings_do_not_have_is_named(file: Path, tmp_path: P
     for agent, is_known in (("ollama", True), ("olama", False)):
         done = keys(file, "add", agent, "--agent", agent, "--config", str(config))
         assert done.exit_code == 0
-        assert ("no agent 'olama': there are groq, ollama" in done.stderr) is not is_known
+        assert ("no agent 'olama'; the agents are groq, ollama" in done.stderr) is not is_known
 
 
 def test_limits_are_written_down_and_listed(file: Path, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ async def test_it_shows_days_models_and_the_account(tmp_path: Path) -> None:
         assert "codex of 5 h: 43 % used, until 21" in done.out
         refused = await usage(proxy, tmp_path)
         assert refused.status == 1
-        assert "wants a key" in refused.err
+        assert "requires an API key" in refused.err
 
 
 async def test_for_programs_it_is_the_servers_own_answer(tmp_path: Path) -> None:

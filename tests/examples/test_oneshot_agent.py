@@ -167,7 +167,7 @@ async def test_what_it_cannot_do_is_refused_by_name_with_an_agent_that_can(tmp_p
 
 async def test_the_banner_says_that_nothing_confines_it(tmp_path: Path) -> None:
     async with serving(tmp_path) as (proxy, _):
-        assert "no sandbox but the agent's own rules (read-only): what it runs, runs as you" in banner(
+        assert "no sandbox but the agent's own rules (read-only): its commands run as you" in banner(
             proxy.server
         )
 

@@ -67,7 +67,7 @@ async def test_an_exported_file_is_for_its_owner_alone_also_in_the_place_of_an_o
 async def test_what_is_damaged_on_the_disk_is_a_500_and_the_operator_finds_it(tmp_path: Path) -> None:
     async with serving(tmp_path) as (proxy, _):
         first, second = [(await ask(proxy, said(text))).body["id"] for text in ("One.", "Two.")]
-        assert "rows are as they were written" in store_command(tmp_path, "check").stdout
+        assert "rows are intact" in store_command(tmp_path, "check").stdout
         database = sqlite3.connect(tmp_path / "state" / "store.sqlite3")
         database.execute("UPDATE response_bodies SET json = x'7b7d' WHERE response = 1")
         database.commit()

@@ -51,7 +51,7 @@ def test_a_flag_wins_over_a_variable_and_that_over_the_file(
         ("prot = 1", "no setting `prot`; is `port` meant?"),
         ('PROXY_SANDBOX = "read-only"', "no setting `PROXY_SANDBOX`; is `sandbox` meant?"),
         ("qqqqqq = 1", "no setting `qqqqqq`; docs/configuration.md"),
-        ("port == 1", "is no TOML"),
+        ("port == 1", "is not valid TOML"),
     ],
 )
 def test_a_file_with_a_misspelt_setting_is_refused_by_name(tmp_path: Path, text: str, complaint: str) -> None:
@@ -65,7 +65,7 @@ def test_a_file_with_a_misspelt_setting_is_refused_by_name(tmp_path: Path, text:
 def test_a_file_that_is_refused_is_not_read_by_settings_that_are_made_later(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text("port == 1")
-    with pytest.raises(ValueError, match="is no TOML"):
+    with pytest.raises(ValueError, match="is not valid TOML"):
         load({}, file)
     assert Settings().port == 11435
 

@@ -705,7 +705,7 @@ async def test_each_agent_has_the_modes_and_abilities_that_are_its_own(a: Upstre
         }
         answer = await proxy.ask({"model": "a/small", "messages": [{"role": "user", "content": [image]}]})
         assert (answer.status, answer.error["code"]) == (400, "unsupported_by_agent")
-        assert "Ask for a model of fake or second for that." in answer.error["message"]
+        assert "Use a model of fake or second instead." in answer.error["message"]
         assert (
             "temperature" in (await proxy.ask(ask("fake", temperature=0.5))).headers["x-codex-ignored-params"]
         )
@@ -804,7 +804,7 @@ async def test_anthropics_api_asks_the_agent_of_the_model_too(
             {"agents": {"fake": {"codex_bin": "c"}}},
             "codex_bin is not a setting of the agent fake; its own settings are fake_dialect",
         ),
-        ({"agents": {"fake": {"fake_dialect": "x"}}}, "fake_dialect is wrong"),
+        ({"agents": {"fake": {"fake_dialect": "x"}}}, "fake_dialect is invalid"),
     ],
 )
 async def test_tables_that_mean_nothing_keep_the_server_from_starting(
@@ -873,7 +873,7 @@ def test_a_wrong_table_is_refused_by_the_name_of_its_key(text: str, where: str, 
         ("[upstreams.a]\nmodel = 'x'", "there is no setting `model` in [upstreams.a]; is `models` meant?"),
         (
             "[upstreams.a]\nzzz = 'x'",
-            "`zzz` in [upstreams.a]; docs/configuration.md lists those that there are.",
+            "`zzz` in [upstreams.a]; docs/configuration.md lists all of them.",
         ),
         (
             "[upstreams.a]\nkey = 'sk-secret'",
@@ -881,11 +881,11 @@ def test_a_wrong_table_is_refused_by_the_name_of_its_key(text: str, where: str, 
         ),
         (
             "[upstreams.a]\nwire = 'auto'",
-            "upstreams.a.wire is wrong: Input should be 'chat' or 'responses'.",
+            "upstreams.a.wire is invalid: Input should be 'chat' or 'responses'.",
         ),
         (
             "[upstreams.A]\nurl = 'http://h'",
-            "The setting upstreams.A is wrong: a name has up to 64 lower-case letters",
+            "The setting upstreams.A is invalid: a name has up to 64 lower-case letters",
         ),
         ("[upstream.a]\nurl = 'http://h'", "there is no setting `upstream`; is `upstreams` meant?"),
     ],

@@ -16,7 +16,7 @@ CONNECT_SECONDS = 5.0
 SILENCE_SECONDS = 900.0
 """Seconds without a byte after which an answer is given up. Longer than a server lets a turn be silent by default."""
 
-NOT_OURS = "The server's answer is not one of a codex-proxy: is the address right?"
+NOT_OURS = "The answer is not from a codex-proxy server. Check the address."
 
 
 class ChatError(Exception):
@@ -120,7 +120,8 @@ class ChatSession:
                 yield reply
         except aiohttp.ClientConnectorError as error:
             raise ChatError(
-                f"No server answers at {self.base_url}. Start one with `codex-proxy serve`, or give --base-url."
+                f"No server is running at {self.base_url}. Start one with `codex-proxy serve`, "
+                "or set --base-url."
             ) from error
         except (aiohttp.ClientError, TimeoutError) as error:
             raise ChatError(
@@ -141,7 +142,9 @@ async def _pieces(reply: aiohttp.ClientResponse) -> AsyncIterator[Piece]:
             try:
                 frame = msgspec.json.decode(block.removeprefix(b"data: "), type=_Frame)
             except msgspec.DecodeError as error:
-                raise ChatError("This is not a stream of chat completions: is the address right?") from error
+                raise ChatError(
+                    "The answer is not a stream of chat completions. Check the address."
+                ) from error
             if frame.error is not None:
                 raise ChatError(frame.error.message)
             for choice in frame.choices:
@@ -159,5 +162,5 @@ def _refusal(status: int, text: str) -> str:
         error = json.loads(text)["error"]
         message, code = str(error["message"]), error.get("code")
     except (ValueError, KeyError, TypeError, AttributeError):
-        return f"The server answered {status}: is the address right?"
-    return f"{message} Here: --key KEY." if code == "invalid_api_key" else message
+        return f"The server answered with HTTP status {status}. Check the address."
+    return f"{message} Pass it with --key KEY." if code == "invalid_api_key" else message

@@ -20,10 +20,10 @@ from codex_proxy.commands.chat.conversation import ChatError, ChatSession, Piece
 from codex_proxy.core.shown_text import escaped_lines, without_controls
 
 HELP = """\
-/new          begin a new conversation
-/model        list the models; /model NAME asks that one from now on
+/new          start a new conversation
+/model        list the models; /model NAME switches to that one
 /quit         leave (so does Ctrl-D)
-Ctrl-C ends the answer that is coming."""
+Ctrl-C stops the current answer."""
 
 STYLES = {"text": "", "thought": "dim", "activity": "cyan"}
 ACTIVITY = re.compile(r"\[\w+\] ")
@@ -86,7 +86,7 @@ class Chat:
         """
         with contextlib.suppress(ImportError):  # not every Python has it; lines can then not be edited
             importlib.import_module("readline")
-        self._print(f"{self._conversation.model} at {self._conversation.base_url}; /help tells more.")
+        self._print(f"{self._conversation.model} at {self._conversation.base_url}; /help lists the commands.")
         while True:
             try:
                 line = input("> ").strip()
@@ -121,7 +121,7 @@ class Chat:
             self._print("A new conversation.")
         elif name == "/model" and argument:
             self._conversation.model = argument.strip()
-            self._print(f"From now on {self._conversation.model}.")
+            self._print(f"Now using {self._conversation.model}.")
         elif name == "/model":
             self._print("\n".join(asyncio.run(self._conversation.models())))
         else:

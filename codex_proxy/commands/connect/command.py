@@ -165,9 +165,9 @@ def write_into(client: ClientSetup, target: ServerAccess, file: str) -> str:
     changed.
     """
     if client.file is None:
-        raise ConnectError(f"{client.title} has no file that could be changed from outside.")
+        raise ConnectError(f"{client.title} has no settings file that this command can change.")
     if target.key == KEY_TO_BE_GIVEN:
-        raise ConnectError("This server wants a key: give the one that this client is to use with --key.")
+        raise ConnectError("This server requires an API key. Give the key for this client with --key.")
     path = file or client.file.path
     if not path:
         raise ConnectError(f"Name the file of {client.title} with --file.")
@@ -179,6 +179,6 @@ def write_into(client: ClientSetup, target: ServerAccess, file: str) -> str:
             return f"{target_file} has all of these settings already."
         backup = write(target_file, after)
     except (DocumentError, OSError, UnicodeDecodeError) as error:
-        raise ConnectError(f"{target_file} was left as it is: {error}.") from error
+        raise ConnectError(f"{target_file} was not changed: {error}.") from error
     kept = f"The old one is {backup}." if backup else "It is new."
     return f"{difference(before, after, str(target_file))}\n{target_file} was written. {kept}"

@@ -45,7 +45,7 @@ def changed(text: str, format: Format, entries: Sequence[Entry]) -> str:
     _put_all(document, entries)
     new = _written(document, format, text)
     if _plain(_parsed(new, format)) != wanted:
-        raise DocumentError("it could not be changed without a change of something else in it")
+        raise DocumentError("changing it would also change something else in it")
     if set(_comments(text)) - set(_comments(new)):
         raise DocumentError("a comment in it would be lost")
     return new
@@ -67,7 +67,7 @@ def _parsed(text: str, format: Format) -> Any:
         more = " (comments are not JSON, and would be lost)" if format == "json" else ""
         raise DocumentError(f"it is not {format.upper()}{more}: {_first_line(error)}") from error
     if not isinstance(document, MutableMapping):
-        raise DocumentError("it does not hold settings by name")
+        raise DocumentError("it is not an object of named settings")
     return document
 
 
@@ -155,7 +155,7 @@ def _put_all(document: MutableMapping[str, Any], entries: Sequence[Entry]) -> No
                 parent[name] = {}
             parent = parent[name]
             if not isinstance(parent, MutableMapping):
-                raise DocumentError(f"`{name}` in it is not what this client has there")
+                raise DocumentError(f"`{name}` in it has an unexpected type")
         if entry.list_key:
             _put_item(parent, last, entry)
         elif not (entry.only_if_missing and last in parent):

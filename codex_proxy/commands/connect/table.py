@@ -99,7 +99,8 @@ In the settings of Cline (the gear):
 export CODEX_PROXY_API_KEY='{{key}}'
 """,
         notes=(
-            "Zed writes comments into a new settings file; where there are any, nothing is written by us.",
+            "Zed writes comments into a new settings file; a file with comments is not changed "
+            "by this command.",
         ),
     ),
     ClientSetup(
@@ -266,7 +267,7 @@ for await (const text of textStream) process.stdout.write(text);
         ),
         language="sh",
         text="""\
-export CODEX_PROXY_KEY='{{key}}'   # only where the server wants a key
+export CODEX_PROXY_KEY='{{key}}'   # only if the server requires a key
 codex --profile codex-proxy
 """,
         notes=(
