@@ -115,7 +115,7 @@ STOPPING = Failure(
 
 UNFORESEEN = Failure(
     kind=FaultKind.INTERNAL,
-    message="The server failed in an unforeseen way. Its log has the reason under this request's id.",
+    message="The server had an internal error. Its log has the reason under this request's id.",
 )
 """The failure of a turn that ended because of a bug in this server."""
 

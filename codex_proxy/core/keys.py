@@ -107,7 +107,7 @@ def check_name(name: str) -> None:
         )
     if name == NO_KEY_OWNER:
         raise KeysError(
-            f"{NO_KEY_OWNER!r} cannot be a key's name: what is stored without a key belongs to it."
+            f"{NO_KEY_OWNER!r} cannot be a key's name. It is reserved for data stored without a key."
         )
 
 
@@ -118,15 +118,15 @@ def parse_keys(text: str) -> tuple[Key, ...]:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise KeysError(f"it is not TOML: {error}") from None
+        raise KeysError(f"it is not valid TOML: {error}") from None
     unknown = sorted(set(document) - {"keys"})
     if unknown:
         raise KeysError(f"there is no entry {excerpt(unknown[0])!r}; each key is a table [keys.NAME]")
     tables = document.get("keys", {})
     if not isinstance(tables, dict):
-        raise KeysError("'keys' has to be tables: [keys.NAME]")
+        raise KeysError("'keys' must be tables: [keys.NAME]")
     if len(tables) > MAX_KEYS:
-        raise KeysError(f"it has {len(tables)} keys; {MAX_KEYS} are the most")
+        raise KeysError(f"it has {len(tables)} keys; the maximum is {MAX_KEYS}")
     keys = tuple(_key_of(name, table) for name, table in tables.items())
     seen: dict[str, str] = {}
     for key in keys:

@@ -63,7 +63,7 @@ def clean_data_url(url: str) -> str:
     """
     head = _HEAD.match(url)
     if head is None:
-        raise NoImageError("is no data URL in base64")
+        raise NoImageError("is not a base64 data URL")
     payload = url[head.end() :]
     data = decode_canonical_base64(payload)
     if data is None:
@@ -301,7 +301,7 @@ class PdfTexts(msgspec.Struct):
         self.unread.setdefault(digest, Pdf(data, field))
         if len(self.unread) > MAX_PDFS:
             raise bad_request(
-                f"A request may bring at most {MAX_PDFS} PDFs: send the text of the others.",
+                f"A request may contain at most {MAX_PDFS} PDFs. Send the text of the others.",
                 field,
                 "unsupported_file",
             )

@@ -54,8 +54,8 @@ from codex_proxy.core.retries import ARGUMENTS, REFUSAL, TEXT, SentItem, SentSte
 
 CUT_SHORT = Failure(
     kind=FaultKind.UPSTREAM_DISCONNECTED,
-    message="The model's answer broke off after part of it was sent, and the agent's next try said something "
-    "else. Send the request again.",
+    message="The model's answer was interrupted after part of it was sent, and the agent's retry gave "
+    "a different answer. Send the request again.",
 )
 UNEXPLAINED = Failure(
     kind=FaultKind.AGENT_PROTOCOL, message="The agent reported a failed turn without saying why. Try again."

@@ -95,7 +95,7 @@ def unfit(path: Path) -> str:
     except FileNotFoundError:
         return ""
     if stat.S_ISLNK(found.st_mode):
-        return "is a link, which may lead anywhere; remove it"
+        return "is a symbolic link, which could point anywhere; remove it"
     if not stat.S_ISREG(found.st_mode):
         return "is no file"
     if found.st_uid != os.geteuid() and os.geteuid() != 0:

@@ -120,13 +120,13 @@ def body_bytes_held(request: web.Request) -> Iterator[None]:
 def _no_room(budget: ByteBudget, whose: Refusal) -> Fault:
     if whose == "owner":
         message = (
-            f"Requests of this key that are under way hold {budget.each} bytes of bodies (PROXY_KEY_BODY_BYTES), as "
-            "many as they may. Try again when one has ended."
+            f"The bodies of this key's running requests have reached its limit of {budget.each} "
+            "bytes (PROXY_KEY_BODY_BYTES). Try again when one has ended."
         )
         return Fault(Failure(kind=FaultKind.CONCURRENCY_EXCEEDED, message=message, retry_after=RETRY_SECONDS))
     message = (
-        f"Requests that are under way hold {budget.total} bytes of bodies (PROXY_TOTAL_BODY_BYTES), as many as this "
-        "server takes. Try again later."
+        f"The bodies of running requests have reached this server's limit of {budget.total} "
+        "bytes (PROXY_TOTAL_BODY_BYTES). Try again later."
     )
     return Fault(Failure(kind=FaultKind.UNAVAILABLE, message=message, retry_after=RETRY_SECONDS))
 
@@ -157,7 +157,8 @@ def coding_of(values: list[str]) -> Coding | None:
         raise Fault(
             Failure(
                 kind=FaultKind.UNSUPPORTED_MEDIA_TYPE,
-                message=f"The body's Content-Encoding is '{excerpt(given)}'; send it as gzip, as deflate, or as it is.",
+                message=f"The Content-Encoding '{excerpt(given)}' is not supported. Send the body with "
+                "gzip, deflate, or no encoding.",
             )
         )
     return _NAMES[given]
@@ -175,7 +176,7 @@ def unpacked(body: bytes, coding: Coding, limit: int) -> bytes:
                 return _unpacked(body, -zlib.MAX_WBITS, limit)
             except zlib.error:
                 pass
-        raise bad_request(f"The request body is not packed as {coding}.") from None
+        raise bad_request(f"The request body is not valid {coding} data.") from None
 
 
 def _unpacked(body: bytes, window: int, limit: int) -> bytes:
@@ -188,10 +189,10 @@ def _unpacked(body: bytes, window: int, limit: int) -> bytes:
                 raise TooLarge
             body = part.unconsumed_tail
         if not part.eof:
-            raise bad_request("The request body has no end: it was cut off while it was packed or sent.")
+            raise bad_request("The request body is incomplete: its compressed data ends too early.")
         body = part.unused_data
         if body and window != _GZIP_WINDOW:
-            raise zlib.error("something stands behind the end")
+            raise zlib.error("there is data after the end")
     return bytes(out)
 
 
@@ -229,9 +230,9 @@ async def read_body(request: web.Request) -> bytes:
         async with asyncio.timeout(None if request.content.is_eof() else BODY_SECONDS):
             body = await _read(request, limit, held)
     except TimeoutError:
-        raise bad_request(f"The request body did not come within {BODY_SECONDS:g} s.") from None
+        raise bad_request(f"The request body was not received within {BODY_SECONDS:g} s.") from None
     except web.RequestPayloadError:
-        raise bad_request("The request body is not what its headers say it is.") from None
+        raise bad_request("The request body does not match its headers.") from None
     if coding is not None and body:
         try:
             if len(body) <= UNPACKED_HERE:

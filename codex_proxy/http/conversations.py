@@ -203,7 +203,7 @@ def _refused(error: NotStored | StoreConflict | ContextTooLarge, given: Sequence
     if isinstance(error, ContextTooLarge):
         return objects.too_large(str(error), "items")
     if isinstance(error, StoreConflict):
-        message = "An item with the same id is in the conversation already: leave its 'id' out."
+        message = "The conversation already has an item with this id. Leave 'id' out."
         return bad_request(message, "items", "item_already_in_conversation")
     index = next((n for n, item in enumerate(given) if item.get("id") == error.id), 0)
     return bad_request(

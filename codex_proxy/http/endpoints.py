@@ -91,7 +91,7 @@ _CONVERSATION_ID: Final = Parameter("id", "path", TEXT, "Id of a conversation.")
 _ITEM_ID: Final = Parameter("item_id", "path", TEXT, "Id of an item of this conversation.")
 
 _CONTEXT_WORDS: Final = (
-    "An `input`, a `previous_response_id` or a `conversation` has to be there; not the last two at once."
+    "One of `input`, `previous_response_id` and `conversation` is required; the last two exclude each other."
 )
 
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (

@@ -93,12 +93,12 @@ async def _check(request: web.Request, key: str) -> None:
             if not hmac.compare_digest(digest, digest_of(key)):
                 raise _wrong_key()
     elif not is_local(request):
-        message = "Metrics are for this machine only; PROXY_METRICS_KEY opens them to whoever has that key."
+        message = "Metrics can be read only from this machine, unless the operator sets PROXY_METRICS_KEY."
         raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))
 
 
 def _wrong_key() -> Fault:
-    message = "Metrics have a key of their own (PROXY_METRICS_KEY): send it as `Authorization: Bearer KEY`."
+    message = "Metrics require their own key (PROXY_METRICS_KEY). Send it as `Authorization: Bearer KEY`."
     return Fault(Failure(kind=FaultKind.INVALID_API_KEY, message=message))
 
 

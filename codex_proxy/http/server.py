@@ -43,8 +43,12 @@ GIVE_UP_SECONDS = 1.0
 """Seconds in which cancelled requests must be answered when the server stops."""
 
 _BROKEN = (
-    (LineTooLong, FaultKind.HEADERS_TOO_LARGE, "A line of the request's head is too long."),
-    (BadHttpMethod, FaultKind.INVALID_REQUEST, "This is not HTTP: its first line begins with no method."),
+    (LineTooLong, FaultKind.HEADERS_TOO_LARGE, "The request line or a header line is too long."),
+    (
+        BadHttpMethod,
+        FaultKind.INVALID_REQUEST,
+        "The request is not HTTP: its first line does not start with a method.",
+    ),
     (BadStatusLine, FaultKind.INVALID_REQUEST, "The request line is not one of HTTP/1.1."),
     (InvalidHeader, FaultKind.INVALID_REQUEST, "A header of the request is not one of HTTP/1.1."),
 )

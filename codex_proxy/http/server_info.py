@@ -38,15 +38,17 @@ FAKE_AGENTS: Final = web.AppKey("fake_agents", frozenset[str])
 
 FAKE_WARNING: Final = "The embedded fake agent serves: its answers are made up."
 KEYS_TROUBLE: Final = (
-    "The keys file cannot be read: the keys in force are older. The log and `codex-proxy doctor` say why."
+    "The keys file cannot be read, so the keys that were read before remain valid. The log and "
+    "`codex-proxy doctor` have the reason."
 )
 """The text that health shows if the keys file cannot be read. The reason is left out, since it contains a path."""
 AGENT_TROUBLE: Final = (
-    "The agent cannot serve. With a key this says why; so do the log and `codex-proxy doctor`."
+    "The agent cannot serve requests. This endpoint gives the reason to requests with a key; "
+    "the log and `codex-proxy doctor` have it too."
 )
 STORE_TROUBLE: Final = (
-    "The store takes no writes: its disk is full, or another process has locked it. What was stored is there; turns "
-    "work with 'store': false. The server's log says why."
+    "The store cannot be written: its disk is full, or another process has locked it. Stored "
+    "data can be read, and requests with 'store': false work. The server's log has the reason."
 )
 
 

@@ -57,7 +57,8 @@ class NoSlotFault(Fault):
         message = f"{count.before} streams are open, and this server allows {count.limit} at once."
         if of_owner is not None:
             message = (
-                f"{of_owner} of this server's {count.limit} streams are this key's; the rest is for others."
+                f"This key has {of_owner} of this server's {count.limit} streams; the rest are "
+                "reserved for other keys."
             )
         super().__init__(
             Failure(kind=FaultKind.CONCURRENCY_EXCEEDED, message=f"{message} Try again when one has ended.")
@@ -216,5 +217,5 @@ def _release(file: Path) -> None:
 def _check_near(request: web.Request) -> None:
     """Raises `Fault` NOT_ALLOWED if the server requires no keys and the request comes from another machine."""
     if not request.app[CLIENTS].keys_required and not is_local(request):
-        message = "The test endpoints answer only to this machine, or to a key."
+        message = "The test endpoints can be used only from this machine, or with a key."
         raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))

@@ -64,7 +64,7 @@ async def responses_socket(request: web.Request) -> web.StreamResponse:
         max_msg_size=request.client_max_size, heartbeat=PING_SECONDS, protocols=_chosen_subprotocol(request)
     )
     if not socket.can_prepare(request):
-        message = "GET of this path is for WebSockets; send a POST."
+        message = "GET on this path is for WebSocket connections. Use POST."
         raise Fault(Failure(kind=FaultKind.METHOD_NOT_ALLOWED, message=message))
     if request.app[RESPONSES].runs.draining:
         raise Fault(STOPPING)
@@ -217,7 +217,12 @@ class _ResponsesSocket:
         """
         client = self._responses.clients.by_digest(self._digest)
         if client.name != self._client.name:  # what this connection remembers is another's
-            raise Fault(Failure(kind=FaultKind.INVALID_API_KEY, message="The key has another name now."))
+            raise Fault(
+                Failure(
+                    kind=FaultKind.INVALID_API_KEY,
+                    message="The API key has been renamed. Open a new connection.",
+                )
+            )
         self._client = client
 
     async def _turn(self, frame: str | bytes) -> None:
@@ -264,7 +269,7 @@ class _ResponsesSocket:
     def _parse(self, frame: bytes, pdfs: PdfTexts | None) -> ParsedResponse:
         body = _body_of(frame)
         if body.get("background"):
-            raise bad_request("A WebSocket's turns are not in the background: use POST.", "background")
+            raise bad_request("'background' is not supported on a WebSocket. Use POST.", "background")
         if body.get("generate") is False:
             raise bad_request("'generate': false is not supported: every turn is answered.", "generate")
         body["stream"] = True
@@ -300,5 +305,5 @@ def _body_of(frame: bytes) -> dict[str, Any]:
     """
     given = decoded(frame)
     if given.pop("type", None) != "response.create":
-        raise bad_request("A frame has to be an object of type 'response.create'.", "type")
+        raise bad_request("A frame must be an object of type 'response.create'.", "type")
     return given

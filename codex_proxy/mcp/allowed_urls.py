@@ -58,12 +58,12 @@ def normalized_url(url: str) -> NormalizedUrl:
     name, its path is ambiguous, or its host is not ASCII.
     """
     if _AMBIGUOUS.search(url):
-        raise ValueError("it holds blanks, dots or slashes that can be read in two ways")
+        raise ValueError("it contains spaces, dots or slashes whose meaning is ambiguous")
     parsed = urlsplit(url)
     if parsed.scheme not in _DEFAULT_PORTS or not parsed.hostname:
-        raise ValueError("it is no http or https address")
+        raise ValueError("it is not an http or https URL")
     if parsed.username is not None or parsed.password is not None:
-        raise ValueError("it holds a user name or password")
+        raise ValueError("it contains a user name or password")
     if not parsed.hostname.isascii():
         raise ValueError("its host is not in ASCII")
     host = parsed.hostname.rstrip(".")
@@ -122,7 +122,7 @@ async def resolve_with_system(host: str, port: int) -> list[str]:
 def _entry(text: str) -> NormalizedUrl:
     try:
         if "?" in text or "#" in text:
-            raise ValueError("it holds a query or a fragment")
+            raise ValueError("it contains a query or a fragment")
         return normalized_url(text.strip())
     except ValueError as error:
         raise ValueError(f"{SETTING}: {text!r} is not a URL of an MCP server: {error}") from None

@@ -140,11 +140,11 @@ def _definition(label: str, entry: _Entry) -> Definition:
             raise ValueError("its `command` is empty")
         return StdioServer(label=label, command=entry.command, args=entry.args, env=entry.env, cwd=entry.cwd)
     if entry.type not in _TRANSPORTS:
-        raise ValueError("its `type` is none of http, streamable-http and sse")
+        raise ValueError("its `type` must be http, streamable-http or sse")
     url = entry.url or ""
     parsed = urlsplit(url)
     if parsed.scheme not in ("http", "https") or not parsed.hostname:
-        raise ValueError("its `url` is no http or https address")
+        raise ValueError("its `url` is not an http or https URL")
     return HttpServer(label=label, url=url, headers=entry.headers, transport=_TRANSPORTS[entry.type])
 
 
@@ -166,11 +166,11 @@ def _expanded(entry: _Entry, variables: Mapping[str, str]) -> _Entry:
         asked, name, otherwise = match.groups()
         if asked is not None:
             raise ValueError(
-                f"it names ${{input:{name}}}, for which nobody can be asked: use an environment variable"
+                f"it uses ${{input:{name}}}, which this server cannot prompt for: use an environment variable"
             )
         value = variables.get(name, otherwise)
         if value is None:
-            raise ValueError(f"the variable {name} that it names is not set")
+            raise ValueError(f"it uses the environment variable {name}, which is not set")
         return value
 
     return msgspec.structs.replace(

@@ -133,7 +133,7 @@ class McpConnection:
         if isinstance(cause, MCPError) and cause.code != CONNECTION_CLOSED:
             return self._fault(McpFaultKind.PROTOCOL, f"refused to start: {self._error_text(cause)}")
         if isinstance(cause, RuntimeError | ValidationError):
-            return self._fault(McpFaultKind.PROTOCOL, "speaks no version of MCP that this proxy supports.")
+            return self._fault(McpFaultKind.PROTOCOL, "supports no version of MCP that this server supports.")
         return self._fault(McpFaultKind.DIED, "closed its connection.")
 
     # --- tools ----------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ class McpConnection:
 
     def _truncated(self, found: dict[str, McpTool]) -> McpListing:
         """Returns a listing of the tools in `found`, with a fault whose message is that the server has more."""
-        what = f"has more tools than can be offered: all but the first {len(found)} are left out."
+        what = f"has too many tools: all but the first {len(found)} are left out."
         return McpListing(tuple(found.values()), (self._fault(McpFaultKind.PROTOCOL, what),))
 
     def _error_text(self, error: MCPError) -> str:

@@ -137,13 +137,14 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
             return await self._inner.handle_async_request(request)
         if not self._allowed_urls.permits(str(request.url)):
             raise self._forbidden(
-                f"leads to an address that is not on {SETTING}: the operator has to list all that it uses."
+                f"uses an address that is not allowed in {SETTING}. The operator must list "
+                "every address that it uses."
             )
         host, port = request.url.host, request.url.port or (443 if request.url.scheme == "https" else 80)
         try:
             addresses = await self._allowed_urls.addresses(host, port)
         except ForbiddenAddressError:
-            raise self._forbidden("leads to an address that is not public.") from None
+            raise self._forbidden("has an address that is not public.") from None
         except OSError:
             raise httpx2.ConnectError("its host name does not resolve") from None
         fault: httpx2.TransportError = httpx2.ConnectError("its host name does not resolve")
@@ -175,10 +176,11 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         elif status in (401, 403):
             self._note(
                 McpFaultKind.UNAUTHORIZED,
-                f"refused the credentials, or wants some (status {status}). Check its headers or authorization.",
+                f"rejected the credentials or requires some (status {status}). Check its "
+                "headers or authorization.",
             )
         elif status < 400:
-            self._note(McpFaultKind.FORBIDDEN, "redirects to another address, which is not followed.")
+            self._note(McpFaultKind.FORBIDDEN, "answered with a redirect, which this server does not follow.")
         elif status == 404 and "mcp-session-id" in request.headers:
             self._note(McpFaultKind.DIED, "no longer knows the session.")
             self._report.session_lost = True

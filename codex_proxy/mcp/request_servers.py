@@ -123,8 +123,8 @@ class RequestServers:
             raise self._invalid(server, f"has no valid `server_url`: {error}.", param) from None
         if not self._allowed_urls.permits(server.server_url):
             message = (
-                f"may not be connected to: have the operator allow its `server_url` in {SETTING}, "
-                "or have the operator add the server to the file of MCP servers."
+                f"may not be used. Ask the operator to allow its `server_url` in {SETTING}, or "
+                "to add the server to the file of MCP servers."
             )
             raise self._invalid(server, message, param)
         for name, value in server.headers.items():
@@ -193,14 +193,14 @@ class RequestServers:
         """
         if self._closed:
             return self._fault(
-                McpFaultKind.CLOSED, server, "is not used any more: the proxy is shutting down."
+                McpFaultKind.CLOSED, server, "is no longer available: this server is shutting down."
             )
         headers = _headers(server)
         key = (owner, server.server_url, _digest(server.server_label, headers))
         session = self._sessions.pop(key, None)
         if session is None:
             if not self._make_room():
-                what = "cannot be connected to now: too many servers are in use. Try again."
+                what = "cannot be connected to now: too many MCP servers are in use. Try again later."
                 return self._fault(McpFaultKind.UNREACHABLE, server, what)
             session = _Session(key, self._new_server(server, headers))
         self._sessions[key] = session  # at the end: the dictionary is ordered by last use

@@ -148,7 +148,7 @@ class McpServer:
         fails, is not allowed yet, or takes longer than `wait` seconds; in the last case the start continues.
         """
         if self._closed:
-            raise self._error(McpFaultKind.CLOSED, "is not used any more: the proxy is shutting down.")
+            raise self._error(McpFaultKind.CLOSED, "is no longer available: this server is shutting down.")
         if self._connection is not None and self._connection.alive:
             return self._connection
         if self._starting is None:
@@ -160,7 +160,7 @@ class McpServer:
         if not (await asyncio.wait((starting,), timeout=max(wait, 0.0)))[0]:
             raise self._error(McpFaultKind.STARTING, "is still starting. Try again.")
         if starting.cancelled():
-            raise self._error(McpFaultKind.CLOSED, "is not used any more: the proxy is shutting down.")
+            raise self._error(McpFaultKind.CLOSED, "is no longer available: this server is shutting down.")
         return starting.result()
 
     def _raise_in_backoff(self) -> None:

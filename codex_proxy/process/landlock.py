@@ -52,7 +52,7 @@ def confine(writable: list[str]) -> None:
     version = libc.syscall(CREATE_RULESET, None, 0, VERSION_FLAG)
     if version < OLDEST:
         why = os.strerror(ctypes.get_errno()) if version < 0 else f"its version is {version}"
-        raise NotConfinedError(f"Landlock is not to be had here ({why})")
+        raise NotConfinedError(f"Landlock is not available here ({why})")
     scopes = SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS if version >= SCOPES_VERSION else 0
     # handled_access_fs, handled_access_net, scoped; older kernels take the first alone.
     attributes = struct.pack("=QQQ", WRITE, 0, scopes) if scopes else struct.pack("=Q", WRITE)
@@ -61,7 +61,7 @@ def confine(writable: list[str]) -> None:
     for path in (*writable, *DEVICES):
         _allow(libc, ruleset, path)
     _check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "new privileges cannot be refused")
-    _check(libc.syscall(RESTRICT_SELF, ruleset, 0), "the rules cannot be put into force")
+    _check(libc.syscall(RESTRICT_SELF, ruleset, 0), "the rules cannot be enforced")
     os.close(ruleset)
 
 

@@ -24,8 +24,8 @@ WARDEN = str(Path(__file__).with_name("warden.py"))
 
 # Errors of a busy machine, which may pass, with what a user can do about each.
 TEMPORARY_ERRORS = {
-    errno.EAGAIN: "the limit of processes is reached; end some or raise it (ulimit -u)",
-    errno.ENOMEM: "there is not enough memory; end something or serve fewer requests at once",
+    errno.EAGAIN: "the limit of processes is reached; stop some or raise it (ulimit -u)",
+    errno.ENOMEM: "there is not enough memory; stop other programs or serve fewer requests at once",
     errno.EMFILE: "too many open files; raise the limit (ulimit -n) or serve fewer requests at once",
     errno.ENFILE: "too many open files on the whole system; close some programs",
 }
@@ -139,7 +139,7 @@ def find_program(command: Command) -> str:
     """
     name = command.argv[0]
     if not Path(command.cwd).is_dir():
-        raise SpawnError(name, f"its folder {command.cwd} does not exist; make it or name another one")
+        raise SpawnError(name, f"its folder {command.cwd} does not exist; create it or set another one")
     if os.sep in name:
         path: str | None = str(Path(command.cwd, name))
     else:

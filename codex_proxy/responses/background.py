@@ -213,7 +213,7 @@ def can_run_again(service: ResponsesService, prepared: PreparedResponse) -> bool
 
 CUT_OFF = Failure(
     kind=FaultKind.UNAVAILABLE,
-    message="The server was started anew while this response was under way. Create it again.",
+    message="The server was restarted while this response was in progress. Create it again.",
 )
 
 
@@ -370,7 +370,7 @@ async def create_in_background(
 def refuse_without_store(service: ResponsesService) -> None:
     if service.store is None:
         raise bad_request(
-            "A background response has to be stored, and this server keeps none (PROXY_STORE=off).",
+            "A background response must be stored, and this server stores none (PROXY_STORE=off).",
             "background",
             "store_disabled",
         )

@@ -186,7 +186,7 @@ async def _visit_earlier(
 
 def _still_running(id: str) -> Fault:
     return bad_request(
-        f"Previous response with id '{id}' is still running: continue it when it has ended.",
+        f"Previous response with id '{id}' is still in progress. Continue it when it has ended.",
         "previous_response_id",
         "previous_response_not_finished",
     )

@@ -108,14 +108,16 @@ class BackgroundResponses:
         or `limit` of this owner (0: no limit of its own, but of several owners none may have all of `MAX_LIVE`).
         """
         if len(self._live) + self._being_created.total() >= MAX_LIVE:
-            raise _too_many(f"{MAX_LIVE} responses run or wait in the background.")
+            raise _too_many(
+                f"{MAX_LIVE} background responses are running or waiting, which is this server's limit."
+            )
         theirs = self._being_created[owner] + sum(name == owner for name, _ in self._live)
         if limit and theirs >= limit:
             raise _too_many(
-                f"{limit} responses of this key run or wait in the background, as many as it may have."
+                f"{limit} background responses of this key are running or waiting, which is its limit."
             )
         if theirs >= share_of(MAX_LIVE, self._owners()):
-            raise _too_many(f"{theirs} responses of this key run or wait in the background.")
+            raise _too_many(f"{theirs} background responses of this key are running or waiting.")
         self._being_created[owner] += 1
         try:
             yield

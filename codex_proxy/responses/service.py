@@ -61,7 +61,8 @@ class ConversationTurns:
             raise Fault(
                 Failure(
                     kind=FaultKind.CONCURRENCY_EXCEEDED,
-                    message="Another turn of this conversation is still running. Try again when it has ended.",
+                    message="Another request of this conversation is still running. Try again when it "
+                    "has ended.",
                     retry_after=5,
                 )
             ) from None

@@ -146,10 +146,10 @@ def deadline_failure(late: Failure, retrying: Retrying | None, retries: int, hin
         return msgspec.structs.replace(late, message=f"{late.message} {hint}") if hint else late
     times = "once" if retries == 1 else f"{retries} times"
     if retrying.failure is None:
-        message = f"{late.message} It had asked its model again {times}: {retrying.message}"
+        message = f"{late.message} It had retried its model request {times}: {retrying.message}"
         return msgspec.structs.replace(late, message=message)
     reason = retrying.failure.message.rstrip(".")
-    message = f"{reason}. The agent asked again {times}, and ran out of time: {late.message}"
+    message = f"{reason}. The agent retried {times} and ran out of time: {late.message}"
     return msgspec.structs.replace(retrying.failure, message=message)
 
 

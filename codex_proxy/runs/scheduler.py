@@ -353,7 +353,7 @@ class RunScheduler:
             return slot
         waiting = slots.waiting_of(owner)
         if waiting >= self._limits.max_waiting:
-            raise _no_room(f"{slots.running} turns run, and {waiting} wait before this one.")
+            raise _no_room(f"{slots.running} requests are running and {waiting} are waiting before this one.")
         try:
             return await slots.take(owner, self._limits.max_wait_seconds)
         except TimeoutError:

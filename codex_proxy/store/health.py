@@ -77,13 +77,13 @@ class WriteCheck:
 
 UNAVAILABLE = Failure(
     kind=FaultKind.UNAVAILABLE,
-    message="The store cannot be read or written just now (its disk is full, or another process has locked it). "
-    "The server's log says why. Try again, or send 'store': false.",
+    message="The store cannot be read or written at the moment (its disk is full, or another process "
+    "has locked it). The server's log says why. Try again, or send 'store': false.",
 )
 DAMAGED = Failure(
     kind=FaultKind.INTERNAL,
-    message="What this server's store holds of it is damaged on the disk, and nothing of it is shown. The server's log "
-    "names it; the operator finds all that is damaged with `codex-proxy store check`.",
+    message="Its stored data is damaged and cannot be returned. The server's log names it; the "
+    "operator can list all damaged data with `codex-proxy store check`.",
     code="store_damaged",
 )
 OFF = Failure(
@@ -122,8 +122,12 @@ def failure_of(error: StoreError) -> Failure:
     """
     log.error("not_saved", reason=str(error))
     if isinstance(error, NotStored):
-        message = f"The {error.kind} that this response continues was deleted while it was made."
+        message = (
+            f"The {error.kind} that this response continues was deleted before the response was complete."
+        )
         return Failure(kind=FaultKind.NOT_FOUND, message=message)
     if isinstance(error, StoreConflict):
-        return Failure(kind=FaultKind.INTERNAL, message="The response contradicts what is stored already.")
+        return Failure(
+            kind=FaultKind.INTERNAL, message="The response conflicts with data that is already stored."
+        )
     return DAMAGED if isinstance(error, StoreDamaged) else UNAVAILABLE

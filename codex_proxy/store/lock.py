@@ -80,8 +80,8 @@ def _locked(store: Path) -> int:
         holder = _holder(descriptor)
         os.close(descriptor)
         refusal = StoreRefused(
-            f"another server{holder} keeps its responses in {store}: end that one, or give this one a store of its "
-            "own (PROXY_STATE_DIR or PROXY_STORE_PATH)"
+            f"another server{holder} keeps its responses in {store}; stop that server, or give "
+            "this one a store of its own (PROXY_STATE_DIR or PROXY_STORE_PATH)"
         )
         raise _HeldError(refusal) from error
     except OSError as error:

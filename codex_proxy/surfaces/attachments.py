@@ -44,7 +44,7 @@ def image_url(url: str, param: str) -> str:
         return clean_data_url(url)
     except NoImageError as why:
         raise bad_request(
-            f"Invalid image: the data {why}. Accepted is {ACCEPTED} that is whole, in base64.",
+            f"Invalid image: the data {why}. Send {ACCEPTED} that is complete, in base64.",
             param,
             "invalid_base64_image" if "base64" in str(why) else "invalid_image",
         ) from None
@@ -58,8 +58,8 @@ _PDF: Final = b"%PDF-"
 _PDF_HEAD: Final = 1024
 
 NO_PDFS: Final = (
-    "Invalid file: this server does not read PDFs. Send the text that is in it, or have the operator install what "
-    "reads them (`pip install 'codex-openai-proxy[pdf]'`) and start the server again."
+    "Invalid file: this server does not read PDFs. Send its text instead, or ask the operator "
+    "to install PDF support (`pip install 'codex-openai-proxy[pdf]'`) and restart the server."
 )
 
 
@@ -82,18 +82,18 @@ def file_text(
     """
     if id is not None:
         raise bad_request(
-            "There is no Files API here, so no file has an id: send the file itself in 'file_data'.",
+            "This server has no Files API. Send the file itself in 'file_data'.",
             f"{param}.file_id",
             "unsupported_value",
         )
     if url is not None:
         raise bad_request(
-            "This server does not fetch files by address: send the file itself in 'file_data'.",
+            "This server does not fetch files by URL. Send the file itself in 'file_data'.",
             f"{param}.file_url",
             "unsupported_value",
         )
     if data is None:
-        raise bad_request("A file has to be given by 'file_data'.", f"{param}.file_data")
+        raise bad_request("A file must be given in 'file_data'.", f"{param}.file_data")
     text = _text_of(data, f"{param}.file_data", pdfs)
     return f'<file name="{_shown_name(name)}">\n{text}\n</file>'
 
@@ -104,7 +104,7 @@ def _text_of(data: str, param: str, pdfs: PdfTexts | None) -> str:
         raw = decode_base64(data[head.end() :] if head else data)
     except ValueError:
         raise bad_request(
-            "Invalid file: 'file_data' is no valid base64, alone or in a 'data:<type>;base64,' URL.",
+            "Invalid file: 'file_data' is not valid base64, alone or in a 'data:<type>;base64,' URL.",
             param,
             "invalid_base64_file",
         ) from None
@@ -114,8 +114,8 @@ def _text_of(data: str, param: str, pdfs: PdfTexts | None) -> str:
     # A reader of PDFs lets other bytes stand before the header.
     if _PDF not in raw[:_PDF_HEAD]:
         raise bad_request(
-            "Invalid file: it is no text. Only PDFs and text (UTF-8, or UTF-16 with its mark) reach the model: send "
-            "the text that is in it.",
+            "Invalid file: it is neither a PDF nor text (UTF-8, or UTF-16 with a byte order "
+            "mark). Send its text instead.",
             param,
             "unsupported_file",
         )

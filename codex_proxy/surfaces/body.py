@@ -95,7 +95,7 @@ class RequestModel(BaseModel):
 def _of_an_object(schema: dict[str, Any]) -> dict[str, Any]:
     kind = schema.get("type", "object")
     if kind != "object" and not (isinstance(kind, list) and "object" in kind):
-        raise wrong_value("invalid_function_parameters", "the schema has to be one of type 'object'")
+        raise wrong_value("invalid_function_parameters", "the schema must have the type 'object'")
     return schema
 
 
@@ -218,7 +218,7 @@ def _too_many(body: dict[str, Any] | None) -> Fault:
     return Fault(
         Failure(
             kind=FaultKind.REQUEST_TOO_LARGE,
-            message=f"The request body holds more than {MAX_VALUES} values, which is the most that is read.",
+            message=f"The request body has more values than the maximum of {MAX_VALUES}.",
             param=param,
         )
     )

@@ -264,7 +264,7 @@ def _is_a_command(action: dict[str, Any]) -> dict[str, Any]:
         or not all(isinstance(w, str) for w in command)
     ):
         raise wrong_value(
-            "invalid_value", "it has to be of type 'exec', with a 'command' that is a list of words"
+            "invalid_value", "it must be of type 'exec', with a 'command' that is a list of strings"
         )
     return action
 

@@ -170,7 +170,7 @@ def _part(part: wire.AnyPart, param: str, pdfs: PdfTexts | None, *, said: bool) 
         return _text(text, said=False)
     if part.image_url is None:
         raise bad_request(
-            "An image has to be given by 'image_url': files cannot be uploaded here.", f"{param}.image_url"
+            "An image must be given in 'image_url': this server has no Files API.", f"{param}.image_url"
         )
     url = image_url(part.image_url, f"{param}.image_url")
     return {"type": "input_image", "image_url": url, "detail": part.detail or "auto"}

@@ -262,7 +262,7 @@ class Names:
         if len(short) > 1:
             named = ", ".join(f"'{each}'" for each in short)
             raise bad_request(
-                f"The model '{excerpt(name)}' is one of several agents: ask for {named}.",
+                f"The model '{excerpt(name)}' is one of several agents. Use {named}.",
                 "model",
                 "ambiguous_model",
             )
@@ -382,9 +382,8 @@ def _not_found(name: str, like: Sequence[str], catalog: ModelCatalog) -> Fault:
     return Fault(
         Failure(
             kind=FaultKind.MODEL_NOT_FOUND,
-            message=f"The model '{excerpt(name)}' does not exist here. GET /v1/models lists the names that do."
-            + near
-            + catalog.advice,
+            message=f"The model '{excerpt(name)}' does not exist. GET /v1/models lists the available "
+            "models." + near + catalog.advice,
             param="model",
         )
     )

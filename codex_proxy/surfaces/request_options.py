@@ -24,10 +24,10 @@ from codex_proxy.surfaces.body import MAX_ITEMS
 MODE_HEADER: Final = "X-Codex-Mode"
 SANDBOX_HEADER: Final = "X-Codex-Sandbox"
 SWITCHED_OFF: Final = (
-    "You get the plain model only: agent turns are switched off, on this server or for your key."
+    "Agent turns are disabled on this server or for your API key. Only the plain model is available."
 )
 NO_AGENT: Final = (
-    "This model comes from a model server, which runs nothing, so it has no agent turns. Leave agent mode out, or name "
+    "This model comes from a model server and has no agent turns. Leave agent mode out, or use "
     "a model of an agent."
 )
 
@@ -132,7 +132,7 @@ def sandbox_of(by_header: str | None, server: Sandbox) -> Sandbox:
         raise Fault(
             Failure(
                 kind=FaultKind.NOT_ALLOWED,
-                message=f"The most that this server allows you is the sandbox '{server}'.",
+                message=f"The least restrictive sandbox that this server allows you is '{server}'.",
                 param=SANDBOX_HEADER,
             )
         )

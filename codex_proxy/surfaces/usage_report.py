@@ -162,7 +162,7 @@ def _parameters(query: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
         name = name.removesuffix("[]") if name == "group_by[]" else name
         if name not in PARAMETERS:
             raise bad_request(
-                f"Unknown parameter: '{excerpt(name)}'. There are {', '.join(PARAMETERS)}.",
+                f"Unknown parameter: '{excerpt(name)}'. Supported parameters are: {', '.join(PARAMETERS)}.",
                 name[:MAX_EXCERPT],
                 "unknown_parameter",
             )

@@ -185,7 +185,7 @@ NEVER_STOPPED = Failure(
 NEVER_LEARNED = Failure(
     kind=FaultKind.UPSTREAM_ERROR,
     code="invalid_tool_calls",
-    message="The model kept calling tools that were not offered, or with arguments that are no JSON.",
+    message="The model kept calling tools that were not offered, or with arguments that are not valid JSON.",
 )
 
 

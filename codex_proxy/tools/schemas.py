@@ -223,7 +223,9 @@ def _draft(value: dict[str, Any] | bool) -> type[Validator]:
 
 def _not_a_schema(error: jsonschema_rs.ValidationError) -> NotASchemaError:
     if isinstance(error.kind, ValidationErrorKind.Referencing):
-        return NotASchemaError(f"a reference leads nowhere in it, and nothing is fetched: {_message(error)}")
+        return NotASchemaError(
+            f"a reference in it cannot be resolved, and remote schemas are not fetched: {_message(error)}"
+        )
     return NotASchemaError(f"{_path(error.instance_path)}: {_message(error)}")
 
 

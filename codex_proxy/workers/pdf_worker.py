@@ -78,7 +78,7 @@ def _text_of(data: bytes) -> str:
         texts.append(f"[fields of the form]\n{filled[:MAX_CHARS]}")
     if not written:
         raise _UnreadableError(
-            "has no text: its pages are pictures, or their fonts do not say which letters they show"
+            "has no text that can be read: its pages are scanned, or their fonts have no character map"
         )
     return "\n\n".join(texts)
 

@@ -75,7 +75,7 @@ async def test_a_key_that_takes_every_stream_leaves_one_to_another(tmp_path: Pat
             await until(lambda: proxy.streams == 3)
             refused = await proxy.ask(user(stream=True), headers=bearing("one"))
             assert (refused.status, refused.error["code"]) == (429, "concurrency_exceeded")
-            assert "this key's" in refused.error["message"]
+            assert "This key has" in refused.error["message"]
             assert (await of_another(proxy, stream=True)).status == 200
         await proxy.settled()
 

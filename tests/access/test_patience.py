@@ -49,6 +49,6 @@ async def test_a_connection_without_a_whole_request_is_closed(
 async def test_a_body_that_never_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(body, "BODY_SECONDS", 0.2)
     async with fake_proxy(tmp_path) as proxy:
-        answered = await sent(proxy, HEAD, b'{"mess', b'ages": [', until=b"did not come within 0.2 s")
+        answered = await sent(proxy, HEAD, b'{"mess', b'ages": [', until=b"was not received within 0.2 s")
         assert answered.startswith(b"HTTP/1.1 400")
         assert (await proxy.ask(user())).status == 200

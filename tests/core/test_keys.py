@@ -57,7 +57,7 @@ def test_a_file_without_keys_has_none(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[keys.a\n", "not TOML"),
+        ("[keys.a\n", "not valid TOML"),
         ("[key.a]\n", "'key'"),
         ("keys = 1\n", "tables"),
         ("[keys]\na = 1\n", "[keys.a]"),

@@ -69,7 +69,7 @@ async def test_processes_that_keep_dying_make_the_server_unready_until_one_lives
         await until(lambda: proxy.server.agent.trouble() is not None)
         ready = await proxy.send("GET", "/readyz")
         assert ready.status == 503
-        assert "keeps ending" in ready.body["reason"]
+        assert "keeps exiting" in ready.body["reason"]
         refused = await proxy.ask(user())
         assert (refused.status, refused.error["code"]) == (503, "service_unavailable")
         assert int(refused.headers["Retry-After"]) >= 1

@@ -325,7 +325,7 @@ async def test_a_response_that_a_kill_cut_off_is_failed_with_the_reason(tmp_path
     async with serving(tmp_path) as (_, client):
         response = await ended(client, id)
     assert response.status == "failed"
-    assert "started anew" in response.error.message
+    assert "was restarted" in response.error.message
 
 
 async def test_a_stream_that_a_kill_cut_off_still_ends(tmp_path: Path) -> None:

@@ -68,13 +68,13 @@ def test_servers_keep_their_order_and_those_that_are_disabled_are_left_out() -> 
         (file(a={"command": ""}), "empty"),
         (file(a={"command": "a", "type": "sse"}), "of type stdio"),
         (file(a={"command": "a", "args": "sk-secret"}), r"'a'.*array.*args"),
-        (file(a={"url": "ftp://sk-secret"}), "no http or https"),
+        (file(a={"url": "ftp://sk-secret"}), "not an http or https"),
         (file(a={"url": "http://b", "type": "sk-secret"}), "`type`"),
         (file(a={"command": "a", "env": {"K": "sk-secret${UNSET}"}}), "'a'.*UNSET.*not set"),
         (file(a={"command": "a", "env": {"K": "${env:UNSET}"}}), "'a'.*UNSET.*not set"),
         (
             file(a={"command": "a", "env": {"K": "sk-secret${input:key}"}}),
-            "'a'.*input:key.*nobody can be asked",
+            "'a'.*input:key.*cannot prompt for",
         ),
     ],
 )

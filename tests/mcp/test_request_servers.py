@@ -323,7 +323,7 @@ async def test_a_session_in_use_is_not_closed_for_another(
     call = asyncio.create_task(servers.call(server, "me", "hang", arguments(folder=str(tmp_path)), LONG))
     await eventually((tmp_path / "called").exists)
     listing = await servers.tools(server, "you")
-    assert "too many servers" in listing.faults[0].message
+    assert "too many MCP servers" in listing.faults[0].message
     call.cancel()
     await asyncio.wait((call,))
     assert "echo" in names(await servers.tools(server, "you"))

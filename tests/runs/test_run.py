@@ -299,7 +299,7 @@ async def test_a_turn_that_runs_out_of_time_in_retries_fails_by_their_reason_whe
     failure = end_of(run).failure
     assert failure is not None
     assert (failure.kind, failure.retry_after) == (FaultKind.AGENT_RATE_LIMITED, 7)
-    assert failure.message.startswith("The rate limit is reached. The agent asked again 2 times")
+    assert failure.message.startswith("The rate limit is reached. The agent retried 2 times")
     assert "5 s" in failure.message
     assert lane.sent[-1] == b"interrupt"
 
@@ -312,7 +312,7 @@ async def test_a_reason_that_is_not_known_stays_a_timeout_that_quotes_what_was_t
     failure = end_of(run).failure
     assert failure is not None
     assert failure.kind is FaultKind.TIMED_OUT
-    assert failure.message.endswith("It had asked its model again once: A transient error. Retrying...")
+    assert failure.message.endswith("It had retried its model request once: A transient error. Retrying...")
 
 
 @virtual

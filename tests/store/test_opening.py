@@ -160,7 +160,7 @@ def test_the_interface_is_imported_without_a_database() -> None:
 async def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"not a database at all\n" * 500)
-    assert "damaged or no database" in await refused(path)
+    assert "damaged or not a database" in await refused(path)
 
 
 @pytest.mark.parametrize("damage", ["cut", "header", "inside"])
@@ -186,7 +186,7 @@ async def test_a_file_of_a_newer_version_is_refused(path: Path) -> None:
     connection.execute(f"PRAGMA user_version = {LATEST + 1}")
     connection.close()
     reason = await refused(path)
-    assert f"its schema is {LATEST + 1}, this program knows {LATEST}" in reason
+    assert f"its schema is {LATEST + 1}, this version supports {LATEST}" in reason
     assert "run that version" in reason
 
 

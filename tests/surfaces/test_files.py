@@ -77,10 +77,10 @@ def test_a_file_in_the_output_of_a_tool_is_text_too() -> None:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (PNG, "it is no text"),
-        (b"a\0b", "it is no text"),
-        (b"\xff\xfea", "it is no text"),
-        (b"caf\xe9", "it is no text"),
+        (PNG, "it is neither a PDF nor text"),
+        (b"a\0b", "it is neither a PDF nor text"),
+        (b"\xff\xfea", "it is neither a PDF nor text"),
+        (b"caf\xe9", "it is neither a PDF nor text"),
         (b"%PDF-1.7\n", "does not read PDFs"),
         (b"\xff\n%PDF-1.7\n", "does not read PDFs"),
     ],
@@ -97,9 +97,9 @@ def test_what_is_no_text_is_refused_and_the_field_named(data: bytes, why: str) -
     ("file", "field", "word"),
     [
         ({"file_id": "file-1"}, "file_id", "Files API"),
-        ({"file_data": "no base64!"}, "file_data", "no valid base64"),
-        ({"file_data": "data:text/plain,hello"}, "file_data", "no valid base64"),
-        ({}, "file_data", "has to be given"),
+        ({"file_data": "no base64!"}, "file_data", "not valid base64"),
+        ({"file_data": "data:text/plain,hello"}, "file_data", "not valid base64"),
+        ({}, "file_data", "must be given"),
     ],
 )
 def test_a_file_that_is_not_there_is_refused_by_its_field(

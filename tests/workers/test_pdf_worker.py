@@ -8,7 +8,7 @@ from codex_proxy.workers import pdf_worker
 from codex_proxy.workers.pdf_worker import PdfQuestion, read_pdf
 from tests import pdfs
 
-NO_TEXT = "has no text: its pages are pictures, or their fonts do not say which letters they show"
+NO_TEXT = "has no text that can be read: its pages are scanned, or their fonts have no character map"
 
 
 def text_of(data: bytes) -> str:

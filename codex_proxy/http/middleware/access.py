@@ -60,7 +60,8 @@ def check_origin(request: web.Request) -> web.Response | None:
         return _preflight(request)
     if _is_foreign(request, origin):
         raise _not_allowed(
-            "Web pages of other origins may not use this server; add theirs to PROXY_ALLOWED_ORIGINS."
+            "Web pages of this origin may not use this server. The operator can allow it in "
+            "PROXY_ALLOWED_ORIGINS."
         )
     return None
 
@@ -164,10 +165,10 @@ def _check_header_limits(request: web.Request) -> None:
     """
     headers = request.raw_headers
     if len(headers) > MAX_HEADERS:
-        raise _headers_too_large(f"It has {len(headers)} headers; {MAX_HEADERS} are the most.")
+        raise _headers_too_large(f"It has {len(headers)} headers; the maximum is {MAX_HEADERS}.")
     size = sum([len(name) + len(value) + _OVERHEAD for name, value in headers]) + len(request.raw_path)
     if size > MAX_HEADER_BYTES:
-        raise _headers_too_large(f"Its headers have {size} bytes; {MAX_HEADER_BYTES} are the most.")
+        raise _headers_too_large(f"Its headers have {size} bytes; the maximum is {MAX_HEADER_BYTES}.")
 
 
 def _headers_too_large(message: str) -> Fault:
@@ -196,7 +197,9 @@ def host_name(host: str) -> str:
 def _check_host(request: web.Request) -> None:
     hosts = request.app[HOSTS]
     if hosts and host_name(request.headers.get("Host", "")) not in hosts:
-        raise _not_allowed("This server does not answer to that Host name; add it to PROXY_ALLOWED_HOSTS.")
+        raise _not_allowed(
+            "This server does not accept this Host name. The operator can allow it in PROXY_ALLOWED_HOSTS."
+        )
 
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -232,13 +235,14 @@ def check_forwarded(request: web.Request) -> None:
     trusted = request.app[TRUSTED_PROXIES]
     if not _is_in(request.remote or "", trusted):
         raise _not_allowed(
-            "This request was passed on by a reverse proxy that this server does not know: its headers say so. "
-            "The operator names the proxy's address in PROXY_TRUSTED_PROXIES."
+            "The request's headers show that it came through a reverse proxy, which this "
+            "server does not trust. The operator must list the proxy's address in "
+            "PROXY_TRUSTED_PROXIES."
         )
     if not request.app[CLIENTS].keys_required:
         raise _not_allowed(
-            "Behind a reverse proxy this server can be reached by others, so it needs keys: the operator makes one "
-            "with `codex-proxy keys add NAME`, or sets PROXY_API_KEY."
+            "Behind a reverse proxy, this server requires API keys. The operator must create "
+            "one with `codex-proxy keys add NAME` or set PROXY_API_KEY."
         )
 
 
@@ -360,7 +364,8 @@ def _check_content_type(request: web.Request) -> None:
         raise Fault(
             Failure(
                 kind=FaultKind.UNSUPPORTED_MEDIA_TYPE,
-                message=f"The body's type is {excerpt(kind)}; send it as `Content-Type: application/json`.",
+                message=f"The content type {excerpt(kind)} is not supported. Send the body as "
+                "`Content-Type: application/json`.",
             )
         )
 

@@ -162,15 +162,15 @@ def counted(
 
 def _too_many_a_minute(allowance: Allowance) -> Fault:
     message = (
-        f"This server takes {allowance.limit} requests a minute from this key (its own limit, or "
-        "PROXY_RATE_LIMIT_RPM). Try again later."
+        f"Rate limit reached: {allowance.limit} requests per minute for this key (its own "
+        "limit, or PROXY_RATE_LIMIT_RPM). Try again later."
     )
     return Fault(Failure(kind=FaultKind.RATE_LIMITED, message=message, retry_after=allowance.wait))
 
 
 def _too_many_at_once(limit: int) -> Fault:
     message = (
-        f"{limit} requests of this key are under way, which is as many as it may have at once (its own limit, or "
+        f"Limit of concurrent requests reached: {limit} for this key (its own limit, or "
         "PROXY_KEY_CONCURRENCY). Try again when one has ended."
     )
     return Fault(Failure(kind=FaultKind.CONCURRENCY_EXCEEDED, message=message))

@@ -143,16 +143,19 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
     """
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
-        message = f"{excerpt(request.path)} does not take {excerpt(request.method)}; it takes {allowed}."
+        message = (
+            f"{excerpt(request.path)} does not support {excerpt(request.method)}. Supported methods "
+            f"are: {allowed}."
+        )
         return fault_response(
             Failure(kind=FaultKind.METHOD_NOT_ALLOWED, message=message), request, allow=allowed
         )
     if isinstance(error, web.HTTPRequestEntityTooLarge):
         limit = request.client_max_size
-        message = f"The body is larger than {limit} bytes, the limit of this server (PROXY_BODY_LIMIT)."
+        message = f"The request body is larger than this server's limit of {limit} bytes (PROXY_BODY_LIMIT)."
         return fault_response(Failure(kind=FaultKind.REQUEST_TOO_LARGE, message=message), request)
     if error.status == 404:
-        message = f"There is nothing at {excerpt(request.method)} {excerpt(request.path)}."
+        message = f"Invalid URL ({excerpt(request.method)} {excerpt(request.path)})."
         return fault_response(Failure(kind=FaultKind.NOT_FOUND, message=message), request)
     message = error.text or error.reason
     return fault_response(Failure(kind=FaultKind.INVALID_REQUEST, message=message), request)

@@ -27,9 +27,9 @@ _EXPLANATIONS = {
     sqlite3.SQLITE_CANTOPEN: "cannot be opened; check the folder and its permissions",
     sqlite3.SQLITE_PERM: "may not be opened; check its permissions",
     sqlite3.SQLITE_READONLY: "is read-only; check its permissions",
-    sqlite3.SQLITE_NOMEM: "needs more memory than there is",
+    sqlite3.SQLITE_NOMEM: "needs more memory than is available",
     sqlite3.SQLITE_CORRUPT: "is damaged; move it away and start again, or restore a copy",
-    sqlite3.SQLITE_NOTADB: "is no SQLite database; move it away and start again",
+    sqlite3.SQLITE_NOTADB: "is not an SQLite database; move it away and start again",
 }
 
 
@@ -162,7 +162,7 @@ def _close_to_others(path: Path) -> None:
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise StoreRefused(f"{name} cannot be closed to others: {error.strerror}") from error
+            raise StoreRefused(f"{name}cannot be made private: {error.strerror}") from error
 
 
 def _inspect(connection: sqlite3.Connection, path: Path) -> None:
@@ -172,11 +172,12 @@ def _inspect(connection: sqlite3.Connection, path: Path) -> None:
     version = version_of(connection)
     connection.execute("ROLLBACK")
     if owner != APPLICATION_ID and (tables or owner or version):
-        raise StoreRefused(f"{path} is another program's database: give another data directory")
+        raise StoreRefused(f"{path} is another program's database; set another folder with PROXY_STATE_DIR")
     if version > LATEST:
         raise StoreRefused(
-            f"the store {path} was written by a newer version (its schema is {version}, this program knows"
-            f" {LATEST}): run that version, or give another data directory"
+            f"the store {path} was written by a newer version (its schema is {version}, this "
+            f"version supports {LATEST}); run that version, or set another folder with "
+            "PROXY_STATE_DIR"
         )
     if path.stat().st_size <= CHECKED_BYTES:
         found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
@@ -186,8 +187,8 @@ def _inspect(connection: sqlite3.Connection, path: Path) -> None:
 
 def _damaged(path: Path) -> StoreRefused:
     return StoreRefused(
-        f"the store {path} is damaged or no database; it was left as it is: move it away to start with"
-        " an empty one, or put a copy in its place"
+        f"the store {path} is damaged or not a database, and was not changed; move it away to "
+        "start with an empty one, or restore a copy"
     )
 
 
@@ -196,8 +197,8 @@ def _set_up(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     if _write_ahead(connection) != "wal":
         raise StoreRefused(
-            f"the file system of {path} cannot hold a store (no shared memory for SQLite's write-ahead log):"
-            " give a data directory on a local disk"
+            f"the file system of {path} cannot hold a store (no shared memory for SQLite's "
+            "write-ahead log); set a folder on a local disk with PROXY_STATE_DIR"
         )
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")

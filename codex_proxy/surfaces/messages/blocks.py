@@ -87,7 +87,7 @@ class BlockReader:
         try:
             if not self._takes_images:
                 raise bad_request(
-                    "The agent that serves here takes no images.", param, "unsupported_by_agent"
+                    "The agent of this server does not accept images.", param, "unsupported_by_agent"
                 )
             return self._shown_image(source, f"{param}.source", newest=newest)
         except Fault:
@@ -110,7 +110,7 @@ class BlockReader:
                 self.refetches = self.refetches or not newest
             return part
         raise bad_request(
-            "Invalid image: expected a source of the type 'base64' or 'url'; there is no Files API here.",
+            "Invalid image: expected a source of the type 'base64' or 'url'; this server has no Files API.",
             param,
         )
 

@@ -40,7 +40,7 @@ def page_query(limit: str | None, after_id: str | None, before_id: str | None) -
         size = int(limit) if limit.isascii() and limit.isdecimal() and len(limit) <= len(str(MAX_PAGE)) else 0
         if not 1 <= size <= MAX_PAGE:
             raise bad_request(
-                f"'limit' is {excerpt(limit)}; it has to be a number from 1 to {MAX_PAGE}.", "limit"
+                f"'limit' is {excerpt(limit)}; it must be a number from 1 to {MAX_PAGE}.", "limit"
             )
     if after_id and before_id:
         raise bad_request("Give 'after_id' or 'before_id', not both.", "before_id")
@@ -99,5 +99,5 @@ def _place(names: Sequence[str], cursor: str, param: str) -> int:
     try:
         return names.index(cursor)
     except ValueError:
-        message = f"'{param}' is {excerpt(cursor)}, which is no model of this list."
+        message = f"'{param}' is {excerpt(cursor)}, which is not a model of this list."
         raise bad_request(message, param) from None

@@ -102,7 +102,7 @@ def parse(
     reader = BlockReader(pdfs, takes_images=takes_images(turn), fetches=fetches)
     history = history_of(request.messages, reader, identity(turn))
     if not history:
-        raise bad_request("There is nothing to answer: no message says anything.", "messages")
+        raise bad_request("There is nothing to answer: every message is empty.", "messages")
     if instructions := instructions_of(request.system):
         history = (HistoryMessage("developer", (TextPart(instructions),)), *history)
     return ParsedMessages(

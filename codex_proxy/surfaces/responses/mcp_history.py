@@ -147,7 +147,7 @@ class McpHistory:
         first = self._responses[request]
         to_run = item["approve"] and request not in self._runs
         if first is not item and (to_run or first["approve"] != item["approve"]):
-            raise bad_request(f"The approval request {request} has been answered already.", param)
+            raise bad_request(f"The approval request {request} has already been answered.", param)
 
 
 def _is_request(item: ItemDict) -> bool:

@@ -291,7 +291,7 @@ def _refuse_unsupported(request: ResponseRequest, settings: ResponsesSettings) -
         raise bad_request("'stream_options' is only allowed when 'stream' is true.", "stream_options")
     if request.input == [] and request.previous_response_id is None and request.conversation is None:
         raise bad_request(
-            "'input' is empty, and there is no 'previous_response_id' or 'conversation' to go on from.",
+            "'input' is empty, and there is no 'previous_response_id' or 'conversation' to continue from.",
             "input",
             "empty_array",
         )

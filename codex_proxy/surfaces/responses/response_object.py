@@ -278,8 +278,8 @@ def previous_too_large(held: str) -> Fault:
     the part of the message that says how much content there is.
     """
     return bad_request(
-        f"The responses up to this one hold too much to go on from: {held}. Begin anew without "
-        "'previous_response_id', with what matters of them in 'input'.",
+        f"The responses up to this one are too large to continue from: {held}. Start again "
+        "without 'previous_response_id', with what matters from them in 'input'.",
         "previous_response_id",
         "context_too_large",
     )

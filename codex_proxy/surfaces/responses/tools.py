@@ -145,7 +145,7 @@ def _mcp(server: wire.McpServerTool, param: str) -> McpOffer:
     if server.server_url is None:
         if server.connector_id is not None:
             raise bad_request(
-                "Connectors are OpenAI's own and are not available here: give a 'server_url'.",
+                "Connectors are hosted by OpenAI and are not available here. Give a 'server_url'.",
                 f"{param}.connector_id",
                 UNSUPPORTED,
             )
