@@ -65,9 +65,9 @@ def _snapshots(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _claude_snapshots(reported: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Converts Claude Code's `rate_limit_info` to objects such as `_snapshots` yields: one with the windows of the
-    whole account, and one for each window that limits a single model. Releases before 2.1.310 report one window at
-    a time, often without `utilization`.
+    """Converts Claude Code's `rate_limit_info` to objects of the form that `_snapshots` yields (camelCase): one
+    with the windows of the whole account, and one for each window that limits a single model. Releases before
+    2.1.310 report one window at a time, often without `utilization`.
     """
     named = reported.get("rateLimitType")
     windows = reported.get("unifiedWindows")

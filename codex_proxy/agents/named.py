@@ -88,8 +88,8 @@ def runs_codex(settings: Settings) -> bool:
 
 
 def is_plain_only(settings: Settings) -> bool:
-    """Whether every agent only serves plain models: no agent has a folder, commands or a sandbox. False if the
-    agents cannot be determined.
+    """Whether every agent only serves plain models (the model answers without an agent's own prompt and tools): no
+    agent has a folder, commands or a sandbox. False if the agents cannot be determined.
     """
     known = _agents_or_none(settings)
     return bool(known) and all(each.spec.plain_only for each in known)

@@ -97,8 +97,8 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     confined: bool = False
     """Whether the agent's commands run in the sandbox of the settings. If not, the server warns when it starts."""
     plain_only: bool = False
-    """Whether the agent only serves a plain model. Such an agent has no folder, commands or sandbox, and requests
-    cannot ask for agent mode."""
+    """Whether the agent only serves plain models: the model answers without an agent's own prompt and tools. Such
+    an agent has no folder, commands or sandbox, and requests cannot ask for agent mode."""
     has_own_timeouts: bool = False
     """Whether the agent limits by itself how long a model may be silent. If so, the server's limits apply only if
     the operator has set them."""

@@ -65,7 +65,8 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     roots: tuple[str, ...] = ()
     """The folders that agent turns may work in, instead of the server's setting."""
     plain_model: bool = False
-    """Whether only the model without an agent may be used: requests for agent turns are refused."""
+    """Whether requests for agent turns are refused, so that the key can use only plain models: the model answers
+    without the agent's own prompt, tools and folder."""
     mcp: bool = True
     """Whether MCP tools may be used: those of the operator's servers, and those of servers that a request names."""
 

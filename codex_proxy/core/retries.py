@@ -19,7 +19,9 @@ ARGUMENTS: Final[TextKey] = ("arguments", 0)
 
 
 class Repetition:
-    """One text that was sent before a retry, and how much of it the agent has repeated since."""
+    """One text of the agent that was sent to the client before a retry, and how much of it the agent has repeated
+    since.
+    """
 
     __slots__ = ("_matched", "_sent")
 
@@ -49,9 +51,9 @@ class Repetition:
 
 
 class SentItem:
-    """An item of the current model call, and its texts that were already sent. The object is kept after the item
-    has ended, because a retry of the call repeats these texts. `open`: the item has not ended; `sent`: the pieces
-    of each text.
+    """An item of the current model call, and its texts that were already sent to the client. The object is kept
+    after the item has ended, because a retry of the call repeats these texts. `open`: the item has not ended;
+    `sent`: the pieces of each text.
     """
 
     __slots__ = ("id", "item", "open", "repetition", "sent", "whole")

@@ -240,7 +240,7 @@ async def guard_request(request: web.Request, handler: Handler) -> web.StreamRes
 
 def application(*, body_limit: int) -> web.Application:
     """Returns the application with its middlewares. The caller stores the server's parts in it (`app[CLOCK] =
-    ...`), then calls `add_endpoints`. `body_limit`: the most bytes of a request's body.
+    ...`), then calls `add_endpoints`. `body_limit`: the maximum size of a request's body, in bytes.
     """
     app = web.Application(middlewares=[provide_context, guard_request], client_max_size=body_limit)
     app.on_response_prepare.extend((add_headers, limit_stall))

@@ -49,8 +49,9 @@ class StreamCount(msgspec.Struct, frozen=True):
 
 
 class NoSlotFault(Fault):
-    """A stream is refused, because too many are open. `count` has the number of open streams. `of_owner` is the
-    number of streams that this key has open, if these are the reason; None if the streams of all keys are.
+    """A stream is refused, because too many are open. `count` has the number of open streams and the limit.
+    `of_owner` is the number of streams that the request's key has open, if the key's own limit is reached; None if
+    the limit for all keys together is.
     """
 
     def __init__(self, count: StreamCount, of_owner: int | None = None) -> None:

@@ -98,8 +98,8 @@ class RequestServers:
         system's resolver. `limits` are those of each server; None for the defaults of `McpLimits`.
 
         `idle_seconds` is how long an unused session is kept, `refresh_interval` the age in seconds at which a list
-        of tools is fetched again, and `max_sessions` the most open sessions (see `_make_room`). Raises `ValueError`
-        for an invalid entry of `allowed`.
+        of tools is fetched again, and `max_sessions` the maximum number of open sessions (see `_make_room`). Raises
+        `ValueError` for an invalid entry of `allowed`.
         """
         self._allowed_urls = AllowedUrls(allowed, resolve)
         self._clock = clock

@@ -136,7 +136,7 @@ class McpServer:
     def _wait_seconds(self) -> float:
         """Returns how many seconds a request may wait for the server to start: `limits.list_seconds` minus the time
         since the start began, so that a server that hangs does not delay each request by the whole time. 0 if the
-        last start took too long: such a request does not wait.
+        last start took too long: the request then does not wait.
         """
         if self._last_fault is not None and self._last_fault.kind is McpFaultKind.TIMED_OUT:
             return 0.0

@@ -153,8 +153,8 @@ async def _visit_earlier(
     request: ContextRequest, store: Store | None, owner: str, visit: Callable[[StoredItem], object]
 ) -> None:
     """Calls `visit` with each item of the request's conversation or previous responses, oldest first; does not call
-    it if the request continues neither. The calls are made in a thread of the store. Raises the same `Fault`s as
-    `read_context`.
+    it if the request continues neither. `visit` is called in one of the store's worker threads, not in the event
+    loop's. Raises the same `Fault`s as `read_context`.
     """
     if request.conversation is not None:
         with store_errors_as_faults():

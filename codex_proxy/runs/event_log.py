@@ -92,8 +92,8 @@ class Batch(msgspec.Struct, frozen=True):
 
 class EventLog:
     """An append-only log of events. The backlog is the number of bytes of agent output whose events the slowest
-    reader has not delivered yet. When it changes, `on_backlog` is called with it, but only if it is at least
-    `LOW_WATER`, or was so at the previous call; so a fall below `LOW_WATER` is reported once.
+    reader has not delivered yet. When it changes, `on_backlog` is called with it, but only if it or the last
+    reported value is at least `LOW_WATER`; so a fall below `LOW_WATER` is reported once.
     """
 
     def __init__(self, on_backlog: Callable[[int], None] | None = None) -> None:
@@ -167,8 +167,8 @@ class EventLog:
             self.report()
 
     def report(self) -> None:
-        """Calls `on_backlog` with the slowest reader's backlog in bytes, if it is at least `LOW_WATER`, or was at
-        the previous call of `on_backlog`. Called when the backlog may have changed.
+        """Calls `on_backlog` with the slowest reader's backlog in bytes, if it or the last reported value is at
+        least `LOW_WATER`. Called when the backlog may have changed.
         """
         size = self.backlog
         if self._on_backlog is not None and (size >= LOW_WATER or self._reported >= LOW_WATER):

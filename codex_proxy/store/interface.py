@@ -361,8 +361,8 @@ class Responses(Protocol):
 
     async def scan_context(self, owner: str, response_id: str, visit: Callable[[StoredItem], object]) -> None:
         """Calls `visit` with each item of the chain of responses that ends with this one, oldest first, including
-        items that clients do not see. The calls are made in a thread of the store while rows are read. Raises
-        `NotStored` if there is no such response, and `ContextTooLarge` before the first call.
+        items that clients do not see. `visit` is called in one of the store's worker threads while rows are read.
+        Raises `NotStored` if there is no such response, and `ContextTooLarge` before the first call.
         """
         ...
 
@@ -460,8 +460,9 @@ class Conversations(Protocol):
 
     async def scan_conversation(self, owner: str, id: str, visit: Callable[[StoredItem], object]) -> None:
         """Calls `visit` with each item of the conversation, oldest first, including items that clients do not see.
-        The calls are made in a thread of the store while rows are read, so that only one item at a time is in
-        memory. Raises `NotStored` if there is no such conversation, and `ContextTooLarge` before the first call.
+        `visit` is called in one of the store's worker threads while rows are read, so that only one item at a time
+        is in memory. Raises `NotStored` if there is no such conversation, and `ContextTooLarge` before the first
+        call.
         """
         ...
 
@@ -472,7 +473,7 @@ class Outbox(Protocol):
     """
 
     async def count_webhook_try(self, pending: PendingWebhook) -> None:
-        """Saves `tries` of a pending webhook, the number of delivery attempts."""
+        """Saves `pending.tries`, the number of delivery attempts so far, which the caller has already increased."""
         ...
 
     async def drop_webhook(self, event_id: str, url: str) -> None:

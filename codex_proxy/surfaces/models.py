@@ -79,10 +79,11 @@ class ModelCatalog:
     pairs of alias and model name. `any_model`: whether a name that is not listed is sent to the provider (if there
     is a `source`, its own `any_model` counts). `default_model` is the model that `codex-5` means; empty: the
     agent's default. `defaults`: if there are several agents, the default model of each, by the agent's name.
-    `plain`: the names of agents that only serve a plain model, without agent turns; an empty name means the only
-    agent. `other_tiers`: the service tiers of models that are not listed. `advice`: a sentence for the error about
-    an unknown model. `lists_codex`: whether `codex-5` and its variants are listed; they can be used in any case.
-    `only`: the names of the agents whose models are included; None: all.
+    `plain`: the names of agents that only serve plain models (the model answers without an agent's prompt and
+    tools), so that they have no agent turns; an empty name means the only agent. `other_tiers`: the service tiers
+    of models that are not listed. `advice`: a sentence for the error about an unknown model. `lists_codex`: whether
+    `codex-5` and its variants are listed; they can be used in any case. `only`: the names of the agents whose
+    models are included; None: all.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class Resolved(msgspec.Struct, frozen=True):
     effort: str | None = None
     mode: Mode | None = None
     plain: bool = False
-    """Whether the agent only serves a plain model."""
+    """Whether the agent only serves plain models: the model answers without an agent's own prompt and tools."""
 
 
 class Names:
@@ -228,7 +229,9 @@ class Names:
         return None if found is None else msgspec.structs.replace(found, effort=effort)
 
     def find_pattern(self, name: str) -> Resolved | None:
-        """Returns what the first alias with a `*` that matches the name stands for; None if no alias matches."""
+        """Finds the first alias with a `*` that matches the name, and returns the model that it stands for. None if
+        no alias matches, or its model is unknown.
+        """
         for pattern, target in self._patterns:
             if fnmatchcase(name.lower(), pattern):
                 return self._target(target, 0)

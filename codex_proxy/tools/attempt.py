@@ -76,7 +76,9 @@ class Attempt:
         return self._checked(self.policy.with_verdicts(verdicts))
 
     def restarted(self, turn: Turn) -> Attempt:
-        """Returns a first attempt at `turn` with the same schema and settings as this attempt."""
+        """Returns a new attempt at `turn` that counts as its first, with the same schema and settings as this
+        attempt.
+        """
         return first_attempt(turn, self.form, keeps_choice=self._keeps_choice)
 
     def retry(self, turn: Turn) -> Attempt:

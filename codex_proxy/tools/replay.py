@@ -191,7 +191,7 @@ def assistant_messages(raw: Iterable[bytes]) -> tuple[HistoryMessage, ...]:
 
 
 def _unanswered(items: Iterable[msgspec.Raw]) -> dict[str, _Head]:
-    """Returns those of the calls among the items that have no output among them, by call id, in order."""
+    """Returns the calls in `items` whose output is not in `items`, by call id, in the order of `items`."""
     open_calls: dict[str, _Head] = {}
     for item in items:
         head = msgspec.json.decode(item, type=_Head)

@@ -146,7 +146,7 @@ class WorkerPool(Generic[Q, A]):
 
 
 class _Worker:
-    """One worker process. `pid` is its process id; `runs` says whether it has not ended."""
+    """One worker process. `pid` is its process id; `runs` says whether it is still running."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process

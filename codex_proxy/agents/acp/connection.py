@@ -28,8 +28,8 @@ CLOSE_ID: Final = request_id(0, 3)
 
 
 class AcpConnection:
-    """The state of the JSON-RPC connection to one agent process: what the agent has declared, its open channels,
-    and the sessions on them.
+    """The state of the JSON-RPC connection to one agent process: what the agent has declared, its open channels
+    (one for each session, see the module), and the sessions on them.
     """
 
     def __init__(self, client_name: str, client_version: str) -> None:
@@ -90,11 +90,13 @@ class AcpConnection:
 
     @property
     def ahead(self) -> int | None:
-        """The channel that `open_ahead` has opened and that no turn has taken; None if there is none."""
+        """The number of the channel that `open_ahead` opened for a later turn and that no turn has taken yet; None
+        if there is none.
+        """
         return self._ahead
 
     def take_ahead(self) -> None:
-        """Records that a turn now uses the channel that `open_ahead` has opened."""
+        """Records that a turn now uses the channel that `open_ahead` opened for it, so that `ahead` is None again."""
         self._ahead = None
 
     def expect_session(self, session: str, channel: int) -> None:

@@ -294,8 +294,8 @@ class AcpTurn:
         return id
 
     def _close_unused(self, message: Message) -> None:
-        """Handles the answer to `session/new` of a session that was opened ahead: closes that session, because the
-        turn continues an earlier one."""
+        """Handles the answer to the `session/new` that was sent before the turn came: closes the new session,
+        because the turn continues an existing one."""
         session = message.result.get("sessionId") if isinstance(message.result, dict) else None
         if isinstance(session, str):
             self._close_session(session)

@@ -25,7 +25,7 @@ class TurnChange(Enum):
     ENDED_WELL = "the agent has answered the prompt, and that was a success"
     ENDED_BADLY = "the session could not be opened, or the agent's turn ended in any other way"
     UNWANTED = "the session is no longer needed"
-    STOPPED = "the agent has answered what was still unanswered"
+    STOPPED = "after UNWANTED, the agent has answered all requests that were still open"
     PROCESS_ENDED = "the agent's process has ended"
 
 

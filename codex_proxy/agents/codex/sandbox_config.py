@@ -86,8 +86,8 @@ class Profiles(msgspec.Struct, frozen=True):
         return f"{self.name}_{'read' if sandbox == 'read-only' else 'write'}"
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Returns the pairs of a key and a TOML value for `-c` that define the profiles, and the read-only one as
-        the default, which Codex requires. Each thread chooses its own.
+        """Returns the pairs of a key and a TOML value for `-c` that define the profiles and make the read-only
+        profile the default (Codex requires a default). Each thread then chooses its own profile.
         """
         read, write = self.of("read-only"), self.of("workspace-write")
         return [

@@ -1,6 +1,6 @@
-"""The client's tools as Codex takes them, and the calls of them among the raw items of the current model call. A
-raw item is an output item of the Responses API as the model made it (`rawResponseItem/completed`). A step is one
-call of the model, with the tool calls in its response.
+"""Converts the client's tools to the form that Codex accepts, and finds the calls to them in the raw items of the
+current model call. A raw item is an output item of the Responses API as the model made it
+(`rawResponseItem/completed`). A step is one call of the model, with the tool calls in its response.
 
 Codex accepts tool names that match `[A-Za-z0-9_-]{1,128}`, reserves the prefix `mcp__`, and silently leaves out the
 tools in `IGNORED_NAMES`. It has no custom tools. Source: experiments with releases 0.163 and 0.169.

@@ -95,12 +95,12 @@ async def prepare_app_server(
     paths: CodexPaths, environment: Mapping[str, str], child_env: tuple[str, ...], lite: bool | None
 ) -> CodexSetup:
     """Returns what is needed to start app-server processes, and creates the files for them in the state folder.
-    Runs the binary for its release, its protocol and its models, and reads the user's config.toml. Raises `Fault`
-    if this Codex or the state folder cannot be used.
+    Runs the binary to learn its release, its protocol and its models, and reads the user's config.toml. Raises
+    `Fault` if this Codex or the state folder cannot be used.
 
     `environment` is the server's; children get its harmless variables (PATH, HOME, locale, proxies and the like)
-    and those named in `child_env`. `lite` is the value of `use_responses_lite` for every model of plain-model
-    turns; None keeps the value of the binary's catalog.
+    and those named in `child_env`. `lite` is the value of `use_responses_lite` that every model has in plain-model
+    turns (turns without Codex's own prompt and tools); None keeps the value in the binary's catalog.
     """
     base = child_environment(environment, extra=child_env)
     version = await find_version(paths.program, base)

@@ -1,6 +1,7 @@
-"""Prepares the start of `codex exec` processes, for agent turns and for plain-model turns.
+"""Prepares the start of `codex exec` processes, for agent turns and for plain-model turns (without Codex's own
+prompt and tools).
 
-Reads the user's config.toml, runs the binary for its list of models, and creates the files for plain-model turns in
+Reads the user's config.toml, runs the binary to learn its models, and creates the files for plain-model turns in
 the state folder: a Codex home of their own, and a model catalog without Codex's prompts. A plain-model turn uses
 the model without Codex's own prompt and tools. Nothing is written to the user's own home.
 """
@@ -80,13 +81,13 @@ async def prepare_exec(
     lite: bool | None,
     unknown: Collection[str],
 ) -> ExecSetup:
-    """Returns how `codex exec` processes are started. Reads the user's config.toml, runs the binary for its list of
+    """Returns how `codex exec` processes are started. Reads the user's config.toml, runs the binary to learn its
     models, and creates the home and the model catalog of plain-model turns in the state folder. Raises `Fault` if
     this Codex cannot be used, and `OSError` if the state folder cannot be used.
 
     `environment` is the server's; children get its harmless variables (PATH, HOME, locale, proxies and the like)
-    and those named in `child_env`. `lite` is the value of `use_responses_lite` for every model of plain-model
-    turns; None keeps the value of the binary's catalog. `unknown`: the keys of those ``-c`` switches that the
+    and those named in `child_env`. `lite` is the value of `use_responses_lite` that every model has in plain-model
+    turns; None keeps the value in the binary's catalog. `unknown`: the keys of those ``-c`` switches that the
     binary does not support, which are left out.
     """
     text, shadow = user_config(paths.codex_home)

@@ -56,8 +56,8 @@ class Messages:
         out.append(TextDelta(self._ids.get(choice) or self._start(choice, out), text))
 
     def finish_with(self, choice: int | None, text: str, out: list[Event]) -> None:
-        """Ends the message of this choice with its full text: appends the full text and the end. (`core.repair`
-        later removes from the full text what the deltas had.) Opens a message first if none is open.
+        """Ends the message of this choice: appends its full text, then the end. (`core.repair` later removes the
+        part of the text that was already sent as deltas.) Opens a message first if none is open.
         """
         item = self._ids.get(choice) or self._start(choice, out)
         del self._ids[choice]
@@ -139,10 +139,11 @@ class ReasoningItems:
 
     def add_full_text(self, text: str, kind: ReasoningKind, out: list[Event]) -> None:
         """Appends the full text of the next part of this kind (`summary` or `raw`). (`core.repair` later removes
-        from the full text what the deltas had.)
+        the part of the text that was already sent as deltas.)
 
-        A summary text is left out if other parts have had deltas and this one has not; a raw text is left out if
-        the raw reasoning has had deltas. Otherwise text would be repeated.
+        If any summary part has had deltas, a summary text whose own part has had none is left out: without a
+        section break its deltas were added to an earlier part, and would be repeated. A raw text is left out if the
+        raw reasoning has had deltas, which then contain it.
         """
         self._start(out)
         part = self._full_texts[kind]
@@ -271,9 +272,9 @@ class Calls:
         kind: CallKind,
         out: list[Event],
     ) -> None:
-        """Ends a call with its full arguments: appends the full arguments and the end. (`core.repair` later removes
-        from them what the deltas had.) `call_id` and `name` are None if the child does not repeat them. Does
-        nothing for a call that is already complete.
+        """Ends a call: appends its full arguments, then the end. (`core.repair` later removes the part of the
+        arguments that was already sent as deltas.) `call_id` and `name` are None if the child does not repeat them.
+        Does nothing for a call that is already complete.
         """
         if self._is_done(key, call_id):
             return

@@ -118,9 +118,10 @@ class Forwarding(SingleTurn):
             self._complete(out)
 
     def _end(self, end: End, out: list[Event]) -> bytes:
-        """Handles the end of the exchange. Ends the turn as completed if the answer is complete: by `[DONE]`, as a
-        whole JSON object, or by a finish reason without an error of the connection. Otherwise ends it as failed, or
-        returns the body of a second request if the upstream has refused an option; else returns no bytes.
+        """Handles the end of the exchange. If the upstream has refused the usage option, returns the body of a
+        second request. Otherwise ends the turn and returns no bytes: as completed if the answer ended with
+        `[DONE]`, was a whole JSON object, or had a finish reason and the connection did not fail; else, or if a
+        finish reason is `error`, as failed.
         """
         if self._error is not None:
             return self._refused_by_upstream(self._error, b"".join(self._error_body), out)

@@ -1,9 +1,9 @@
 """Passes the body of an answer on unchanged, and reads usage, finish reasons, errors and the end from it.
 
-Input: the body's bytes, cut anywhere. Output: the same bytes, in whole server-sent events. They differ only in what
-must differ: usage is removed for a client that has not asked for it; the model's name is replaced by the name that
-the client used; errors are not passed on. If the upstream sends JSON although a stream was asked for, or a stream
-instead of JSON, it is converted.
+Input: the body's bytes, in chunks that may end at any point. Output: the same bytes, in whole server-sent events.
+They differ only in what must differ: usage is removed for a client that has not asked for it; the model's name is
+replaced by the name that the client used; errors are not passed on. If the upstream sends JSON although a stream
+was asked for, or a stream instead of JSON, it is converted.
 
 For speed, events that are only a delta are not decoded: a block of such events is recognised because each begins
 and ends like the previous one, or by counting certain field names in it.
@@ -50,8 +50,8 @@ class PassThrough:
     ) -> None:
         """`stream`: whether the client asked for a stream of events; otherwise it gets one JSON object.
         `wants_usage`: whether the client asked for the usage in its stream. `model_shown`: the name that replaces
-        the upstream's model name; None to keep it. `max_event`: the most bytes of one event, or of a whole JSON
-        object.
+        the upstream's model name; None to keep it. `max_event`: the maximum size of one event, or of a whole JSON
+        object, in bytes.
         """
         self.done = False
         """Whether `[DONE]`, or a whole JSON object, was read."""

@@ -1,7 +1,7 @@
 """Separates reasoning from the answer in a model's text that begins with `<think>...</think>`.
 
-Input: pieces of the text, cut anywhere. Output: the reasoning and the answer in each piece. A text that does not
-begin with the tag is all answer, even if the tag appears later.
+Input: pieces of the text, which may end at any point. Output: the reasoning and the answer in each piece. A text
+that does not begin with the tag is all answer, even if the tag appears later.
 """
 
 from __future__ import annotations

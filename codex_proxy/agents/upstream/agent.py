@@ -186,8 +186,9 @@ class UpstreamAgent:
             await self._refresh_models()
 
     async def _refresh_models(self) -> None:
-        """Requests the list of models, stores the models and the failure, and logs a change between working and
-        failing. A server that has no such list (status 404, 405 or 501) counts as working.
+        """Requests the list of models. Stores the models, or the failure if there is one, and logs when the
+        upstream starts to fail or works again. A server that has no such list (status 404, 405 or 501) counts as
+        working.
         """
         before = self._trouble
         self._trouble = await self._request_models()

@@ -21,7 +21,9 @@ PresetName: TypeAlias = Literal[
 
 
 class UpstreamPreset(msgspec.Struct, frozen=True, kw_only=True):
-    """The preset of one kind of model server. An upstream uses it if its table names it."""
+    """The default settings for one kind of model server, and what it cannot do. They apply to an upstream whose
+    table in the settings file names the preset.
+    """
 
     url: str
     """The base URL of the server's API, including `/v1`."""

@@ -120,8 +120,8 @@ def upstream_of(context: AgentContext, wire: UpstreamApi = CHAT) -> Upstream:
 
 def _checked_url(given: str, wire: UpstreamApi, names: SettingNames) -> str:
     """Returns the base URL for requests, without a trailing slash, from the value `given` of the setting. A URL
-    without a path gets `/v1`, and the path of the endpoint of `wire` is removed from its end. `names` are the names
-    of the settings for messages. Raises `NoAgentError` if the URL is invalid.
+    without a path gets `/v1`; if the URL ends with the path of `wire`'s endpoint, that path is removed. `names` has
+    the names of the settings, for error messages. Raises `NoAgentError` if the URL is invalid.
     """
     wrong = f"{names.url} must be an address like http://127.0.0.1:11434/v1"
     try:

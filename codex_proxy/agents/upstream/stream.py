@@ -1,10 +1,10 @@
-"""The messages of one HTTP exchange with an upstream, as a transport passes them to a dialect (a `Head`, then bytes
-of the body, then an `End`); and the reader of the body, which consists of server-sent events, or of one JSON object
-if the server does not stream.
+"""The messages of one HTTP exchange with an upstream, as a transport passes them to a `Dialect` (the converter of
+the upstream's protocol): a `Head`, then bytes of the body, then an `End`; and the reader of the body, which
+consists of server-sent events, or of one JSON object if the server does not stream.
 
-Input of the reader: bytes, cut anywhere. Output: the decoded events. A line ends with a newline, with or without a
-carriage return. Lines other than `data:` (comments, ids, event names) are ignored, except `event: error`, which
-marks its data as an error.
+Input of the reader: bytes, in chunks that may end at any point. Output: the decoded events. A line ends with a
+newline, with or without a carriage return. Lines other than `data:` (comments, ids, event names) are ignored,
+except `event: error`, which marks its data as an error.
 """
 
 from __future__ import annotations

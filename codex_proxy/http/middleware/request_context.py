@@ -1,8 +1,8 @@
 """Gives each request an id and a line in the log, and turns exceptions into error answers.
 
-A client's `x-request-id` is kept and returned, also with streams; one that is long or not visible ASCII is
-replaced. The log has method, path, status and times, never a body or a key. For an exception that is a bug of this
-server it has the place in the code, not the message.
+A client's `x-request-id` is kept and returned, in streams, too; one that is long or not visible ASCII is replaced.
+The log has method, path, status and times, never a body or a key. For an exception that is a bug in this server,
+the log has the place in the code, but not the exception's message.
 """
 
 from __future__ import annotations

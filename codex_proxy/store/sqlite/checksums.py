@@ -39,8 +39,8 @@ def add_function(connection: sqlite3.Connection) -> None:
 
 
 def checked(data: bytes, stored: int, what: str) -> bytes:
-    """Returns `data` if it matches its stored checksum. Raises `StoreDamaged` otherwise; `what` is the subject of
-    the message.
+    """Returns `data` if its checksum is `stored`. Raises `StoreDamaged` otherwise, with a message that begins with
+    `what`, the name of the data.
     """
     if checksum(data) != stored:
         raise damaged(what)

@@ -63,7 +63,7 @@ class _Write:
 
 class Writer:
     """The thread that writes to the database. Nothing else uses its `connection`, which `close` closes. `location`
-    names the store in messages; `answer_wait` is the most seconds that a caller waits for a commit.
+    names the store in messages; `answer_wait` is how many seconds a caller waits for a commit at most.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""One choice of a chat answer: its stream frames, and the whole message, whose text is the same.
+"""One choice of a chat answer: its stream frames, and the whole message, which has the same text as the frames.
 
 Input: pieces of a message, of reasoning, of calls and of the agent's activity. Output: SSE frames, appended to the
 caller's list, and `whole()`, which is made of the same encoded fragments as the frames, so that the streamed and
 the whole answer cannot differ. Sources: docs/contract.md#streams, docs/wire-rules.md#chat-completions.
 
-For speed only the text of a delta is encoded; the bytes around it are constant for each choice.
+For speed, only the text of a delta is encoded; the bytes around it are constant for each choice.
 """
 
 from __future__ import annotations

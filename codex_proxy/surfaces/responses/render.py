@@ -414,8 +414,8 @@ class ResponsesRenderer:
 
     def _raw_item(self, event: RawItem) -> None:
         """Puts the encrypted content of a reasoning raw item (the item exactly as the model generated it) into the
-        response's reasoning item, if the request asked for that content. If there is no such item, adds one, but
-        only before the other items of the same model call; later the content is dropped.
+        response's reasoning item, if the request asked for that content. If there is none, adds one, unless another
+        item of the same model call was already added; then the content is dropped.
         """
         if event.type != "reasoning" or not self._encrypted:
             return
