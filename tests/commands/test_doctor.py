@@ -428,7 +428,7 @@ async def test_the_real_binary_says_itself_that_nobody_is_signed_in(tmp_path: Pa
             "'a' cannot start no-such: it is not on",
         ),
         ('{"mcpServers": {"a": {"command": "sh", "cwd": "none"}}}', "warning", "none does not exist"),
-        ('{"mcpServers": {"a": {"command": "${UNSET}"}}}', "failed", "UNSET that it names is not set"),
+        ('{"mcpServers": {"a": {"command": "${UNSET}"}}}', "failed", "UNSET, which is not set"),
         ("{", "failed", "mcp.json"),
         (None, "failed", "No such file"),
     ],

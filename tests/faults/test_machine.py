@@ -277,7 +277,7 @@ async def test_a_server_whose_store_takes_nothing_is_not_ready_until_it_does(
         await polled(lambda: unready(there))  # somebody may have asked a moment ago
         ready = await there.proxy.send("GET", "/readyz")
         assert (ready.status, ready.body["status"]) == (503, "unready")
-        assert "store takes no writes" in ready.body["reason"]
+        assert "store cannot be written" in ready.body["reason"]
         assert str(there.proxy.server.settings.store_file) not in ready.text
         assert (await there.proxy.send("GET", "/healthz")).body["status"] == "degraded"
         assert (await there.proxy.send("GET", "/livez")).status == 200

@@ -105,7 +105,7 @@ def test_a_link_a_folder_and_a_file_with_two_names_are_unfit(tmp_path: Path) -> 
     (tmp_path / "folder").mkdir()
     assert private.unfit(tmp_path / "missing") == ""
     assert private.unfit(tmp_path / "file") == ""
-    assert "is a link" in private.unfit(tmp_path / "link")
+    assert "is a symbolic link" in private.unfit(tmp_path / "link")
     assert private.unfit(tmp_path / "folder") == "is no file"
     os.link(tmp_path / "file", tmp_path / "other")
     assert "second name" in private.unfit(tmp_path / "file")
