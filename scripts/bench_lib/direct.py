@@ -16,6 +16,10 @@ from scripts.bench_lib.servers import PATIENCE, BenchError
 READ_BYTES = 1 << 20
 PROTO_TURN = b'{"id":"1","op":{"type":"user_input","items":[{"type":"text","text":"Go."}]}}\n'
 PIPE = asyncio.subprocess.PIPE
+DELTA_METHOD = "item/agentMessage/delta"
+
+Listener = Callable[[bytes, dict[str, Any]], None]
+"""Takes a line of a thread, as it came and decoded."""
 
 
 class AppServer:
@@ -25,8 +29,7 @@ class AppServer:
         self._process = process
         self._waiting: dict[Any, asyncio.Future[dict[str, Any]]] = {}
         self._last = 0
-        self._listeners: dict[str, Callable[[bytes], None]] = {}
-        self._texts: dict[str, list[str]] = {}
+        self._listeners: dict[str, Listener] = {}
 
     async def read(self) -> None:
         assert self._process.stdout is not None
@@ -40,9 +43,7 @@ class AppServer:
         method = line.get("method")
         listener = self._listeners.get(line.get("params", {}).get("threadId"))
         if listener is not None:
-            listener(raw)
-        if method == "item/agentMessage/delta" and line["params"]["threadId"] in self._texts:
-            self._texts[line["params"]["threadId"]].append(line["params"]["delta"])
+            listener(raw, line)
         key = line["id"] if method is None else (method, line.get("params", {}).get("threadId"))
         future = self._waiting.pop(key, None)
         if future is not None:
@@ -66,7 +67,7 @@ class AppServer:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(line).encode() + b"\n")
 
-    async def listen(self, listener: Callable[[bytes], None]) -> None:
+    async def listen(self, listener: Listener) -> None:
         """A turn whose every line goes to `listener`."""
         started = await self.request("thread/start", {})
         thread = started["thread"]["id"]
@@ -80,7 +81,7 @@ class AppServer:
             begun = clock()
             started = await self.request("thread/start", agent_thread_params(cwd, model=None))
             thread = started["thread"]["id"]
-            delta = self._wait_for(("item/agentMessage/delta", thread))
+            delta = self._wait_for((DELTA_METHOD, thread))
             ended = self._wait_for(("turn/completed", thread))
             await self.request("turn/start", _turn(thread, prompt))
             await delta
@@ -92,11 +93,17 @@ class AppServer:
     async def deltas(self, thread: str, prompt: str) -> list[str]:
         """The texts of all deltas of a turn on this thread, which is left afterwards."""
         async with asyncio.timeout(PATIENCE):
-            texts = self._texts[thread] = []
+            texts: list[str] = []
+
+            def take(_: bytes, line: dict[str, Any]) -> None:
+                if line.get("method") == DELTA_METHOD:
+                    texts.append(line["params"]["delta"])
+
+            self._listeners[thread] = take
             ended = self._wait_for(("turn/completed", thread))
             await self.request("turn/start", _turn(thread, prompt))
             await ended
-            del self._texts[thread]
+            del self._listeners[thread]
             await self.request("thread/unsubscribe", {"threadId": thread})
         return texts
 

@@ -36,7 +36,7 @@ class Heard:
     measuring: bool = False
     begun: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def take(self, data: bytes) -> None:
+    def take(self, data: bytes, _decoded: object = None) -> None:
         now = time.monotonic()
         for said in MOMENT.findall(data):
             self.begun.set()

@@ -35,7 +35,7 @@ def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
         url = f"http://127.0.0.1:{port}"
         flags = ("--agent", "openai-chat", "--upstream-url", url)
         with proxy(folder, *flags) as ours, side_server(SIDES, "reverse", url) as (process, reverse_port):
-            sides = _Sides(ours, Proxy(process, reverse_port))
+            sides = _Sides(ours, Proxy(process, int(reverse_port)))
             yield sides.cpu("at a model's pace", paced, EVERY, STREAMS, rounds, goal="<= 1.3")
             yield sides.cpu("as fast as they come", flood, 0, 1, rounds, goal="")
             yield sides.first_byte(firsts)

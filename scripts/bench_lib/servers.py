@@ -104,26 +104,15 @@ def proxy(root: Path, *flags: str, **variables: str) -> Iterator[Proxy]:
 @contextmanager
 def provider(*arguments: str) -> Iterator[str]:
     """The scripted model server's base URL. `apis` as an argument: of the one with four APIs."""
-    command = [sys.executable, "-m", "scripts.bench_lib.provider", *arguments]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        try:
-            yield server.stdout.readline().strip()
-        finally:
-            server.stdin.close()
-            try:
-                server.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                raise
+    with side_server("scripts.bench_lib.provider", *arguments) as (_, url):
+        yield url
 
 
 @contextmanager
-def side_server(module: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A server that the proxy is compared with: a module that prints its port and serves until its stdin ends."""
+def side_server(module: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A module that prints where it serves, its port or its URL, and serves until its stdin ends. Gives the process,
+    and what it has printed.
+    """
     with subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         cwd=ROOT, env=clean_environment({}), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -131,7 +120,7 @@ def side_server(module: str, *arguments: str) -> Iterator[tuple[subprocess.Popen
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            yield process, int(process.stdout.readline())
+            yield process, process.stdout.readline().decode().strip()
         finally:
             process.stdin.close()
             try:

@@ -39,8 +39,9 @@ def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
     # A limit of turns per process would renew the children in the middle of a round.
     with (
         proxy(folder, *flags, PROXY_APP_SERVER_MAX_TURNS="1000000") as ours,
-        side_server(SERVER, str(program), str(folder), str(PROCESSES)) as (_, port),
+        side_server(SERVER, str(program), str(folder), str(PROCESSES)) as (_, printed),
     ):
+        port = int(printed)
         streamed, given = chat_request("Go."), chat_request("Go.", stream=False)
         sides: dict[str, Request] = {
             "streamed": lambda _: first_delta(ours.port, streamed),
