@@ -118,6 +118,16 @@ def begun(name: str) -> ClaudeCodeTurn:
     return dialect
 
 
+def resumable(name: str) -> ClaudeCodeTurn:
+    """A dialect that has read the recording as far as the turn can be resumed."""
+    dialect = begun(name)
+    for line in output_lines(name):
+        dialect.receive([line])
+        if dialect.can_resume:
+            break
+    return dialect
+
+
 def heard(name: str, lines: Sequence[bytes] | None = None) -> list[Event]:
     """All events of a recording, of which the dialect is given one line at a time."""
     dialect = begun(name)

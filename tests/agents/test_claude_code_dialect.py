@@ -40,7 +40,7 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
-from tests.agents.claude_code_replayer import NAMES, begun, heard, output_lines, recorded_turn
+from tests.agents.claude_code_replayer import NAMES, begun, heard, output_lines, recorded_turn, resumable
 from tests.core.well_formed import violations
 
 ONE = Usage(1200, 1000, 34)
@@ -188,11 +188,7 @@ def test_an_output_that_comes_before_it_is_asked_for_is_given_then() -> None:
 
 
 def test_an_image_of_an_output_that_cannot_be_given_is_not_left_out_silently() -> None:
-    dialect = begun("client_tool_sdk_mcp")
-    for line in output_lines("client_tool_sdk_mcp"):
-        dialect.receive([line])
-        if dialect.can_resume:
-            break
+    dialect = resumable("client_tool_sdk_mcp")
     image = ImagePart("https://pictures.example/cat.png")
     [answered] = written(dialect.answer("toolu_3_1", ToolReply((image,))).writes)
     assert answered["response"]["response"]["mcp_response"]["result"]["content"] == [
@@ -232,11 +228,7 @@ def test_history_goes_in_line_by_line_and_each_waits_for_its_result() -> None:
 
 
 def test_the_next_turn_of_a_kept_conversation_gives_only_what_is_new() -> None:
-    dialect = begun("text")
-    for line in output_lines("text"):
-        dialect.receive([line])
-        if dialect.can_resume:
-            break
+    dialect = resumable("text")
     turn = recorded_turn("text")
     [asked] = written(dialect.resume(turn, [said("And now?")]).writes)
     assert asked["message"]["content"] == [{"type": "text", "text": "And now?"}]
