@@ -7,6 +7,7 @@ readers of the channels. A subclass starts the process and says what is done on 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -27,7 +28,7 @@ RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it
 C = TypeVar("C", bound=ChannelConnection)
 
 
-class SharedProcess(Generic[C]):
+class SharedProcess(ABC, Generic[C]):
     """A process that serves many sessions at once, each on a channel of its `connection`. Reads the output of the
     process, passes the messages of each channel to the channel's reader, and tells all readers when the process
     ends. A subclass starts the process and manages its channels.
@@ -100,9 +101,9 @@ class SharedProcess(Generic[C]):
         quoted = last_useful_line(ended.stderr_tail)
         return Failure(kind=FaultKind.SPAWN_FAILED, message=message, quoted=quoted)
 
+    @abstractmethod
     def _refusal(self, fault: str) -> Failure:
         """Returns the failure of a start that the connection has given up; `fault` is the connection's reason."""
-        return Failure(kind=FaultKind.SPAWN_FAILED, message=fault)
 
     def attach(self, channel: int, reader: TransportReader) -> None:
         """Sets the reader of a channel. If the process has ended or takes no further turns, the reader is told so

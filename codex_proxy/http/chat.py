@@ -154,7 +154,7 @@ async def _start(request: web.Request, parsed: ParsedChat, turn: Turn) -> Source
     if turn.forwarded is not None:
         return await start(scheduler, turn, owner)
     turn, tools = await app[ADMISSION].add_server_tools(turn, request[CLIENT], _fields(parsed))
-    if parsed.choices == 1 or _runs(request, parsed) == 1:
+    if _runs(request, parsed) == 1:
         return await start(scheduler, turn, owner, runner=tools.runner)
     one_choice = msgspec.structs.replace(turn, choices=1)
     return await start_samples(scheduler, one_choice, parsed.choices, owner, runner=tools.runner)
