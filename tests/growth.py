@@ -1,0 +1,65 @@
+"""What a reader of foreign bytes costs as its input grows: CPU time and memory in proportion to the size, and no more.
+
+What is quadratic costs sixteen times as much for four times the input, what is linear four times.
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from tests.cpu_time import cpu_seconds
+
+T = TypeVar("T")
+
+MAX_FACTOR: Final = 2.5
+"""What twice the input may cost, as a multiple."""
+DOUBLINGS: Final = 2
+"""How often the input is doubled: noise that makes a run half as long again is still no fault."""
+_LIMIT: Final = MAX_FACTOR**DOUBLINGS
+
+
+def assert_linear(
+    make: Callable[[int], T], read: Callable[[T], object], size: int, *, tries: int = 6, memory: bool = True
+) -> None:
+    """Fails where reading `make(4 * size)` costs more than 6.25 times the CPU time or the peak memory of reading
+    `make(size)`. Choose a size that takes ten milliseconds or so, and at which what is not linear already dominates.
+    `read` must leave its input as it is. CPU times are the shortest of several tries, since other programs make them
+    longer and nothing makes them shorter.
+    `memory=False`: for a reader that traces memory or runs in other threads.
+    """
+    small, large = make(size), make(size << DOUBLINGS)
+    times: list[list[float]] = [[], []]
+    for _ in range(tries):
+        for each, taken in zip((small, large), times, strict=True):
+            taken.append(_seconds(read, each))
+        if min(times[1]) <= _LIMIT * min(times[0]):
+            break
+    else:
+        raise AssertionError(
+            f"CPU seconds for {size} and {size << DOUBLINGS}: {min(times[0])}, {min(times[1])}"
+        )
+    if memory:
+        peaks = _peak(read, small), _peak(read, large)
+        # A reader that needs next to nothing may need a buffer of some kilobytes once.
+        assert peaks[1] <= _LIMIT * max(peaks[0], 1 << 16), (
+            f"bytes for {size} and {size << DOUBLINGS}: {peaks}"
+        )
+
+
+def _seconds(read: Callable[[T], object], given: T) -> float:
+    began = cpu_seconds()
+    read(given)
+    return cpu_seconds() - began
+
+
+def _peak(read: Callable[[T], object], given: T) -> int:
+    tracemalloc.start()
+    try:
+        kept = read(given)
+        peak = tracemalloc.get_traced_memory()[1]
+        del kept
+        return peak
+    finally:
+        tracemalloc.stop()
