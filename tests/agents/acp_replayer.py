@@ -186,12 +186,12 @@ class Played:
     @property
     def unasked(self) -> bool:
         """Whether the agent has called tools that the client was not asked for."""
-        return bool(self.turn._new_calls)
+        return self.turn.calls.unasked
 
     @property
     def asked(self) -> bool:
         """Whether the client was asked for outputs that it has not given."""
-        return bool(self.turn._waiting)
+        return self.turn.calls.waiting
 
     @property
     def end(self) -> TurnEnded:

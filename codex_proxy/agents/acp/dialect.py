@@ -14,18 +14,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
-
-from codex_proxy.agents.acp.client_tools import ClientTools, call_result
+from codex_proxy.agents.acp.calls import ClientCalls
+from codex_proxy.agents.acp.client_tools import ClientTools
 from codex_proxy.agents.acp.failures import (
     failure_of_error,
-    failure_of_session,
-    failure_of_text,
-    unknown_model,
 )
 from codex_proxy.agents.acp.messages import (
     CANCELLED,
-    INVALID_PARAMS,
     Input,
     Message,
     ModelCallFailed,
@@ -40,52 +35,29 @@ from codex_proxy.agents.acp.messages import (
     refusal,
     request,
     request_id,
-    tool_output,
 )
 from codex_proxy.agents.acp.program import Program
 from codex_proxy.agents.acp.prompt import first_prompt, later_prompt
-from codex_proxy.agents.acp.session_setup import UNNAMED_MODEL, Request, session_options_of
+from codex_proxy.agents.acp.session_setup import Request, plan_setup
+from codex_proxy.agents.acp.turn_end import UNREADABLE_ANSWER, turn_end
 from codex_proxy.agents.acp.turn_states import CLIENT_WAITS, TABLE, TurnChange, TurnState
-from codex_proxy.agents.acp.updates import INFO, UpdateReader, session_failure
+from codex_proxy.agents.acp.updates import UpdateReader
 from codex_proxy.agents.acp.usage import UsageCounter
-from codex_proxy.agents.conversions import custom_input
 from codex_proxy.agents.dialect import NOTHING, Decision, Ended, Reply, Step, ToolReply
-from codex_proxy.agents.failures import CONVERSATION_LOST, failure_from_exit, stop_from_text
+from codex_proxy.agents.failures import CONVERSATION_LOST, failure_from_exit
 from codex_proxy.core.events import (
     ApprovalRequested,
     Event,
     Notice,
-    RawItem,
-    StepCompleted,
     Stop,
-    ToolCallRequested,
     TurnEnded,
     TurnStarted,
     UsageReported,
 )
-from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryItem, HistoryOutput
 from codex_proxy.core.turn import Turn, without_content
 
-STOPS = {
-    "end_turn": Stop.STOP,
-    "max_tokens": Stop.LENGTH,
-    "max_turn_requests": Stop.LENGTH,
-    "refusal": Stop.CONTENT_FILTER,
-    "cancelled": Stop.INTERRUPTED,
-}
-UNREADABLE_ANSWER = Failure(
-    kind=FaultKind.AGENT_PROTOCOL,
-    message="The agent sent a message that this server does not understand. Try again, or update the agent.",
-)
-NO_SAFE_MODE = (
-    "{} offers no mode that is read-only or asks for permission. To serve its turns, the "
-    "operator must start the server with --agent-unconfined."
-)
-UNEXPLAINED = Failure(
-    kind=FaultKind.UPSTREAM_ERROR,
-    message="The agent ended its turn without an answer or a reason. Try again.",
-)
 APPROVALS = {"execute": "command", "edit": "file_change", "delete": "file_change", "move": "file_change"}
 
 
@@ -129,26 +101,19 @@ class AcpTurn:
         error to the turn's failure."""
         self._prompt: list[dict[str, Any]] = []
         """The first prompt, until it is sent."""
-        self._tools = ClientTools()
         self._tools_listed = not self._servers
         self._reader = UpdateReader(new_id, program.preset)
         self._usage = UsageCounter(program.preset.usage)
         self._events: list[Event] = self._reader.events
         """Events since the last step; the reader appends to the same list."""
         self._writes: list[bytes] = []
-        self._new_calls: list[ToolCalled] = []
-        """Calls of the client's tools that have not been passed on to the client yet."""
-        self._settled = False
-        """Whether the time to wait for further calls is over, although the agent has not reported all calls that
-        were made."""
-        self._waiting: dict[str, str] = {}
-        """The calls whose outputs the client was asked for: the tool server's key of each, by call id."""
+        self.calls = ClientCalls(
+            new_id, self._reader, self._writes, one_at_a_time=program.preset.one_call_at_a_time
+        )
         self._permissions: dict[str, tuple[int | str, Any]] = {}
         """Unanswered requests for permission: the request id and the options of each, by an id of this server."""
         self._rejected = False
         """Whether a request for permission was rejected in this turn. Some agents end the turn then."""
-        self._broken = False
-        """Whether the agent has stopped waiting for the output of a call in this turn and gone on without it."""
 
     # --- the dialect ----------------------------------------------------------------------------
 
@@ -158,8 +123,8 @@ class AcpTurn:
 
     def begin(self, turn: Turn) -> Step:
         self._turn = without_content(turn)
-        self._tools = ClientTools(turn.tools)
-        self._reader.start_turn(self._tools)
+        self.calls.tools = ClientTools(turn.tools)
+        self._reader.start_turn(self.calls.tools)
         prompt = first_prompt(turn.history, takes_system=self._program.declared.system_prompt)
         self._prompt, self.flattened = prompt.blocks, prompt.flattened
         if self._ahead:
@@ -174,8 +139,8 @@ class AcpTurn:
 
     def reopen(self, turn: Turn, thread: str, new_items: Sequence[HistoryItem]) -> Step:
         self._turn = without_content(turn)
-        self._tools = ClientTools(turn.tools)
-        self._reader.start_turn(self._tools)
+        self.calls.tools = ClientTools(turn.tools)
+        self._reader.start_turn(self.calls.tools)
         self._reopening, self.session = True, thread
         method = self._program.reopening
         if self._ahead:
@@ -203,7 +168,7 @@ class AcpTurn:
     def can_resume(self) -> bool:
         if self._state is TurnState.REUSABLE:
             return True
-        return self._state is TurnState.PROMPTING and bool(self._waiting) and not self._broken
+        return self._state is TurnState.PROMPTING and self.calls.waiting and not self.calls.broken
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
         if not self.can_resume:
@@ -212,17 +177,17 @@ class AcpTurn:
         self._turn = without_content(turn)
         self._events.append(TurnStarted(self.session, self._model or turn.model))
         if self._state is TurnState.REUSABLE:
-            self._reader.start_turn(self._tools)
+            self._reader.start_turn(self.calls.tools)
             self._usage.start_turn()
-            self._rejected = self._broken = False
+            self._rejected = self.calls.broken = False
             self._send_prompt(later_prompt(new_items).blocks)
         else:
             self._usage.start_request()
             self._reader.start_request()
             for item in new_items:
                 if isinstance(item, HistoryOutput):
-                    self._give_output(item.call_id, ToolReply(item.parts))
-            self._ask_client()
+                    self.calls.give_output(item.call_id, ToolReply(item.parts))
+            self.calls.ask_client()
         return self._take_step()
 
     def receive(self, lines: Sequence[Input]) -> Step:
@@ -245,7 +210,7 @@ class AcpTurn:
 
     def answer(self, request_id: str, reply: Reply) -> Step:
         if isinstance(reply, ToolReply):
-            self._give_output(request_id, reply)
+            self.calls.give_output(request_id, reply)
         elif isinstance(reply, Decision) and (asked := self._permissions.pop(request_id, None)) is not None:
             id, options = asked
             self._rejected = self._rejected or not reply.approve
@@ -260,8 +225,7 @@ class AcpTurn:
             self._writes += [answer(id, CANCELLED) for id, _ in self._permissions.values()]
             self._permissions.clear()
             self._writes.append(notification("session/cancel", {"sessionId": self.session}))
-            self._waiting.clear()
-            self._new_calls.clear()
+            self.calls.clear()
         if self._state is not TurnState.CANCELLING:
             self._change(TurnChange.UNWANTED)
             if self._state is TurnState.DONE:
@@ -312,52 +276,14 @@ class AcpTurn:
         self.session = session
         if self._state is not TurnState.OPENING:
             return
-        failure = self._plan_setup(message.result)
-        if failure is not None:
-            self._fail(failure)
-            return
-        self._continue_setup()
-
-    def _plan_setup(self, result: object) -> Failure | None:
-        """Stores in `_setup` the requests that set the mode, model and effort of the session. `result` is the
-        agent's answer to the request that opened it. Returns the failure if the turn cannot run on this session,
-        else None."""
-        turn, program = self._turn, self._program
-        assert turn is not None
-        session_options = session_options_of(result)
-        wanted = program.modes(turn.sandbox, tools=bool(self._tools))
-        mode = session_options.mode_of(wanted)
-        if wanted and mode is None and not program.unconfined:
-            message = NO_SAFE_MODE.format(program.preset.title)
-            return Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message)
-        self._model = session_options.model.current if session_options.model is not None else ""
-        if mode is not None and session_options.mode is not None:
-            self._plan(session_options.mode.request(self.session, mode), self._failure_of_refusal)
-        models = session_options.model.values if session_options.model is not None else ()
-        # Before anybody had signed in, the agent listed no model: then its own choice is meant.
-        any_will_do = turn.model in ("", UNNAMED_MODEL) and turn.model not in models
-        if turn.model != self._model and not any_will_do:
-            if session_options.model is None or turn.model not in models:
-                return unknown_model(turn.model, program.preset)
-            self._plan(session_options.model.request(self.session, turn.model), self._failure_of_model)
-            self._model = turn.model
-        if session_options.effort is not None and turn.effort in session_options.effort.values:
-            self._plan(session_options.effort.request(self.session, turn.effort), self._failure_of_refusal)
-        return None
-
-    def _plan(self, wanted: Request | None, on_refusal: Callable[[RpcError], Failure]) -> None:
-        if wanted is not None:
-            self._setup.append((wanted, on_refusal))
-
-    def _failure_of_refusal(self, error: RpcError) -> Failure:
-        return failure_of_error(error, self._program.preset)
-
-    def _failure_of_model(self, error: RpcError) -> Failure:
-        failure = failure_of_error(error, self._program.preset)
-        if failure.kind is FaultKind.AGENT_NOT_AUTHENTICATED and error.code != INVALID_PARAMS:
-            return failure
         assert self._turn is not None
-        return unknown_model(self._turn.model, self._program.preset)
+        plan = plan_setup(message.result, session, self._turn, self._program, tools=bool(self.calls.tools))
+        if isinstance(plan, Failure):
+            self._fail(plan)
+            return
+        self._model = plan.model
+        self._setup.extend(plan.requests)
+        self._continue_setup()
 
     def _continue_setup(self) -> None:
         """Sends the next request that sets up the session. If there are no more, sends the prompt; if the agent has
@@ -389,8 +315,7 @@ class AcpTurn:
         self._reader.read(update)
         if self._reader.calls_model_again:
             self._usage.add_model_call()
-        if self._settled and not self._waiting and self._all_calls_arrived():
-            self._ask_client()
+        self.calls.on_update()
         usage = self._usage.read_update(update.meta)
         if usage is not None:
             self._events.append(UsageReported(usage, "provider"))
@@ -415,7 +340,7 @@ class AcpTurn:
         turn = self._turn
         assert turn is not None
         call = self._reader.add_call(call)
-        if self._tools.may_be_allowed(call) or self._program.allows_all(turn.sandbox):
+        if self.calls.tools.may_be_allowed(call) or self._program.allows_all(turn.sandbox):
             self._writes.append(answer(id, decision(options, allow=True)))
             return
         name = self._new_id("ask_")
@@ -431,39 +356,14 @@ class AcpTurn:
             self._fail(failure_of_error(message.error, self._program.preset))
             return
         result = message.result if isinstance(message.result, dict) else {}
-        failure = self._failure_in(result)
-        if failure is not None:
-            self._fail(failure)
-            return
-        usage = self._usage.read_result(result)
+        end = turn_end(result, self._reader, self._program.preset, rejected=self._rejected)
+        usage = None if isinstance(end, Failure) else self._usage.read_result(result)
         if usage is not None:
             self._events.append(UsageReported(usage, "provider"))
-        stop = _cut_in(result) or STOPS.get(str(result.get("stopReason")))
-        if stop is None:
-            self._fail(UNREADABLE_ANSWER)
-        elif stop is Stop.INTERRUPTED:
-            self._end(TurnEnded(stop, "provider"))
+        if isinstance(end, Failure):
+            self._fail(end)
         else:
-            self._end(TurnEnded(stop, "provider"), well=True)
-
-    def _failure_in(self, result: dict[str, Any]) -> Failure | None:
-        """Returns the failure that the result of `session/prompt` describes; None if the turn succeeded. Held text
-        that is no error stays held; a text of the agent about itself becomes a `Notice`."""
-        preset = self._program.preset
-        told = session_failure(result.get("_meta"))
-        if told is not None and told.get("severity") == "error" and _cut_in(result) is None:
-            return failure_of_session(told, preset)
-        held = self._reader.drop_held()
-        if held and result.get("usage") is None and not held.startswith(INFO):
-            return failure_of_text(held, preset)
-        if held.startswith(INFO) and result.get("usage") is None:
-            self._events.append(Notice("agent_info", held.removeprefix(INFO)[:200]))
-        elif held:
-            self._reader.held = held
-        if result.get("stopReason") != "end_turn" or result.get("usage") is not None or told is not None:
-            return None
-        untold = preset.errors_as_text and not self._rejected
-        return UNEXPLAINED if untold or (preset.null_usage_fails and "usage" in result) else None
+            self._end(end, well=end.stop is not Stop.INTERRUPTED)
 
     # --- the client's tools ---------------------------------------------------------------------
 
@@ -473,16 +373,13 @@ class AcpTurn:
                 self._listed(message)
             case ToolCalled() if self._state is TurnState.PROMPTING:
                 self._usage.add_model_call()
-                self._new_calls.append(message)
-                self._settled = False
+                self.calls.add(message)
             case ToolCalled():
-                self._writes.append(tool_output(message.key, call_result((), success=False)))
-            case ToolsSettled() if not self._waiting and (message.last or self._all_calls_arrived()):
-                self._ask_client()
+                self.calls.refuse(message)
             case ToolsSettled():
-                self._settled = True
+                self.calls.settle(message)
             case ToolDropped():
-                self._dropped(message.key)
+                self.calls.drop(message.key)
 
     def _listed(self, message: ToolsListed) -> None:
         if self._tools_listed:
@@ -492,51 +389,6 @@ class AcpTurn:
             self._events.append(Notice("tools_not_listed"))
         if self._state is TurnState.OPENING and self.session and not self._handlers:
             self._continue_setup()
-
-    def _all_calls_arrived(self) -> bool:
-        """Returns whether as many calls have arrived at the tool server as the agent has reported in its updates;
-        for an agent that makes its calls one after the other, whether at most as many have. If so, no further call
-        of this step (one call of the model), and no text that comes before the calls, can arrive."""
-        called, reported = len(self._new_calls), self._reader.open_client_calls
-        return called <= reported if self._program.preset.one_call_at_a_time else called == reported
-
-    def _ask_client(self) -> None:
-        """Adds a `ToolCallRequested` event for each new call, so that the client is asked for the outputs, and then
-        the end of the step (one call of the model). For a call of a tool that the client does not offer, the agent
-        gets a failed output instead. Does nothing if there are no new calls."""
-        calls, self._new_calls = self._new_calls, []
-        self._settled = False
-        if not calls or self._state is not TurnState.PROMPTING:
-            return
-        self._reader.end_texts()
-        for call in calls:
-            tool = self._tools.tool(call.name)
-            if tool is None:
-                self._writes.append(tool_output(call.key, call_result((), success=False)))
-                continue
-            call_id = (
-                call.call_id if call.call_id and call.call_id not in self._waiting else self._new_id("call_")
-            )
-            self._waiting[call_id] = call.key
-            is_custom = tool.kind == "custom"
-            text = custom_input(call.arguments) if is_custom else call.arguments
-            self._events.append(_raw_call(call_id, tool.name, text, custom=is_custom))
-            self._events.append(ToolCallRequested(call_id, call_id, tool.name, text, "", tool.kind))
-        self._events.append(StepCompleted())
-
-    def _give_output(self, call_id: str, reply: ToolReply) -> None:
-        key = self._waiting.pop(call_id, None)
-        if key is not None:
-            self._writes.append(tool_output(key, call_result(reply.parts, success=reply.success)))
-            if not self._waiting:
-                self._ask_client()
-
-    def _dropped(self, key: str) -> None:
-        """Handles `ToolDropped` for the call `key`: forgets the call if the client was not asked for its output
-        yet. If it was, the turn cannot be resumed with outputs any more (`can_resume`)."""
-        self._new_calls = [call for call in self._new_calls if call.key != key]
-        if key in self._waiting.values():
-            self._broken = True
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -551,8 +403,7 @@ class AcpTurn:
         its turn or never got the prompt. `well`: the session can be used for another turn."""
         self._close_items()
         self._events.append(ended)
-        self._waiting.clear()
-        self._new_calls.clear()
+        self.calls.clear()
         self._permissions.clear()
         if self._state in CLIENT_WAITS or self._state is TurnState.REUSABLE:
             self._change(TurnChange.ENDED_WELL if well else TurnChange.ENDED_BADLY)
@@ -584,17 +435,3 @@ class AcpTurn:
         self._events.clear()
         self._writes.clear()
         return step
-
-
-def _cut_in(result: dict[str, Any]) -> str | None:
-    """Returns the stop reason (`Stop`) if a result of `session/prompt` has a `sessionFailure` that says that the
-    answer was cut off; None if not."""
-    told = session_failure(result.get("_meta"))
-    return None if told is None else stop_from_text(str(told.get("title")))
-
-
-def _raw_call(call_id: str, name: str, text: str, *, custom: bool) -> RawItem:
-    """Returns a call as an item of the Responses API (`function_call` or `custom_tool_call`), for the history of
-    later turns. `text` is the JSON of the arguments, or the input of a `custom` tool."""
-    kind, field = ("custom_tool_call", "input") if custom else ("function_call", "arguments")
-    return RawItem(kind, msgspec.json.encode({"type": kind, "call_id": call_id, "name": name, field: text}))

@@ -8,18 +8,28 @@ or in both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from codex_proxy.agents.acp.failures import failure_of_error, unknown_model
+from codex_proxy.agents.acp.messages import INVALID_PARAMS, RpcError
+from codex_proxy.agents.acp.program import Program
 from codex_proxy.core.account import AgentModel
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.turn import Turn
 
 Request: TypeAlias = tuple[str, dict[str, Any]]
 """A JSON-RPC method and its parameters."""
 
 UNNAMED_MODEL: Final = "default"
 """The name of the model of an agent that lists no models."""
+
+NO_SAFE_MODE: Final = (
+    "{} offers no mode that is read-only or asks for permission. To serve its turns, the "
+    "operator must start the server with --agent-unconfined."
+)
 
 
 class SessionOption(msgspec.Struct, frozen=True):
@@ -106,6 +116,56 @@ def session_options_of(result: object) -> SessionOptions:
         ),
         effort=options.get("thought_level"),
     )
+
+
+class SetupPlan(msgspec.Struct, frozen=True):
+    """How a new session is set up for a turn."""
+
+    requests: tuple[tuple[Request, Callable[[RpcError], Failure]], ...]
+    """The requests that set the mode, model and effort, in order, each with a function that converts its error to
+    the turn's failure."""
+    model: str
+    """The model that the session then has; empty if the agent does not say."""
+
+
+def plan_setup(
+    result: object, session: str, turn: Turn, program: Program, *, tools: bool
+) -> SetupPlan | Failure:
+    """Returns the plan that sets up a session for the turn, or the failure if the turn cannot run on it. `result`
+    is the agent's answer to the request that opened the session, `session` its id. `tools`: the turn has client
+    tools."""
+    options = session_options_of(result)
+    wanted = program.modes(turn.sandbox, tools=tools)
+    mode = options.mode_of(wanted)
+    if wanted and mode is None and not program.unconfined:
+        message = NO_SAFE_MODE.format(program.preset.title)
+        return Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message)
+
+    def refused(error: RpcError) -> Failure:
+        return failure_of_error(error, program.preset)
+
+    def model_refused(error: RpcError) -> Failure:
+        failure = refused(error)
+        if failure.kind is FaultKind.AGENT_NOT_AUTHENTICATED and error.code != INVALID_PARAMS:
+            return failure
+        return unknown_model(turn.model, program.preset)
+
+    planned: list[tuple[Request | None, Callable[[RpcError], Failure]]] = []
+    model = options.model.current if options.model is not None else ""
+    if mode is not None and options.mode is not None:
+        planned.append((options.mode.request(session, mode), refused))
+    models = options.model.values if options.model is not None else ()
+    # Before anybody had signed in, the agent listed no model: then its own choice is meant.
+    any_will_do = turn.model in ("", UNNAMED_MODEL) and turn.model not in models
+    if turn.model != model and not any_will_do:
+        if options.model is None or turn.model not in models:
+            return unknown_model(turn.model, program.preset)
+        planned.append((options.model.request(session, turn.model), model_refused))
+        model = turn.model
+    if options.effort is not None and turn.effort in options.effort.values:
+        planned.append((options.effort.request(session, turn.effort), refused))
+    requests = tuple((request, on_error) for request, on_error in planned if request is not None)
+    return SetupPlan(requests, model)
 
 
 def _option(option: dict[str, Any]) -> SessionOption | None:

@@ -1,0 +1,138 @@
+"""The calls of the client's tools within one turn of a session: from the agent's call at the session's tool server
+to the output that the client gives. Without IO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from codex_proxy.agents.acp.client_tools import ClientTools, call_result
+from codex_proxy.agents.acp.messages import ToolCalled, ToolsSettled, tool_output
+from codex_proxy.agents.acp.updates import UpdateReader
+from codex_proxy.agents.conversions import custom_input
+from codex_proxy.agents.dialect import ToolReply
+from codex_proxy.core.events import RawItem, StepCompleted, ToolCallRequested
+
+
+class ClientCalls:
+    """The calls of one session's turn. Events are appended to those of the `reader`, which reads the agent's
+    updates; what is written to the tool server is appended to `writes`.
+    """
+
+    def __init__(
+        self,
+        new_id: Callable[[str], str],
+        reader: UpdateReader,
+        writes: list[bytes],
+        *,
+        one_at_a_time: bool,
+    ) -> None:
+        """`new_id` returns a new id that begins with the given prefix. `one_at_a_time`: see
+        `AcpPreset.one_call_at_a_time`."""
+        self.tools = ClientTools()
+        self.broken = False
+        """Whether the agent has stopped waiting for the output of a call in this turn and gone on without it."""
+        self._new_id = new_id
+        self._reader = reader
+        self._writes = writes
+        self._one_at_a_time = one_at_a_time
+        self._new: list[ToolCalled] = []
+        """Calls that have not been passed on to the client yet."""
+        self._settled = False
+        """Whether the time to wait for further calls is over, although the agent has not reported all calls that
+        were made."""
+        self._waiting: dict[str, str] = {}
+        """The calls whose outputs the client was asked for: the tool server's key of each, by call id."""
+
+    @property
+    def unasked(self) -> bool:
+        """Whether the agent has made calls that the client was not asked for yet."""
+        return bool(self._new)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the client was asked for outputs that it has not given."""
+        return bool(self._waiting)
+
+    def clear(self) -> None:
+        """Forgets all calls, because the turn is over."""
+        self._waiting.clear()
+        self._new.clear()
+
+    def add(self, call: ToolCalled) -> None:
+        """Adds a call of the agent that has arrived at the tool server."""
+        self._new.append(call)
+        self._settled = False
+
+    def refuse(self, call: ToolCalled) -> None:
+        """Gives the agent a failed output for the call."""
+        self._writes.append(tool_output(call.key, call_result((), success=False)))
+
+    def settle(self, message: ToolsSettled) -> None:
+        """Handles that no further call has come for a while: asks the client for the outputs if no further call of
+        this step is to come, or the time to wait for one is over."""
+        if not self._waiting and (message.last or self._all_arrived()):
+            self.ask_client()
+        else:
+            self._settled = True
+
+    def on_update(self) -> None:
+        """Asks the client for the outputs if the agent's latest update has reported the last call that was made."""
+        if self._settled and not self._waiting and self._all_arrived():
+            self.ask_client()
+
+    def _all_arrived(self) -> bool:
+        """Returns whether as many calls have arrived at the tool server as the agent has reported in its updates;
+        for an agent that makes its calls one after the other, whether at most as many have. If so, no further call
+        of this step (one call of the model), and no text that comes before the calls, can arrive."""
+        called, reported = len(self._new), self._reader.open_client_calls
+        return called <= reported if self._one_at_a_time else called == reported
+
+    def ask_client(self) -> None:
+        """Adds a `ToolCallRequested` event for each new call, so that the client is asked for the outputs, and then
+        the end of the step (one call of the model). For a call of a tool that the client does not offer, the agent
+        gets a failed output instead. Does nothing if there are no new calls."""
+        calls, self._new = self._new, []
+        self._settled = False
+        if not calls:
+            return
+        self._reader.end_texts()
+        events = self._reader.events
+        for call in calls:
+            tool = self.tools.tool(call.name)
+            if tool is None:
+                self.refuse(call)
+                continue
+            known = call.call_id and call.call_id not in self._waiting
+            call_id = call.call_id if known else self._new_id("call_")
+            self._waiting[call_id] = call.key
+            is_custom = tool.kind == "custom"
+            text = custom_input(call.arguments) if is_custom else call.arguments
+            events.append(_raw_call(call_id, tool.name, text, custom=is_custom))
+            events.append(ToolCallRequested(call_id, call_id, tool.name, text, "", tool.kind))
+        events.append(StepCompleted())
+
+    def give_output(self, call_id: str, reply: ToolReply) -> None:
+        """Gives the agent the output of a call; does nothing if the call does not wait for one. After the last
+        output, the client is asked for the calls that were made meanwhile."""
+        key = self._waiting.pop(call_id, None)
+        if key is not None:
+            self._writes.append(tool_output(key, call_result(reply.parts, success=reply.success)))
+            if not self._waiting:
+                self.ask_client()
+
+    def drop(self, key: str) -> None:
+        """Forgets the call `key`, because the agent has stopped waiting for its output, if the client was not asked
+        for it yet. If it was, the turn cannot be resumed with outputs any more (`broken`)."""
+        self._new = [call for call in self._new if call.key != key]
+        if key in self._waiting.values():
+            self.broken = True
+
+
+def _raw_call(call_id: str, name: str, text: str, *, custom: bool) -> RawItem:
+    """Returns a call as an item of the Responses API (`function_call` or `custom_tool_call`), for the history of
+    later turns. `text` is the JSON of the arguments, or the input of a `custom` tool."""
+    kind, field = ("custom_tool_call", "input") if custom else ("function_call", "arguments")
+    return RawItem(kind, msgspec.json.encode({"type": kind, "call_id": call_id, "name": name, field: text}))

@@ -1,0 +1,68 @@
+"""Reads how the agent has ended its turn, from the result of `session/prompt`. Without IO."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from codex_proxy.agents.acp.failures import failure_of_session, failure_of_text
+from codex_proxy.agents.acp.presets import AcpPreset
+from codex_proxy.agents.acp.updates import INFO, UpdateReader, session_failure
+from codex_proxy.agents.failures import stop_from_text
+from codex_proxy.core.events import Notice, Stop, TurnEnded
+from codex_proxy.core.faults import Failure, FaultKind
+
+STOPS: Final = {
+    "end_turn": Stop.STOP,
+    "max_tokens": Stop.LENGTH,
+    "max_turn_requests": Stop.LENGTH,
+    "refusal": Stop.CONTENT_FILTER,
+    "cancelled": Stop.INTERRUPTED,
+}
+UNREADABLE_ANSWER: Final = Failure(
+    kind=FaultKind.AGENT_PROTOCOL,
+    message="The agent sent a message that this server does not understand. Try again, or update the agent.",
+)
+UNEXPLAINED: Final = Failure(
+    kind=FaultKind.UPSTREAM_ERROR,
+    message="The agent ended its turn without an answer or a reason. Try again.",
+)
+
+
+def turn_end(
+    result: dict[str, Any], reader: UpdateReader, preset: AcpPreset, *, rejected: bool
+) -> TurnEnded | Failure:
+    """Returns the end of the turn, or its failure, by the result of `session/prompt`. The stop reason alone does
+    not say whether the turn succeeded. Text that `reader` has held back, because it could be an error message, stays
+    held if it is none; a text of the agent about itself becomes a `Notice` in the reader's events. `rejected`: a
+    request for permission was rejected in the turn."""
+    failure = _failure_in(result, reader, preset, rejected=rejected)
+    if failure is not None:
+        return failure
+    stop = _cut_in(result) or STOPS.get(str(result.get("stopReason")))
+    return UNREADABLE_ANSWER if stop is None else TurnEnded(stop, "provider")
+
+
+def _failure_in(
+    result: dict[str, Any], reader: UpdateReader, preset: AcpPreset, *, rejected: bool
+) -> Failure | None:
+    told = session_failure(result.get("_meta"))
+    if told is not None and told.get("severity") == "error" and _cut_in(result) is None:
+        return failure_of_session(told, preset)
+    held = reader.drop_held()
+    if held and result.get("usage") is None and not held.startswith(INFO):
+        return failure_of_text(held, preset)
+    if held.startswith(INFO) and result.get("usage") is None:
+        reader.events.append(Notice("agent_info", held.removeprefix(INFO)[:200]))
+    elif held:
+        reader.held = held
+    if result.get("stopReason") != "end_turn" or result.get("usage") is not None or told is not None:
+        return None
+    untold = preset.errors_as_text and not rejected
+    return UNEXPLAINED if untold or (preset.null_usage_fails and "usage" in result) else None
+
+
+def _cut_in(result: dict[str, Any]) -> str | None:
+    """Returns the stop reason (`Stop`) if the result has a `sessionFailure` that says that the answer was cut off;
+    None if not."""
+    told = session_failure(result.get("_meta"))
+    return None if told is None else stop_from_text(str(told.get("title")))
