@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -25,6 +25,17 @@ def changed(value: Any, chance: random.Random, rate: float) -> Any:
     if isinstance(value, list):
         return [changed(each, chance, rate) for each in value]
     return value
+
+
+def each_change(value: Any) -> Iterator[Any]:
+    """The same JSON with one of its values replaced: every value in it, by each strange one."""
+    yield from STRANGE
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from ({**value, key: strange} for strange in each_change(inner))
+    if isinstance(value, list):
+        for place, inner in enumerate(value):
+            yield from ([*value[:place], strange, *value[place + 1 :]] for strange in each_change(inner))
 
 
 def changed_line(line: bytes, chance: random.Random, rate: float) -> bytes:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from codex_proxy.agents.openai_chat.pass_through import PassThrough
 from codex_proxy.agents.upstream.stream import StreamEvent, decoded_event
 from codex_proxy.core.events import Usage
+from tests.agents.damage import each_change
 from tests.upstreams.cases import CASES, DONE, USAGE, chunk, event, text
 
 USAGE_CHUNK = event(chunk({}) | {"choices": [], "usage": USAGE})
@@ -191,9 +192,9 @@ def test_one_object_is_passed_on_as_it_is(places: list[int]) -> None:
 
 
 def test_one_object_gets_the_name_of_the_model_and_keeps_all_else() -> None:
-    body = b'{"model": "m", "seed": 1.50, "choices": []}'
+    body = b'{"model": "m", "seed": 1.50, "choices": [{}]}'
     pass_through = PassThrough(stream=False, wants_usage=False, model_shown="mine")
-    assert passed(pass_through, [body]) == b'{"model":"mine","seed":1.50,"choices":[]}'
+    assert passed(pass_through, [body]) == b'{"model":"mine","seed":1.50,"choices":[{}]}'
 
 
 def test_one_object_where_a_stream_was_asked_for_becomes_one() -> None:
@@ -220,3 +221,37 @@ def test_an_event_without_an_end_is_given_up() -> None:
     assert pass_through.feed(b"data: " + b"x" * 200) == b""
     assert pass_through.fault is not None
     assert pass_through.fault.kind == "too_long"
+
+
+@pytest.mark.parametrize("shown", [None, "mine"])
+@pytest.mark.parametrize("wants_usage", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_form_of_an_answer_raises_and_what_comes_of_it_is_json(
+    stream: bool, wants_usage: bool, shown: str | None
+) -> None:
+    call = {"index": 0, "id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    message = {"role": "assistant", "content": "H", "tool_calls": [call], "annotations": [{}]}
+    made = chunk(message) | {"usage": USAGE}
+    made["choices"][0]["logprobs"] = {"content": [{"token": "H"}], "refusal": None}
+    whole = WHOLE | {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    frames = [[event(each), event(made), event(chunk({}, "stop")), DONE] for each in each_change(made)]
+    for pieces in [*frames, *([json.dumps(each).encode()] for each in each_change(whole))]:
+        pass_through = PassThrough(stream=stream, wants_usage=wants_usage, model_shown=shown)
+        said = passed(pass_through, pieces)
+        lines = said.splitlines() if stream else [said] if pass_through.fault is None else []
+        for line in lines:
+            assert line in (b"", b"data: [DONE]") or isinstance(
+                json.loads(line.removeprefix(b"data: ")), dict
+            )
+
+
+@given(st.lists(st.binary(max_size=8), max_size=6), places, st.booleans(), st.booleans())
+def test_bytes_that_are_no_utf_8_are_not_passed_on(
+    words: list[bytes], places: list[int], stream: bool, whole: bool
+) -> None:
+    frames = [event(chunk({"content": "@"})).replace(b"@", word) for word in words]
+    body = b"".join([*frames, event(chunk({}, "stop")), DONE])
+    if whole:
+        body = json.dumps(WHOLE).encode().replace(b"Hi", b"".join(words))
+    pass_through = PassThrough(stream=stream, wants_usage=True)
+    passed(pass_through, cut(body, places)).decode("utf-8")

@@ -87,6 +87,11 @@ class Answer:
         self._open: dict[str, str] = {}
         """The ids of open items, by `message`, `reasoning`, or the id of the call."""
 
+    @property
+    def begun(self) -> bool:
+        """Whether the answer has any content, a call or a finish reason."""
+        return bool(self.finish or self._open or self.message_id or self.reasoning_id or self.calls.all)
+
     def feed(self, chunk: dict[str, Any]) -> list[Event]:
         """Reads a chunk. Returns the events that it adds. Parts of an unexpected form are ignored."""
         usage = usage_in(chunk)

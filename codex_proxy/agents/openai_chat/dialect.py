@@ -19,7 +19,7 @@ from codex_proxy.agents.openai_chat.answer import Answer, Kind
 from codex_proxy.agents.openai_chat.body import refused_field, request_body
 from codex_proxy.agents.openai_chat.calls import Call
 from codex_proxy.agents.openai_chat.messages import Conversation
-from codex_proxy.agents.upstream.failures import NO_ANSWER, NO_JSON, TOO_LONG
+from codex_proxy.agents.upstream.failures import NO_ANSWER, NO_JSON, NOTHING_SAID, TOO_LONG
 from codex_proxy.agents.upstream.stream import StreamEvent, encoded, is_error
 from codex_proxy.agents.upstream.turn import UpstreamContext, UpstreamTurn
 from codex_proxy.core.events import (
@@ -41,8 +41,14 @@ UNEXPLAINED: Final = Failure(
     kind=FaultKind.UPSTREAM_ERROR,
     message="The model server ended its answer with an error and no reason.",
 )
-FAILURES: Final = {"no_json": NO_JSON, "no_answer": NO_ANSWER, "too_long": TOO_LONG}
-"""The failure for each kind of `StreamEvent` that means that the body is not an answer."""
+FAILURES: Final = {
+    "done": NOTHING_SAID,
+    "no_json": NO_JSON,
+    "no_answer": NO_ANSWER,
+    "too_long": TOO_LONG,
+}
+"""The failure for each kind of `StreamEvent` that means that the body is not an answer; `done`: it is the first one
+that means anything."""
 _CUT: Final = {"length": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
 """Finish reasons of answers that were cut off, whose calls are ignored. All other reasons mean an ordinary end, or
 calls."""
@@ -124,7 +130,7 @@ class OpenAIChat(UpstreamTurn[Answer]):
                     out += answer.feed(event.value)
             elif event.kind == "error":
                 out += self._failed(self._errors.of_event(event.value))
-            elif event.kind == "done":
+            elif event.kind == "done" and answer.begun:
                 self._complete(answer, out)
             else:
                 out += self._failed(FAILURES[event.kind])

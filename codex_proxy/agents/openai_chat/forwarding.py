@@ -114,7 +114,7 @@ class Forwarding(SingleTurn):
         if pass_through.fault is not None:
             kind, value = pass_through.fault.kind, pass_through.fault.value
             self._fail(FAILURES[kind] if kind in FAILURES else self._errors.of_event(value), out)
-        elif pass_through.done:
+        elif pass_through.over:
             self._complete(out)
 
     def _end(self, end: End, out: list[Event]) -> bytes:
@@ -151,7 +151,7 @@ class Forwarding(SingleTurn):
 
     def _complete(self, out: list[Event]) -> None:
         finishes = self._pass_through.finishes
-        if "error" in finishes.values():
+        if self._pass_through.failed:
             self._fail(UNEXPLAINED, out)
             return
         usage = self._pass_through.usage

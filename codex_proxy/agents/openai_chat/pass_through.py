@@ -62,11 +62,14 @@ class PassThrough:
         """The last usage that was reported."""
         self.finishes: dict[int, str] = {}
         """The first finish reason of each choice."""
+        self.failed = False
+        """Whether a finish reason is `error`, which some servers send without a reason. Nothing is passed on then."""
         self.deltas = 0
         """The number of passed events with content since the owner has set it to 0."""
-        self._held: list[bytes] | None = [] if stream else None
-        """Events before the first content of the answer. Until then nothing is sent, so that a failure can still have
-        an HTTP status. None once there is content."""
+        self._begun = False
+        """Whether any content or a finish reason was read."""
+        self._held: list[bytes] = []
+        """The events before that. Until then nothing is sent, so that a failure can still have an HTTP status."""
         self._stream = stream
         self._wants_usage = wants_usage
         self._model_shown = model_shown
@@ -86,7 +89,7 @@ class PassThrough:
     @property
     def over(self) -> bool:
         """Whether the answer has ended or failed."""
-        return self.done or self.fault is not None
+        return self.done or self.fault is not None or self.failed
 
     def feed(self, chunk: bytes) -> bytes:
         """Takes the next bytes of the body. Returns the bytes to send to the client now, possibly none."""
@@ -98,13 +101,14 @@ class PassThrough:
         block = chunk if whole else self._block(chunk)
         if not block:
             return b""
+        block = _as_utf_8(block)
         return block if self._needs_no_decoding(block) else b"".join(self._observed(block))
 
     def close(self) -> bytes:
         """Ends the body. Returns the last bytes to send to the client: those of an event that lacks its blank line,
         or the converted JSON object.
         """
-        rest = b"".join(self._parts)
+        rest = _as_utf_8(b"".join(self._parts))
         self._parts.clear()
         if self.over or not rest.strip(_SPACE):
             return b""
@@ -120,7 +124,7 @@ class PassThrough:
         bytes: `[DONE]`, or the JSON object of the whole answer.
         """
         self.done = True
-        return b"".join(self._passed(DONE, begins=True)) if self._stream else self._whole_answer()
+        return b"".join(self._passed(DONE)) if self._stream else self._whole_answer()
 
     def _recognise(self, chunk: bytes) -> bool:
         first = chunk.lstrip(_SPACE)[:1]
@@ -138,7 +142,7 @@ class PassThrough:
         delta without a finish reason, usage or error, and nothing in it must be changed. Adds their number to
         `deltas` if so.
         """
-        if not self._stream or self._held is not None or self._model_shown is not None:
+        if not (self._stream and self._begun) or self._held or self._model_shown is not None:
             return False
         count = self._like_the_last(block) or self._plain_deltas(block)
         self.deltas += count
@@ -214,7 +218,7 @@ class PassThrough:
         data = [line[5:].strip() for line in fields if line.startswith(b"data:")]
         if not any(data):
             if blank and self._stream:
-                yield from self._passed(lines + blank, begins=False)
+                yield from self._passed(lines + blank)
             return
         if len(data) > 1 and decoded_event(data[0], "chunk").kind == "chunk":
             for each in data:  # a server that leaves the blank lines out
@@ -223,9 +227,12 @@ class PassThrough:
         name = next((line[6:].strip() for line in fields if line.startswith(b"event:")), b"")
         whole = b"\n".join(data)
         if whole == b"[DONE]":
+            if not self._begun:
+                self.fault = StreamEvent("done")
+                return
             self.done = True
             last = (lines + blank if blank else DONE) if self._stream else self._whole_answer()
-            yield from self._passed(last, begins=True)
+            yield from self._passed(last)
             return
         event = decoded_event(whole, "error" if name == b"error" else "chunk")
         if event.kind == "chunk" and is_error(event.value):
@@ -234,25 +241,27 @@ class PassThrough:
             self.fault = event
             return
         changed = self._changed(event.value)
+        if self.failed:
+            return
+        self._begun = self._begun or _has_content(event.value)
         if not self._stream:
             self._keep(event.value, len(whole))
         elif changed is None:
             as_it_is = lines + blank if blank else lines.rstrip(b"\r\n") + b"\n\n"
-            yield from self._passed(as_it_is, begins=_has_content(event.value))
+            yield from self._passed(as_it_is)
         elif changed:
-            yield from self._passed(b"data: " + encoded(changed) + b"\n\n", begins=_has_content(event.value))
+            yield from self._passed(b"data: " + encoded(changed) + b"\n\n")
 
-    def _passed(self, data: bytes, *, begins: bool) -> Iterator[bytes]:
-        """Yields the events that were held back, then `data`; before the first content, holds `data` back and
-        yields nothing. `begins`: `data` contains the first content of the answer.
+    def _passed(self, data: bytes) -> Iterator[bytes]:
+        """Yields the events that were held back, then `data`. Before the first content of the answer it holds `data`
+        back and yields nothing; an answer that is no stream is not passed on in events.
         """
-        if self._held is None:
-            yield data
+        if self._stream and not self._begun:
+            self._held.append(data)
             return
-        self._held.append(data)
-        if begins:
-            yield from self._held
-            self._held = None
+        yield from self._held
+        self._held.clear()
+        yield data
 
     def _changed(self, chunk: dict[str, Any]) -> dict[str, Any] | None:
         """Records a chunk's usage and finish reasons. Returns the chunk to send in its place, without usage that
@@ -295,6 +304,7 @@ class PassThrough:
             finish, index = choice.get("finish_reason"), choice.get("index")
             if isinstance(finish, str) and finish:
                 self.finishes.setdefault(index if isinstance(index, int) else 0, finish)
+                self.failed = self.failed or finish == "error"
 
     # --- one JSON object --------------------------------------------------------------------------------
 
@@ -305,14 +315,17 @@ class PassThrough:
         event = decoded_event(body.strip(_SPACE), "chunk")
         if event.kind == "chunk" and is_error(event.value):
             event = StreamEvent("error", event.value)
-        if event.kind == "chunk" and not isinstance(event.value.get("choices"), list):
+        choices = event.value.get("choices") if event.kind == "chunk" else None
+        if event.kind == "chunk" and not (isinstance(choices, list) and choices):
             event = StreamEvent("no_answer")
         if event.kind != "chunk":
             self.fault = event
             return b""
-        self.done = True
         self.deltas += 1
         self._note(event.value)
+        self.done = True
+        if self.failed:
+            return b""
         if self._stream:
             named = {} if self._model_shown is None else {"model": self._model_shown}
             chunks = chunks_of({**event.value, **named}, wants_usage=self._wants_usage)
@@ -320,6 +333,15 @@ class PassThrough:
         if self._model_shown is None or "model" not in event.value:
             return body
         return _with_model(body, self._model_shown)
+
+
+def _as_utf_8(data: bytes) -> bytes:
+    """Returns the bytes of whole events, with U+FFFD in place of what is not UTF-8: SDKs fail at such bytes."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "replace").encode()
+    return data
 
 
 def _has_content(chunk: dict[str, Any]) -> bool:

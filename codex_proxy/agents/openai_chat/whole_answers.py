@@ -33,20 +33,21 @@ def whole_of(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
             if name != "choices" and (value is not None or name not in answer):
                 answer[name] = value
         for choice in _dicts(chunk.get("choices")):
-            index = choice.get("index") or 0
+            given = choice.get("index")
+            index = given if isinstance(given, int) else 0
             _add_choice(choices.setdefault(index, {"index": index, "message": {}}), choice)
     return {**answer, "object": "chat.completion", "choices": list(choices.values())}
 
 
 def _add_choice(into: dict[str, Any], choice: dict[str, Any]) -> None:
     for name, value in choice.items():
-        if name == "delta" and isinstance(value, dict):
-            _add(into["message"], value)
+        if name in ("delta", "message"):
+            _add(into["message"], value if isinstance(value, dict) else {})
         elif name == "logprobs" and isinstance(value, dict):
             if not isinstance(into.get(name), dict):
                 into[name] = {}
             _add(into[name], value)
-        elif name not in ("index", "delta") and (value is not None or name not in into):
+        elif name != "index" and (value is not None or name not in into):
             into[name] = value
 
 

@@ -78,7 +78,7 @@ class Answer:
         self.items: list[dict[str, Any]] = []
         """The complete output items of the model, in order."""
         self.status = ""
-        """The final status: `completed`, `incomplete`, `failed` or `cancelled`; empty before the end."""
+        """The final status (see `_final_status`); empty before the end."""
         self.reason = ""
         """The reason of an incomplete answer."""
         self.error: Any = None
@@ -106,10 +106,11 @@ class Answer:
         out: list[Event] = []
         kind = _type_of(event)
         if event.get("object") == "response":
-            self._end(event, str(event.get("status") or ""), out)
+            self._end(event, _final_status(event, ""), out)
         elif kind in TERMINAL:
             response = event.get("response")
-            self._end(response if isinstance(response, dict) else {}, kind.removeprefix("response."), out)
+            response = response if isinstance(response, dict) else {}
+            self._end(response, _final_status(response, kind.removeprefix("response.")), out)
         elif kind == "response.output_item.added":
             self._added(event, out)
         elif kind == "response.output_item.done":
@@ -285,13 +286,28 @@ class Answer:
             known = isinstance(id, str) and id in self._done
             if not known and comparable:
                 self._item(item, id if isinstance(id, str) and id else self._new_id("item_"), out)
-        self.status = status or "failed"
+        self.status = status
         for id, (begun, _) in list(self._begun.items()) if status == "completed" else ():
             self._item(dict(begun), id, out)  # the server has not said that this call is complete
         details = response.get("incomplete_details")
         self.reason = str(details.get("reason") or "") if isinstance(details, dict) else ""
         self.error = response.get("error")
         self.usage = usage_in(response.get("usage"))
+
+
+def _final_status(response: Mapping[str, Any], of_event: str) -> str:
+    """Returns the final status of a whole response. `of_event` is the status in the name of the last event, empty if
+    the response is the whole body of the answer. The worse of the two counts: an event `response.completed` does not
+    complete a response that has failed, or none at all. A status that is not final is that of a failed one.
+    """
+    own = response.get("status")
+    if own in ("failed", "cancelled") or of_event in ("failed", "cancelled"):
+        return "cancelled" if "failed" not in (own, of_event) else "failed"
+    if response.get("error") or not response:
+        return "failed"
+    if own == "incomplete" or of_event == "incomplete":
+        return "incomplete"
+    return "completed" if "completed" in (own, of_event) else "failed"
 
 
 def _type_of(value: Mapping[str, Any]) -> str:

@@ -38,6 +38,10 @@ NO_ANSWER: Final = Failure(
     message="The model server's answer is not in the format of Chat Completions. The operator must "
     "check the address of the upstream (it usually ends with /v1).",
 )
+NOTHING_SAID: Final = Failure(
+    kind=K.UPSTREAM_ERROR,
+    message="The model server ended its answer without any content or finish reason. Send the request again.",
+)
 TOO_LONG: Final = Failure(
     kind=K.UPSTREAM_ERROR, message="The model server sent a line that is too long to be part of an answer."
 )

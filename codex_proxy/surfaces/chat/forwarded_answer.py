@@ -23,7 +23,8 @@ class ForwardedAnswer:
 
     def __init__(self, *, stream: bool, prompt_tokens: Callable[[], int]) -> None:
         self.visible = False
-        """Whether bytes were passed on, so that a failure can no longer be answered with an HTTP status."""
+        """Whether bytes were passed on or the stream was opened, so that a failure can no longer be answered with an
+        HTTP status."""
         self.failure: Failure | None = None
         self.finish_reasons: tuple[str, ...] = ()
         """The finish reason of each choice, once the turn has ended without a failure."""
@@ -51,7 +52,10 @@ class ForwardedAnswer:
         return b""
 
     def open(self) -> bytes:
-        """Returns empty bytes, because the upstream's answer contains its own first chunk."""
+        """Returns empty bytes, because the upstream's answer contains its own first chunk. As the stream begins with
+        a keepalive, a failure from now on is an error frame.
+        """
+        self.visible = True
         return b""
 
     def result(self) -> bytes:

@@ -1,0 +1,295 @@
+"""The faults of a model server: at every place of an answer, on both sides of every timer, asked for in every way.
+
+The rows are a matrix. A fault comes when what has to come before it has reached the client: at once, behind a
+keep-alive, behind a first word, or behind a keep-alive after that. No answer of it may look as if it had ended well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.http.serving import WEATHER, Proxy
+from tests.upstreams.cases import DONE, chunk, event
+from tests.upstreams.serving import Talk, proxy_before, raw_upstream
+
+HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+CHUNKED: Final = HEAD.replace(b"connection: close", b"transfer-encoding: chunked")
+LONG: Final = HEAD.replace(b"connection: close", b"content-length: 99999")
+ERROR: Final = {"error": {"message": "It broke.", "type": "server_error", "code": None}}
+
+
+def response(kind: str, status: str | None, **more: Any) -> bytes:
+    """The last event of an answer of the Responses API."""
+    output = [] if "output" not in more else more.pop("output")
+    body = {"id": "resp_1", "object": "response", "status": status, "output": output, "usage": None, **more}
+    return event({"type": kind, "response": body})
+
+
+@dataclass(frozen=True)
+class Wire:
+    """An API of an upstream: how an answer of it begins, and how its first word comes."""
+
+    agent: str
+    begin: bytes
+    word: bytes
+    tools: bool = False
+    """Requests have a tool, so that this server reads the answer instead of passing its bytes on."""
+
+
+CREATED: Final = event({"type": "response.created", "response": {"id": "resp_1", "status": "in_progress"}})
+WIRES: Final = {
+    "passed on": Wire(
+        "openai-chat", event(chunk({"role": "assistant", "content": ""})), event(chunk({"content": "Hi"}))
+    ),
+    "read": Wire(
+        "openai-chat",
+        event(chunk({"role": "assistant", "content": ""})),
+        event(chunk({"content": "Hi"})),
+        tools=True,
+    ),
+    "responses": Wire(
+        "openai-responses",
+        CREATED,
+        event({"type": "response.output_text.delta", "item_id": "msg_1", "delta": "Hi"}),
+    ),
+}
+
+FAULTS: Final[dict[str, tuple[bytes, bytes]]] = {
+    "the connection is closed": (HEAD, b""),
+    "an answer shorter than its length": (LONG, b""),
+    "a chunk without its end": (CHUNKED, b""),
+    "a line is cut off": (HEAD, b'data: {"choi'),
+    "an event with an error": (HEAD, event(ERROR)),
+    "an event called error": (HEAD, b"event: error\n" + event({"message": "It broke."})),
+    "an error as text": (HEAD, event({"error": "It broke."})),
+    "no JSON": (HEAD, b"data: {not JSON}\n\n"),
+}
+"""What goes wrong in each API, as the head of the answer and the bytes behind its beginning."""
+OF_CHAT: Final[dict[str, tuple[bytes, bytes]]] = {
+    "a finish reason that is an error": (HEAD, event(chunk({}, "error")) + DONE),
+}
+OF_RESPONSES: Final[dict[str, tuple[bytes, bytes]]] = {
+    "failed": (HEAD, response("response.failed", "failed", error={"code": "server_error", "message": "No."})),
+    "cancelled": (HEAD, response("response.cancelled", "cancelled")),
+    "completed, with a failed response in it": (
+        HEAD,
+        response("response.completed", "failed", error={"code": "server_error", "message": "No."}),
+    ),
+    "completed, with an error in it": (
+        HEAD,
+        response("response.completed", None, error={"code": "server_error", "message": "No."}),
+    ),
+    "completed, without a response": (HEAD, event({"type": "response.completed"})),
+    "nothing but the end of a stream": (HEAD, DONE),
+}
+WHOLE: Final[dict[str, bytes]] = {
+    "an error with the status 200": json.dumps(ERROR).encode(),
+    "an error of FastAPI with the status 200": b'{"detail": "It broke."}',
+    "an empty object": b"{}",
+    "no choices": b'{"object": "chat.completion", "choices": []}',
+    "a page": b"<html>It broke.</html>",
+    "nothing": b"",
+    "only the end of a stream": DONE,
+    "only comments": b": one\n\n: two\n\n",
+    "a response that failed": (
+        b'{"object": "response", "status": "failed", "output": [], "error": {"message": "No."}}'
+    ),
+    "a response that still runs": b'{"object": "response", "status": "in_progress", "output": []}',
+    "a response that is queued": b'{"object": "response", "status": "queued", "output": []}',
+}
+"""What is wrong with an answer as a whole; of both APIs."""
+
+PLACES: Final = ("at once", "behind a keep-alive", "behind a word", "behind a word and a keep-alive")
+APIS: Final = ("chat", "responses", "messages")
+
+
+def faults_of(wire: Wire) -> dict[str, tuple[bytes, bytes]]:
+    """The faults that an answer in this API can have."""
+    return FAULTS | (OF_RESPONSES if wire.agent == "openai-responses" else OF_CHAT)
+
+
+@dataclass
+class Served:
+    """A server before an upstream that a test scripts."""
+
+    proxy: Proxy
+    before: bytes = b""
+    """What the upstream sends at once."""
+    then: bytes = b""
+    """What it sends when `go` is set."""
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+    closes: bool = True
+    """Whether the connection ends behind that."""
+
+    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """What the upstream does on each connection."""
+        if self.before:
+            writer.write(self.before)
+            await writer.drain()
+        await self.go.wait()
+        writer.write(self.then)
+        await writer.drain()
+        if not self.closes:
+            await reader.read()
+
+
+@asynccontextmanager
+async def served(agent: str, folder: Path, **settings: Any) -> AsyncIterator[Served]:
+    """A server whose streams get a keep-alive after 20 ms of silence."""
+    talks: list[Talk] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await talks[0](reader, writer)
+
+    soon = {"sse_keepalive_ms": 20, "heartbeat_interval": 0.02}
+    async with (
+        raw_upstream(talk) as url,
+        proxy_before(url, folder, agent=agent, **(soon | settings)) as proxy,
+    ):
+        there = Served(proxy)
+        talks.append(there.talk)
+        yield there
+
+
+def request_of(api: str, wire: Wire, *, stream: bool) -> tuple[str, dict[str, Any]]:
+    """Path and body."""
+    say = [{"role": "user", "content": "Hi"}]
+    body: dict[str, Any] = {"model": "m", "stream": stream}
+    function = WEATHER["function"]
+    assert isinstance(function, dict)
+    if api == "responses":
+        tools = [{"type": "function", **function}]
+        return "/v1/responses", body | {"input": say} | ({"tools": tools} if wire.tools else {})
+    if api == "messages":
+        tool = {"name": "get_weather", "input_schema": function["parameters"]}
+        return "/v1/messages", body | {"max_tokens": 100, "messages": say} | (
+            {"tools": [tool]} if wire.tools else {}
+        )
+    return "/v1/chat/completions", body | {"messages": say} | ({"tools": [WEATHER]} if wire.tools else {})
+
+
+def kept_alive(api: str, text: str) -> bool:
+    """Whether a stream has got a keep-alive."""
+    return '"type":"ping"' in text if api == "messages" else text.startswith(":") or "\n:" in text
+
+
+async def answer_of(there: Served, api: str, wire: Wire, place: str, *, stream: bool) -> tuple[int, str]:
+    """The status and the whole text of an answer, whose fault comes at this place."""
+    path, body = request_of(api, wire, stream=stream)
+    there.go.clear()
+    text = ""
+
+    def is_there() -> bool:
+        last = text.rpartition("Hi")[2] if "word" in place else text
+        return ("word" not in place or "Hi" in text) and ("alive" not in place or kept_alive(api, last))
+
+    if place == "at once" or (not stream and place != "never"):
+        there.go.set()
+    async with there.proxy.session.post(there.proxy.url + path, json=body) as reply:
+        while piece := await reply.content.readany():
+            text += piece.decode()
+            if place != "never" and is_there():
+                there.go.set()
+        return reply.status, text
+
+
+def assert_failed(api: str, status: int, text: str) -> None:
+    """The answer is an error of its API, and nothing in it says that it ended well."""
+    if status != 200:
+        assert status >= 400
+        error = json.loads(text)["error"]
+        assert error["message"]
+        assert error["type"]
+        return
+    events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    kinds = [each.get("type") for each in events]
+    assert events, f"an empty success: {text!r}"
+    if api == "chat":
+        assert "error" in events[-1], text
+        assert text.endswith("data: [DONE]\n\n")
+        assert not any(
+            choice.get("finish_reason") for each in events for choice in each.get("choices", ())
+        ), text
+    elif api == "responses":
+        assert kinds[-1] == "response.failed", text
+        assert events[-1]["response"]["error"]["message"]
+        assert "response.completed" not in kinds
+    else:
+        assert kinds[-1] == "error", text
+        assert "message_stop" not in kinds
+        assert "message_delta" not in kinds
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"), [(name, fault) for name, wire in WIRES.items() for fault in faults_of(wire)]
+)
+async def test_no_fault_of_an_upstream_looks_like_a_good_end(name: str, fault: str, tmp_path: Path) -> None:
+    wire = WIRES[name]
+    head, then = faults_of(wire)[fault]
+    async with served(wire.agent, tmp_path) as there:
+        for api in APIS:
+            for place in PLACES:
+                said = wire.begin + (wire.word if "word" in place else b"")
+                if head is CHUNKED:
+                    said = b"%x\r\n" % len(said) + said + b"\r\n"
+                there.before, there.then = head + said, then
+                status, text = await answer_of(there, api, wire, place, stream=True)
+                assert_failed(api, status, text)
+            status, text = await answer_of(there, api, wire, "at once", stream=False)
+            assert status >= 400, f"{api}: {text}"
+        await there.proxy.settled()
+
+
+@pytest.mark.parametrize("name", WIRES)
+@pytest.mark.parametrize("fault", WHOLE)
+async def test_no_answer_that_is_none_looks_like_one(name: str, fault: str, tmp_path: Path) -> None:
+    wire = WIRES[name]
+    async with served(wire.agent, tmp_path) as there:
+        there.before, there.then = HEAD, WHOLE[fault]
+        for api in APIS:
+            for place in ("at once", "behind a keep-alive"):
+                status, text = await answer_of(there, api, wire, place, stream=True)
+                assert_failed(api, status, text)
+            status, text = await answer_of(there, api, wire, "at once", stream=False)
+            assert status >= 400, f"{api}: {text}"
+
+
+LIMITS: Final = {
+    "upstream_first_byte_timeout": ("", "before its first byte"),
+    "first_event_timeout": ("begin", "before its first word"),
+    "upstream_idle_timeout": ("word", "behind a word"),
+    "idle_timeout": ("word", "behind a word"),
+    "total_timeout": ("word", "behind a word"),
+}
+"""The time limits of a turn; where an answer stops so that each of them ends it."""
+
+
+@pytest.mark.parametrize("keepalive", [20, 0], ids=["the keep-alive comes first", "no keep-alive"])
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("name", WIRES)
+async def test_silence_ends_an_answer_as_failed_whichever_limit_ends_it(
+    name: str, limit: str, keepalive: int, tmp_path: Path
+) -> None:
+    wire = WIRES[name]
+    settings = {limit: 0.1, "sse_keepalive_ms": keepalive, "heartbeat_interval": keepalive / 1000}
+    async with served(wire.agent, tmp_path, **settings) as there:
+        stops = LIMITS[limit][0]
+        there.before = (HEAD if stops else b"") + {
+            "": b"",
+            "begin": wire.begin,
+            "word": wire.begin + wire.word,
+        }[stops]
+        there.closes = False
+        answers = await asyncio.gather(
+            *(answer_of(there, api, wire, "never", stream=stream) for api in APIS for stream in (True, False))
+        )
+        for api, (status, text) in zip([api for api in APIS for _ in range(2)], answers, strict=True):
+            assert_failed(api, status, text)
