@@ -186,9 +186,13 @@ class Server:
             await site.start()
         except OSError as error:
             raise StartError(
-                f"cannot listen on {self.settings.host}:{self.settings.port}: {error.strerror}. Give another --port."
+                f"cannot listen on {self.settings.host}:{self.settings.port}: {error.strerror}. "
+                "Give another --port; a second server of yours also needs a state folder of its own (PROXY_STATE_DIR)."
             ) from error
         self.host, self.port = self.runner.addresses[0][:2]
+        if self.store_lifecycle is not None:
+            bound = self.settings.model_copy(update={"port": self.port})
+            self.store_lifecycle.write_address(bound.server_url)
         if self.webhooks is not None:
             self.webhooks.wake()
         await recover_responses(self.app[RESPONSES], left)

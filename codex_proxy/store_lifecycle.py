@@ -67,6 +67,11 @@ class StoreLifecycle:
             else:
                 log.debug("store_pruned", responses=pruned.responses, steps=pruned.steps, freed=freed)
 
+    def write_address(self, url: str) -> None:
+        """Writes the address of this server into the lock of its store, for the error of a second server."""
+        if self._lock is not None:
+            self._lock.write_address(url)
+
     async def close(self) -> None:
         """Ends the task, closes the store when its writes are on disk, and releases the lock. A failure is logged."""
         self._pruning.cancel()

@@ -135,7 +135,8 @@ STATUSES: dict[int, FaultKind] = {
 provider) does not apply."""
 
 MESSAGES: dict[FaultKind, str] = {
-    K.AGENT_NOT_AUTHENTICATED: "The agent is not signed in to its model provider (run `codex login`)",
+    K.AGENT_NOT_AUTHENTICATED: "The agent is not signed in to its model provider (run `codex login`; "
+    "`codex-proxy doctor` prints the exact command)",
     K.AGENT_MISCONFIGURED: "The agent's configuration is not valid",
     K.AGENT_CRASHED: "The agent failed",
     K.AGENT_RATE_LIMITED: "The model provider's rate limit is reached",

@@ -20,7 +20,7 @@ from codex_proxy.agents.named import NamedAgent, context_of, is_plain_only, name
 from codex_proxy.agents.registry import plugin_reference
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.app import SystemClock
-from codex_proxy.commands.checkup import Check, Fact
+from codex_proxy.commands.checkup import Check, Fact, failed_check
 from codex_proxy.config import Settings
 from codex_proxy.core.keys import KeysError, with_default
 from codex_proxy.keys_file import open_to_others, read_keys
@@ -38,10 +38,9 @@ async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[C
     try:
         agents = named_agents(settings)
     except NoAgentError as error:
-        failed = str(error)
         name = "agents" if settings.agents or settings.upstreams else "agent plugin"
         facts: dict[str, Fact] = {"plugin": plugin_reference(settings)} if name == "agent plugin" else {}
-        return [Check(name=name, status="failed", message=failed, advice=failed, facts=facts)]
+        return [failed_check(name, str(error), facts)]
     context = AgentContext(settings, environ, SystemClock())
     if len(agents) == 1 and not agents[0].name:
         return await _checks_of(agents[0], context)
@@ -62,7 +61,7 @@ async def _checks_of(named: NamedAgent, context: AgentContext) -> list[Check]:
         try:
             context = context_of(named, context.environ, context)
         except NoAgentError as error:
-            return [Check(name="agent", status="failed", message=str(error), advice=str(error))]
+            return [failed_check("agent", str(error))]
     if reference is None:
         return await spec.check(context)
     message = f"{reference} is the agent {spec.name}."
@@ -246,7 +245,10 @@ def home_check(settings: Settings) -> Check:
         return Check(name="codex home", status="skipped", message=message, facts=facts)
     if not folder.is_dir():
         if "codex_home" in settings.model_fields_set:
-            message, advice = f"{folder} is not there.", f"Create {folder} and run `codex login`."
+            message, advice = (
+                f"{folder} is not there.",
+                f"Create {folder} and sign in: run `codex login` with CODEX_HOME={folder}.",
+            )
             return Check(name="codex home", status="failed", message=message, advice=advice, facts=facts)
         message = f"{folder} does not exist: Codex has not been used here yet."
         return Check(name="codex home", status="warning", message=message, facts=facts)

@@ -34,6 +34,16 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """Details for `doctor --json`, by name."""
 
 
+def failed_check(name: str, error: str, facts: dict[str, Fact] | None = None) -> Check:
+    """Returns a failed check made of an error's text: its first sentence becomes the message, and the rest, which
+    says what to do, the advice. A text of one sentence is both.
+    """
+    message, dot, advice = error.partition(". ")
+    if not advice:
+        message, advice = error, error
+    return Check(name=name, status="failed", message=message + dot.strip(), advice=advice, facts=facts or {})
+
+
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """A setting with its effective value. The value of a secret is masked."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from pydantic import SecretStr, ValidationError
 from codex_proxy.app import StartError, is_loopback
 from codex_proxy.app import check as check_settings
 from codex_proxy.commands.checks import agent_checks, folder_checks, mcp_checks, port_check
-from codex_proxy.commands.checkup import Check, Checkup, Fact, Setting
+from codex_proxy.commands.checkup import Check, Checkup, Fact, Setting, failed_check
 from codex_proxy.config import Settings, default_config_file, load, split_list, variables_of
 from codex_proxy.config_tables import text_of
 
@@ -57,17 +58,46 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
         )
     port = await port_check(settings)
     checks += [port, *folder_checks(settings, environ), *mcp_checks(settings, environ)]
-    return Checkup(checks=tuple(checks), settings=chosen, otherwise=next_step(port))
+    return Checkup(
+        checks=tuple(checks), settings=chosen, otherwise=next_step(port, settings, flags, config_file)
+    )
 
 
-def next_step(port: Check) -> str:
-    """Returns what a user whose checks have all passed should do next, as a sentence. `port` is the check of the
-    server's port: if it found this user's running server (`facts["ours"]`), the user is told to use that, else to
-    start one.
+def next_step(port: Check, settings: Settings, flags: Mapping[str, Any], config_file: Path | None) -> str:
+    """Returns what a user whose checks have all passed should do next, as a sentence: if `port`, the check of the
+    server's port, found a running server of this user, to use that, else to start one. The commands repeat `flags`
+    and `config_file`, the arguments of `doctor`, so that they use the same settings.
     """
+    file = ["--config", str(config_file)] if config_file else []
+    elsewhere = settings.port and not {"host", "port"}.isdisjoint(_given(flags))
+    client = [*file, "--base-url", f"{settings.server_url}/v1"] if elsewhere else file
+    chat = shlex.join(["codex-proxy", "chat", *client])
     if port.facts.get("ours"):
-        return "The server runs: try `codex-proxy chat`, or `codex-proxy connect` for your editor or SDK."
-    return "Start the server with `codex-proxy serve`, then try `codex-proxy chat` in another terminal."
+        connect = shlex.join(["codex-proxy", "connect", *client])
+        return f"The server runs: try `{chat}`, or `{connect}` for your editor or SDK."
+    serve = shlex.join(["codex-proxy", "serve", *_arguments(flags), *file])
+    return f"Start the server with `{serve}`, then try `{chat}` in another terminal."
+
+
+def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value for name, value in flags.items() if value is not None and name in Settings.model_fields
+    }
+
+
+def _arguments(flags: Mapping[str, Any]) -> list[str]:
+    """Returns the flags that were given to `doctor` as arguments of `serve`. A secret is left out: `doctor` prints
+    none.
+    """
+    arguments: list[str] = []
+    for name, value in _given(flags).items():
+        if name == "api_key":
+            arguments += ["--api-key", "KEY"]
+        elif value is True:
+            arguments.append(f"--{name.replace('_', '-')}")
+        else:
+            arguments += [f"--{name.replace('_', '-')}", str(value)]
+    return arguments
 
 
 def settings_error_text(error: Exception) -> str:
@@ -92,7 +122,7 @@ def settings_check(settings: Settings, config_file: Path | None) -> Check:
     try:
         check_settings(settings)
     except StartError as error:
-        return Check(name="settings", status="failed", message=str(error), advice=str(error), facts=facts)
+        return failed_check("settings", str(error), facts)
     if not is_loopback(settings.host):
         message = f"The server listens on {settings.host}, for other machines too, with a key."
         return Check(name="settings", status="ok", message=message, facts=facts)

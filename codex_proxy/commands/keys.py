@@ -111,7 +111,10 @@ def remove(settings: Settings, name: str) -> str:
         "stored with it stays, for a new key of this name."
     )
     if not read_keys(settings.keys_path):
-        note += f" No key is left, but a server still requires one while {settings.keys_path} exists."
+        note += (
+            f" No key is left, so nobody can use the server. Create one with `codex-proxy keys add NAME`, or delete "
+            f"{settings.keys_path} and restart the server: it then needs no key on loopback."
+        )
     return note
 
 

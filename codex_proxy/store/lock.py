@@ -44,6 +44,10 @@ class StoreLock:
                     raise held.refusal from held
             await asyncio.sleep(RETRY_SECONDS)
 
+    def write_address(self, url: str) -> None:
+        """Writes the address of this server into the lock file, for the error of a second server."""
+        os.pwrite(self._descriptor, b"%d %b\n" % (os.getpid(), url.encode()), 0)
+
     def release(self) -> None:
         """Releases the lock. The lock file is not removed, because another process may be waiting for a lock on it."""
         os.close(self._descriptor)
@@ -80,8 +84,8 @@ def _locked(store: Path) -> int:
         holder = _holder(descriptor)
         os.close(descriptor)
         refusal = StoreRefused(
-            f"another server{holder} keeps its responses in {store}; stop that server, or give "
-            "this one a store of its own (PROXY_STATE_DIR or PROXY_STORE_PATH)"
+            f"another server{holder} keeps its responses in {store}; use or stop that server, or start this one "
+            "with another port (--port) and a state folder of its own (PROXY_STATE_DIR)"
         )
         raise _HeldError(refusal) from error
     except OSError as error:
@@ -91,6 +95,10 @@ def _locked(store: Path) -> int:
 
 
 def _holder(descriptor: int) -> str:
+    """Returns the process and, if it listens already, the address of the server that holds the lock, as a text in
+    brackets; empty if they cannot be read.
+    """
     with contextlib.suppress(OSError, ValueError):
-        return f" (process {int(os.pread(descriptor, 20, 0))})"
+        process, _, url = os.pread(descriptor, 300, 0).decode().strip().partition(" ")
+        return f" (process {int(process)}{f', {url}' if url else ''})"
     return ""

@@ -63,6 +63,33 @@ async def test_where_everything_is_there_it_says_how_to_go_on_and_ends_with_0(tm
     assert "codex-proxy serve" in done.json["next"][-1]
 
 
+async def test_what_to_do_next_repeats_the_flags_but_no_secret(tmp_path: Path) -> None:
+    workdir = tmp_path / "my work"
+    workdir.mkdir()
+    flags = {"agent": "fake", "port": 0, "workdir": workdir, "log_content": True, "api_key": "a-secret"}
+    checkup = await examine(flags | {"state_dir": tmp_path / "s"}, None, environment(tmp_path))
+    step = checkup.next_steps[-1]
+    assert "`codex-proxy serve --agent fake --port 0 " in step
+    assert f"--workdir '{workdir}' --log-content --api-key KEY" in step
+    assert "a-secret" not in step
+
+
+async def test_what_to_do_next_names_the_port_for_the_client_too(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    flags = {"agent": "fake", "port": port, "workdir": tmp_path, "state_dir": tmp_path / "s"}
+    step = (await examine(flags, None, environment(tmp_path))).next_steps[-1]
+    assert f"`codex-proxy chat --base-url http://127.0.0.1:{port}/v1`" in step
+
+
+async def test_the_first_sentence_of_an_error_is_what_was_found_and_the_rest_is_to_do(tmp_path: Path) -> None:
+    flags = {"agent": "fake", "port": 0, "workdir": tmp_path, "state_dir": tmp_path / "s", "host": "0.0.0.0"}
+    checkup = await examine(flags, None, environment(tmp_path))
+    assert checkup.checks[0].message == "--host 0.0.0.0 exposes a coding agent to other machines."
+    assert checkup.next_steps[0].startswith("Create a key with `codex-proxy keys add NAME`")
+
+
 async def test_its_json_has_the_keys_that_are_documented(tmp_path: Path) -> None:
     done = await doctor(tmp_path, "--agent", "fake")
     assert set(done.json) == KEYS

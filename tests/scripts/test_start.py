@@ -152,7 +152,16 @@ def test_an_empty_variable_names_no_agent(checkout: Checkout) -> None:
     ]
 
 
+def test_help_before_the_first_start_installs_nothing_and_names_the_settings(checkout: Checkout) -> None:
+    done = checkout.run("start", "--help")
+    assert done.returncode == 0
+    assert "scripts/start [--with-codex]" in done.stdout
+    assert "docs/configuration.md" in done.stdout
+    assert checkout.told == []
+
+
 def test_help_tells_of_the_script_and_of_the_server_and_of_no_agent(checkout: Checkout) -> None:
+    checkout.run("start")
     done = checkout.run("start", "--help")
     assert "scripts/start [--with-codex]" in done.stdout
     assert done.stdout.splitlines()[-1] == "--help"

@@ -28,9 +28,12 @@ sys.stdin.read()
 
 async def test_a_second_server_is_refused_and_told_who_has_the_file_and_what_to_do(path: Path) -> None:
     lock = await StoreLock.take(path)
-    with pytest.raises(StoreRefused, match="PROXY_STATE_DIR or PROXY_STORE_PATH") as refused:
+    with pytest.raises(StoreRefused, match=r"--port.*PROXY_STATE_DIR") as refused:
         await StoreLock.take(path, within=0)
     assert f"another server (process {os.getpid()}) keeps its responses in {path}" in str(refused.value)
+    lock.write_address("http://127.0.0.1:11435")
+    with pytest.raises(StoreRefused, match=rf"\(process {os.getpid()}, http://127.0.0.1:11435\)"):
+        await StoreLock.take(path, within=0)
     lock.release()
     (await StoreLock.take(path)).release()
 

@@ -13,7 +13,7 @@ from codex_proxy.agents.acp.process import AcpProcess
 from codex_proxy.agents.acp.program import Declared, Program
 from codex_proxy.agents.acp.session_setup import session_options_of
 from codex_proxy.agents.spec import NoAgentError
-from codex_proxy.commands.checkup import Check, Fact
+from codex_proxy.commands.checkup import Check, Fact, failed_check
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.process.child import SpawnError
 
@@ -28,7 +28,7 @@ async def check_program(
     try:
         launch = await launch_of()
     except NoAgentError as error:
-        return [Check(name="agent", status="failed", message=str(error), advice=str(error))]
+        return [failed_check("agent", str(error))]
     process = AcpProcess()
     try:
         scope = launch.scope_of(launch.workdir, launch.sandbox)

@@ -130,14 +130,14 @@ async def _check(context: AgentContext) -> list[Check]:
         version_text,
     )
     from codex_proxy.agents.claude_code.process import ask_version, request_initialize
-    from codex_proxy.commands.checkup import Check
+    from codex_proxy.commands.checkup import Check, failed_check
     from codex_proxy.core.faults import Fault
     from codex_proxy.process.child import Command
 
     try:
         program = program_of(context)
     except NoAgentError as error:
-        return [Check(name="agent", status="failed", message="Claude Code was not found.", advice=str(error))]
+        return [failed_check("agent", str(error))]
     checks = [Check(name="agent", status="ok", message=f"{program}.", facts={"path": program})]
     try:
         version = version_in(await ask_version(_version_command(context, program)))

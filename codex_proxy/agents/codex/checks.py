@@ -29,7 +29,7 @@ from codex_proxy.agents.codex_app_server.binary_check import ask_binary
 from codex_proxy.agents.codex_app_server.launch import app_server_argv
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.agents.spec import AgentContext
-from codex_proxy.commands.checkup import Check, Fact
+from codex_proxy.commands.checkup import Check, Fact, failed_check
 from codex_proxy.config import Settings
 from codex_proxy.core.faults import Fault
 from codex_proxy.process.child import Command, run_to_end
@@ -53,8 +53,7 @@ async def codex_checks(context: AgentContext, agent: Literal["auto"] | CodexAgen
     search_path = environ.get("PATH", os.defpath)
     program = find_codex(settings.codex_bin, search_path)
     if program is None:
-        advice = NO_CODEX.format(context.where_set("codex_bin"))
-        return [Check(name="agent", status="failed", message="No Codex was found.", advice=advice)]
+        return [failed_check("agent", NO_CODEX.format(context.where_set("codex_bin")))]
     checked = program_check(program, settings.codex_bin or shutil.which("codex", path=search_path))
     try:
         version = await find_version(program, child_environment(environ))
@@ -99,7 +98,7 @@ def protocol_check(protocol: CodexProtocol) -> Check:
     else `ok`.
     """
     if protocol.fault:
-        return Check(name="protocol", status="failed", message=protocol.fault, advice=protocol.fault)
+        return failed_check("protocol", protocol.fault)
     facts: dict[str, Fact] = {"agent": protocol.agent}
     message = f"This release is served through {protocol.agent}."
     check = protocol.check

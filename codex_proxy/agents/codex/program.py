@@ -142,7 +142,8 @@ ANSWER_BYTES = 64 << 20
 
 NOT_SIGNED_IN = Failure(
     kind=FaultKind.AGENT_NOT_AUTHENTICATED,
-    message="Codex is not signed in. Run `codex login` on the machine that runs this server, then try again.",
+    message="Codex is not signed in. Run `codex login` on the machine that runs this server, then try again; "
+    "`codex-proxy doctor` prints the exact command.",
 )
 
 

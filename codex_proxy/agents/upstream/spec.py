@@ -46,12 +46,12 @@ async def check_upstream(context: AgentContext, wire: UpstreamApi) -> list[Check
     if requests use the keys of clients, since `doctor` has none.
     """
     from codex_proxy.agents.upstream.agent import request_models_once
-    from codex_proxy.commands.checkup import Check, Fact
+    from codex_proxy.commands.checkup import Check, Fact, failed_check
 
     try:
         upstream = upstream_of(context, wire)
     except NoAgentError as error:
-        return [Check(name="upstream", status="failed", message=str(error), advice=str(error))]
+        return [failed_check("upstream", str(error))]
     facts: dict[str, Fact] = {
         "host": upstream.host,
         "key": bool(upstream.key),

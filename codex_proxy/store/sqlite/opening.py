@@ -162,7 +162,7 @@ def _close_to_others(path: Path) -> None:
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise StoreRefused(f"{name}cannot be made private: {error.strerror}") from error
+            raise StoreRefused(f"{name} cannot be made private: {error.strerror}") from error
 
 
 def _inspect(connection: sqlite3.Connection, path: Path) -> None:
