@@ -87,6 +87,11 @@ class TurnRepair:
         """The number of `Retrying` events since the model last sent something."""
         self._out: list[Event] = []
 
+    @property
+    def open_item(self) -> Item | None:
+        """The item that was opened last and is still open; None if no item is open."""
+        return self._order[-1].item if self._order else None
+
     def feed(self, events: Iterable[Event]) -> list[Event]:
         """Returns the repaired events; an empty list once the turn has ended."""
         self._out = out = []

@@ -44,7 +44,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind
 from codex_proxy.core.interfaces import TimerHandle, Timers
-from codex_proxy.core.items import RawHistoryItem
+from codex_proxy.core.items import Item, RawHistoryItem
 from codex_proxy.core.limits import MAX_TURN_CHARS, TurnLimits
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
@@ -277,6 +277,11 @@ class Run:
     def ended(self) -> bool:
         """Whether the turn is over. The log may still get the last events."""
         return self._repair.ended
+
+    @property
+    def open_item(self) -> Item | None:
+        """The item on which the agent works; None if no item is open."""
+        return self._repair.open_item
 
     def add_first_events(self, events: Sequence[Event]) -> None:
         """Adds events that the client sees before those of the agent, such as the lists of MCP tools. The deadline

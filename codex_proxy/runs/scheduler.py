@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import Context, copy_context
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -20,7 +20,7 @@ from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.account import with_context_length, with_reset
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
-from codex_proxy.core.items import HistoryItem, HistoryOutput
+from codex_proxy.core.items import Activity, HistoryItem, HistoryOutput, Item, Message, Reasoning
 from codex_proxy.core.limits import MAX_TURN_CHARS
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.core.turn import Turn
@@ -49,6 +49,24 @@ REMEMBER_SECONDS = 30.0
 ends all the same. (The store gives up on a locked database earlier.)"""
 
 
+MAX_NAME = 256
+"""The most characters of a model's name in the log, since a client may choose it."""
+
+PROGRESS_SECONDS = 30.0
+"""A turn that runs longer has a line in the log after each of these periods, in seconds."""
+
+ACTIVITIES: Final[dict[str, str]] = {
+    "command": "running a command",
+    "file_change": "changing files",
+    "web_search": "searching the web",
+    "mcp_call": "calling a tool",
+    "plan": "planning",
+    "image": "looking at an image",
+    "question": "asking a question",
+}
+"""What the log says of a turn while an `Activity` of this kind is open."""
+
+
 class RunLimits(msgspec.Struct, frozen=True):
     """The limits of turns. `max_running` turns run at once. At most `max_waiting` turns of each owner (client key)
     wait for a slot, each for `max_wait_seconds` at most; a turn beyond these is refused with CONCURRENCY_EXCEEDED.
@@ -72,6 +90,8 @@ class _Started(msgspec.Struct, frozen=True):
     """The context variables of the request. The run's log messages are written in this context, because the agent's
     events arrive in a different one.
     """
+    progress: asyncio.TimerHandle
+    """The timer of the next line about this run in the log."""
 
 
 class _StartPlan(msgspec.Struct, frozen=True):
@@ -180,7 +200,11 @@ class RunScheduler:
             owner=owner, calls=calls, max_chars=self._limits.max_chars,
             keeps_max_tokens="max_tokens" in self.agent_of(turn).capabilities,
         )  # fmt: skip
-        self._runs[run] = _Started(slot, durable, remembers, replay, context)
+        progress = loop.call_later(
+            PROGRESS_SECONDS, self._log_progress, run, PROGRESS_SECONDS, context=context
+        )
+        self._runs[run] = _Started(slot, durable, remembers, replay, context, progress)
+        log.info("turn_started", agent=self.agent_of(turn).name, model=turn.model[:MAX_NAME], mode=turn.mode)
         if first:
             run.add_first_events(first)
         if not to_run:
@@ -326,7 +350,17 @@ class RunScheduler:
     def run_ended(self, run: Run) -> None:
         started = self._runs.pop(run, None)
         if started is not None:
+            started.progress.cancel()
             started.slot.give_back()
+
+    def _log_progress(self, run: Run, seconds: float) -> None:
+        """Logs how long the run has worked and at what, and sets the timer of its next line."""
+        started = self._runs[run]
+        log.info("turn_still_works", seconds=round(seconds), doing=_doing(run.open_item))
+        later = asyncio.get_running_loop().call_later(
+            PROGRESS_SECONDS, self._log_progress, run, seconds + PROGRESS_SECONDS, context=started.context
+        )
+        self._runs[run] = msgspec.structs.replace(started, progress=later)
 
     def _begin_session(self, run: Run, session: AgentSession) -> None:
         name = self.agent_of(run.turn).name
@@ -403,6 +437,17 @@ class RunScheduler:
         await self.agent.close()
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _doing(item: Item | None) -> str:
+    """Returns what a turn whose open item is `item` does, in words for the log; no word of its content."""
+    if isinstance(item, Activity):
+        return ACTIVITIES.get(item.kind, "using a tool")
+    if isinstance(item, Message):
+        return "writing the answer"
+    if isinstance(item, Reasoning):
+        return "thinking"
+    return "waiting for the agent" if item is None else "calling a tool"
 
 
 def _replayed(turn: Turn, asked: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:

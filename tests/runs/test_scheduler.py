@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import structlog
 
 from codex_proxy.agents.dialect import Ended
-from codex_proxy.core.events import Stop
+from codex_proxy.core.events import ItemStarted, Stop
 from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.items import Activity, Item, Message, Reasoning
 from codex_proxy.runs.run import Deadlines, Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from tests.runs.actors import DONE, TURN, WordAgent, end_of, said
@@ -274,3 +276,32 @@ async def test_an_idle_server_drains_at_once() -> None:
     began = asyncio.get_running_loop().time()
     await scheduler.drain(10.0)
     assert asyncio.get_running_loop().time() == began
+
+
+@virtual
+async def test_the_log_says_when_a_turn_begins_and_what_a_long_one_does() -> None:
+    scheduler, agent = managed()
+    with structlog.testing.capture_logs() as lines:
+        await scheduler.start(TURN)
+        assert lines == [
+            {"event": "turn_started", "log_level": "info", "agent": "words", "model": "m", "mode": TURN.mode}
+        ]
+        transport = agent.transports[0]
+        begun: dict[float, Item] = {
+            35.0: Reasoning("r"),
+            65.0: Activity("c", "command", "cat secret"),
+            95.0: Message("a"),
+        }
+        for seconds, item in begun.items():
+            loop = asyncio.get_running_loop()
+            loop.call_later(seconds, transport.say, ItemStarted(item))
+        loop.call_later(125.0, transport.say, DONE)
+        await asyncio.sleep(300.0)
+    assert [(line["seconds"], line["doing"]) for line in lines[1:]] == [
+        (30, "waiting for the agent"),
+        (60, "thinking"),
+        (90, "running a command"),
+        (120, "writing the answer"),
+    ]
+    assert "secret" not in str(lines)
+    at_rest(scheduler, agent)
