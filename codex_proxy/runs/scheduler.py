@@ -49,7 +49,7 @@ REMEMBER_SECONDS = 30.0
 ends all the same. (The store gives up on a locked database earlier.)"""
 
 
-MAX_NAME = 256
+MAX_NAME = 100
 """The most characters of a model's name in the log, since a client may choose it."""
 
 PROGRESS_SECONDS = 30.0
