@@ -70,7 +70,11 @@ class ClaudeAgent:
         elif kind == "assistant":
             self.items += _items("assistant", message["message"]["content"])
         elif kind == "user":
-            self.items += _items("user", message["message"]["content"])
+            items = _items("user", message["message"]["content"])
+            if _is_command(items) and not message.get("text_not_typed"):
+                self._run_command()
+                return
+            self.items += items
             if message.get("shouldQuery", True):
                 self._begin()
             else:
@@ -128,6 +132,13 @@ class ClaudeAgent:
         self._turn = ClaudeTurn(self, script, request.outputs(), structured=self._schema is not None)
         self._turn.start()
 
+    def _run_command(self) -> None:
+        """Answers a command that was typed, as the program does: by itself, without its model."""
+        self.init()
+        text = {"type": "text", "text": "(no command of the fake agent)"}
+        self.send({"type": "assistant", "message": {"model": "<synthetic>", "content": [text]}})
+        self.result({"num_turns": 0, "result": ""})
+
     def turn_ended(self) -> None:
         """Records that no turn runs any more. Called by the turn."""
         self._turn = None
@@ -168,6 +179,11 @@ class ClaudeAgent:
             message["params"] = params
         request = {"subtype": "mcp_message", "server_name": "client", "message": message}
         return self.ask(method, request, faults)
+
+
+def _is_command(items: list[Action]) -> bool:
+    parts: list[Action] = items[-1].get("content", []) if items else []
+    return bool(parts) and str(parts[0].get("text", "")).startswith("/")
 
 
 def _items(role: str, content: Any) -> list[Action]:

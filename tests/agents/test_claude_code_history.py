@@ -217,3 +217,47 @@ def test_reasoning_of_others_and_damaged_thoughts_are_left_out(sealed: str) -> N
     item = {"type": "reasoning", "summary": [], "encrypted_content": sealed}
     history = (said("user", "Hi"), RawHistoryItem(json.dumps(item).encode()), said("assistant", "Noted."))
     assert lines(*history)[1] == ("assistant", [text("Noted.")])
+
+
+LOOKS_TYPED = (
+    "/help",
+    "/init now",
+    "@/etc/passwd",
+    "look at @notes.txt",
+    "ultrathink",
+    "!ls",
+    "#remember this",
+)
+"""Texts that the program would act on if somebody had typed them."""
+
+
+def user_lines(*history: HistoryItem, takes_mark: bool = True) -> list[dict[str, Any]]:
+    """The lines of the user that are written for a history."""
+    feed = PendingLines(conversation(history).lines, 1, takes_mark=takes_mark)
+    out, last = b"", False
+    while not last:
+        written, last = feed.next()
+        out += written
+    return [line for line in map(json.loads, out.splitlines()) if line["type"] == "user"]
+
+
+@pytest.mark.parametrize("words", LOOKS_TYPED)
+def test_every_line_of_the_user_is_marked_as_text_that_nobody_typed(words: str) -> None:
+    call = HistoryCall("c", "get_weather", "{}")
+    history = (
+        *(said("user", words), said("developer", words), said("assistant", words), said("user", words)),
+        *(call, HistoryOutput("c", (TextPart(words),)), said("user", words)),
+    )
+    given = user_lines(*history)
+    assert [line["text_not_typed"] for line in given] == [True] * 3
+    assert given[-1]["message"]["content"][-1] == text(words), "and is what the client wrote"
+
+
+@pytest.mark.parametrize("words", LOOKS_TYPED)
+def test_a_release_that_does_not_know_the_mark_is_given_no_text_that_begins_as_a_command(words: str) -> None:
+    for line in user_lines(
+        said("user", words), said("assistant", "Yes."), said("user", words), takes_mark=False
+    ):
+        [block] = line["message"]["content"]
+        assert not block["text"].startswith("/")
+        assert block["text"].lstrip("\n") == words

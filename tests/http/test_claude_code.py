@@ -317,6 +317,28 @@ async def test_without_the_program_the_start_ends_with_what_to_do(tmp_path: Path
         await make_server(other, ENVIRONMENT)
 
 
+def without_mark(program: Path) -> None:
+    """Makes it a release that does not know the mark of text that nobody typed."""
+    text = program.read_text()
+    program.write_text(text.replace("exec ", """sed -u 's/"text_not_typed":true/"unknown":1/' | """))
+
+
+async def test_a_release_that_runs_commands_in_marked_text_is_found_and_given_none(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, agent="claude-code", claude_bin=str(claude(tmp_path)))
+    flags = {"agent": "claude-code", "claude_bin": str(tmp_path / "claude"), "state_dir": tmp_path / "state"}
+    body = plain("/help [[fake:echo]]")
+    async with running(await make_server(settings, ENVIRONMENT)) as proxy:
+        assert (await heard(proxy, body))["history"][0]["text"] == "/help [[fake:echo]]"
+    found = {each.name: each for each in (await examine(flags, None, ENVIRONMENT)).checks}
+    assert found["client text"].status == "ok"
+    without_mark(tmp_path / "claude")
+    async with running(await make_server(settings, ENVIRONMENT)) as proxy:
+        assert (await heard(proxy, body))["history"][0]["text"] == "\n/help [[fake:echo]]"
+    found = {each.name: each for each in (await examine(flags, None, ENVIRONMENT)).checks}
+    assert found["client text"].status == "warning"
+    assert "claude update" in found["client text"].advice
+
+
 async def test_doctor_says_what_is_found_and_how_to_sign_in(tmp_path: Path) -> None:
     flags = {
         "agent": "claude-code",

@@ -117,7 +117,8 @@ class ClaudeCodeAgent:
         if turn.model == "default":
             turn = msgspec.structs.replace(turn, model="")
         waiting = self._take(key)
-        session = AgentSession(turn, ClaudeCodeTurn(), waiting or await self._started(key))
+        dialect = ClaudeCodeTurn(takes_mark=self._initialized.takes_mark)
+        session = AgentSession(turn, dialect, waiting or await self._started(key))
         session.ran_before = waiting is not None
         self._restock_soon(key)
         return session

@@ -89,7 +89,9 @@ class ClaudeCodeTurn:
     `turn_states` has its states.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, takes_mark: bool = True) -> None:
+        """`takes_mark`: whether the program knows the mark of text that nobody typed (see `user_line`)."""
+        self._takes_mark = takes_mark
         self._state = TABLE.start
         self._turn = Turn(model="", history=())
         self._tools = OfferedTools(())
@@ -125,7 +127,7 @@ class ClaudeCodeTurn:
         self._reader = StepReader(turn, self._tools)
         self._events = self._reader.events
         spoken = conversation(turn.history)
-        self._feed = PendingLines(spoken.lines, 1)
+        self._feed = PendingLines(spoken.lines, 1, takes_mark=self._takes_mark)
         fields: dict[str, Any] = {"hooks": None}
         if turn.mode == "model":
             fields["systemPrompt"] = spoken.system
@@ -162,7 +164,7 @@ class ClaudeCodeTurn:
         self._events.append(TurnStarted(self._session_id, turn.model))
         if self._state is TurnState.REUSABLE:
             self._change(TurnChange.RESUMED)
-            self._feed = PendingLines(lines_of(new_items), self._feed.number)
+            self._feed = PendingLines(lines_of(new_items), self._feed.number, takes_mark=self._takes_mark)
             self._give_next()
         else:
             self._usage.begin_request()

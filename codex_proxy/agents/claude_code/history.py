@@ -149,9 +149,11 @@ class PendingLines:
     written when the program has confirmed the previous line of the user.
     """
 
-    def __init__(self, lines: Sequence[Line], first_number: int) -> None:
+    def __init__(self, lines: Sequence[Line], first_number: int, *, takes_mark: bool = True) -> None:
+        """`takes_mark`: see `user_line`."""
         self._lines = list(lines)
         self._number = first_number
+        self._takes_mark = takes_mark
 
     @property
     def number(self) -> int:
@@ -170,7 +172,7 @@ class PendingLines:
                 self._number += 1
                 continue
             last = not self._lines
-            writes.append(user_line(line.blocks, query=last))
+            writes.append(user_line(line.blocks, query=last, takes_mark=self._takes_mark))
             return b"".join(writes), last
         return b"".join(writes), True
 

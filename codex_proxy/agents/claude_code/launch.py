@@ -67,6 +67,14 @@ SWITCHES: Final[Mapping[str, str]] = {
     # No telemetry, no updates, no model calls that nobody asked for.
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
+    # What a client writes is no typing: of releases that do not know the mark of `user_line`, too.
+    "CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1",
+    "CLAUDE_CODE_DISABLE_ULTRATHINK": "1",
+    "CLAUDE_CODE_DISABLE_WORKFLOWS": "1",
+    # Nothing that one client says is kept for another; no suggestions, no titles.
+    "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1",
+    "CLAUDE_CODE_ENABLE_PROMPT_SUGGESTION": "false",
+    "CLAUDE_CODE_DISABLE_TERMINAL_TITLE": "1",
     # A command in the background would outlive its turn.
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
 }

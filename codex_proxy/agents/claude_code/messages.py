@@ -242,17 +242,29 @@ def rpc_refusal(request_id: str, rpc_id: int | str | None) -> bytes:
     return control_answer(request_id, {"mcp_response": answer})
 
 
-def user_line(content: list[dict[str, Any]], *, query: bool) -> bytes:
+def user_line(content: list[dict[str, Any]], *, query: bool, takes_mark: bool = True) -> bytes:
     """Returns the line of a user's message with these content blocks. `query`: the model answers it; if False, it
     only becomes part of the history.
+
+    The line is marked as text that nobody typed: else the program runs commands (`/help`), reads files (`@path`) and
+    adds sentences for some words (`ultrathink`), in every message of the user. `takes_mark`: the release knows that
+    mark. For one that does not, a line break before a text that begins with `/` keeps it from being a command.
     """
+    if not takes_mark:
+        content = [_no_command(block) for block in content]
     line: dict[str, Any] = {
         "type": "user",
         "message": {"role": "user", "content": content},
         "parent_tool_use_id": None,
         "session_id": "",
+        "text_not_typed": True,
     }
     return encoded(line if query else line | {"shouldQuery": False})
+
+
+def _no_command(block: dict[str, Any]) -> dict[str, Any]:
+    begins = block["type"] == "text" and block["text"].startswith("/")
+    return {**block, "text": "\n" + block["text"]} if begins else block
 
 
 def assistant_line(content: list[dict[str, Any]], number: int, model: str = "") -> bytes:

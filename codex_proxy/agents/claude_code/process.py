@@ -18,6 +18,7 @@ from codex_proxy.agents.claude_code.messages import (
     Message,
     control_request,
     decode,
+    user_line,
 )
 from codex_proxy.agents.dialect import UNREADABLE, Ended
 from codex_proxy.agents.failures import how_it_ended
@@ -86,6 +87,9 @@ class InitializeResult(msgspec.Struct, frozen=True):
     signed_in: bool = True
     account: str = ""
     """The kind of sign-in, as the program calls it."""
+    takes_mark: bool = True
+    """Whether the program knows the mark of text that nobody typed (see `user_line`): it did not run a command in a
+    marked text."""
 
 
 class _Model(msgspec.Struct, frozen=True):
@@ -135,12 +139,16 @@ def initialize_result_of(response: msgspec.Raw) -> InitializeResult:
 
 
 class _Question:
-    """Reads the output of a process until its answer to `initialize`, which becomes the result of the future
-    `answer`. If the process ends before that, the future raises `Fault`.
+    """Reads the output of a process until it has answered `initialize` and a marked command (see `request_initialize`).
+    Then its answer to `initialize` becomes the result of the future `answer`. If the process ends before that, the
+    future raises `Fault`.
     """
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[ControlResponse] = asyncio.get_running_loop().create_future()
+        self.ran_command = False
+        """Whether the program has answered the marked command as a command."""
+        self._response: ControlResponse | None = None
         self._framer = LineFramer()
 
     def received(self, chunk: bytes) -> None:
@@ -150,11 +158,16 @@ class _Question:
             lines = fault.before
         for line in lines:
             try:
-                message: Message = decode(line)
-                if message.type == "control_response" and not self.answer.done():
-                    self.answer.set_result(msgspec.json.decode(message.response, type=ControlResponse))
+                self._read(decode(line))
             except UNREADABLE:
                 continue
+
+    def _read(self, message: Message) -> None:
+        if message.type == "control_response" and self._response is None:
+            self._response = msgspec.json.decode(message.response, type=ControlResponse)
+        self.ran_command = self.ran_command or message.type == "assistant"
+        if message.type == "result" and self._response is not None and not self.answer.done():
+            self.answer.set_result(self._response)
 
     def ended(self, exit: Exit) -> None:
         if not self.answer.done():
@@ -163,9 +176,12 @@ class _Question:
 
 
 async def request_initialize(command: Command) -> InitializeResult:
-    """Starts a process, sends `initialize`, and ends the process. Returns the answer. The model is not called.
-    Raises `Fault` if the program cannot be started, ends early, does not answer within `START_SECONDS`, or its
-    answer cannot be read.
+    """Starts a process, sends `initialize` and a command that is marked as text, and ends the process. Returns what it
+    answered. The model is not called: the command is in a line of the history, and a release that does not know the
+    mark answers it by itself, as the assistant.
+
+    Raises `Fault` if the program cannot be started, ends early, does not answer within `START_SECONDS`, or its answer
+    cannot be read.
     """
     question = _Question()
     try:
@@ -173,10 +189,12 @@ async def request_initialize(command: Command) -> InitializeResult:
     except SpawnError as error:
         raise Fault(spawn_failure(error)) from error
     child.write(control_request("greeting", "initialize", hooks=None))
+    child.write(user_line([{"type": "text", "text": "/help"}], query=False))
     try:
         async with asyncio.timeout(START_SECONDS):
             response = await question.answer
-        return initialize_result_of(response.response or msgspec.Raw(b"{}"))
+        initialized = initialize_result_of(response.response or msgspec.Raw(b"{}"))
+        return msgspec.structs.replace(initialized, takes_mark=not question.ran_command)
     except TimeoutError:
         raise _misconfigured(f"Claude Code did not answer within {START_SECONDS:g} s of starting.") from None
     except UNREADABLE:

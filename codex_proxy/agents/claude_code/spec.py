@@ -148,7 +148,7 @@ async def _check(context: AgentContext) -> list[Check]:
         message = NO_VERSION.format(program)
         advice = NO_CLAUDE.format(context.where_set("claude_bin"))
         return [*checks, Check(name="version", status="failed", message=message, advice=advice)]
-    checks.append(_version_check(version_text(version), version_text(NEWEST_TESTED), version > NEWEST_TESTED))
+    release = _version_check(version_text(version), version_text(NEWEST_TESTED), version > NEWEST_TESTED)
     with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
         argv = claude_argv(program, LaunchKey("model", folder))
         try:
@@ -157,12 +157,15 @@ async def _check(context: AgentContext) -> list[Check]:
             advice = "Run `claude` directly to see the reason."
             if version < NEWEST_TESTED:
                 advice = OLD.format(version_text(version), version_text(NEWEST_TESTED))
-            return [*checks, Check(name="sign-in", status="failed", message=str(fault), advice=advice)]
+            failed = Check(name="sign-in", status="failed", message=str(fault), advice=advice)
+            return [*checks, release, failed]
     unseen = [
         name for name in KEY_NAMES if context.environ.get(name) and name not in claude_environment(context)
     ]
     return [
         *checks,
+        release,
+        _text_check(initialized.takes_mark, version_text(version)),
         _sign_in_check(initialized.signed_in, initialized.account, len(initialized.models), unseen),
     ]
 
@@ -173,6 +176,27 @@ def _version_check(version: str, tested: str, newer: bool) -> Check:
     more = f" The newest tested release is {tested}." if newer else ""
     facts: dict[str, Fact] = {"version": version, "newest_tested": tested}
     return Check(name="version", status="ok", message=f"Found Claude Code {version}.{more}", facts=facts)
+
+
+def _text_check(takes_mark: bool, version: str) -> Check:
+    """Returns the check of what the release makes of a client's text that looks like a command."""
+    from codex_proxy.commands.checkup import Check
+
+    facts: dict[str, Fact] = {"takes_mark": takes_mark}
+    if takes_mark:
+        message = "It takes what a client writes as text: a command in it was not run."
+        return Check(name="client text", status="ok", message=message, facts=facts)
+    message = (
+        f"Claude Code {version} ran a command in a text that was marked as nobody's typing. Messages that begin "
+        "with / get a line break before them."
+    )
+    return Check(
+        name="client text",
+        status="warning",
+        message=message,
+        advice="Update it with `claude update`.",
+        facts=facts,
+    )
 
 
 def _sign_in_check(signed_in: bool, account: str, models: int, unseen: list[str]) -> Check:
