@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from codex_proxy.core.empty_answers import EmptyReason
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import Item, ItemStatus
 
@@ -95,6 +96,8 @@ class TurnEnded(msgspec.Struct, frozen=True):
     tokens."""
     stop_sequence: str | None = None
     """The client's stop sequence that ended the turn; None if none did."""
+    empty: EmptyReason = ""
+    """Why the answer has no text, refusal or call, although it did not fail. Set by the repair and the run."""
 
 
 class ItemStarted(msgspec.Struct, frozen=True, gc=False):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from codex_proxy.core.empty_answers import EmptyReason
 from codex_proxy.core.events import (
     AnnotationAdded,
     ArgumentsDelta,
@@ -25,7 +26,7 @@ from codex_proxy.core.events import (
     Stop,
     TextDelta,
 )
-from codex_proxy.core.items import ItemStatus
+from codex_proxy.core.items import CALLS, ItemStatus
 from codex_proxy.core.tokens import TokenLimit
 
 MAX_TURN_CHARS: Final = 32 << 20
@@ -55,6 +56,8 @@ class StopSequences:
         self._held: dict[str, str] = {}
         self._open: dict[str, None] = {}
         self.hit: str | None = None
+        self.said = False
+        """Whether the client got text or a call."""
 
     def feed(self, events: Iterable[Event]) -> tuple[list[Event], str | None]:
         """Returns the events before the first stop sequence, and that sequence; None while none was found. Once one
@@ -69,6 +72,7 @@ class StopSequences:
                 continue
             if isinstance(event, ItemStarted):
                 self._open[event.item.id] = None
+                self.said = self.said or isinstance(event.item, CALLS)
             elif isinstance(event, ItemEnded):
                 self._release(event.id, out)
                 self._open.pop(event.id, None)
@@ -81,7 +85,7 @@ class StopSequences:
         if found is not None:
             start, self.hit = found
             if start:
-                out.append(TextDelta(event.id, text[:start]))
+                self._say(event.id, text[:start], out)
             for id in list(self._held):
                 self._release(id, out)
             out += _closings(self._open, "completed")
@@ -90,7 +94,11 @@ class StopSequences:
         if held:
             self._held[event.id] = text[-held:]
         if held < len(text):
-            out.append(TextDelta(event.id, text[: len(text) - held]))
+            self._say(event.id, text[: len(text) - held], out)
+
+    def _say(self, id: str, text: str, out: list[Event]) -> None:
+        self.said = True
+        out.append(TextDelta(id, text))
 
     def _first_in(self, text: str) -> tuple[int, str] | None:
         """Returns the index at which a stop sequence begins in the text, and the sequence; None if the text
@@ -121,7 +129,7 @@ class StopSequences:
         """
         held = self._held.pop(id, "")
         if held:
-            out.append(TextDelta(id, held))
+            self._say(id, held, out)
 
 
 class MaxTokens:
@@ -230,6 +238,8 @@ class TurnLimits:
         self._limits: list[MaxSize | StopSequences | MaxTokens] = [MaxSize(chars)]
         self.stop_sequence: str | None = None
         """The stop sequence that ended the turn; None if none did."""
+        self.empty: EmptyReason = ""
+        """`stop-sequence` if the answer began with the stop sequence, so that nothing of it is left."""
         if stop:
             self._limits.append(StopSequences(stop))
         if max_tokens:
@@ -243,6 +253,7 @@ class TurnLimits:
             if hit is not None:
                 met = isinstance(limit, StopSequences)
                 stop, self.stop_sequence = (Stop.STOP, hit) if met else (Stop.LENGTH, None)
+                self.empty = "" if not isinstance(limit, StopSequences) or limit.said else "stop-sequence"
         return events, stop
 
 

@@ -19,14 +19,17 @@ from typing import Any, Final
 
 import msgspec
 
+from codex_proxy.core.empty_answers import TurnSigns, end_of_empty
 from codex_proxy.core.events import (
     AccountLimitsReported,
     AnnotationAdded,
+    ApprovalRequested,
     ArgumentsDelta,
     Event,
     FullArguments,
     FullReasoning,
     FullText,
+    InputRequested,
     ItemEnded,
     ItemStarted,
     Notice,
@@ -39,12 +42,14 @@ from codex_proxy.core.events import (
     TextDelta,
     TurnEnded,
     TurnStarted,
+    UsageReported,
 )
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import (
     CALLS,
     SERVER_ITEMS,
     WITH_OUTPUT,
+    Activity,
     Item,
     ItemStatus,
     Message,
@@ -85,6 +90,7 @@ class TurnRepair:
         """The last `Retrying` event; None if there was none, or the model has sent something since."""
         self.retries = 0
         """The number of `Retrying` events since the model last sent something."""
+        self._signs = TurnSigns()
         self._out: list[Event] = []
 
     @property
@@ -157,11 +163,33 @@ class TurnRepair:
         self.ended = True
         self._out.append(TurnEnded(stop, event.trigger, failure, event.choice_stops))
 
+    def explained(self, ended: TurnEnded) -> TurnEnded:
+        """Returns the end of the turn: if the turn has no text, refusal or call, with the reason for that, or with a
+        failure (`core/empty_answers.py`); else unchanged. `ended` is the end that `feed` has returned.
+        """
+        items = self._items.values()
+        if ended.stop not in ENDS_WELL or ended.choice_stops or any(map(_is_said, items)):
+            return ended
+        kinds = {type(held.item) for held in items}
+        found = end_of_empty(self._signs, reasoned=Reasoning in kinds, acted=Activity in kinds)
+        if isinstance(found, Failure):
+            return TurnEnded(Stop.FAILED, ended.trigger, found)
+        return msgspec.structs.replace(ended, empty=found)
+
+    def _usage_reported(self, event: UsageReported) -> None:
+        self._signs.model_answered = self._signs.model_answered or event.usage.output > 0
+        self._out.append(event)
+
+    def _asked(self, event: ApprovalRequested | InputRequested) -> None:
+        self._signs.asked = True
+        self._out.append(event)
+
     def _step_completed(self, event: StepCompleted) -> None:
         if self._step.still_to_repeat:
             self._turn_ended(BROKEN_OFF)
             return
         self._step.complete()
+        self._signs.model_answered = True
         self._model_spoke()
         self._out.append(event)
 
@@ -387,6 +415,11 @@ class TurnRepair:
             self._out.append(OutputDelta(held.id, event.text))
 
 
+def _is_said(held: SentItem) -> bool:
+    """Whether the item is a call, or has a text or refusal that was sent."""
+    return isinstance(held.item, CALLS) or bool(held.sent.get(TEXT) or held.sent.get(REFUSAL))
+
+
 HANDLERS: Final[dict[type, Callable[[TurnRepair, Any], None]]] = {
     TurnStarted: TurnRepair._turn_started,
     TurnEnded: TurnRepair._turn_ended,
@@ -402,6 +435,9 @@ HANDLERS: Final[dict[type, Callable[[TurnRepair, Any], None]]] = {
     FullArguments: TurnRepair._arguments_whole,
     OutputDelta: TurnRepair._output_delta,
     StepCompleted: TurnRepair._step_completed,
+    UsageReported: TurnRepair._usage_reported,
+    ApprovalRequested: TurnRepair._asked,
+    InputRequested: TurnRepair._asked,
     Retrying: TurnRepair._retrying,
 }
 """The handler of each event type; other events pass unchanged. It is one table for all turns, because bound methods

@@ -18,6 +18,7 @@ from typing import Protocol
 from aiohttp import web
 
 from codex_proxy.agents.agent import agent_for
+from codex_proxy.core.empty_answers import EmptyReason
 from codex_proxy.core.events import (
     VISIBLE,
     ArgumentsDelta,
@@ -93,13 +94,21 @@ EVENT_COUNTS: ContextVar[EventCounts | None] = ContextVar("event_counts", defaul
 class TurnTimings:
     """Measures the times of a turn, beginning when this object is created."""
 
-    def __init__(self, clock: Clock, on_served: Callable[[ServedBy], None] | None = None) -> None:
-        """`on_served` is called with the upstream that answers, as soon as that is known."""
+    def __init__(
+        self,
+        clock: Clock,
+        on_served: Callable[[ServedBy], None] | None = None,
+        on_empty: Callable[[EmptyReason], None] | None = None,
+    ) -> None:
+        """`on_served` is called with the upstream that answers, as soon as that is known; `on_empty` at the end of
+        an answer without text, refusal and call, with the reason.
+        """
         self._clock = clock
         self._began = clock.monotonic()
         self._first: float | None = None
         self._counts = EVENT_COUNTS.get()
         self._on_served = on_served
+        self._on_empty = on_empty
         self.ended_by: str | None = None
         """The name of the agent's event that determined the finish reason."""
 
@@ -115,6 +124,8 @@ class TurnTimings:
             self._first = self._clock.monotonic()
         if events and isinstance(events[-1], TurnEnded):
             self.ended_by = events[-1].trigger
+            if events[-1].empty and self._on_empty is not None:
+                self._on_empty(events[-1].empty)
 
     @property
     def first_ms(self) -> float | None:
@@ -136,7 +147,7 @@ class TurnTimings:
 def timings_of(request: web.Request) -> TurnTimings:
     """Returns timings that begin now, for the request's turn. When a model server (upstream) has answered, the
     number of attempts is added to the reply headers and the log line of the request; so is its name, if several are
-    configured.
+    configured. So is why an answer is empty, if it is.
     """
 
     def served_by(event: ServedBy) -> None:
@@ -146,7 +157,11 @@ def timings_of(request: web.Request) -> TurnTimings:
             request[REPLY_HEADERS]["x-codex-upstream"] = event.upstream
             request[NOTES]["upstream"] = event.upstream
 
-    return TurnTimings(request.app[CLOCK], served_by)
+    def empty_by(reason: EmptyReason) -> None:
+        request[REPLY_HEADERS]["x-codex-empty"] = reason
+        request[NOTES]["empty"] = reason
+
+    return TurnTimings(request.app[CLOCK], served_by, empty_by)
 
 
 def name_agent(request: web.Request, turn: Turn) -> None:

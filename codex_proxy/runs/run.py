@@ -471,10 +471,15 @@ class Run:
         if stop is not None:
             self._repair.feed([TurnEnded(stop)])
             met = self._limits.stop_sequence
-            events = [*events, TurnEnded(stop, "provider", cut=True, stop_sequence=met)]
+            events = [
+                *events,
+                TurnEnded(stop, "provider", cut=True, stop_sequence=met, empty=self._limits.empty),
+            ]
         if not events:
             return
         last = events[-1]
+        if type(last) is TurnEnded and not (last.cut or self._forwards):
+            last = events[-1] = self._repair.explained(last)
         if type(last) is TurnEnded and last.failure is not None:
             failure = self._host.with_details(self, last.failure)
             if self._acted:

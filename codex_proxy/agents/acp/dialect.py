@@ -42,13 +42,14 @@ from codex_proxy.agents.acp.session_setup import Request, plan_setup
 from codex_proxy.agents.acp.turn_end import UNREADABLE_ANSWER, turn_end
 from codex_proxy.agents.acp.turn_states import CLIENT_WAITS, TABLE, TurnChange, TurnState
 from codex_proxy.agents.acp.updates import UpdateReader
-from codex_proxy.agents.acp.usage import UsageCounter
+from codex_proxy.agents.acp.usage import UsageCounter, counts_output
 from codex_proxy.agents.dialect import NOTHING, Decision, Ended, Reply, Step, ToolReply
 from codex_proxy.agents.failures import CONVERSATION_LOST, failure_from_exit
 from codex_proxy.core.events import (
     ApprovalRequested,
     Event,
     Notice,
+    StepCompleted,
     Stop,
     TurnEnded,
     TurnStarted,
@@ -360,6 +361,8 @@ class AcpTurn:
         usage = None if isinstance(end, Failure) else self._usage.read_result(result)
         if usage is not None:
             self._events.append(UsageReported(usage, "provider"))
+        if counts_output(result):  # it may count more than this request, but shows that the model was asked
+            self._events.append(StepCompleted())
         if isinstance(end, Failure):
             self._fail(end)
         else:

@@ -39,6 +39,12 @@ def usage_in(counts: object) -> Usage | None:
     return None if usage == NO_TOKENS else usage
 
 
+def counts_output(result: object) -> bool:
+    """Returns whether the result of `session/prompt` counts tokens that the model has generated."""
+    usage = usage_in(_count_in(result))
+    return usage is not None and usage.output > 0
+
+
 def _count(counts: dict[str, Any], *names: str) -> int | None:
     for name in names:
         value = counts.get(name)
