@@ -57,8 +57,8 @@ from codex_proxy.protected_paths import protected_paths, write_conflict
 from codex_proxy.responses.background import recover_responses, unfinished_responses
 from codex_proxy.responses.live import BackgroundResponses
 from codex_proxy.responses.service import ConversationTurns, ResponsesService
+from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import IdleLimits
-from codex_proxy.runs.run import Deadlines
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from codex_proxy.store.health import WriteCheck
 from codex_proxy.store.interface import StoredResponse, StoreError

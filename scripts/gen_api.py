@@ -92,8 +92,8 @@ TOLD = (
     (
         "`x-codex-empty`",
         "why an answer that did not fail has no text, refusal or call: `no-output` (the model said nothing), "
-        "`reasoning-only`, `activity-only` (the agent worked, and said nothing), `stop-sequence` (the answer began with "
-        "it). Without a reason an empty answer is an error. Not sent with a stream that has begun",
+        "`reasoning-only`, `activity-only` (the agent worked, and said nothing), `stop-sequence` (the answer began "
+        "with it). Without a reason an empty answer is an error. Not sent with a stream that has begun",
     ),
     ("`x-codex-upstream`", "of several upstreams the one whose answer this is"),
     ("`x-codex-attempts`", "requests to upstreams that this answer took"),

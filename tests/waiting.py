@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from codex_proxy.runs.run import Deadlines
+from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.scheduler import RunScheduler
 
 PATIENCE = 60.0

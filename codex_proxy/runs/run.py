@@ -11,16 +11,12 @@ A run has no task: a batch of events passes all stages and is logged within one 
 and may call `interrupt`; it never owns the agent's process. In a turn the agent calls its model once or several
 times, in at most two attempts (a second one if the first answer is invalid). A session whose process had already
 ended when the turn began does not count as an attempt.
-
-The time until the turn's first visible event, between two events of the agent, and of the whole turn is limited.
-One timer is set for the earliest of the three limits, and is not moved when an event arrives: when it fires too
-early, it is set again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -36,18 +32,18 @@ from codex_proxy.core.events import (
     ForwardedBytes,
     InputRequested,
     RawItem,
-    Retrying,
     Stop,
     TurnEnded,
     Usage,
     UsageReported,
 )
 from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind
-from codex_proxy.core.interfaces import TimerHandle, Timers
+from codex_proxy.core.interfaces import Timers
 from codex_proxy.core.items import Item, RawHistoryItem
 from codex_proxy.core.limits import MAX_TURN_CHARS, TurnLimits
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
+from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch, deadline_failure
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog
 from codex_proxy.runs.idle_sessions import ReusedSession
 from codex_proxy.runs.server_calls import ServerCalls
@@ -55,103 +51,6 @@ from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.tools.policy import PolicyResult, ToolOutput
 from codex_proxy.tools.replay import clean_item, output_id
-
-
-class Deadlines(msgspec.Struct, frozen=True):
-    """Time limits in seconds. `first`: from the start until the first event that the client sees; `idle`: between
-    two events of the agent; `total`: of the whole turn.
-    """
-
-    first: float = 60.0
-    idle: float = 300.0
-    total: float = 3600.0
-
-
-class DeadlineWatch:
-    """Watches the time limits of one turn. When one of them is exceeded, calls `expired` once, with a failure of
-    the kind TIMED_OUT.
-    """
-
-    def __init__(self, deadlines: Deadlines, timers: Timers, expired: Callable[[Failure], None]) -> None:
-        self._deadlines = deadlines
-        self._timers = timers
-        self._expired: Callable[[Failure], None] | None = expired
-        self._began = self._last = timers.time()
-        self._visible = False
-        self.paused = False
-        """Whether the idle deadline is stopped, because the agent waits for this server."""
-        self._timer: TimerHandle | None = None
-        self._arm()
-
-    def alive(self, *, visible: bool) -> None:
-        """Restarts the idle deadline, because there was an event. `visible`: the client sees the event, so the
-        deadline `first` is met.
-        """
-        self._last = self._timers.time()
-        self._visible = self._visible or visible
-
-    def pause(self) -> None:
-        """Stops the idle deadline until `resume`, while the agent waits for something from this server. The other
-        deadlines still apply.
-        """
-        self.paused = True
-
-    def resume(self) -> None:
-        """Starts the idle deadline again, with its full time."""
-        self.paused = False
-        self._last = self._timers.time()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._arm()
-
-    def stop(self) -> None:
-        """Stops all deadlines. `expired` is not called any more."""
-        self._expired = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _next(self) -> tuple[float, str, float]:
-        limits = self._deadlines
-        candidates = [(self._began + limits.total, "the whole answer", limits.total)]
-        if not self.paused:
-            candidates.append((self._last + limits.idle, "the next sign of life", limits.idle))
-        if not self._visible:
-            candidates.append((self._began + limits.first, "the first word", limits.first))
-        return min(candidates)
-
-    def _arm(self) -> None:
-        self._timer = self._timers.call_at(self._next()[0], self._check)
-
-    def _check(self) -> None:
-        when, what, seconds = self._next()
-        if when > self._timers.time():
-            self._arm()
-            return
-        self._timer = None
-        message = f"The agent took longer than {seconds:g} s for {what}. Try again, or raise the time limit."
-        if self._expired is not None:
-            self._expired(Failure(kind=FaultKind.TIMED_OUT, message=message))
-
-
-def deadline_failure(late: Failure, retrying: Retrying | None, retries: int, hint: str) -> Failure:
-    """Returns the failure of a turn that a deadline ends, with the reason if it is known.
-
-    `late` is the failure that says which deadline was exceeded. `retrying` is the agent's last report that it
-    repeats a model call, None if there was none or the model has answered since; if it names a failure of the
-    model, the result is that failure. `retries` is the number of such reports. `hint` is a sentence about what the
-    agent may be doing, added without such a report.
-    """
-    if retrying is None:
-        return msgspec.structs.replace(late, message=f"{late.message} {hint}") if hint else late
-    times = "once" if retries == 1 else f"{retries} times"
-    if retrying.failure is None:
-        message = f"{late.message} It had retried its model request {times}: {retrying.message}"
-        return msgspec.structs.replace(late, message=message)
-    reason = retrying.failure.message.rstrip(".")
-    message = f"{reason}. The agent retried {times} and ran out of time: {late.message}"
-    return msgspec.structs.replace(retrying.failure, message=message)
-
 
 log = structlog.get_logger(__name__)
 

@@ -24,6 +24,7 @@ from codex_proxy.core.items import Activity, HistoryItem, HistoryOutput, Item, M
 from codex_proxy.core.limits import MAX_TURN_CHARS
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.core.turn import Turn
+from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import (
     ClosedSession,
     IdleLimits,
@@ -33,7 +34,7 @@ from codex_proxy.runs.idle_sessions import (
     item_digests,
     thread_key,
 )
-from codex_proxy.runs.run import Deadlines, Run
+from codex_proxy.runs.run import Run
 from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, with_outputs
 from codex_proxy.tools.attempt import Attempt, first_attempt
 from codex_proxy.tools.checks import TextCheck

@@ -12,7 +12,8 @@ from codex_proxy.core.events import ItemStarted, RawItem, Stop, TextDelta, TurnE
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, Message, TextPart
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.run import Deadlines, Run
+from codex_proxy.runs.deadlines import Deadlines
+from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from tests.runs.actors import WordTransport, end_of, read, text_of
 from tests.runs.test_run_tools import GOOD, ToolAgent, go_on, managed, output, spent, step, words

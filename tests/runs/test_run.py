@@ -23,8 +23,9 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER
-from codex_proxy.runs.run import Deadlines, Run
+from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from tests.runs.actors import DONE, TURN, WordAgent, WordDialect, WordTransport, end_of, read, said, text_of
 from tests.runs.virtual import settled, virtual

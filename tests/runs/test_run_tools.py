@@ -38,8 +38,9 @@ from codex_proxy.core.items import (
     ToolCall,
 )
 from codex_proxy.core.turn import Turn
+from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import IdleLimits
-from codex_proxy.runs.run import Deadlines, Run
+from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from codex_proxy.tools.checks import StrictForm, TextCheck, Verdict
 from codex_proxy.workers.schema_checks import STOPPING, SchemaChecks

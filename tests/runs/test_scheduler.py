@@ -11,7 +11,8 @@ from codex_proxy.agents.dialect import Ended
 from codex_proxy.core.events import ItemStarted, Stop
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Activity, Item, Message, Reasoning
-from codex_proxy.runs.run import Deadlines, Run
+from codex_proxy.runs.deadlines import Deadlines
+from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from tests.runs.actors import DONE, TURN, WordAgent, end_of, said
 from tests.runs.virtual import settled, virtual

@@ -30,7 +30,8 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.limits import ITEM_SIZE
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.run import Deadlines, Run
+from codex_proxy.runs.deadlines import Deadlines
+from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from codex_proxy.runs.server_calls import BROKEN
 from codex_proxy.tools.policy import ToolOutput

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from codex_proxy.core.events import Stop, TextDelta, TurnEnded
 from codex_proxy.core.faults import FaultKind
+from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.event_log import CUT_WATER
-from codex_proxy.runs.run import Deadlines, Run
+from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from tests.runs.actors import DONE, TURN, WordAgent, end_of, said, text_of
 from tests.runs.virtual import settled, virtual

@@ -44,8 +44,9 @@ _TURN_HEADERS: Final = {
     "model takes no system prompt, so the user says it.",
     "x-codex-uncertain": "What the agent does not vouch for: `usage` may be an estimate, `finish_reason` is `stop` "
     "also where the answer was cut, `sandbox`: none of the system held what an agent turn ran.",
-    "x-codex-empty": "Why an answer that did not fail has no text, refusal or call: `no-output` (the model said nothing), "
-    "`reasoning-only`, `activity-only` (the agent worked, and said nothing), `stop-sequence` (the answer began with it).",
+    "x-codex-empty": "Why an answer that did not fail has no text, refusal or call: `no-output` (the model said "
+    "nothing), `reasoning-only`, `activity-only` (the agent worked, and said nothing), `stop-sequence` (the answer "
+    "began with it).",
     "x-codex-upstream": "Of several upstreams the one whose answer this is.",
     "x-codex-attempts": "Requests to upstreams that this answer took.",
 }
