@@ -93,7 +93,7 @@ class Agent(Protocol):
         ...
 
     def models(self) -> tuple[AgentModel, ...]:
-        """Returns the models that clients can use now."""
+        """Returns the models that clients can use now. The same object as long as they do not change."""
         ...
 
     async def ask_limits(self) -> None:

@@ -34,6 +34,8 @@ _CLAUDE: Final = "claude-"
 _ANY: Final = "*"
 """Stands for any characters, or none, in an operator's alias."""
 _MAX_COMPARED: Final = 100
+_MAX_CANDIDATES: Final = 1_000
+"""The names that an unknown one is compared with: an upstream may list thousands, and each takes some microseconds."""
 _ALIAS_DEPTH: Final = 8  # operator aliases may name one another; a circle ends here
 
 
@@ -204,6 +206,7 @@ class Names:
         self._operator = {name.lower(): target for name, target in catalog.aliases if _ANY not in name}
         self._patterns = [(name.lower(), target) for name, target in catalog.aliases if _ANY in name]
         self._models = {model.id.lower(): model.id for model in models}
+        self._entries = {model.id: model for model in models}
         self._builtin: dict[str, str | None] = {}
         for base in ("codex-5", "codev-5"):
             self._builtin[base] = None
@@ -228,6 +231,10 @@ class Names:
         found = self._as_written(base, depth)
         return None if found is None else msgspec.structs.replace(found, effort=effort)
 
+    def entry(self, model: str) -> AgentModel | None:
+        """Returns the agent's entry for its model of this name; None if it does not list it."""
+        return self._entries.get(model)
+
     def find_pattern(self, name: str) -> Resolved | None:
         """Finds the first alias with a `*` that matches the name, and returns the model that it stands for. None if
         no alias matches, or its model is unknown.
@@ -240,7 +247,7 @@ class Names:
     def similar_to(self, name: str) -> list[str]:
         """Returns up to three known names that are similar to an unknown `name`."""
         known = {**{short: ids[0] for short, ids in self._short.items()}, **self._models}
-        near = difflib.get_close_matches(name.lower()[:_MAX_COMPARED], known, n=3)
+        near = difflib.get_close_matches(name.lower()[:_MAX_COMPARED], list(known)[:_MAX_CANDIDATES], n=3)
         return list(dict.fromkeys(known[each] for each in near))
 
     def _target(self, target: str, depth: int) -> Resolved | None:
@@ -321,8 +328,8 @@ def window_of(model: str, catalog: ModelCatalog) -> int | None:
     """Returns the context window of the agent's model of this name (empty: its default), in tokens; None if it is
     unknown.
     """
-    model = model or default_of(catalog)
-    return next((each.context_window for each in catalog.models if each.id == model), None)
+    entry = catalog.names.entry(model or default_of(catalog))
+    return None if entry is None else entry.context_window
 
 
 def default_model_of(catalog: ModelCatalog, agent: str) -> str:
@@ -426,8 +433,7 @@ def model_of(name: str, catalog: ModelCatalog) -> AgentModel | None:
     """Returns the agent's entry for the model that `name` means; None if the agent accepts the model but does not
     list it. Raises `Fault` as `resolve` does.
     """
-    meant = resolve(name, catalog).agent_model
-    return next((model for model in catalog.models if model.id == meant), None)
+    return catalog.names.entry(resolve(name, catalog).agent_model)
 
 
 def list_body(catalog: ModelCatalog, env: str, created: int) -> dict[str, Any]:
@@ -454,7 +460,7 @@ def one_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
         entry["off"] = list(missing_features)
     if catalog.members:
         entry["agent"] = resolved.agent_model.partition(MODEL_SEPARATOR)[0]
-    model = next((model for model in catalog.models if model.id == resolved.agent_model), None)
+    model = catalog.names.entry(resolved.agent_model)
     if model is None:
         return entry
     entry["owned_by"] = model.owned_by

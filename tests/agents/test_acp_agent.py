@@ -103,6 +103,8 @@ async def test_models_are_those_that_the_agent_lists(tmp_path: Path) -> None:
         answer = await proxy.ask({**user("[[fake:echo]]"), "model": "fake-other"})
         assert '"model":"fake-other"' in message_of(answer)["content"]
         assert (await proxy.ask({**user(), "model": "nobodys"})).status == 404
+        # The names of all agents' models are worked out anew whenever a list is another object.
+        assert agent_of(proxy).models() is agent_of(proxy).models()
 
 
 # --- the client's tools ---------------------------------------------------------------------------

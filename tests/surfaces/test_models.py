@@ -16,6 +16,7 @@ from codex_proxy.surfaces.models import (
     one_body,
     resolve,
 )
+from tests.growth import assert_linear
 
 CATALOG = ModelCatalog(
     models=(
@@ -183,3 +184,10 @@ def test_an_entry_says_nothing_of_what_is_not_known() -> None:
 
 def test_codex_itself_gets_its_own_entries_as_it_gave_them() -> None:
     assert msgspec.json.encode(codex_list_body(CATALOG.models)) == b'{"models":[{"slug":"gpt-5.5"}]}'
+
+
+def test_a_long_list_costs_in_proportion_to_its_length() -> None:
+    def catalog_of(size: int) -> ModelCatalog:
+        return ModelCatalog(models=tuple(AgentModel(id=f"model-{number}") for number in range(size)))
+
+    assert_linear(catalog_of, lambda catalog: list_body(catalog, "prod", 1), 2_500)

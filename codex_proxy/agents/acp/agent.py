@@ -173,6 +173,7 @@ class AcpAgent:
         self.limits = NewestLimits()
         self.session_options = SessionOptions()
         """The modes, models and options that the probe session of the newest process offered."""
+        self._models = self.session_options.models()
         self._launch = launch
         self._clock = clock
         self._tool_server = ToolServer()
@@ -240,7 +241,7 @@ class AcpAgent:
 
     def models(self) -> tuple[AgentModel, ...]:
         """Returns the models that the newest process listed at its start."""
-        return self.session_options.models()
+        return self._models
 
     async def ask_limits(self) -> None:
         """Does nothing: ACP has no request for limits."""
@@ -349,6 +350,7 @@ class AcpAgent:
         self.capabilities = self._launch.program(declared).capabilities
         if probe.error is None:
             self.session_options, slot.failure = session_options_of(probe.result), None
+            self._models = self.session_options.models()
             if self.session_options.model is None:
                 self.capabilities -= {"model_choice"}
         else:

@@ -58,8 +58,8 @@ def efforts_of(model: str, catalog: ModelCatalog) -> tuple[str, ...]:
     """Returns the reasoning efforts that a model supports; an empty tuple if they are unknown. `model` is the
     agent's name of the model; an empty string means its default model.
     """
-    model = model or default_of(catalog)
-    return next((each.efforts for each in catalog.models if each.id == model), ())
+    entry = catalog.names.entry(model or default_of(catalog))
+    return () if entry is None else entry.efforts
 
 
 def nearest(effort: str, efforts: Sequence[str]) -> str:
