@@ -75,6 +75,7 @@ DRIVES_CHILDREN = frozenset(
         "agents.upstream.agent",
         "agents.upstream.client",
         "agents.upstream.config",
+        "agents.upstream.connections",
         "agents.acp.agent",
         "agents.acp.process",
         "agents.acp.tool_server",

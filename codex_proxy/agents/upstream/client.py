@@ -18,6 +18,7 @@ import aiohttp
 
 from codex_proxy.agents.session import TransportReader
 from codex_proxy.agents.upstream.config import Timeouts, Upstream
+from codex_proxy.agents.upstream.connections import UpstreamConnections
 from codex_proxy.agents.upstream.stream import End, Head, Message
 from codex_proxy.core.faults import Failure, FaultKind
 
@@ -62,7 +63,7 @@ class UpstreamClient:
         trace.on_connection_create_end.append(_connected)
         trace.on_connection_reuseconn.append(_connected_again)
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
+            connector=UpstreamConnections(
                 limit=0,  # how many turns run at once is bounded elsewhere
                 ssl=_certificates(upstream) if upstream.url.startswith("https:") else True,
                 keepalive_timeout=KEEPALIVE_SECONDS,
