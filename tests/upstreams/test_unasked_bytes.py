@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,19 @@ from tests.upstreams.test_connections import nothing_left, own_agent
 from tests.upstreams.test_responses_upstream import answered, message
 from tests.waiting import eventually
 
-AGENTS = {"openai-chat": text, "openai-responses": lambda said: answered(message(said))}
+AGENTS: dict[str, Callable[[str], bytes]] = {
+    "openai-chat": text,
+    "openai-responses": lambda said: answered(message(said)),
+}
 
 
 def answer(agent: str, said: str) -> bytes:
     """A whole HTTP answer, behind which the connection stays."""
     body = AGENTS[agent](said)
-    return b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    return b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n%b" % (
+        len(body),
+        body,
+    )
 
 
 UNASKED: dict[str, Any] = {

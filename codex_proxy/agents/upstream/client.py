@@ -19,6 +19,7 @@ import aiohttp
 from codex_proxy.agents.session import TransportReader
 from codex_proxy.agents.upstream.config import Timeouts, Upstream
 from codex_proxy.agents.upstream.connections import UpstreamConnections
+from codex_proxy.agents.upstream.secrets import Secrets, SecretsReader
 from codex_proxy.agents.upstream.stream import End, Head, Message
 from codex_proxy.core.faults import Failure, FaultKind
 
@@ -54,6 +55,7 @@ class UpstreamClient:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
+        self._secrets = Secrets(upstream.hidden)
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
@@ -87,7 +89,7 @@ class UpstreamClient:
         lists of the answer's messages (a `Head`, bytes of the body, an `End`) and the size of their bytes. If the
         request fails, the only message is an `End` with the failure. `headers` are added to those of every request.
         """
-        return Exchange(self._sent(body, headers), self._upstream.timeouts, deliver)
+        return Exchange(self._sent(body, headers), self._upstream.timeouts, self._secrets.reader(), deliver)
 
     async def list_models(self) -> tuple[int, Mapping[str, str], bytes]:
         """Sends GET /models. Returns the status, headers and body; the body is cut off after `MAX_LIST_BYTES`.
@@ -109,7 +111,7 @@ class UpstreamClient:
                 if len(body) > MAX_LIST_BYTES:
                     response.close()
                     break
-            return response.status, response.headers, body
+            return response.status, response.headers, self._secrets.hide(body)
 
     def _key(self) -> dict[str, str]:
         key = self._upstream.key
@@ -151,9 +153,10 @@ class Exchange:
     last message, the `End`.
     """
 
-    def __init__(self, sent: Send, timeouts: Timeouts, deliver: Deliver) -> None:
+    def __init__(self, sent: Send, timeouts: Timeouts, secrets: SecretsReader, deliver: Deliver) -> None:
         self._sent = sent
         self._timeouts = timeouts
+        self._secrets = secrets
         self._deliver = deliver
         self._over = False
         self._may_read = asyncio.Event()
@@ -231,10 +234,10 @@ class Exchange:
                     break
                 self._has_bytes = True
                 if not self._over:
-                    self._deliver([*waiting, chunk], len(chunk))
+                    self._deliver([*waiting, self._secrets.feed(chunk)], len(chunk))
                     waiting.clear()
-            if waiting and not self._over:
-                self._deliver(waiting, 0)
+            if not self._over:
+                self._deliver([*waiting, self._secrets.close()], 0)
             return End()
         finally:
             if response.content.is_eof():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,9 @@ from codex_proxy.agents.dialect import Capability
 _SHORTEST_SECRET: Final = (
     8  # characters of a header's value: a shorter one is a switch, and a part of other words
 )
+_SHORTEST_KEY: Final = 12
+_HOLDS_A_KEY: Final = re.compile(r"key|token|secret|auth|cookie|passw|credential", re.IGNORECASE)
+"""Matches the names of headers whose values prove who asks. Others (`X-Title`) may be words of an answer."""
 NAME: Final = "openai-chat"
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {
@@ -163,6 +167,15 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
         """The texts that must not appear in a message to a client: key, address, host, and values of headers."""
         values = (value for value in self.options.headers.values() if len(value) >= _SHORTEST_SECRET)
         return tuple(each for each in (self.key, self.url, self.host, *values) if each)
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """The texts that are cut out of all that the upstream sends: the key, and headers that hold one. A short text
+        is no key but a placeholder (`lm-studio`), and a model may write about it.
+        """
+        keys = (value for name, value in self.options.headers.items() if _HOLDS_A_KEY.search(name))
+        values = (part for value in (self.key, *keys) for part in {value, value.removeprefix("Bearer ")})
+        return tuple(value for value in values if len(value) >= _SHORTEST_KEY)
 
     @property
     def log_fields(self) -> dict[str, str]:

@@ -1,5 +1,5 @@
-"""The pool of connections to one upstream. A connection is used for another request only if nothing has come on it since
-the last answer: such bytes are the answer to no request, and would be read as that of the next one.
+"""The pool of connections to one upstream. A connection is used for another request only if nothing has come on it
+since the last answer: such bytes are the answer to no request, and would be read as that of the next one.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ class UpstreamConnection(ResponseHandler):
 
 
 class UpstreamConnections(aiohttp.TCPConnector):
-    """A connector whose idle connections stay without a byte, or are closed. It overrides how aiohttp takes a connection
-    from the pool and puts it back, for which aiohttp has no public interface.
+    """A connector whose idle connections stay without a byte, or are closed. It overrides how aiohttp takes a
+    connection from the pool and puts it back, for which aiohttp has no public interface.
     """
 
     def __init__(self, **settings: Any) -> None:
         """`settings` are those of `aiohttp.TCPConnector`."""
         super().__init__(**settings)
-        self._factory = functools.partial(UpstreamConnection, loop=asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        self._factory: functools.partial[Any] = functools.partial(UpstreamConnection, loop=loop)
 
     async def _get(self, key: Any, traces: list[Any]) -> Any:
         for protocol, _ in self._conns.get(key, ()):

@@ -149,6 +149,9 @@ class ErrorReader:
         param = error.get("param")
         if isinstance(param, str) and _PARAM.fullmatch(param) and fault is K.REJECTED_BY_PROVIDER:
             found = msgspec.structs.replace(found, param=param)
+        for name in ("code", "param"):
+            if self._without_secrets(given := getattr(found, name) or "") != given:
+                found = msgspec.structs.replace(found, **{name: None})
         return msgspec.structs.replace(found, quoted=words if f": {words}" in found.message else "")
 
     def _without_secrets(self, text: str) -> str:

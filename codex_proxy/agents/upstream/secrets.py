@@ -1,0 +1,104 @@
+"""Replaces secrets in what an upstream sends, before anything else reads it: its key, and headers that prove who asks.
+
+Input: bytes, in chunks that may end at any point. Output: the same bytes, with `[hidden]` in place of each secret, also
+where a JSON text has some of its characters escaped. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+HIDDEN: Final = "[hidden]"
+_HIDDEN: Final = HIDDEN.encode()
+
+
+class Secrets:
+    """Texts to be replaced. `hide` replaces them in a whole text; `reader` returns an object that does it in chunks."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        """`secrets` are printable ASCII texts; empty ones are ignored."""
+        self.texts = tuple(
+            secret.encode() for secret in sorted(set(secrets), key=len, reverse=True) if secret
+        )
+        patterns = (b"".join(map(_pattern_of, secret)) for secret in self.texts)
+        self._pattern = re.compile(b"|".join(patterns))
+        self._first = re.compile(b"[%b\\\\]" % b"".join(re.escape(secret[:1]) for secret in self.texts))
+
+    def hide(self, data: bytes) -> bytes:
+        """Returns the bytes without the secrets."""
+        if b"\\" in data and self.texts:
+            return self._pattern.sub(_HIDDEN, data)
+        for secret in self.texts:
+            if secret in data:
+                data = data.replace(secret, _HIDDEN)
+        return data
+
+    def reader(self) -> SecretsReader:
+        """Returns a reader for the chunks of one answer."""
+        return SecretsReader(self)
+
+    def begun_in(self, data: bytes) -> int:
+        """Returns how many bytes at the end of `data` may be the beginning of a secret."""
+        if data.endswith(b"\n") or not self.texts:
+            return 0
+        tail = data[-6 * len(self.texts[0]) :]
+        for begin in self._first.finditer(tail):
+            if any(_may_begin(tail[begin.start() :], secret) for secret in self.texts):
+                return len(tail) - begin.start()
+        return 0
+
+
+class SecretsReader:
+    """Replaces the secrets in the chunks of one answer. The end of a chunk that may be the beginning of a secret is
+    held back until the next chunk, or until `close`.
+    """
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._secrets = secrets
+        self._held = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Takes the next bytes. Returns those that can be read now."""
+        data = self._secrets.hide(self._held + chunk if self._held else chunk)
+        held = self._secrets.begun_in(data)
+        if not held:
+            self._held = b""
+            return data
+        self._held = data[-held:]
+        return data[:-held]
+
+    def close(self) -> bytes:
+        """Returns the bytes that were held back."""
+        held, self._held = self._held, b""
+        return held
+
+
+def _pattern_of(char: int) -> bytes:
+    """Returns a pattern for one character of a secret, as it is and as JSON may write it."""
+    plain = re.escape(bytes([char]))
+    escaped = b"\\\\u00(?i:%02x)" % char
+    return (
+        b"(?:%b|%b|\\\\%b)" % (plain, escaped, plain)
+        if chr(char) in '"\\/'
+        else b"(?:%b|%b)" % (plain, escaped)
+    )
+
+
+def _may_begin(data: bytes, secret: bytes) -> bool:
+    """Returns whether `data` is the beginning of the secret, as it is or as JSON may write it."""
+    at = 0
+    for char in secret:
+        rest = data[at : at + 6].lower()
+        if not rest:
+            break
+        if (b"\\u00%02x" % char).startswith(rest):
+            at += len(rest)
+        elif rest[:1] == b"\\" and rest[1:2] in (b"", bytes([char]).lower()):
+            at += 2
+        elif data[at] == char:
+            at += 1
+        else:
+            return False
+    return at >= len(data)
