@@ -80,8 +80,11 @@ def next_step(port: Check, settings: Settings, flags: Mapping[str, Any], config_
 
 
 def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings among `flags`, without tables, which no flag has and which may hold secrets."""
     return {
-        name: value for name, value in flags.items() if value is not None and name in Settings.model_fields
+        name: value
+        for name, value in flags.items()
+        if value is not None and name in Settings.model_fields and not isinstance(value, dict)
     }
 
 
