@@ -177,10 +177,10 @@ def unreadable_paths(settings: Settings) -> tuple[str, ...]:
     files += [store.with_name(store.name + end) for end in ("", "-wal", "-shm", "-journal")]
     if settings.mcp_config is not None:
         files.append(settings.mcp_config.expanduser().absolute())
-    from codex_proxy.agents.codex.sandbox_config import denied_paths
+    from codex_proxy.agents.codex.sandbox_config import outermost_paths
 
     there = [path for path in (settings.state_dir, *files) if path.parent.is_dir()]
-    return denied_paths([os.path.realpath(path) for path in there])
+    return outermost_paths([os.path.realpath(path) for path in there])
 
 
 def user_workspace_write(settings: Settings) -> WorkspaceWrite:

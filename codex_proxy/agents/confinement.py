@@ -1,10 +1,11 @@
-"""Confines the process of an agent that has no sandbox of its own: it can write only to listed folders.
+"""Confines the process of an agent: it can write only to listed folders, and, if that is wanted, read only what is
+listed.
 
 Input: a mechanism (`codex sandbox`, bubblewrap or Landlock, or `auto` for the first that works) and folders.
 Output: a `Confinement`, which converts commands to confined ones. `find_confinement` chooses it once, by running a
-probe that tries to write outside of the folders. Reading and the network are not restricted, since the agent has to
-reach its provider and the client's tools; sockets of the user's session (`/run/user`) are hidden if the mechanism
-can do that.
+probe that tries to write, and to read, outside of the folders. The network is not restricted, since the agent has
+to reach its provider and the client's tools; sockets of the user's session (`/run/user`) are hidden if the
+mechanism can do that.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from codex_proxy.agents.codex.sandbox_config import toml_string
+from codex_proxy.agents.codex.sandbox_config import outermost_paths, toml_string
+from codex_proxy.agents.read_list import read_list
 from codex_proxy.files.private import create, make_folder
 from codex_proxy.process.child import Command, Exit, run_to_end
 from codex_proxy.process.launch import find_program
@@ -30,7 +32,9 @@ from codex_proxy.process.launch import find_program
 Mechanism: TypeAlias = Literal["codex", "bubblewrap", "landlock"]
 Wanted: TypeAlias = Literal["auto", "codex", "bubblewrap", "landlock", "none"]
 MECHANISMS: Final[tuple[Mechanism, ...]] = get_args(Mechanism)
-"""The mechanisms, in the order in which they are tried."""
+"""The mechanisms, in the order in which they are tried for programs that run commands: the strictest first."""
+CHEAPEST_FIRST: Final = tuple(reversed(MECHANISMS))
+"""The order for programs that run no commands: Landlock costs a start 5 ms, and leaves no process between."""
 TITLES: Final[Mapping[Mechanism, str]] = {
     "codex": "Codex's sandbox (codex sandbox)",
     "bubblewrap": "bubblewrap",
@@ -48,7 +52,8 @@ MAX_REASON: Final = 160
 
 PROBE: Final = """
 import os, socket, sys
-inside, outside, port = sys.argv[1:]
+port, *read = sys.argv[1:]
+inside, outside = os.getcwd(), os.path.join(os.path.dirname(os.getcwd()), "outside")
 def works(make):
     try:
         make()
@@ -66,6 +71,8 @@ if any([works(each) for each in elsewhere]):
     sys.exit(3)
 if not works(lambda: open(os.path.join(inside, "new"), "w").close()):
     sys.exit(4)
+if read and any([works(each) for each in [lambda: open(os.path.join(outside, "kept")), lambda: os.listdir(outside)]]):
+    sys.exit(6)
 if not works(lambda: socket.create_connection(("127.0.0.1", int(port)), 5).close()):
     sys.exit(5)
 """
@@ -73,6 +80,7 @@ PROBE_WORDS: Final[Mapping[int, str]] = {
     3: "a command in it could write outside of its folder",
     4: "a command in it could not write to its folder",
     5: "a command in it had no network access",
+    6: "a command in it could read outside of its folder",
 }
 """Why a mechanism is not used, as the end of a sentence, by the exit code of the probe that ran in it."""
 
@@ -107,40 +115,64 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
                 with contextlib.suppress(OSError):
                     os.unlink(entry.path)
 
-    def around(self, command: Command, writable: Iterable[str]) -> Command:
+    def around(
+        self, command: Command, writable: Iterable[str], readable: Iterable[str] | None = None
+    ) -> Command:
         """Returns a command that runs `command` confined: it can write to those paths in `writable` that exist, to
-        the folder for temporary files, and nowhere else. Raises `SpawnError` if its program cannot be found.
+        the folder for temporary files, and nowhere else. With `readable` it can read these and those paths, its
+        working folder and its `read_list`, and nothing else; None: reading is not limited. Raises `SpawnError` if
+        its program cannot be found.
         """
-        inner = (find_program(command), *command.argv[1:])
-        paths = tuple(dict.fromkeys(os.path.realpath(each) for each in (*writable, self.tmp)))
-        there = tuple(path for path in paths if os.path.exists(path))
+        program = find_program(command)
+        written = _existing((*writable, self.tmp), by_name=readable is not None)
+        read = None
+        if readable is not None:
+            needed = (*read_list(command), *readable, command.cwd, *self._needs)
+            read = outermost_paths(_existing(needed, by_name=True))
+        inner = (program, *command.argv[1:])
         env = {**command.env, "TMPDIR": self.tmp}
         match self.mechanism:
             case "codex":
-                argv = self._codex(inner, there, env)
+                argv = self._codex(inner, written, read, env)
                 home, tmp = (os.path.join(self.codex_folder, name) for name in CODEX_FOLDERS)
                 env = {**env, "CODEX_HOME": home, "TMPDIR": tmp}
             case "bubblewrap":
-                argv = self._bubblewrap(inner, there, command.cwd)
+                argv = self._bubblewrap(inner, written, read, command.cwd)
             case "landlock":
-                argv = (sys.executable, "-I", "-S", LANDLOCK, *there, "--", *inner)
+                listed = () if read is None else ("--read", *read)
+                argv = (sys.executable, "-I", "-S", LANDLOCK, *written, *listed, "--", *inner)
         return msgspec.structs.replace(command, argv=argv, env=env)
 
+    @property
+    def _needs(self) -> tuple[str, ...]:
+        """What the mechanism itself has to read when it has confined itself: Codex starts itself again."""
+        package = os.path.dirname(os.path.dirname(os.path.realpath(self.program)))
+        return (package,) if self.mechanism == "codex" else ()
+
     def _codex(
-        self, inner: Sequence[str], writable: Sequence[str], env: Mapping[str, str]
+        self,
+        inner: Sequence[str],
+        writable: Sequence[str],
+        readable: Sequence[str] | None,
+        env: Mapping[str, str],
     ) -> tuple[str, ...]:
         """Returns the argument vector that runs `inner` with `codex sandbox`, so that it can write only to the
-        paths in `writable`. Codex itself gets another CODEX_HOME and TMPDIR, and changes PATH; `env` is the agent's
-        environment, from which these variables are restored for `inner`. The permission profile gets a random name,
-        because Codex merges it with a profile of the same name in other configuration files, which could then allow
-        more.
+        paths in `writable`, and read only these and `readable` (None: everything). Codex itself gets another
+        CODEX_HOME and TMPDIR, and changes PATH; `env` is the agent's environment, from which these variables are
+        restored for `inner`. The permission profile gets a random name, because Codex merges it with a profile of
+        the same name in other configuration files, which could then allow more.
         """
         name = f"confined_{secrets.token_hex(8)}"
-        access = dict.fromkeys(writable, "write")
-        if os.path.isdir(SESSION_SOCKETS):
-            access[SESSION_SOCKETS] = "deny"
+        access = {**dict.fromkeys(readable or (), "read"), **dict.fromkeys(writable, "write")}
+        extends = ""
+        if readable is not None:
+            access[":minimal"] = "read"
+        else:
+            extends = 'extends=":read-only",'
+            if os.path.isdir(SESSION_SOCKETS):
+                access[SESSION_SOCKETS] = "deny"
         paths = ",".join(f"{toml_string(path)}={toml_string(what)}" for path, what in access.items())
-        profile = f'{{extends=":read-only",filesystem={{{paths}}},network={{enabled=true}}}}'
+        profile = f"{{{extends}filesystem={{{paths}}},network={{enabled=true}}}}"
         home = env.get("CODEX_HOME")
         restored = ("-u", "CODEX_HOME") if home is None else (f"CODEX_HOME={home}",)
         return (
@@ -149,19 +181,35 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
             *("/usr/bin/env", *restored, f"PATH={env.get('PATH', os.defpath)}", f"TMPDIR={self.tmp}", *inner),
         )
 
-    def _bubblewrap(self, inner: Sequence[str], writable: Sequence[str], cwd: str) -> tuple[str, ...]:
+    def _bubblewrap(
+        self, inner: Sequence[str], writable: Sequence[str], readable: Sequence[str] | None, cwd: str
+    ) -> tuple[str, ...]:
         """Returns the argument vector that runs `inner` in the folder `cwd` with bubblewrap, so that it can write
-        only to the paths in `writable`. The user namespace and the dropped capabilities restrict root, too, who
-        could otherwise mount the folders writable again.
+        only to the paths in `writable`, and read only these and `readable` (None: everything). The user namespace
+        and the dropped capabilities restrict root, too, who could otherwise mount the folders writable again.
         """
-        own = () if self.sees_others else ("--unshare-pid", "--proc", "/proc")
+        devices = ("--dev", "/dev", *(() if self.sees_others else ("--unshare-pid", "--proc", "/proc")))
         hidden = ("--tmpfs", SESSION_SOCKETS) if os.path.isdir(SESSION_SOCKETS) else ()
+        binds = dict.fromkeys(readable or (), "--ro-bind") | dict.fromkeys(writable, "--bind")
+        if not self.sees_others:
+            binds.pop("/proc", None)  # it has its own
+        mounts = ("--ro-bind", "/", "/", *devices, *hidden) if readable is None else devices
         return (
             *(self.program, "--unshare-user", "--unshare-ipc", "--cap-drop", "ALL", "--die-with-parent"),
-            *("--ro-bind", "/", "/", "--dev", "/dev", *own, *hidden),
-            *(part for path in writable for part in ("--bind", path, path)),
+            # A folder before what is in it, which it would hide.
+            *(*mounts, *(part for path in sorted(binds) for part in (binds[path], path, path))),
+            *(() if readable is None else ("--remount-ro", "/")),
             *("--chdir", cwd, "--", *inner),
         )
+
+
+def _existing(paths: Iterable[str], *, by_name: bool) -> tuple[str, ...]:
+    """Returns those of the paths that exist, each once, with their symbolic links resolved. `by_name`: and also as
+    they are named, for a program that sees nothing but these.
+    """
+    spellings = (os.path.abspath, os.path.realpath) if by_name else (os.path.realpath,)
+    found = dict.fromkeys(spelled(path) for path in paths for spelled in spellings)
+    return tuple(path for path in found if os.path.exists(path))
 
 
 class FoundConfinement(msgspec.Struct, frozen=True):
@@ -177,11 +225,13 @@ class FoundConfinement(msgspec.Struct, frozen=True):
         return "; ".join(f"{name}: {why}" for name, why in self.reasons.items())
 
 
-async def find_confinement(wanted: Wanted, folder: Path, *, codex: str | None, path: str) -> FoundConfinement:
+async def find_confinement(
+    wanted: Wanted, folder: Path, *, codex: str | None, path: str, reading: bool = False
+) -> FoundConfinement:
     """Tries the mechanism `wanted`, or each one in turn (`auto`), and returns the first that works, or the reasons
-    why none does. The folders for confined programs are created in `folder`. `codex` is the path of the Codex
-    program, None if there is none; `path` is the value of PATH by which bubblewrap is found. Raises `OSError` if
-    the folder cannot be used.
+    why none does. With `reading` it has to limit reading, too. The folders for confined programs are created in
+    `folder`. `codex` is the path of the Codex program, None if there is none; `path` is the value of PATH by which
+    bubblewrap is found. Raises `OSError` if the folder cannot be used.
     """
     codex_folder, tmp = folder / "codex", folder / "tmp"
     for each in (tmp, *(codex_folder / name for name in CODEX_FOLDERS)):
@@ -190,7 +240,7 @@ async def find_confinement(wanted: Wanted, folder: Path, *, codex: str | None, p
     programs: dict[Mechanism, str | None] = {"codex": codex, "bubblewrap": bubblewrap, "landlock": ""}
     missing: dict[Mechanism, str] = {"codex": "no Codex was found", "bubblewrap": "bwrap is not on PATH"}
     reasons: dict[Mechanism, str] = {}
-    for mechanism in _tried(wanted):
+    for mechanism in _tried(wanted, CHEAPEST_FIRST if reading else MECHANISMS):
         program = programs[mechanism]
         if program is None:
             reasons[mechanism] = missing[mechanism]
@@ -199,17 +249,17 @@ async def find_confinement(wanted: Wanted, folder: Path, *, codex: str | None, p
             mechanism=mechanism, codex_folder=str(codex_folder), tmp=str(tmp), program=program
         )
         for candidate in _variants(plain):
-            why = await _reason_unusable(candidate, folder)
+            why = await _reason_unusable(candidate, folder, reading)
             if not why:
                 return FoundConfinement(candidate, reasons)
             reasons.setdefault(mechanism, why)
     return FoundConfinement(None, reasons)
 
 
-def _tried(wanted: Wanted) -> Sequence[Mechanism]:
+def _tried(wanted: Wanted, order: Sequence[Mechanism]) -> Sequence[Mechanism]:
     if wanted == "none":
         return ()
-    return MECHANISMS if wanted == "auto" else (wanted,)
+    return order if wanted == "auto" else (wanted,)
 
 
 def _variants(plain: Confinement) -> Iterator[Confinement]:
@@ -221,9 +271,9 @@ def _variants(plain: Confinement) -> Iterator[Confinement]:
         yield msgspec.structs.replace(plain, sees_others=True)
 
 
-async def _reason_unusable(candidate: Confinement, folder: Path) -> str:
-    """Tries the mechanism of `candidate` with a program that writes inside and outside of the allowed folders.
-    Returns why the mechanism cannot be used; empty if it can.
+async def _reason_unusable(candidate: Confinement, folder: Path, reading: bool) -> str:
+    """Tries the mechanism of `candidate` with a program that writes inside and outside of the allowed folders, and,
+    with `reading`, also reads outside. Returns why the mechanism cannot be used; empty if it can.
     """
     if sys.platform != "linux" and candidate.mechanism == "landlock":
         return "only Linux has it"
@@ -241,9 +291,11 @@ async def _reason_unusable(candidate: Confinement, folder: Path) -> str:
         server = await asyncio.start_server(accept, "127.0.0.1", 0)
         async with server:
             port = str(server.sockets[0].getsockname()[1])
-            argv = (sys.executable, "-I", "-S", "-c", PROBE, str(inside), str(outside), port)
+            more = ("read",) if reading else ()
+            argv = (sys.executable, "-I", "-S", "-c", PROBE, port, *more)
             command = Command(argv, {"PATH": os.defpath}, str(inside))
-            exit = await run_to_end(candidate.around(command, [str(inside)]), PROBE_SECONDS)
+            confined = candidate.around(command, [str(inside)], () if reading else None)
+            exit = await run_to_end(confined, PROBE_SECONDS)
         why = _reason_against(exit)
         if not why and (os.listdir(outside) != ["kept"] or (outside / "kept").read_bytes() != b"kept"):
             why = PROBE_WORDS[3]

@@ -1,12 +1,16 @@
-"""Runs a program that can write to some folders only, by Landlock, a security module of Linux.
+"""Runs a program that can write to some folders only, or also read some only, by Landlock, a security module of
+Linux.
 
-    python -I -S landlock.py FOLDER... -- PROGRAM ARGUMENT...
+    python -I -S landlock.py FOLDER... [--read PATH...] -- PROGRAM ARGUMENT...
 
-The program, and whatever it starts, can read and run the same files as without Landlock, and use the network. It
-can make, change and remove files only below each FOLDER, and write to the usual devices (such as /dev/null). A
-FOLDER may also be a single file, which the program can then write to. The program can send signals to its own
-processes only, if the kernel supports that (Linux 6.12). Landlock does not limit changes of modes, owners and times
-of files. It does not limit the programs to which the confined program connects by a Unix socket.
+The program, and whatever it starts, can use the network. It can make, change and remove files only below each
+FOLDER, and write to the usual devices (such as /dev/null). A FOLDER may also be a single file, which the program
+can then write to. With `--read` it can read and run files, and list folders, only below each PATH and each FOLDER,
+and does not see into other processes by /proc, even as root; without, the same as without Landlock. The program can
+send signals to its own processes only, if the kernel supports that (Linux 6.12). Landlock does not limit changes of
+modes, owners, times and extended attributes of files, wherever they are, nor what the program learns of a file
+without opening it (its size, its owner). It does not limit the programs to which the confined program connects by a
+Unix socket.
 
 The exit code is the program's, or 126 if this kernel cannot confine it, or 127 if it cannot be started; the reason
 is on stderr. The program is never run unconfined.
@@ -21,18 +25,25 @@ import sys
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 """The numbers of Landlock's system calls, which are the same on every architecture."""
-PR_SET_NO_NEW_PRIVS = 38
+PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
+LOOK_INTO_OTHERS = (19, 21, 38)
+"""The capabilities of root by which a process sees the environment and memory of any other, in spite of Landlock:
+CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON."""
 VERSION_FLAG, PATH_BENEATH = 1, 1
 OLDEST = 3
 """The first version of Landlock's interface that is sufficient: it also limits truncating files (Linux 6.2)."""
 SCOPES_VERSION = 6
 SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS = 1, 2
 
-WRITE_FILE, TRUNCATE = 1 << 1, 1 << 14
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
 CHANGE_FOLDER = sum(1 << bit for bit in range(4, 14))
 """The access rights for changes in a folder: removing files and folders, creating each kind of file, linking, and
 moving between folders."""
 WRITE = WRITE_FILE | TRUNCATE | CHANGE_FOLDER
+READ = EXECUTE | READ_FILE | READ_DIR
+OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE
+"""The access rights that a rule for a single file may have."""
+READ_OPTION = "--read"
 
 DEVICES = (
     *("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"),
@@ -44,9 +55,10 @@ class NotConfinedError(Exception):
     """This kernel cannot confine the program. The text says why."""
 
 
-def confine(writable: list[str]) -> None:
+def confine(writable: list[str], readable: list[str] | None = None) -> None:
     """Limits this process, and all processes that it will start, to writing to the paths in `writable` and below
-    them. Paths that do not exist are ignored. Raises `NotConfinedError` if the kernel cannot limit the process.
+    them, and to reading these and the paths in `readable`; None: reading is not limited. Paths that do not exist
+    are ignored. Raises `NotConfinedError` if the kernel cannot limit the process.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(CREATE_RULESET, None, 0, VERSION_FLAG)
@@ -54,26 +66,32 @@ def confine(writable: list[str]) -> None:
         why = os.strerror(ctypes.get_errno()) if version < 0 else f"its version is {version}"
         raise NotConfinedError(f"Landlock is not available here ({why})")
     scopes = SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS if version >= SCOPES_VERSION else 0
+    limited = WRITE if readable is None else WRITE | READ
     # handled_access_fs, handled_access_net, scoped; older kernels take the first alone.
-    attributes = struct.pack("=QQQ", WRITE, 0, scopes) if scopes else struct.pack("=Q", WRITE)
+    attributes = struct.pack("=QQQ", limited, 0, scopes) if scopes else struct.pack("=Q", limited)
     ruleset = libc.syscall(CREATE_RULESET, attributes, len(attributes), 0)
     _check(ruleset, "no ruleset can be made")
     for path in (*writable, *DEVICES):
-        _allow(libc, ruleset, path)
+        _allow(libc, ruleset, path, limited)
+    for path in readable or ():
+        _allow(libc, ruleset, path, READ)
+    if readable is not None:
+        for capability in LOOK_INTO_OTHERS:  # fails without effect for anybody but root, who alone has them
+            libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     _check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "new privileges cannot be refused")
     _check(libc.syscall(RESTRICT_SELF, ruleset, 0), "the rules cannot be enforced")
     os.close(ruleset)
 
 
-def _allow(libc: ctypes.CDLL, ruleset: int, path: str) -> None:
-    """Adds a rule to the kernel object `ruleset` (a descriptor) that allows writing to a path and below it. Does
+def _allow(libc: ctypes.CDLL, ruleset: int, path: str, access: int) -> None:
+    """Adds a rule to the kernel object `ruleset` (a descriptor) that allows `access` to a path and below it. Does
     nothing if the path does not exist.
     """
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return
-    access = WRITE if os.path.isdir(path) else WRITE_FILE | TRUNCATE
+    access = access if os.path.isdir(path) else access & OF_FILES
     rule = struct.pack("=Qi", access, descriptor)
     _check(libc.syscall(ADD_RULE, ruleset, PATH_BENEATH, rule, 0), f"{path} cannot be allowed")
     os.close(descriptor)
@@ -89,9 +107,10 @@ def main(arguments: list[str]) -> int:
     writes the reason to stderr and returns the exit code, 126 or 127. `arguments` is `sys.argv`.
     """
     separator = arguments.index("--")
-    writable, command = arguments[1:separator], arguments[separator + 1 :]
+    paths, command = arguments[1:separator], arguments[separator + 1 :]
+    named = paths.index(READ_OPTION) if READ_OPTION in paths else len(paths)
     try:
-        confine(writable)
+        confine(paths[:named], paths[named + 1 :] if named < len(paths) else None)
     except NotConfinedError as error:
         sys.stderr.write(f"{error}\n")
         return 126

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from codex_proxy.agents.codex.sandbox_config import (
     Profiles,
     WorkspaceWrite,
-    denied_paths,
+    outermost_paths,
     workspace_write,
     workspace_write_pairs,
 )
@@ -63,7 +63,7 @@ def test_a_turn_without_a_sandbox_has_no_profile() -> None:
 
 
 def test_a_path_in_a_hidden_folder_is_not_named_again() -> None:
-    assert denied_paths(["/state/keys", "/state", "/state-2", "/state"]) == ("/state", "/state-2")
+    assert outermost_paths(["/state/keys", "/state", "/state-2", "/state"]) == ("/state", "/state-2")
 
 
 @pytest.mark.parametrize("value", ['"/a"', "[1]", "7"])

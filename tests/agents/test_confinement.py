@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -34,7 +35,13 @@ from codex_proxy.process.child import Command, Exit, run_to_end
 from tests.http.serving import ENVIRONMENT, Answer, Proxy, fake_proxy, settings_of, user
 from tests.waiting import PATIENCE, eventually
 
-PATH = os.environ.get("PATH", os.defpath)
+CODEX = find_codex(None, os.environ.get("PATH", os.defpath))
+PATH = os.pathsep.join(
+    [
+        os.environ.get("PATH", os.defpath),
+        *([str(Path(CODEX).parents[1] / "codex-resources")] if CODEX else []),  # Codex brings a bwrap
+    ]
+)
 
 TRY = """
 import os, sys
@@ -51,11 +58,12 @@ for path in sys.argv[1:]:
 """
 
 
-async def found_here(wanted: Any, folder: Path, path: str = PATH, codex: str | None = "") -> FoundConfinement:
+async def found_here(
+    wanted: Any, folder: Path, path: str = PATH, codex: str | None = "", *, reading: bool = False
+) -> FoundConfinement:
     """What is found on this machine; `codex`: another program than the one that is found."""
-    return await find_confinement(
-        wanted, folder / "state", codex=find_codex(None, path) if codex == "" else codex, path=path
-    )
+    codex = find_codex(None, path) if codex == "" else codex
+    return await find_confinement(wanted, folder / "state", codex=codex, path=path, reading=reading)
 
 
 @pytest.fixture
@@ -127,10 +135,22 @@ async def test_a_confined_child_sees_its_environment_as_it_was_given(
 async def test_a_mechanism_that_lets_its_child_write_outside_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Confinement, "around", lambda _, command, __: command)
+    monkeypatch.setattr(Confinement, "around", lambda _, command, *__: command)
     found = await found_here("auto", tmp_path)
     assert found.confinement is None
     assert found.reasons["landlock"] == confinement.PROBE_WORDS[3]
+
+
+async def test_a_mechanism_that_lets_its_child_read_outside_is_not_used_for_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around = Confinement.around
+    monkeypatch.setattr(
+        Confinement, "around", lambda self, command, writable, _: around(self, command, writable)
+    )
+    found = await found_here("auto", tmp_path, reading=True)
+    assert found.confinement is None
+    assert found.reasons["landlock"] == confinement.PROBE_WORDS[6]
 
 
 async def test_a_program_that_is_no_sandbox_is_not_used_and_the_next_one_is_tried(tmp_path: Path) -> None:
@@ -161,9 +181,85 @@ async def test_where_none_is_found_each_says_why(tmp_path: Path) -> None:
     assert (await found_here("codex", tmp_path, codex=None)).why_none() == "codex: no Codex was found"
 
 
+# --- what a child reads ---------------------------------------------------------------------------
+
+READ = """
+import json, os, sys
+def read(path):
+    try:
+        return open(path, errors="replace").read(9)
+    except OSError as error:
+        return None
+print("READ", json.dumps([read(path) for path in sys.stdin.read().split()]), file=sys.stderr)
+"""
+
+
+@pytest.fixture(params=MECHANISMS)
+async def limits_reading(request: pytest.FixtureRequest, tmp_path: Path) -> Confinement:
+    """Each mechanism that can limit reading here; the others are skipped with the reason."""
+    found = await found_here(request.param, tmp_path, reading=True)
+    if found.confinement is None:
+        pytest.skip(f"{request.param} does not work here: {found.why_none()}")
+    return found.confinement
+
+
+def planted(path: Path, text: str = "planted") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+async def was_read(command: Command, paths: Sequence[Path | str]) -> list[object]:
+    """What a program read of each path; None for one that it could not read. The program gets the paths in a file,
+    since it may read what its arguments name."""
+    names = planted(Path(command.cwd, "paths"), " ".join(map(str, paths)))
+    argv = ("/bin/sh", "-c", f'exec "$@" < {shlex.quote(str(names))}', "sh", *command.argv)
+    exit = await run_to_end(msgspec.structs.replace(command, argv=argv), PATIENCE)
+    assert exit is not None
+    [said] = [line for line in exit.stderr_tail.splitlines() if line.startswith("READ ")]
+    found: list[object] = json.loads(said.removeprefix("READ "))
+    return found
+
+
+async def test_a_child_that_may_read_its_own_files_reads_nothing_else_of_the_user(
+    limits_reading: Confinement, tmp_path: Path
+) -> None:
+    home, own = tmp_path / "home", tmp_path / "empty"
+    refused = [
+        planted(home / ".ssh" / "id_x"),
+        planted(home / "file"),
+        planted(home / ".local" / "share" / "keyrings" / "x"),
+        planted(tmp_path / "work" / "file"),
+        planted(tmp_path / "state" / "store.sqlite"),
+        planted(tmp_path / "elsewhere" / "file"),
+    ]
+    allowed = [
+        planted(home / ".agent" / "sign-in"),
+        planted(own / "file"),
+        planted(home / "certificates.pem"),
+        planted(home / ".local" / "lib" / "node_modules" / "neighbour" / "index.js"),
+        Path("/etc/hosts"),
+    ]
+    package = home / ".local" / "lib" / "node_modules" / "agent" / "run.py"
+    planted(package, f"#!{sys.executable}\n{READ}").chmod(0o700)
+    program = home / ".local" / "bin" / "agent"
+    program.parent.mkdir(parents=True)
+    program.symlink_to(package)
+    (own / "link").symlink_to(home)
+    refused += [own / "link" / "file", Path(f"/proc/{os.getpid()}/root{home}/file")]
+    refused.append(Path(f"/proc/{os.getpid()}/environ"))
+    env = {"PATH": PATH, "HOME": str(home), "NODE_EXTRA_CA_CERTS": str(home / "certificates.pem")}
+    command = Command((str(program),), env, str(own))
+    paths = [*allowed, *refused]
+    assert None not in await was_read(command, paths), "unconfined it reads all of them"
+    found = await was_read(limits_reading.around(command, [str(home / ".agent")], []), paths)
+    assert None not in found[: len(allowed)], dict(zip(paths, found, strict=True))
+    assert set(found[len(allowed) :]) == {None}, dict(zip(paths, found, strict=True))
+
+
 # --- behind the whole server ----------------------------------------------------------------------
 
-BIN = os.path.dirname(shutil.which("bwrap") or "") or "/usr/bin"
+BIN = os.path.dirname(shutil.which("bwrap", path=PATH) or "") or "/usr/bin"
 UNASKED = {"FAKE_CODEX_MISBEHAVE": "no_modes", "PATH": f"{BIN}:{ENVIRONMENT['PATH']}"}
 """An agent that asks nobody."""
 

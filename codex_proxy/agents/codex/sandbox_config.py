@@ -108,7 +108,7 @@ class Profiles(msgspec.Struct, frozen=True):
         return f"{{extends={toml_string(extends)},filesystem={{{listed}}}{network}}}"
 
 
-def denied_paths(paths: Sequence[str]) -> tuple[str, ...]:
+def outermost_paths(paths: Sequence[str]) -> tuple[str, ...]:
     """Returns the paths in sorted order, without those that lie in another one of them."""
     kept: list[str] = []
     for path in sorted(set(paths)):

@@ -1,0 +1,127 @@
+"""What a program has to read to run: the list for a process that may read nothing else of the user.
+
+Input: a command. Output: paths of files and folders, found on the disk: the system's programs, libraries,
+settings and certificates; the program itself with its package and its interpreter; and what its environment
+variables and arguments name. The program's own state (its sign-in) is not in the list.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from codex_proxy.process.child import Command
+from codex_proxy.process.launch import find_program
+
+SYSTEM: Final = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/etc", "/proc"),
+    *("/sys/devices/system", "/sys/fs/cgroup"),
+    # where /etc/resolv.conf leads to
+    *("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager/resolv.conf"),
+    *("/var/lib/ca-certificates", "/nix/store", "/run/current-system", "/snap", "/home/linuxbrew/.linuxbrew"),
+)
+"""Paths that hold nothing of a user's. Those that do not exist are ignored. What another process reveals in /proc
+is not readable for a confined one."""
+UNNAMED: Final = frozenset({"HOME", "PWD", "OLDPWD", "PATH", "TMPDIR", "SHELL"})
+"""Variables whose folders are not readable because they are named: they are there to find something in."""
+PROVIDER_SIGN_INS: Final[Mapping[str, str]] = {
+    "AWS_PROFILE": ".aws",
+    "CLAUDE_CODE_USE_BEDROCK": ".aws",
+    "CLAUDE_CODE_USE_VERTEX": ".config/gcloud",
+    "CLAUDE_CODE_USE_FOUNDRY": ".azure",
+    "GOOGLE_GENAI_USE_VERTEXAI": ".config/gcloud",
+}
+"""The folder in the home with the sign-in of the model provider that a variable selects."""
+PACKAGES: Final = "node_modules"
+MAX_SHEBANG: Final = 256
+
+
+def read_list(command: Command) -> tuple[str, ...]:
+    """Returns the paths that `command` needs to read, each once; some may not exist. Raises `SpawnError` if the
+    program cannot be found.
+    """
+    home = command.env.get("HOME", "")
+    named = [value for name, value in command.env.items() if name not in UNNAMED]
+    named += [
+        os.path.join(home, PROVIDER_SIGN_INS[name]) for name in command.env if name in PROVIDER_SIGN_INS
+    ]
+    return tuple(
+        dict.fromkeys(
+            (
+                *SYSTEM,
+                os.path.realpath("/etc/resolv.conf"),
+                *_code(find_program(command), home, command.env.get("PATH", os.defpath)),
+                *(
+                    path
+                    for each in command.argv[1:]
+                    if _is_path(each, home)
+                    for path in _argument(each, home)
+                ),
+                *(each for each in named if _is_path(each, home)),
+            )
+        )
+    )
+
+
+def _is_path(text: str, home: str) -> bool:
+    """Returns whether a text is the absolute path of something that exists, and is not a folder that contains the
+    home, such as `/`.
+    """
+    return os.path.isabs(text) and len(text) < 4096 and os.path.exists(text) and not _contains(text, home)
+
+
+def _contains(folder: str, path: str) -> bool:
+    """Returns whether `path` is the folder, or lies in it."""
+    folder, path = os.path.realpath(folder), os.path.realpath(path) if path else ""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _argument(path: str, home: str) -> Iterator[str]:
+    yield path
+    if os.path.isfile(path):  # a script, for an interpreter
+        yield from _package(path, home)
+
+
+def _code(program: str, home: str, search_path: str) -> Iterator[str]:
+    """Yields the program, its package, and the same for the interpreter that its first line names."""
+    for path in dict.fromkeys((program, os.path.realpath(program))):
+        yield path
+        yield from _package(path, home)
+    interpreter = _interpreter(program, search_path)
+    if interpreter:
+        yield from _code(interpreter, home, search_path)
+
+
+def _package(path: str, home: str) -> Iterator[str]:
+    """Yields the folders with what the program at `path` loads: all packages that were installed together, for a
+    program from npm; the installation above `bin` (a virtual environment, say); else the program's folder. Of a
+    folder in which the user's own files are, too, only the libraries.
+    """
+    folder = os.path.dirname(path)
+    parts = path.split("/")
+    if PACKAGES in parts:
+        yield "/".join(parts[: parts.index(PACKAGES) + 1])
+        return
+    if os.path.basename(folder) == "bin":
+        folder = os.path.dirname(folder)
+    shared = _contains(folder, home) or folder == os.path.join(home, ".local")
+    yield from (os.path.join(folder, name) for name in ("lib", "lib64")) if shared else (folder,)
+
+
+def _interpreter(program: str, search_path: str) -> str:
+    """Returns the path of the interpreter in the first line of a script; empty if `program` is no script, or its
+    interpreter is not found.
+    """
+    try:
+        with open(program, "rb") as file:
+            line = file.readline(MAX_SHEBANG)
+    except OSError:  # it may be executed but not read: then it is no script
+        return ""
+    if not line.startswith(b"#!"):
+        return ""
+    words = os.fsdecode(line[2:]).split()
+    if words and os.path.basename(words[0]) == "env":  # `env NAME` and `env -S NAME ARGUMENT...`
+        words = [shutil.which(word, path=search_path) or "" for word in words[1:] if word[0] != "-"]
+    return words[0] if words and os.path.isfile(words[0]) else ""
