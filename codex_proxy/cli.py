@@ -73,7 +73,7 @@ SETTING_OPTIONS = (
     click.option(
         "--agent-confinement",
         type=click.Choice(["auto", "codex", "bubblewrap", "landlock", "none"]),
-        help="How an ACP agent is confined to its sandbox (default: the first mechanism that works).",
+        help="How an agent's processes are confined (default: the first mechanism that works).",
     ),
     click.option(
         "--upstream-url",

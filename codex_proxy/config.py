@@ -129,15 +129,16 @@ class Settings(BaseSettings):
     agent_confinement: Literal["auto", "codex", "bubblewrap", "landlock", "none"] = Field(
         "auto",
         description=(
-            "how an agent that speaks ACP is kept from writing outside of its sandbox. auto: with "
-            "agent_unconfined, the first way that works on this machine; a name: this way, for every such "
-            "agent (docs/agents.md)"
+            "how processes of plain-model turns are kept from reading the user's files, and an agent that "
+            "speaks ACP from writing outside of its sandbox (with auto: only with agent_unconfined). auto: "
+            "the first way that works on this machine; a name: this way, or the server does not start "
+            "(docs/agents.md)"
         ),
     )
     agent_state_folders: str = Field(
         "",
         description=(
-            "folders that a confined agent may write to, beside its own and its workspace; separated by "
+            "folders that a confined agent may read and write, beside its own and its workspace; separated by "
             "colons"
         ),
     )

@@ -38,7 +38,7 @@ WIRING = frozenset({"commands"})
 """Packages that belong to those modules beside the layers."""
 
 AGENT_WIRING = (
-    r"codex_proxy\.agents\.(registry|auto|named|spec|fake)",
+    r"codex_proxy\.agents\.(registry|auto|named|spec|fake|confinement_setup)",
     r"codex_proxy\.agents\.\w+\.(spec|checks)",
 )
 """Modules of `agents` that belong to them, too: what is made from settings, and what `doctor` runs."""
@@ -60,6 +60,8 @@ DRIVES_CHILDREN = frozenset(
         "agents.shared_process",
         "agents.account_limits",
         "agents.confinement",
+        "agents.plain_confinement",
+        "agents.read_list",
         "agents.codex.program",
         "agents.codex.home_locks",
         "agents.codex.plain_home",

@@ -163,7 +163,9 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
         the same name in other configuration files, which could then allow more.
         """
         name = f"confined_{secrets.token_hex(8)}"
-        access = {**dict.fromkeys(readable or (), "read"), **dict.fromkeys(writable, "write")}
+        # Codex takes whatever may be written for a folder; a single file stays readable.
+        access = dict.fromkeys(readable or (), "read")
+        access |= {path: "write" if os.path.isdir(path) else "read" for path in writable}
         extends = ""
         if readable is not None:
             access[":minimal"] = "read"

@@ -34,6 +34,7 @@ PROVIDER_SIGN_INS: Final[Mapping[str, str]] = {
     "GOOGLE_GENAI_USE_VERTEXAI": ".config/gcloud",
 }
 """The folder in the home with the sign-in of the model provider that a variable selects."""
+SCRIPTS: Final = (".js", ".mjs", ".cjs", ".ts", ".py")
 PACKAGES: Final = "node_modules"
 MAX_SHEBANG: Final = 256
 
@@ -80,7 +81,7 @@ def _contains(folder: str, path: str) -> bool:
 
 def _argument(path: str, home: str) -> Iterator[str]:
     yield path
-    if os.path.isfile(path):  # a script, for an interpreter
+    if path.endswith(SCRIPTS) and os.path.isfile(path):  # which an interpreter runs
         yield from _package(path, home)
 
 

@@ -257,6 +257,20 @@ async def test_a_child_that_may_read_its_own_files_reads_nothing_else_of_the_use
     assert set(found[len(allowed) :]) == {None}, dict(zip(paths, found, strict=True))
 
 
+async def test_landlock_does_not_hold_back_changes_of_modes_and_times(tmp_path: Path) -> None:
+    """SECURITY.md says so: who reads it must be able to rely on it, in both directions."""
+    found = await found_here("landlock", tmp_path, reading=True)
+    if found.confinement is None:
+        pytest.skip(f"Landlock does not work here: {found.why_none()}")
+    outside, own = planted(tmp_path / "outside"), tmp_path / "own"
+    own.mkdir()
+    argv = (sys.executable, "-c", "import os; f = '../outside'; os.chmod(f, 0o640); os.utime(f, (1, 1))")
+    exit = await run_to_end(
+        found.confinement.around(Command(argv, {"PATH": PATH}, str(own)), [], []), PATIENCE
+    )
+    assert (exit and exit.code, outside.stat().st_mode & 0o777, outside.stat().st_mtime) == (0, 0o640, 1)
+
+
 # --- behind the whole server ----------------------------------------------------------------------
 
 BIN = os.path.dirname(shutil.which("bwrap", path=PATH) or "") or "/usr/bin"
@@ -277,6 +291,7 @@ def unasking(folder: Path, **settings: Any) -> Any:
         "agent": "acp",
         "agent_command": f"{sys.executable} -P -m fake_proto acp",
         "agent_unconfined": True,
+        "agent_confinement": "auto",
     }
     return fake_proxy(folder, UNASKED, **(own | settings))
 
@@ -341,11 +356,11 @@ async def test_the_banner_and_health_name_what_confines_the_agent(tmp_path: Path
 
 async def test_doctor_names_what_confines_the_agent_and_warns_where_nothing_does(tmp_path: Path) -> None:
     own: dict[str, Any] = {"agent": "acp", "agent_command": f"{sys.executable} -P -m fake_proto acp"}
-    own["agent_unconfined"] = True
+    own |= {"agent_unconfined": True, "agent_confinement": "auto"}
 
     async def found(**more: Any) -> Check:
         context = AgentContext(
-            settings_of(tmp_path, **own, **more), {**ENVIRONMENT, **UNASKED}, SystemClock()
+            settings_of(tmp_path, **(own | more)), {**ENVIRONMENT, **UNASKED}, SystemClock()
         )
         checks = {check.name: check for check in await ACP_SPEC.check(context)}
         return checks["confinement"]
@@ -410,6 +425,7 @@ async def test_a_state_folder_that_holds_the_servers_own_files_is_refused(tmp_pa
         tmp_path,
         fake_dialect="acp",
         agent_unconfined=True,
+        agent_confinement="auto",
         agent_state_folders=str(tmp_path),
         state_dir=tmp_path / "s",
     )

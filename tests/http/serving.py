@@ -133,6 +133,7 @@ def settings_of(folder: Path, **more: Any) -> Settings:
         "workdir": folder,
         "state_dir": folder / "state",
         "drain_ms": 0,
+        "agent_confinement": "none",  # programs of the tests lie among the files of the tests
         "mcp_start_wait": PATIENCE,
     }
     return GivenSettings(**(given | more))

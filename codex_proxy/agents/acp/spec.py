@@ -6,7 +6,6 @@ import os
 import shlex
 import shutil
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -74,6 +73,7 @@ async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunc
     """
     from codex_proxy.agents.codex.program import find_codex
     from codex_proxy.agents.confinement import find_confinement
+    from codex_proxy.agents.confinement_setup import NO_MECHANISM, state_folders
 
     settings, preset = context.settings, launch.preset
     wanted = settings.agent_confinement
@@ -85,48 +85,20 @@ async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunc
     codex = find_codex(settings.codex_bin, path)
     try:
         found = await find_confinement(wanted, context.state_dir / "confined", codex=codex, path=path)
-        folders = _state_folders(launch, context)
+        folders = state_folders(context, launch.command.env.get("HOME", ""), preset.state_folders)
     except OSError as error:
         raise NoAgentError(
             f"The folders for a confined agent cannot be used ({error}). Set others with "
             "PROXY_STATE_DIR or PROXY_AGENT_STATE_FOLDERS."
         ) from error
     if found.confinement is None and wanted != "auto":
-        raise NoAgentError(
-            f"--agent-confinement {wanted} does not work here: {found.reasons[wanted]}. Omit it "
-            "to use the first mechanism that works, or use `none` to run the agent unconfined."
-        )
+        raise NoAgentError(NO_MECHANISM.format(wanted, found.reasons[wanted]))
     reason = (
         "" if found.confinement is not None else f"no confinement mechanism works here: {found.why_none()}"
     )
     return msgspec.structs.replace(
         launch, confinement=found.confinement, no_confinement=reason, state_folders=folders
     )
-
-
-def _state_folders(launch: AcpLaunch, context: AgentContext) -> tuple[str, ...]:
-    """Returns the folders in which the program keeps its state, from the preset and the settings, and creates the
-    preset's. Raises `NoAgentError` if one of them contains files of the server, `OSError` if one cannot be created.
-    """
-    from codex_proxy.core.safety import endangered
-    from codex_proxy.files.private import make_folder
-    from codex_proxy.protected_paths import protected_paths
-
-    home = launch.command.env.get("HOME", "")
-    own = [os.path.join(home, name) for name in launch.preset.state_folders if os.path.isdir(home)]
-    for folder in own:
-        make_folder(Path(folder))
-    named = context.settings.agent_state_folders.split(os.pathsep)
-    folders = (*own, *(os.path.abspath(os.path.expanduser(each)) for each in named if each))
-    protected = protected_paths(context.settings, context.environ)
-    for folder in folders:
-        found = endangered(os.path.realpath(folder), protected)
-        if found is not None:
-            raise NoAgentError(
-                f"A confined agent may not write to {folder}, where {found.what} is ({found.path}). Change "
-                "PROXY_AGENT_STATE_FOLDERS, or move one of the two."
-            )
-    return folders
 
 
 def _environment(preset: AcpPreset, context: AgentContext) -> dict[str, str]:

@@ -23,8 +23,10 @@ from codex_proxy.agents.claude_code.launch import CAPABILITIES, LaunchKey
 from codex_proxy.agents.claude_code.process import (
     ClaudeTransport,
     InitializeResult,
+    is_signed_in,
     request_initialize,
 )
+from codex_proxy.agents.plain_confinement import PlainConfinement
 from codex_proxy.agents.session import AgentSession, spawn_failure
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import STOPPING, Failure, Fault
@@ -51,7 +53,9 @@ class ClaudeProcesses(msgspec.Struct, frozen=True):
     name: str
     version: str
     command: Callable[[LaunchKey], Command]
-    """Returns the command that starts a process of this kind."""
+    """Returns the command that starts a process of this kind, unconfined."""
+    confinement: PlainConfinement
+    """What keeps the processes of plain-model turns from reading the user's files."""
     empty_folder: str
     """The working folder of plain-model turns. It is empty, so that no file can reach the model."""
     warm: LaunchKey
@@ -65,13 +69,12 @@ class ClaudeProcesses(msgspec.Struct, frozen=True):
 
 class ClaudeCodeAgent:
     """The `Agent` that runs Claude Code. `start` reads its models, and starts a process for the first turn.
-    `members`, `missing_features`, `any_model` and `warning`: see `Agent`.
+    `members`, `missing_features` and `any_model`: see `Agent`.
     """
 
     members: Mapping[str, Agent] = {}
     missing_features: Mapping[str, tuple[str, ...]] = {}
     any_model = True
-    warning = ""
 
     def __init__(self, processes: ClaudeProcesses, clock: Clock) -> None:
         self.name = processes.name
@@ -95,9 +98,13 @@ class ClaudeCodeAgent:
         self.restarts = 0
         """The number of processes that ended while they waited or were given a turn, and were replaced."""
 
+    @property
+    def warning(self) -> str:
+        return self._processes.confinement.warning
+
     async def start(self) -> None:
         try:
-            self._initialized = await request_initialize(self._processes.command(self._processes.warm))
+            self._initialized = await self._first_answer()
         except Fault as fault:
             message = f"{fault.failure.message} {self._processes.advice}".strip()
             raise Fault(msgspec.structs.replace(fault.failure, message=message)) from fault
@@ -105,6 +112,27 @@ class ClaudeCodeAgent:
         if not self._initialized.signed_in:
             log.warning("agent_not_signed_in", advice=NOT_SIGNED_IN.message)
         await self._restock(self._processes.warm)
+
+    async def _first_answer(self) -> InitializeResult:
+        """Returns the program's answer to `initialize`. At the same time tries out whether the program works
+        confined, as it is in plain-model turns.
+        """
+        warm = self._processes.warm
+        plain = self._processes.command(LaunchKey("model", self._processes.empty_folder))
+        trial = self._processes.confinement.try_out(request_initialize, plain, is_signed_in)
+        if warm.mode == "model":
+            return await trial
+        tried = asyncio.ensure_future(trial)
+        try:
+            answer = await request_initialize(self._processes.command(warm))
+        finally:
+            await asyncio.wait((tried,))
+        tried.result()
+        return answer
+
+    def _command(self, key: LaunchKey) -> Command:
+        command = self._processes.command(key)
+        return self._processes.confinement.around(command) if key.mode == "model" else command
 
     async def open(self, turn: Turn) -> AgentSession:
         if self._closed:
@@ -150,7 +178,7 @@ class ClaudeCodeAgent:
     async def _started(self, key: LaunchKey) -> ClaudeTransport:
         transport = ClaudeTransport(self._clock.monotonic(), self._set_idle)
         try:
-            await transport.start(self._processes.command(key))
+            await transport.start(self._command(key))
         except SpawnError as error:
             raise Fault(spawn_failure(error)) from error
         self._live.add(transport)
@@ -234,7 +262,7 @@ class ClaudeCodeAgent:
 
     async def _ask_again(self) -> None:
         try:
-            self._initialized = await request_initialize(self._processes.command(self._processes.warm))
+            self._initialized = await request_initialize(self._command(self._processes.warm))
         except Fault as fault:
             log.warning("agent_start_failed", reason=fault.failure.unquoted)
 

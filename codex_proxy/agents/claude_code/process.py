@@ -92,6 +92,11 @@ class InitializeResult(msgspec.Struct, frozen=True):
     marked text."""
 
 
+def is_signed_in(answer: InitializeResult) -> bool:
+    """Returns whether a user is signed in, by the program's answer to `initialize`."""
+    return answer.signed_in
+
+
 class _Model(msgspec.Struct, frozen=True):
     value: str = ""
     displayName: str = ""

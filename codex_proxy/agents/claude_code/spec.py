@@ -14,6 +14,7 @@ from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.claude_code.launch import LaunchKey
+    from codex_proxy.agents.plain_confinement import PlainConfinement
     from codex_proxy.commands.checkup import Check, Fact
     from codex_proxy.process.child import Command
 
@@ -72,6 +73,7 @@ async def _make(context: AgentContext) -> Agent:
     )
     processes = ClaudeProcesses(
         name=NAME,
+        confinement=await _plain_confinement(context),
         version=version_text(version),
         command=command,
         empty_folder=str(empty),
@@ -82,6 +84,23 @@ async def _make(context: AgentContext) -> Agent:
         else "",
     )
     return ClaudeCodeAgent(processes, context.clock)
+
+
+async def _plain_confinement(context: AgentContext) -> PlainConfinement:
+    """Returns what confines plain-model turns. Beside what it needs to run, the program may use the folder and the
+    file in which it keeps its settings and its sign-in.
+    """
+    from codex_proxy.agents.confinement_setup import plain_confinement, state_folders
+
+    env = claude_environment(context)
+    home = env.get("HOME", "")
+    own = () if "CLAUDE_CONFIG_DIR" in env else (".claude",)
+    try:
+        folders = state_folders(context, home, own)
+    except OSError as error:
+        raise NoAgentError(f"The folder of Claude Code's settings cannot be created: {error}") from error
+    written = (*folders, os.path.join(home, ".claude.json")) if home else folders
+    return await plain_confinement(context, "Claude Code", written=written)
 
 
 def program_of(context: AgentContext) -> str:
@@ -129,7 +148,8 @@ async def _check(context: AgentContext) -> list[Check]:
         version_in,
         version_text,
     )
-    from codex_proxy.agents.claude_code.process import ask_version, request_initialize
+    from codex_proxy.agents.claude_code.process import ask_version, is_signed_in, request_initialize
+    from codex_proxy.agents.confinement_setup import confinement_check
     from codex_proxy.commands.checkup import Check, failed_check
     from codex_proxy.core.faults import Fault
     from codex_proxy.process.child import Command
@@ -151,8 +171,12 @@ async def _check(context: AgentContext) -> list[Check]:
     release = _version_check(version_text(version), version_text(NEWEST_TESTED), version > NEWEST_TESTED)
     with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
         argv = claude_argv(program, LaunchKey("model", folder))
+        command = Command(argv, claude_environment(context), folder)
         try:
-            initialized = await request_initialize(Command(argv, claude_environment(context), folder))
+            confinement = await _plain_confinement(context)
+            initialized = await confinement.try_out(request_initialize, command, is_signed_in)
+        except NoAgentError as error:
+            return [*checks, failed_check("plain-model turns", str(error))]
         except Fault as fault:
             advice = "Run `claude` directly to see the reason."
             if version < NEWEST_TESTED:
@@ -166,6 +190,7 @@ async def _check(context: AgentContext) -> list[Check]:
         *checks,
         release,
         _text_check(initialized.takes_mark, version_text(version)),
+        confinement_check(confinement),
         _sign_in_check(initialized.signed_in, initialized.account, len(initialized.models), unseen),
     ]
 
@@ -229,5 +254,7 @@ SPEC = AgentSpec(
     make=_make,
     check=_check,
     capabilities=CAPABILITIES,
-    settings=frozenset({"claude_bin", "claude_processes", "child_env"}),
+    settings=frozenset(
+        {"claude_bin", "claude_processes", "child_env", "agent_confinement", "agent_state_folders"}
+    ),
 )

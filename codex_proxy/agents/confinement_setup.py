@@ -1,0 +1,89 @@
+"""Finds what confines an agent's processes on this machine, by the agent's settings, and says it in `doctor`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from codex_proxy.agents.codex.program import find_codex
+from codex_proxy.agents.confinement import find_confinement
+from codex_proxy.agents.plain_confinement import MECHANISM_ADVICE, NO_ADVICE, PlainConfinement
+from codex_proxy.agents.spec import AgentContext, NoAgentError
+from codex_proxy.commands.checkup import Check, Fact
+from codex_proxy.core.safety import endangered
+from codex_proxy.files.private import make_folder
+from codex_proxy.protected_paths import protected_paths
+
+NO_MECHANISM: Final = (
+    "--agent-confinement {} does not work here: {}. Omit it to use the first mechanism that works, or use `none` "
+    "to run the agent unconfined."
+)
+
+
+def state_folders(context: AgentContext, home: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Returns the folders in which the agent's program keeps its state: those with these names in the folder
+    `home`, which are created, and those in the setting `agent_state_folders`. Raises `NoAgentError` if one of them
+    contains files of the server, `OSError` if one cannot be created.
+    """
+
+    own = [os.path.join(home, name) for name in names if os.path.isdir(home)]
+    for folder in own:
+        make_folder(Path(folder))
+    named = context.settings.agent_state_folders.split(os.pathsep)
+    folders = (*own, *(os.path.abspath(os.path.expanduser(each)) for each in named if each))
+    protected = protected_paths(context.settings, context.environ)
+    for folder in folders:
+        found = endangered(os.path.realpath(folder), protected)
+        if found is not None:
+            raise NoAgentError(
+                f"A confined agent may not write to {folder}, where {found.what} is ({found.path}). Change "
+                "PROXY_AGENT_STATE_FOLDERS, or move one of the two."
+            )
+    return folders
+
+
+async def plain_confinement(
+    context: AgentContext, title: str, *, written: tuple[str, ...] = (), read: tuple[str, ...] = ()
+) -> PlainConfinement:
+    """Returns what keeps the processes of the agent's plain-model turns from reading the user's files, by the
+    setting `agent_confinement`. `title`, `written` and `read`: see `PlainConfinement`. Raises `NoAgentError` if the
+    mechanism in the setting does not work on this machine, or the state folder cannot be used.
+    """
+
+    wanted = context.settings.agent_confinement
+    if wanted == "none":
+        return PlainConfinement(title, None, why="--agent-confinement none", advice=NO_ADVICE)
+    path = context.environ.get("PATH", os.defpath)
+    codex = find_codex(context.settings.codex_bin, path)
+    try:
+        found = await find_confinement(
+            wanted, context.state_dir / "plain", codex=codex, path=path, reading=True
+        )
+    except OSError as error:
+        raise NoAgentError(f"The state folder {context.state_dir} cannot be used: {error}") from error
+    if found.confinement is None and wanted != "auto":
+        raise NoAgentError(NO_MECHANISM.format(wanted, found.reasons[wanted]))
+    why = "" if found.confinement is not None else f"no mechanism works here: {found.why_none()}"
+    return PlainConfinement(
+        title,
+        found.confinement,
+        written=written,
+        read=read,
+        why=why,
+        advice=MECHANISM_ADVICE,
+        required=wanted != "auto",
+    )
+
+
+def confinement_check(confinement: PlainConfinement) -> Check:
+    """Returns the check of `codex-proxy doctor` of whether plain-model turns are kept from reading files."""
+
+    found = confinement.confinement
+    facts: dict[str, Fact] = {"confinement": "none" if found is None else found.mechanism}
+    if found is None:
+        message, advice = confinement.warning.removesuffix(confinement.advice).strip(), confinement.advice
+        return Check(name="plain-model turns", status="warning", message=message, advice=advice, facts=facts)
+    message = f"Plain-model turns cannot read your files: {found.title} confines their processes."
+    return Check(name="plain-model turns", status="ok", message=message, facts=facts)

@@ -1,0 +1,113 @@
+"""Keeps the processes of an agent's plain-model turns from reading the user's files.
+
+Such a process only passes messages to the model and back. It may read what it needs to run, its own state (where
+its sign-in is) and its temporary folder, and nothing else. Whether the program works so is tried once, when the
+agent starts; a program that does not is served unconfined, and the operator is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import structlog
+
+from codex_proxy.agents.confinement import Confinement
+from codex_proxy.core.faults import Fault
+from codex_proxy.process.child import Command
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+STATE_VARIABLES: Final = (
+    *("CLAUDE_CONFIG_DIR", "CODEX_HOME", "CODEX_SQLITE_HOME"),
+    *("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
+)
+"""Environment variables that name a folder in which a program keeps its state."""
+
+UNLIMITED: Final = "Nothing keeps plain-model turns of {title} from reading your files: {why}."
+NOT_SIGNED_IN: Final = "{title} finds its sign-in only without it"
+NO_ADVICE: Final = "Leave out --agent-confinement none to confine them."
+MECHANISM_ADVICE: Final = "Install bubblewrap, or use Linux 6.2 or newer."
+PROGRAM_ADVICE: Final = (
+    "Name the folders that the program needs, beside its own, in PROXY_AGENT_STATE_FOLDERS, or say with "
+    "--agent-confinement none that this is accepted."
+)
+
+
+class PlainConfinement:
+    """Confines the processes of plain-model turns of one agent. It never stops doing so after `try_out`, so that a
+    later failure of a program cannot widen what it reads.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        confinement: Confinement | None,
+        *,
+        written: tuple[str, ...] = (),
+        read: tuple[str, ...] = (),
+        why: str = "",
+        advice: str = "",
+        required: bool = False,
+    ) -> None:
+        """`title` is the agent's name for messages. Beside what the program needs to run, its processes may read and
+        write the paths `written` (its state), and read the paths `read`; missing ones are ignored. `confinement` is
+        the mechanism; None: no process is confined, for the reason `why`, about which the operator can do what
+        `advice` says. `required`: the operator has named the mechanism, so that a program that does not work with
+        it is not served.
+        """
+        self.confinement = confinement
+        self.advice = advice
+        self._title = title
+        self._written = written
+        self._read = read
+        self._why = why
+        self._required = required
+
+    @property
+    def warning(self) -> str:
+        """A sentence for the operator if plain-model turns are not confined, and what to do; else empty."""
+        if self.confinement is not None or not self._why:
+            return ""
+        return f"{UNLIMITED.format(title=self._title, why=self._why)} {self.advice}".strip()
+
+    def around(self, command: Command) -> Command:
+        """Returns the command with which to start `command` confined; the same command if none is confined. Raises
+        `SpawnError` if the program cannot be found.
+        """
+        if self.confinement is None:
+            return command
+        state = (command.env[name] for name in STATE_VARIABLES if name in command.env)
+        return self.confinement.around(command, (*self._written, *state), self._read)
+
+    async def try_out(
+        self,
+        start: Callable[[Command], Awaitable[T]],
+        command: Command,
+        is_signed_in: Callable[[T], bool] = lambda _: True,
+    ) -> T:
+        """Starts the program confined, by calling `start`, and returns the result. If that raises `Fault`, or the
+        program is not signed in, starts it unconfined. If that is better, plain-model turns are not confined from
+        now on. Raises the `Fault` of the last start.
+        """
+        if self.confinement is None:
+            return await start(command)
+        await asyncio.to_thread(self.confinement.clear_tmp)
+        try:
+            result = await start(self.around(command))
+            if self._required or is_signed_in(result):
+                return result
+            why = NOT_SIGNED_IN.format(title=self._title)
+        except Fault as fault:
+            if self._required:
+                raise
+            why = fault.failure.message.rstrip(".")
+        unconfined = await start(command)
+        if is_signed_in(unconfined):
+            by, self.confinement = self.confinement.title, None
+            self._why, self.advice = f"it does not work confined by {by} ({why})", PROGRAM_ADVICE
+            log.warning("plain_model_not_confined", agent=self._title, mechanism=by)
+        return unconfined
