@@ -102,7 +102,7 @@ async def _in_foreground(
         created=service.clock.epoch(),
         wait=service.conversation_wait,
     )
-    request[NOTES]["response_id"] = prepared.id
+    request[NOTES] |= {"response_id": prepared.id, "mode": prepared.turn.mode}
     name_agent(request, prepared.turn)
     if not keeps_anything(service, parsed) and parsed.truncation != "auto":
         return await _unsaved(request, prepared, timings)

@@ -23,7 +23,7 @@ from codex_proxy.store.health import required_store, store_errors_as_faults
 from codex_proxy.store.interface import UNFINISHED, ContextTooLarge, NotStored, Store, StoredItem
 from codex_proxy.surfaces import conversations as conversation_objects
 from codex_proxy.surfaces.base import schema_json
-from codex_proxy.surfaces.items import ItemDict, references_of, resolved, with_ids
+from codex_proxy.surfaces.items import CLIENT_CALLS, ItemDict, references_of, resolved, with_ids
 from codex_proxy.surfaces.responses.client_tools import tools_in
 from codex_proxy.surfaces.responses.context import InputEstimate
 from codex_proxy.surfaces.responses.history import HistoryEntry, history_entries
@@ -225,8 +225,10 @@ def turn_in_context(
     fresh = [item.shown for item in context.fresh if item.shown is not None]
     entries = history_entries([*earlier, *fresh], earlier=len(earlier))
     turn = turn_of(parsed, tuple(part for _, part in entries))
-    if earlier_tools := tools_in(earlier):  # those of the request's own items are offered already
-        turn = msgspec.structs.replace(turn, tools=joined(turn.tools, earlier_tools))
+    earlier_tools = tools_in(earlier)  # those of the request's own items are offered already
+    if earlier_tools or any(item["type"] in CLIENT_CALLS for item in earlier):
+        tools, mode = joined(turn.tools, earlier_tools), parsed.mode_after_calls
+        turn = msgspec.structs.replace(turn, tools=tools, mode=mode)
     items = (*context.earlier, *context.fresh)
     if all(item.model is None for item in items):
         return turn, None

@@ -148,13 +148,13 @@ def by_kind(
     )
 
 
-def parse_as(model: type[M], body: bytes) -> M:
-    """Returns the body as an instance of `model`. Raises the `Fault`s of `decoded`, and INVALID_REQUEST that names
-    the field if a field is invalid.
+def parse_as(model: type[M], body: bytes, context: Any = None) -> M:
+    """Returns the body as an instance of `model`. `context` is pydantic's (see `field_lists.FieldNotes`). Raises the
+    `Fault`s of `decoded`, and INVALID_REQUEST that names the field if a field is invalid.
     """
     value = decoded(body)
     try:
-        return model.model_validate(value)
+        return model.model_validate(value, context=context)
     except ValidationError as error:
         raise _fault(error) from None
 

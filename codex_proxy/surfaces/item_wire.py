@@ -1,4 +1,5 @@
-"""The pydantic models of conversation items as clients send them: unknown fields are ignored, types are strict.
+"""The pydantic models of conversation items as clients send them: types are strict, unknown fields are ignored, and
+the marks of `field_lists` say which known fields change nothing.
 
 Used for the `input` of a response and for the `items` of a conversation. Sources: docs/contract.md#input-items,
 OpenAI's own types.
@@ -11,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from pydantic import AfterValidator, ConfigDict, Field, Tag
 
 from codex_proxy.surfaces.body import RequestModel, by_kind, wrong_value
+from codex_proxy.surfaces.field_lists import Ignored
 
 CallId: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
 ItemId: TypeAlias = Annotated[str, Field(max_length=256)]
@@ -26,12 +28,18 @@ TEXT_LIMIT: Final = 10_485_760
 
 # --- what a message is made of ------------------------------------------------------------------
 
+IgnoredInPart: TypeAlias = Annotated[Any, Ignored("input[].content[]")]
+IgnoredInItem: TypeAlias = Annotated[Any, Ignored("input[]")]
+
 
 class TextPart(RequestModel):
     """A part with text. A message of any role may have parts of each of these types."""
 
     type: Literal["input_text", "output_text", "text"]
     text: str
+    annotations: IgnoredInPart = None
+    logprobs: IgnoredInPart = None
+    prompt_cache_breakpoint: IgnoredInPart = None
 
 
 class RefusalPart(RequestModel):
@@ -44,6 +52,7 @@ class ImagePart(RequestModel):
     image_url: str | None = None
     file_id: str | None = None
     detail: Literal["auto", "low", "high", "original"] | None = None
+    prompt_cache_breakpoint: IgnoredInPart = None
 
 
 class FilePart(RequestModel):
@@ -52,6 +61,8 @@ class FilePart(RequestModel):
     file_id: str | None = None
     file_url: str | None = None
     filename: str | None = None
+    detail: IgnoredInPart = None
+    prompt_cache_breakpoint: IgnoredInPart = None
 
 
 class AudioPart(RequestModel):
@@ -124,6 +135,8 @@ class FunctionCallItem(Item):
     name: HistoryName
     namespace: str | None = None
     arguments: str
+    caller: IgnoredInItem = None
+    is_async: Annotated[Any, Field(alias="async"), Ignored("input[]", name="async")] = None
 
 
 class CustomCallItem(Item):
@@ -132,6 +145,8 @@ class CustomCallItem(Item):
     name: HistoryName
     namespace: str | None = None
     input: str
+    caller: IgnoredInItem = None
+    is_async: Annotated[Any, Field(alias="async"), Ignored("input[]", name="async")] = None
 
 
 class ToolSearchCallItem(Item):
@@ -176,6 +191,8 @@ class CallOutputItem(Item):
     output: Content
     name: HistoryName | None = None
     arguments: str | None = None
+    caller: IgnoredInItem = None
+    namespace: IgnoredInItem = None
 
 
 class AgentMessagePart(RequestModel):

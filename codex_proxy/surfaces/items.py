@@ -44,6 +44,14 @@ PREFIXES: Final = {
 }
 """The prefix of an item's id by the item's type; `item_` for other types."""
 
+CLIENT_CALLS: Final = frozenset(
+    {
+        *("function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"),
+        *("tool_search_call", "tool_search_output", "local_shell_call", "local_shell_call_output"),
+    }
+)
+"""The types of items that a client's own tools leave: calls of them, and outputs of these calls."""
+
 _STATUSES: Final = frozenset({"in_progress", "completed", "incomplete"})
 
 

@@ -47,6 +47,15 @@ const loop = await client.messages.create({
     { role: "user", content: results },
   ],
 });
+// The runner asks for a thread, which the server refuses, and then sends the whole conversation.
+const weatherTool = {
+  ...tools[0],
+  type: "custom",
+  run: async ({ city }) => `sunny in ${city}`,
+  parse: (input) => input,
+};
+const { tools: _, thinking: __, ...plain } = asking("[[fake:tool_calls]]");
+const runner = await client.beta.messages.toolRunner({ ...plain, tools: [weatherTool] }).runUntilDone();
 const nameOf = async (promise) => promise.then(() => "none", (error) => error.constructor.name);
 const errors = {
   context_length: await nameOf(client.messages.create(asking("[[fake:context_length]]"))),
@@ -89,4 +98,4 @@ const ai = {
   told: called.text,
   thought: thought.reasoningText ?? "",
 };
-console.log(JSON.stringify({ sdk, loop: shown(loop), errors, models, counted: counted.input_tokens, ai }));
+console.log(JSON.stringify({ sdk, loop: shown(loop), ran: shown(runner), errors, models, counted: counted.input_tokens, ai }));

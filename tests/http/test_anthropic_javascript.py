@@ -59,6 +59,8 @@ async def test_both_sdks_read_every_answer_streamed_as_whole(tmp_path: Path, dia
     assert [[block["name"], block["input"]] for block in called] == CALLS
     assert told["sdk"]["reasoning"]["whole"]["content"][0]["type"] == "thinking"
     assert "sunny" in told["loop"]["content"][0]["text"]
+    assert "sunny" in told["ran"]["content"][0]["text"]
+    assert told["ran"]["stop_reason"] == "end_turn"
     assert told["errors"] == {
         "context_length": "BadRequestError",
         "error_rate_limit": "RateLimitError",

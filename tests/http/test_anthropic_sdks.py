@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import anthropic
 import pytest
-from anthropic import AsyncAnthropic
+from anthropic import AsyncAnthropic, beta_async_tool
 from anthropic.types import Message
 from langchain_anthropic import ChatAnthropic
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -147,6 +148,52 @@ async def test_a_tool_loop_comes_back_with_the_results_of_parallel_calls(client:
     second = await client.messages.create(**{**given, "messages": history})
     assert second.stop_reason == "end_turn"
     assert "sunny" in str(shown(second))
+
+
+@beta_async_tool
+async def get_weather(city: str) -> str:
+    """Weather of a city.
+
+    Args:
+        city: The city.
+    """
+    return f"sunny in {city}"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_sdks_tool_runner_loops_to_the_end_with_the_whole_conversation(
+    client: AsyncAnthropic, stream: bool
+) -> None:
+    """The runner asks for a thread that the server keeps, and sends everything again when it is refused one."""
+    asked: list[dict[str, Any]] = []
+
+    async def note(request: Any) -> None:
+        asked.append(json.loads(request.content))
+
+    client._client.event_hooks["request"].append(note)
+    runner = client.beta.messages.tool_runner(
+        **asking("[[fake:tool_calls]]"), tools=[get_weather], stream=stream
+    )
+    last = await runner.until_done()
+    assert last.stop_reason == "end_turn"
+    assert "sunny" in str(last.content)
+    assert "sunny in Rome" in str(asked[-1]["messages"])
+    assert [body.get("thread") for body in asked] == [{"type": "create"}, None, None]
+    assert all(body["tools"] for body in asked)
+    assert [len(body["messages"]) for body in asked] == [1, 1, 3]
+
+
+async def test_a_thread_that_is_continued_is_refused_with_the_code_that_sdks_know(
+    client: AsyncAnthropic,
+) -> None:
+    with pytest.raises(anthropic.BadRequestError) as raised:
+        await client.beta.messages.create(
+            **asking("And in Rome?"),
+            thread={"type": "continue", "previous_message_id": "msg_0123456789abcdef0123456789abcdef"},
+            betas=["message-threads-2026-08-12"],
+        )
+    assert raised.value.body["error"]["details"] == {"error_code": "thread_unsupported_request"}  # type: ignore[index]
+    assert "send the whole conversation" in raised.value.message
 
 
 async def test_an_image_of_the_sdk_reaches_the_agent(client: AsyncAnthropic) -> None:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from openai.types.responses import Response
+from structlog.testing import capture_logs
 
 from tests.http.serving import Proxy
 from tests.http_responses.asking import ask, events_of
@@ -74,6 +75,19 @@ async def test_tools_that_came_as_an_item_are_offered_in_what_goes_on_from_there
     second = await ask(proxy, calls("files__read"), previous_response_id=first.body["id"])
     (call,) = second.body["output"]
     assert (call["name"], call["namespace"]) == ("read", "files")
+
+
+async def test_what_goes_on_from_calls_of_the_clients_tools_is_no_agent_turn(proxy: Proxy) -> None:
+    """Also where the request itself shows nothing of them: no tools and no outputs."""
+    with capture_logs() as logs:
+        first = await ask(proxy, calls("files__read"), tools=[FILES])
+        (call,) = first.body["output"]
+        output = {"type": "function_call_output", "call_id": call["call_id"], "output": "its content"}
+        second = await ask(proxy, [output], previous_response_id=first.body["id"])
+        await ask(proxy, "And now?", previous_response_id=second.body["id"])
+        await ask(proxy, "And now?")
+    modes = [line["mode"] for line in logs if line["event"] == "request"]
+    assert modes == ["model", "model", "model", "agent"]
 
 
 async def test_a_tool_search_comes_back_as_a_call_for_the_client(proxy: Proxy) -> None:

@@ -35,7 +35,6 @@ CHANGED: Final[dict[tuple[str, str], Schema]] = {
     ("ChatRequest", "top_logprobs"): NULL,
     ("ChatRequest", "audio"): NULL,
     ("ChatRequest", "modalities"): {"anyOf": [{"type": "array", "items": {"const": "text"}}, NULL]},
-    ("ResponseRequest", "prompt"): NULL,
     ("ChatGivenFile", "file_id"): NULL,
     ("FilePart", "file_id"): NULL,
     ("FilePart", "file_url"): NULL,

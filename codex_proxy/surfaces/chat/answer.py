@@ -16,34 +16,19 @@ from codex_proxy.surfaces.request_options import JSON_OBJECT, Format, Logprobs, 
 
 UNSUPPORTED: Final = "unsupported_value"
 
-IGNORED: Final = (
-    "temperature",
-    "top_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "seed",
-    "prediction",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "prompt_cache_retention",
-    "context_management",
-)
-"""Parameters that are validated and have no effect, except that an agent may support those in `SAMPLING`."""
-
 SAMPLING: Final = (
     *("temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "seed", "prediction"),
     *("top_k", "min_p", "repetition_penalty"),
 )
-"""Parameters of how the model chooses its tokens."""
+"""Parameters of how the model chooses its tokens. They are validated, and have no effect unless the agent supports
+them."""
 
 
 def ignored_by_us(request: ChatRequest) -> tuple[str, ...]:
-    """Returns the names of those parameters in the request that this server accepts and that have no effect. Raises
-    `Fault` INVALID_REQUEST if `logprobs` has the wrong type.
+    """Returns the names of those parameters in the request that this server accepts and that have no effect, apart
+    from those that the wire model marks as ignored. Raises `Fault` INVALID_REQUEST if `logprobs` has the wrong type.
     """
-    given = tuple(name for name in IGNORED if getattr(request, name) is not None)
+    given = tuple(name for name in SAMPLING if getattr(request, name) is not None)
     named = any(isinstance(each, AssistantMessage) and each.name for each in request.messages)
     return (
         *given,

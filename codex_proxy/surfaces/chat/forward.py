@@ -9,7 +9,6 @@ docs/upstreams.md.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, TypeAlias
@@ -20,6 +19,7 @@ from codex_proxy.core.turn import ForwardedRequest
 from codex_proxy.surfaces.chat import wire
 from codex_proxy.surfaces.chat.answer import SAMPLING, logprobs_asked_for
 from codex_proxy.surfaces.chat.messages import has_instructions
+from codex_proxy.surfaces.field_lists import FIELD_NAME, MAX_NAMED
 
 Fields: TypeAlias = Mapping[str, msgspec.Raw]
 """The members of a JSON object, each as the bytes that the client wrote."""
@@ -42,9 +42,6 @@ TURN_FIELDS: Final = frozenset(
     }
 )
 """Fields that a `Turn` represents, and fields that have an effect only if the whole request is forwarded."""
-MAX_NAMED: Final = 20
-"""The most unknown fields that the response header names."""
-_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _NULL: Final = b"null"
 _EFFORT: Final = frozenset({"effort", "summary"})
 
@@ -83,9 +80,9 @@ def unknown_fields(request: wire.ChatRequest, fields: Fields) -> tuple[str, ...]
     left out.
     """
     known = _known_fields()
-    named = [name for name in fields if name not in known and _NAME.fullmatch(name)]
+    named = [name for name in fields if name not in known and FIELD_NAME.fullmatch(name)]
     types = [part.type for part in _parts(request) if isinstance(part, wire.OtherPart)]
-    named += [f"messages[].content[].{kind}" for kind in dict.fromkeys(types) if _NAME.fullmatch(kind)]
+    named += [f"messages[].content[].{kind}" for kind in dict.fromkeys(types) if FIELD_NAME.fullmatch(kind)]
     return tuple(named[:MAX_NAMED])
 
 

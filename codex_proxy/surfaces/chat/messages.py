@@ -65,6 +65,15 @@ def has_instructions(messages: Iterable[wire.AnyMessage]) -> bool:
     return any(isinstance(message, wire.InstructionMessage) for message in messages)
 
 
+def has_calls(messages: Iterable[wire.AnyMessage]) -> bool:
+    """Whether any message has a call of the client's tools or the output of one."""
+    return any(
+        isinstance(message, wire.ToolMessage | wire.FunctionMessage)
+        or (isinstance(message, wire.AssistantMessage) and bool(message.tool_calls or message.function_call))
+        for message in messages
+    )
+
+
 class _Reader:
     """Collects the history in `items`. It also keeps the calls of the last assistant message and the outputs that
     have followed them, until `settle` adds the outputs to the history.

@@ -41,10 +41,12 @@ from codex_proxy.surfaces.chat.forward import (
     sampling_in,
     unknown_fields,
 )
-from codex_proxy.surfaces.chat.messages import has_instructions, history_of, web_images
+from codex_proxy.surfaces.chat.messages import has_calls, has_instructions, history_of, web_images
 from codex_proxy.surfaces.chat.wire import ChatRequest, parse_body
+from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields, refuse_noted
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, Resolved, resolve, service_tier
 from codex_proxy.surfaces.request_options import (
+    Format,
     Logprobs,
     RequestHints,
     RequestSettings,
@@ -200,7 +202,8 @@ def parse(
     agent's name of a model and returns what may be forwarded unchanged to its upstream; None if the agent is no
     upstream that speaks Chat Completions.
     """
-    request = parse_body(body)
+    notes = FieldNotes()
+    request = parse_body(body, notes)
     check_length("messages", len(request.messages), settings.max_items)
     refuse_contradictions(request)
     choices_of(request, settings.max_choices)
@@ -208,7 +211,10 @@ def parse(
     resolved = resolve(asked, catalog)
     policy = forward_policy(resolved.agent_model)
     if policy is None:
-        return _converted(request, resolved, settings, catalog, headers, pdfs)
+        refuse_noted(notes)
+        ignored = ignored_fields(notes, request.model_extra)
+        parsed = _converted(request, resolved, settings, catalog, headers, pdfs)
+        return msgspec.structs.replace(parsed, ignored=(*parsed.ignored, *ignored))
     fields = fields_of(body)
     if may_forward_whole(request, policy, has_web_images=bool(web_images(request.messages))):
         return _forwarded(request, resolved, fields, settings, headers)
@@ -298,7 +304,7 @@ def _converted(
         by_header=headers.mode,
         server=settings.builtin_tools,
         plain=resolved.plain,
-        client_acts=bool(offered.tools) or wanted.kind != "text" or has_instructions(request.messages),
+        client_acts=_client_acts(request, wanted),
     )
     workdir, workdir_param = workdir_of(headers, request.metadata)
     turn = Turn(
@@ -335,6 +341,18 @@ def _converted(
         workdir_param=workdir_param,
         web_images=web_images(request.messages),
         parallel_calls=request.parallel_tool_calls is True,
+    )
+
+
+def _client_acts(request: ChatRequest, wanted: Format) -> bool:
+    """Whether the client seems to be an agent itself: the request has tools, calls of tools, a format other than text
+    (`wanted`), or instructions.
+    """
+    return (
+        bool(request.tools or request.functions)
+        or wanted.kind != "text"
+        or has_instructions(request.messages)
+        or has_calls(request.messages)
     )
 
 

@@ -1,17 +1,20 @@
-"""The pydantic models of a Chat Completions request: unknown fields are ignored, types are strict.
+"""The pydantic models of a Chat Completions request: types are strict, and the marks of `field_lists` say which
+fields change nothing or are refused.
 
-Input: the bytes of the body. Output: `ChatRequest`. Raises `Fault` INVALID_REQUEST with `param`. `parse.py` checks
-later what depends on settings or on several fields. Sources: docs/contract.md#parameters-of-chat-completions,
-docs/contract.md#messages-and-parts, OpenAI's own types for the ranges.
+Input: the bytes of the body. Output: `ChatRequest`, and the notes of the marks. Raises `Fault` INVALID_REQUEST with
+`param`. `parse.py` checks later what depends on settings or on several fields. Sources:
+docs/contract.md#parameters-of-chat-completions, docs/contract.md#messages-and-parts, OpenAI's own types for the
+ranges.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import Field, Tag
+from pydantic import ConfigDict, Field, Tag
 
 from codex_proxy.surfaces.body import Parameters, RequestModel, StopSequence, by_kind, parse_as
+from codex_proxy.surfaces.field_lists import FieldNotes, Ignored, Refused
 
 CallId: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
@@ -22,10 +25,13 @@ Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh",
 
 # --- what a message is made of ------------------------------------------------------------------
 
+CacheBreakpoint: TypeAlias = Annotated[Any, Ignored("messages[].content[]")]
+
 
 class TextPart(RequestModel):
     type: Literal["text"]
     text: str
+    prompt_cache_breakpoint: CacheBreakpoint = None
 
 
 class RefusalPart(RequestModel):
@@ -41,6 +47,7 @@ class ImageUrl(RequestModel):
 class ImagePart(RequestModel):
     type: Literal["image_url"]
     image_url: ImageUrl
+    prompt_cache_breakpoint: CacheBreakpoint = None
 
 
 class GivenFile(RequestModel):
@@ -52,6 +59,7 @@ class GivenFile(RequestModel):
 class FilePart(RequestModel):
     type: Literal["file"]
     file: GivenFile
+    prompt_cache_breakpoint: CacheBreakpoint = None
 
 
 class AudioPart(RequestModel):
@@ -60,6 +68,8 @@ class AudioPart(RequestModel):
     """
 
     type: Literal["input_audio"]
+    input_audio: Any = None
+    prompt_cache_breakpoint: CacheBreakpoint = None
 
 
 class OtherPart(RequestModel):
@@ -298,6 +308,7 @@ LegacyChoice: TypeAlias = Annotated[
 
 class StreamOptions(RequestModel):
     include_usage: bool | None = None
+    include_obfuscation: Annotated[bool | None, Ignored("stream_options")] = None
 
 
 class ReasoningOptions(RequestModel):
@@ -306,8 +317,10 @@ class ReasoningOptions(RequestModel):
 
 
 class WebSearchOptions(RequestModel):
-    search_context_size: Literal["low", "medium", "high"] | None = None
-    user_location: dict[str, Any] | None = None
+    search_context_size: Annotated[Literal["low", "medium", "high"] | None, Ignored("web_search_options")] = (
+        None
+    )
+    user_location: Annotated[dict[str, Any] | None, Ignored("web_search_options")] = None
 
 
 class JsonSchemaFormat(RequestModel):
@@ -332,7 +345,11 @@ MetadataValue: TypeAlias = Annotated[str, Field(max_length=512)]
 
 
 class ChatRequest(RequestModel):
-    """The body of `POST /v1/chat/completions`. Each optional field may be null."""
+    """The body of `POST /v1/chat/completions`. Each optional field may be null. Unknown fields are kept in
+    `model_extra`.
+    """
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
     messages: Annotated[list[AnyMessage], Field(min_length=1)]
     model: str | None = None
@@ -359,9 +376,17 @@ class ChatRequest(RequestModel):
     top_logprobs: int | None = None
     metadata: Annotated[dict[MetadataKey, MetadataValue | None], Field(max_length=16)] | None = None
     store: bool | None = None
-    user: str | None = None
-    prompt_cache_key: str | None = None
-    safety_identifier: str | None = None
+    user: Annotated[str | None, Ignored()] = None
+    prompt_cache_key: Annotated[str | None, Ignored()] = None
+    prompt_cache_options: Annotated[Any, Ignored()] = None
+    safety_identifier: Annotated[str | None, Ignored()] = None
+    moderation: Annotated[
+        Any,
+        Refused(
+            "the server moderates nothing: leave it out, and moderate the texts yourself",
+            unless_forwarded=True,
+        ),
+    ] = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Penalty | None = None
@@ -372,10 +397,12 @@ class ChatRequest(RequestModel):
     top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0, le=2)] | None = None
-    prompt_cache_retention: str | None = None
-    context_management: Any = None
+    prompt_cache_retention: Annotated[str | None, Ignored()] = None
+    context_management: Annotated[Any, Ignored()] = None
 
 
-def parse_body(body: bytes) -> ChatRequest:
-    """Returns the body as a `ChatRequest`. Raises `Fault` INVALID_REQUEST; its `param` names the invalid field."""
-    return parse_as(ChatRequest, body)
+def parse_body(body: bytes, notes: FieldNotes | None = None) -> ChatRequest:
+    """Returns the body as a `ChatRequest`, and adds to `notes` which of its fields are ignored or refused. Raises
+    `Fault` INVALID_REQUEST; its `param` names the invalid field.
+    """
+    return parse_as(ChatRequest, body, notes)

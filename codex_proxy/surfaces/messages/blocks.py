@@ -3,8 +3,9 @@
 Input: the client's blocks, their path in the request, and whether they are in the newest message of the user.
 Output: parts that a model accepts. Raises `Fault` INVALID_REQUEST for an image that the agent cannot take, but only
 in the newest message of the user: a client sends its history again with every request, so a fault in the history
-would make the whole conversation unusable. In earlier messages a note to the model takes the image's place. A note
-also takes the place of every document that cannot be read and of every block of an unknown type. Source:
+would make the whole conversation unusable. In earlier messages a note to the model takes the image's place. The same
+holds for blocks of unknown types, which the answer names in that case. A note takes the place of every document that
+cannot be read. Source:
 docs/messages.md#content.
 """
 
@@ -18,9 +19,15 @@ from codex_proxy.core.items import ImagePart, Part, TextPart
 from codex_proxy.core.media import NoImageError, PdfTexts, clean_data_url, decode_base64
 from codex_proxy.core.shown_text import escaped, excerpt
 from codex_proxy.surfaces.attachments import image_part
+from codex_proxy.surfaces.body import none_of
+from codex_proxy.surfaces.field_lists import FIELD_NAME
+from codex_proxy.surfaces.messages.wire import BLOCK_FIELDS
 
 _PDF: Final = "application/pdf"
 _MAX_TITLE: Final = 200
+_USER_BLOCKS: Final = ("text", "image", "document", "search_result", "tool_result")
+TOOL_CHANGES: Final = {"tool_addition": "can be called", "tool_removal": "can no longer be called"}
+"""The types of blocks that change which tools are offered, each with the words that say so to the model."""
 _QUOTE: Final = str.maketrans({'"': "'", "<": "(", ">": ")"})
 
 
@@ -47,7 +54,7 @@ class BlockReader:
         """Yields the parts of the content of a message or tool result: a text, or a list of blocks. Empty texts are
         left out. `param` is the path of the content in the request, for faults; `newest`: whether it belongs to the
         newest message of the user. Raises `Fault` INVALID_REQUEST for an image in that message that is invalid or
-        that the agent does not accept.
+        that the agent does not accept, and for a block of an unknown type in it.
         """
         if isinstance(content, str):
             if content:
@@ -61,9 +68,12 @@ class BlockReader:
         raises: see `parts`.
         """
         kind = block_type(block)
+        self.note_fields(block)
         if kind == "text":
             if text := text_of(block):
                 yield TextPart(text)
+        elif isinstance(block, str):
+            yield from self.parts(block, param, newest=newest)
         elif kind == "image":
             yield self._image(block.get("source"), param, newest=newest)
         elif kind == "document":
@@ -72,9 +82,30 @@ class BlockReader:
             yield TextPart(_search_result(block))
         elif kind == "tool_reference":
             yield TextPart(f"The tool {escaped(_text(block, 'tool_name'))} can be called from now on.")
+        elif kind in TOOL_CHANGES:
+            yield TextPart(
+                f"The tool {escaped(excerpt(changed_tool(block)))} {TOOL_CHANGES[kind]} from now on."
+            )
+        elif newest:
+            raise none_of(f"{param}.type", kind, ", ".join(f"'{each}'" for each in _USER_BLOCKS))
         else:
+            self.note_left_out(block)
             shown = excerpt(kind) if kind else "of no type"
             yield TextPart(f"[A content block ({shown}) was left out: this model cannot read it.]")
+
+    def note_fields(self, block: Any) -> None:
+        """Adds the block's fields that have no effect to `ignored`, such as `messages[].content[].citations`."""
+        served = BLOCK_FIELDS.get(block_type(block))
+        if served is not None and not served.issuperset(block):
+            named = [
+                name for name in block if name not in served and block[name] and FIELD_NAME.fullmatch(name)
+            ]
+            self.ignored |= dict.fromkeys(f"messages[].content[].{name}" for name in named)
+
+    def note_left_out(self, block: Any) -> None:
+        """Adds the type of a block that the model does not get to `ignored`."""
+        kind = block_type(block)
+        self.ignored[f"messages[].content[]{'.' + kind if FIELD_NAME.fullmatch(kind) else ''}"] = None
 
     # --- images -----------------------------------------------------------------------------------
 
@@ -173,6 +204,14 @@ def block_type(block: Any) -> str:
     """Returns the block's `type`; an empty string if it has none or is not an object."""
     kind = block.get("type") if isinstance(block, dict) else None
     return kind if isinstance(kind, str) else ""
+
+
+def changed_tool(block: dict[str, Any]) -> str:
+    """Returns the name of the tool that a block of `TOOL_CHANGES` adds or removes; an empty string if it has none."""
+    tool = block.get("tool")
+    tool = tool if isinstance(tool, dict) else {}
+    defined = tool.get("definition")
+    return _text(defined if isinstance(defined, dict) else tool, "name")
 
 
 def text_of(block: dict[str, Any]) -> str:

@@ -146,6 +146,7 @@ def _tools_named(messages: Iterable[InputMessage]) -> set[str]:
                 continue
             names = (block.get("tool_name"), block.get("name"))
             named.update(name for name in names if isinstance(name, str))
+            waiting.append([block.get("tool")])  # of a `tool_addition`
             if isinstance(block.get("content"), list):
                 waiting.append(block["content"])
     return named

@@ -22,10 +22,10 @@ _UNKNOWN_MODELS: Final = ("low", "medium", "high")
 
 
 def wants_thinking(thinking: Thinking | None) -> bool:
-    """Whether the client asks for `thinking` blocks in the answer (`enabled` or `adaptive`). `thinking` is None if
-    the request has no such field.
+    """Whether the client asks for `thinking` blocks in the answer (`enabled`, `adaptive` or `between_tools`).
+    `thinking` is None if the request has no such field.
     """
-    return thinking is not None and thinking.type in ("enabled", "adaptive")
+    return thinking is not None and thinking.type in ("enabled", "adaptive", "between_tools")
 
 
 def effort_asked(request: MessagesRequest) -> str | None:

@@ -60,6 +60,10 @@ TABLE: Final[dict[FaultKind, FaultRow]] = {
     FaultKind.STOPPING: FaultRow(529, "overloaded_error"),
 }
 
+THREADS_UNSUPPORTED: Final = "thread_unsupported_request"
+"""The code with which a request that continues a thread is refused. Anthropic's SDKs then send the whole conversation
+in their tool runners."""
+
 MAX_WAIT: Final = 60
 """The longest `Retry-After`, in seconds, that Claude Code and the SDKs obey."""
 
@@ -80,12 +84,15 @@ def forbids_retry(failure: Failure) -> bool:
 
 
 def error_body(failure: Failure, request_id: str) -> bytes:
-    """Returns the JSON body `{"type": "error", "error": {type, message}, "request_id"}`. Anthropic's errors have no
+    """Returns the JSON body `{"type": "error", "error": {type, message}, "request_id"}`, with `details` of the error
+    where SDKs act on them. Anthropic's errors have no
     member for the field at fault: its name is put before a message that does not contain it."""
     message = failure.message
     if failure.param and failure.param not in message:
         message = f"{failure.param}: {message}"
-    error = {"type": TABLE[failure.kind].type, "message": raw_text(message)}
+    error: dict[str, object] = {"type": TABLE[failure.kind].type, "message": raw_text(message)}
+    if failure.code == THREADS_UNSUPPORTED:
+        error["details"] = {"error_code": THREADS_UNSUPPORTED}
     return json_bytes({"type": "error", "error": error, "request_id": request_id})
 
 

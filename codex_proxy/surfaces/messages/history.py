@@ -1,10 +1,10 @@
 """Converts the messages of a request to the history of a turn.
 
-Input: validated messages. Output: history items, oldest first. Raises `Fault` INVALID_REQUEST only for an image in
-the newest message of the user; nothing else in the messages is refused. Instructions (`system`) become developer
-messages in the same place. Outputs follow directly after their calls, in the order of the calls; other content of
-the message comes after them. A call without a result gets an output that says so; a result without its call is added
-to the user's message.
+Input: validated messages. Output: history items, oldest first. Raises `Fault` INVALID_REQUEST only for an image or an
+unknown block in the newest message of the user; nothing else in the messages is refused. Instructions (`system`)
+become developer messages in the same place. Outputs follow directly after their calls, in the order of the calls;
+other content of the message comes after them. A call without a result gets an output that says so; a result without
+its call is added to the user's message.
 
 Raw items are items exactly as the model generated them, such as encrypted reasoning. This server sends them to the
 client in a `redacted_thinking` block; when the client sends the block back, they are added to the history at their
@@ -28,8 +28,16 @@ from codex_proxy.core.items import (
     TextPart,
 )
 from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.body import none_of
 from codex_proxy.surfaces.messages import wire
-from codex_proxy.surfaces.messages.blocks import BlockReader, block_type, results_text, text_of
+from codex_proxy.surfaces.messages.blocks import (
+    TOOL_CHANGES,
+    BlockReader,
+    block_type,
+    changed_tool,
+    results_text,
+    text_of,
+)
 from codex_proxy.surfaces.messages.state import Element, unpacked
 from codex_proxy.surfaces.messages.tools import model_name
 
@@ -40,18 +48,32 @@ NO_RESULT: Final = "No result: this call was not answered."
 ORPHAN: Final = "The result of a tool call that is not part of this conversation:"
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
 _INSTRUCTING: Final = frozenset({"system", "developer"})
+_NEXT_MESSAGE: Final = "next_user_message"
+"""The `clear_at` of an instruction that the model is shown only until the user's next message."""
 _SEARCHED: Final = "[Results of a search:]\n"
+_SUMMED_UP: Final = "[A summary of the conversation so far:]\n"
+_UNSHOWN: Final = frozenset({"thinking", "redacted_thinking", "server_tool_use"})
+"""The types of blocks in an answer that the model is never shown as text."""
 
 
 def instructions_of(system: wire.Content | None) -> str:
     """Returns the text of the request's `system`, without the block in which Claude Code identifies itself to
-    Anthropic's servers; an empty string if `system` is None or has no text.
+    Anthropic's servers; an empty string if `system` is None or has no text. Raises `Fault` INVALID_REQUEST for a block
+    that is no text.
     """
     if system is None or isinstance(system, str):
         texts = [system or ""]
     else:
-        texts = [text_of(block) for block in system if block_type(block) == "text"]
+        texts = [_instruction(block, f"system[{index}].type") for index, block in enumerate(system)]
     return "\n\n".join(text for text in texts if text and not text.startswith(BILLING))
+
+
+def _instruction(block: Any, param: str) -> str:
+    if isinstance(block, str):
+        return block
+    if block_type(block) != "text":
+        raise none_of(param, block_type(block), "'text'")
+    return text_of(block)
 
 
 def history_of(
@@ -60,12 +82,13 @@ def history_of(
     """Returns the history of a turn, made from `messages`. `reader` converts the content blocks. `identity` names
     the agent and model of the turn: raw items that another agent or model made are left out. Raises `Fault`
     INVALID_REQUEST for an image in the newest message of the user that is invalid or that the agent does not
-    accept.
+    accept, and for a block of an unknown type in it.
     """
     newest = max((index for index, each in enumerate(messages) if each.role == "user"), default=-1)
     history = _History(reader, identity)
     for index, message in enumerate(messages):
-        history.read(message, f"messages[{index}].content", newest=index == newest)
+        if not (index < newest and message.role in _INSTRUCTING and message.clear_at == _NEXT_MESSAGE):
+            history.read(message, f"messages[{index}].content", newest=index == newest)
     history.settle()
     return tuple(history.items)
 
@@ -78,6 +101,8 @@ def tools_referred_to(messages: Iterable[wire.InputMessage]) -> set[str]:
             kind = block_type(block)
             if kind == "tool_use":
                 names.add(str(block.get("name")))
+            elif kind == "tool_addition":
+                names.add(changed_tool(block))
             elif kind == "tool_reference":
                 names.add(str(block.get("tool_name")))
             elif kind == "tool_result":
@@ -88,6 +113,40 @@ def tools_referred_to(messages: Iterable[wire.InputMessage]) -> set[str]:
                     if block_type(each) == "tool_reference"
                 )
     return names
+
+
+def with_tool_changes(
+    tools: Sequence[dict[str, Any]], messages: Iterable[wire.InputMessage]
+) -> list[dict[str, Any]]:
+    """Returns the request's `tools` after the changes in its messages: with the tools that a `tool_addition` block
+    defines, and without those that a `tool_removal` block names and no later block adds again.
+    """
+    offered = list(tools)
+    removed: set[str] = set()
+    for message in messages:
+        for block in _blocks(message.content) if message.role in _INSTRUCTING else ():
+            if (kind := block_type(block)) not in TOOL_CHANGES:
+                continue
+            name = changed_tool(block)
+            if kind == "tool_removal":
+                removed.add(name)
+                continue
+            removed.discard(name)
+            if isinstance(block["tool"], dict) and isinstance(block["tool"].get("definition"), dict):
+                offered = [tool for tool in offered if tool.get("name") != name]
+                offered.append(block["tool"]["definition"])
+    return [tool for tool in offered if str(tool.get("name")) not in removed]
+
+
+def has_calls(messages: Iterable[wire.InputMessage]) -> bool:
+    """Whether any message has a call of the client's tools or the result of one."""
+    kinds = ("tool_use", "tool_result")
+    return any(block_type(block) in kinds for message in messages for block in _blocks(message.content))
+
+
+def has_instructions(messages: Iterable[wire.InputMessage]) -> bool:
+    """Whether any message is an instruction (role `system` or `developer`)."""
+    return any(message.role in _INSTRUCTING for message in messages)
 
 
 class _History:
@@ -149,6 +208,7 @@ class _History:
         for index, block in enumerate(_blocks(content)):
             where = f"{param}[{index}]"
             if block_type(block) == "tool_result":
+                self._reader.note_fields(block)
                 said += self._result(block, where, newest=newest)
             else:
                 said += self._reader.parts_of_block(block, where, newest=newest)
@@ -183,7 +243,10 @@ class _History:
         for block in blocks:
             kind = block_type(block)
             text = ""
-            if kind == "text":
+            self._reader.note_fields(block)
+            if isinstance(block, str):
+                text = block
+            elif kind == "text":
                 text = text_of(block)
             elif kind == "redacted_thinking":
                 state += unpacked(str(block.get("data", "")), self._identity)
@@ -191,8 +254,12 @@ class _History:
                 call = _past_call(block)
                 if call is not None and call.call_id not in self._calls:
                     calls[call.call_id] = call
-            elif kind.endswith("_tool_result") and (found := results_text(block)):
-                text = _SEARCHED + found
+            elif kind.endswith("_tool_result"):
+                text = _SEARCHED + found if (found := results_text(block)) else ""
+            elif kind == "compaction" and isinstance(block.get("content"), str):
+                text = _SUMMED_UP + block["content"]
+            elif kind not in _UNSHOWN:
+                self._reader.note_left_out(block)
             if text:
                 said.append(HistoryMessage("assistant", (TextPart(text),)))
         self.items += self._in_place(state, said, dict(calls))

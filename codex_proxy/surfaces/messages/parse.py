@@ -8,7 +8,6 @@ docs/messages.md.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Final
 
@@ -20,9 +19,17 @@ from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import check_length
+from codex_proxy.surfaces.field_lists import MAX_NAMED, FieldNotes, ignored_fields
 from codex_proxy.surfaces.messages.blocks import BlockReader
 from codex_proxy.surfaces.messages.effort import effort_asked, effort_of, efforts_of, wants_thinking
-from codex_proxy.surfaces.messages.history import history_of, instructions_of, tools_referred_to
+from codex_proxy.surfaces.messages.history import (
+    has_calls,
+    has_instructions,
+    history_of,
+    instructions_of,
+    tools_referred_to,
+    with_tool_changes,
+)
 from codex_proxy.surfaces.messages.tools import Offered, offered_by
 from codex_proxy.surfaces.messages.wire import MessagesRequest, parse_body
 from codex_proxy.surfaces.models import DEFAULT_NAME, EFFORTS, ModelCatalog, resolve
@@ -37,12 +44,6 @@ from codex_proxy.surfaces.request_options import (
 
 SAMPLING: Final = ("temperature", "top_p", "top_k")
 """The sampling fields of a request; Anthropic's newer versions have none of them."""
-_SILENT: Final = frozenset({"cache_control"})
-"""Fields that only have an effect at Anthropic and that nearly every request contains. They are not reported as
-ignored."""
-_FIELD_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-MAX_NAMED: Final = 20
-"""The most unknown fields that the response header names."""
 
 
 class MessagesSettings(RequestSettings, frozen=True, kw_only=True):
@@ -94,9 +95,12 @@ def parse(
     are listed in `web_images` for the caller to fetch. If `fetches` is False, only those in the newest message of
     the user are; a note takes the place of the others.
     """
-    request = parse_body(body)
+    notes = FieldNotes()
+    request = parse_body(body, notes)
+    named = ignored_fields(notes, request.model_extra)
     check_length("messages", len(request.messages), settings.max_items)
-    offered = offered_by(request.tools or (), request.tool_choice, tools_referred_to(request.messages))
+    tools = with_tool_changes(request.tools or (), request.messages)
+    offered = offered_by(tools, request.tool_choice, tools_referred_to(request.messages))
     workdir, workdir_param = workdir_of(headers, _metadata(request))
     turn = _turn(request, offered, settings, catalog, headers, workdir or settings.workdir)
     reader = BlockReader(pdfs, takes_images=takes_images(turn), fetches=fetches)
@@ -112,7 +116,7 @@ def parse(
         thinking=wants_thinking(request.thinking),
         web_search=offered.web_search,
         client_names=offered.client_names,
-        ignored=_ignored(request, offered, reader),
+        ignored=(*_ignored(request), *named, *offered.ignored[:MAX_NAMED], *reader.ignored),
         workdir_param=workdir_param,
         web_images=reader.web_images,
         refetches=reader.refetches,
@@ -138,7 +142,7 @@ def _turn(
             by_header=headers.mode,
             server=settings.builtin_tools,
             plain=resolved.plain,
-            client_acts=bool(request.tools or schema is not None or instructions_of(request.system)),
+            client_acts=_client_acts(request, offered, schema),
         ),
         effort=effort_of(request, resolved.effort, efforts_of(resolved.agent_model, catalog)),
         summary="auto" if wants_thinking(request.thinking) else None,
@@ -154,6 +158,17 @@ def _turn(
         stop=_stops_of(request),
         max_tokens=request.max_tokens,
         instructions_in_outputs=True,
+    )
+
+
+def _client_acts(request: MessagesRequest, offered: Offered, schema: msgspec.Raw | None) -> bool:
+    """Whether the client seems to be an agent itself: its request has tools, also if none of them is offered (any
+    more), calls of tools, a format of the answer, or instructions.
+    """
+    return (
+        bool(request.tools or offered.tools or schema is not None or instructions_of(request.system))
+        or has_instructions(request.messages)
+        or has_calls(request.messages)
     )
 
 
@@ -193,26 +208,20 @@ def _sampling(request: MessagesRequest) -> dict[str, float]:
     """Returns those of the request's fields `temperature`, `top_p` and `top_k` that are numbers; other values are
     left out.
     """
-    given = request.model_extra or {}
     return {
         name: value
         for name in SAMPLING
-        if isinstance(value := given.get(name), int | float) and not isinstance(value, bool)
+        if isinstance(value := getattr(request, name), int | float) and not isinstance(value, bool)
     }
 
 
-def _ignored(request: MessagesRequest, offered: Offered, reader: BlockReader) -> tuple[str, ...]:
-    given = request.model_extra or {}
-    unknown = [
-        name
-        for name, value in given.items()
-        if value is not None and name not in _SILENT and _FIELD_NAME.fullmatch(name)
-    ]
+def _ignored(request: MessagesRequest) -> tuple[str, ...]:
+    """Returns the names of those fields that change nothing although they are not marked as ignored: sampling, which
+    some agents support, `metadata`, of which only the folder is read, and an effort that no model has.
+    """
     effort = effort_asked(request)
     return (
-        *unknown[:MAX_NAMED],
+        *(name for name in SAMPLING if getattr(request, name) is not None),
         *(("metadata",) if request.metadata else ()),
         *(("output_config.effort",) if effort is not None and effort not in EFFORTS else ()),
-        *offered.ignored[:MAX_NAMED],
-        *reader.ignored,
     )

@@ -23,7 +23,8 @@ from codex_proxy.core.items import ClientName, Tool
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import NamedTools, ToolChoice
 from codex_proxy.surfaces.base import schema_json
-from codex_proxy.surfaces.messages.wire import GivenToolChoice
+from codex_proxy.surfaces.field_lists import FIELD_NAME
+from codex_proxy.surfaces.messages.wire import TOOL_FIELDS, GivenToolChoice
 from codex_proxy.surfaces.request_options import refuse_duplicates
 
 MAX_CHARS: Final = 64
@@ -90,6 +91,8 @@ def offered_by(
             ignored.append(param)
         elif kind in ("", "custom"):
             made = _tool(tool, param)
+            left = [name for name in tool if name not in TOOL_FIELDS and tool[name]]
+            ignored += [f"tools[].{name}" for name in left if FIELD_NAME.fullmatch(name)]
             if not tool.get("defer_loading") or _name_of(tool) in loaded:
                 found.append((made, f"{param}.name"))
         else:
@@ -102,7 +105,7 @@ def offered_by(
         parallel=not (choice is not None and choice.disable_parallel_tool_use),
         web_search=web_search and (choice is None or choice.type != "none"),
         client_names={tool.name: tool.client_name.name for tool in tools if tool.client_name is not None},
-        ignored=tuple(ignored),
+        ignored=tuple(dict.fromkeys(ignored)),
     )
 
 
@@ -121,7 +124,16 @@ def loaded_names(
     return names
 
 
-_SEARCH_OPTIONS: Final = ("max_uses", "allowed_domains", "blocked_domains", "user_location")
+_SEARCH_OPTIONS: Final = (
+    *(
+        "max_uses",
+        "allowed_domains",
+        "blocked_domains",
+        "user_location",
+        "response_inclusion",
+        "allowed_callers",
+    ),
+)
 """Options of the web search tool for which the agent has no setting."""
 
 
@@ -142,6 +154,14 @@ def _tool(tool: dict[str, Any], param: str) -> Tool:
     if schema is not None and not isinstance(schema, dict):
         raise bad_request(
             f"Invalid type for '{param}.input_schema': expected an object.", f"{param}.input_schema"
+        )
+    callers = tool.get("allowed_callers")
+    if isinstance(callers, list) and callers and "direct" not in callers:
+        raise bad_request(
+            f"Invalid value for '{param}.allowed_callers': only the model calls tools here, and no program: add "
+            "'direct', or leave it out.",
+            f"{param}.allowed_callers",
+            UNSUPPORTED,
         )
     offered = model_name(name)
     return Tool(

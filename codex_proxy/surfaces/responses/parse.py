@@ -20,7 +20,8 @@ from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Mode, Turn
 from codex_proxy.surfaces.body import check_length
-from codex_proxy.surfaces.items import ItemDict, normalised
+from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields
+from codex_proxy.surfaces.items import CLIENT_CALLS, ItemDict, normalised
 from codex_proxy.surfaces.models import ModelCatalog, Resolved, resolve, service_tier
 from codex_proxy.surfaces.request_options import (
     JSON_OBJECT,
@@ -37,7 +38,7 @@ from codex_proxy.surfaces.request_options import (
 )
 from codex_proxy.surfaces.responses.client_tools import tools_in
 from codex_proxy.surfaces.responses.response_object import echo_of, summary_of
-from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer, Offered, offered_by
+from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer, offered_by
 from codex_proxy.surfaces.responses.wire import (
     ContextFields,
     Conversation,
@@ -45,6 +46,7 @@ from codex_proxy.surfaces.responses.wire import (
     ResponseRequest,
     parse_body,
 )
+from codex_proxy.surfaces.responses.wire_tools import WebSearchTool
 
 UNSUPPORTED: Final = "unsupported_value"
 CONVERSATION_PREFIX: Final = "conv_"
@@ -54,10 +56,10 @@ SAMPLING: Final = (
     *("temperature", "top_p", "top_k", "min_p"),
     *("repetition_penalty", "frequency_penalty", "presence_penalty"),
 )
-"""Parameters of how the model chooses its tokens."""
+"""Parameters of how the model chooses its tokens. They are validated, and have no effect unless the agent supports
+them."""
 
-IGNORED: Final = (*SAMPLING, "prompt_cache_retention", "context_management")
-"""Parameters that are validated and have no effect, except that an agent may support those in `SAMPLING`."""
+_INSTRUCTING: Final = frozenset({"system", "developer"})
 
 Activity: TypeAlias = Literal["off", "summaries", "items"]
 """How the agent's activity is shown: not at all, as reasoning summaries, or as items of types of this server's own."""
@@ -77,6 +79,8 @@ class ParsedResponse(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     turn: Turn
+    mode_after_calls: Mode
+    """The mode of the turn if the items that it continues have calls of the client's tools."""
     model_asked: str
     """The model's name as the client wrote it, which the answer repeats."""
     input_items: tuple[ItemDict, ...]
@@ -123,7 +127,7 @@ def parse(
     pdfs: PdfTexts | None = None,
 ) -> ParsedResponse:
     """Parses a body. Raises the `Fault` of the first error. `pdfs`: the texts of its PDFs; None if none are read."""
-    request = _checked(parse_body(body), settings)
+    request, ignored = _checked(body, settings)
     context, wanted = conversation_of(request), format_of(request)
     items = normalised(request.input, pdfs=pdfs)
     offered = offered_by(request.tools, request.tool_choice, tools_in(items))
@@ -133,7 +137,7 @@ def parse(
     turn = Turn(
         model=resolved.agent_model,
         history=(),
-        mode=_mode(resolved, headers, settings, _client_acts(request, offered, wanted, items)),
+        mode=_mode(resolved, headers, settings, client_acts=_client_acts(request, wanted, items)),
         effort=(request.reasoning.effort if request.reasoning else None) or resolved.effort,
         summary=summary_of(request),
         verbosity=request.text.verbosity if request.text else None,
@@ -152,6 +156,7 @@ def parse(
     )
     return ParsedResponse(
         turn=turn,
+        mode_after_calls=_mode(resolved, headers, settings, client_acts=True),
         model_asked=request.model,
         input_items=items,
         instructions=request.instructions,
@@ -170,12 +175,14 @@ def parse(
         activity=_activity(headers.activity, settings),
         echo=echo_of(request, offered, effort=turn.effort, service_tier=tier.served, conversation=context),
         parallel_calls=request.parallel_tool_calls is True,
-        ignored=(*_ignored_by_us(request), *offered.left_out, *tier.ignored),
+        ignored=(*ignored, *offered.left_out, *tier.ignored),
         workdir_param=workdir_param,
     )
 
 
-def _mode(resolved: Resolved, headers: RequestHints, settings: ResponsesSettings, client_acts: bool) -> Mode:
+def _mode(
+    resolved: Resolved, headers: RequestHints, settings: ResponsesSettings, *, client_acts: bool
+) -> Mode:
     return mode_of(
         by_name=resolved.mode,
         by_header=headers.mode,
@@ -196,10 +203,14 @@ def turn_of(parsed: ParsedResponse, history: tuple[HistoryItem, ...]) -> Turn:
     return msgspec.structs.replace(parsed.turn, history=with_json_hint(history, wanted))
 
 
-def _checked(request: ResponseRequest, settings: ResponsesSettings) -> ResponseRequest:
+def _checked(body: bytes, settings: ResponsesSettings) -> tuple[ResponseRequest, tuple[str, ...]]:
+    """Returns the request, and the names of its fields that have no effect. Raises `Fault` INVALID_REQUEST."""
+    notes = FieldNotes()
+    request = parse_body(body, notes)
+    named = ignored_fields(notes, request.model_extra)
     check_input(request, settings.max_items)
     _refuse_unsupported(request, settings)
-    return request
+    return request, (*_ignored_by_us(request), *named)
 
 
 def check_input(request: ContextFields, limit: int) -> None:
@@ -242,16 +253,16 @@ def _conversation_id(given: Conversation | None) -> str | None:
     return given if given is None or isinstance(given, str) else given.id
 
 
-def _client_acts(
-    request: ResponseRequest, offered: Offered, wanted: Format, items: Sequence[ItemDict]
-) -> bool:
-    """Whether the client seems to be an agent itself: the request has tools (`offered`), a format other than text
-    (`wanted`), or instructions, also as a system or developer message among its `items`.
+def _client_acts(request: ResponseRequest, wanted: Format, items: Sequence[ItemDict]) -> bool:
+    """Whether the client seems to be an agent itself: the request has tools, also if the model is offered none of
+    them, a format other than text (`wanted`), instructions (also as a system or developer message among its
+    `items`), or calls of the client's tools among its `items`. Web search is not one of them: an agent has it, too.
     """
     return (
-        bool(offered.tools or offered.mcp or request.instructions)
+        bool(request.instructions)
+        or any(not isinstance(tool, WebSearchTool) for tool in request.tools or ())
         or wanted.kind != "text"
-        or any(item.get("role") in ("system", "developer") for item in items)
+        or any(item.get("role") in _INSTRUCTING or item["type"] in CLIENT_CALLS for item in items)
     )
 
 
@@ -270,16 +281,14 @@ def _activity(asked: str | None, settings: ResponsesSettings) -> Activity:
 
 
 def _refuse_unsupported(request: ResponseRequest, settings: ResponsesSettings) -> None:
-    """Raises `Fault` INVALID_REQUEST for parameters that cannot be ignored and are not supported (a stored prompt,
-    log probabilities unless the settings say to ignore them), and for combinations that contradict each other
-    (`background` without `store`, `stream_options` without `stream`, an empty input with nothing to continue).
+    """Raises `Fault` INVALID_REQUEST for log probabilities unless the settings say to ignore them, and for
+    combinations that contradict each other (`background` without `store`, `stream_options` without `stream`, an
+    empty input with nothing to continue).
     """
     if request.background and request.store is False:
         raise bad_request(
             "A background response has to be stored: leave 'store' out, or set it to true.", "background"
         )
-    if request.prompt is not None:
-        raise _unsupported("prompt", "Stored prompts are not available: send 'instructions' and 'input'.")
     for name, value in _logprobs_asked_for(request).items():
         if settings.logprobs == "refuse":
             raise _unsupported(
@@ -298,10 +307,10 @@ def _refuse_unsupported(request: ResponseRequest, settings: ResponsesSettings) -
 
 
 def _ignored_by_us(request: ResponseRequest) -> tuple[str, ...]:
-    """Returns the names of the request's parameters that have no effect: those in `IGNORED`, then those that ask
-    for log probabilities.
+    """Returns the names of the request's parameters that have no effect although the wire model does not mark them:
+    those in `SAMPLING`, then those that ask for log probabilities.
     """
-    given = tuple(name for name in IGNORED if getattr(request, name) is not None)
+    given = tuple(name for name in SAMPLING if getattr(request, name) is not None)
     return (*given, *_logprobs_asked_for(request).values())
 
 

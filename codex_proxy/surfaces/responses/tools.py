@@ -130,15 +130,23 @@ def joined(tools: tuple[Tool, ...], input_tools: Iterable[Tool]) -> tuple[Tool, 
 
 def _hosted(kind: str, param: str) -> Fault:
     message = (
-        f"The tool '{kind}' is run by OpenAI's own servers and is not available here: use 'function', "
+        f"The tool '{kind}' belongs to OpenAI's own servers and models and is not available here: use 'function', "
         "'custom', 'mcp' or 'web_search'."
     )
-    if kind == "code_interpreter":
-        message += (
-            " To have the agent run commands and to see them, leave the tool out and send the headers "
-            "`X-Codex-Mode: agent` and `X-Codex-Activity: items`."
-        )
-    return bad_request(message, param, UNSUPPORTED)
+    return bad_request(f"{message} {_INSTEAD[kind]}" if kind in _INSTEAD else message, param, UNSUPPORTED)
+
+
+_INSTEAD: Final[dict[str, str]] = {
+    "code_interpreter": "To have the agent run commands and to see them, leave the tool out and send the headers "
+    "`X-Codex-Mode: agent` and `X-Codex-Activity: items`.",
+    "file_search": "To have files searched, give an MCP server that searches, or send their texts in 'input'.",
+    "image_generation": "To have images made, give a function or an MCP server that makes them.",
+    **dict.fromkeys(
+        ("computer", "computer_use", "computer_use_preview"),
+        "To have a screen or a browser operated, give a function with the actions, or an MCP server for it.",
+    ),
+}
+"""What to use in place of a hosted tool."""
 
 
 def _mcp(server: wire.McpServerTool, param: str) -> McpOffer:
@@ -291,4 +299,4 @@ def _dumped(value: RequestModel, hidden: set[str] | None = None) -> dict[str, An
     Pydantic would warn about unions, because the tags by which they are parsed are not in the values; these
     warnings are off.
     """
-    return value.model_dump(exclude=hidden, exclude_none=True, warnings=False)
+    return value.model_dump(exclude=hidden, exclude_none=True, by_alias=True, warnings=False)

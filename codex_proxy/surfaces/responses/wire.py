@@ -1,6 +1,8 @@
-"""The pydantic models of `POST /v1/responses`: unknown fields are ignored, types are strict.
+"""The pydantic models of `POST /v1/responses`: types are strict, and the marks of `field_lists` say which fields
+change nothing or are refused.
 
-Input: the bytes of the body. Output: a `ResponseRequest` whose fields have valid types and ranges. Raises `Fault`
+Input: the bytes of the body. Output: a `ResponseRequest` whose fields have valid types and ranges, and the notes of
+the marks. Raises `Fault`
 INVALID_REQUEST with `param`. What depends on settings or on several fields is checked later, in `parse.py`.
 Sources: docs/contract.md#fields-of-a-request, docs/contract.md#sampling-beyond-openais, OpenAI's own types for the
 ranges.
@@ -10,9 +12,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, Tag
+from pydantic import ConfigDict, Field, Tag
 
 from codex_proxy.surfaces.body import RequestModel, StopSequence, by_kind, parse_as
+from codex_proxy.surfaces.field_lists import FieldNotes, Ignored, Refused, ignored_fields
 from codex_proxy.surfaces.item_wire import TEXT_LIMIT, AnyItem, Metadata
 from codex_proxy.surfaces.responses.wire_tools import AnyTool, Name, ToolChoice
 
@@ -53,6 +56,8 @@ class ReasoningOptions(RequestModel):
     effort: Effort | None = None
     summary: Summary | None = None
     generate_summary: Summary | None = None
+    context: Annotated[Any, Ignored("reasoning")] = None
+    mode: Annotated[Any, Ignored("reasoning")] = None
 
 
 class TextFormat(RequestModel):
@@ -85,7 +90,7 @@ class TextOptions(RequestModel):
 
 
 class StreamOptions(RequestModel):
-    include_obfuscation: bool | None = None
+    include_obfuscation: Annotated[bool | None, Ignored("stream_options")] = None
 
 
 Stop: TypeAlias = Annotated[
@@ -99,7 +104,11 @@ ModelName: TypeAlias = Annotated[str, Field(min_length=1)]
 
 
 class ContextFields(RequestModel):
-    """The fields of a request that make up the model's input. Also the body of `POST /v1/responses/input_tokens`."""
+    """The fields of a request that make up the model's input. Also the body of `POST /v1/responses/input_tokens`.
+    Unknown fields are kept in `model_extra`.
+    """
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
     model: ModelName | None = None
     input: Input | None = None
@@ -135,10 +144,18 @@ class ResponseRequest(ContextFields):
     stream_options: StreamOptions | None = None
     include: list[Include] | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
-    prompt: dict[str, Any] | None = None
+    prompt: Annotated[Any, Refused("stored prompts are not available: send 'instructions' and 'input'")] = (
+        None
+    )
+    moderation: Annotated[
+        Any, Refused("the server moderates nothing: leave it out, and moderate the texts yourself")
+    ] = None
     prompt_cache_key: Label | None = None
-    prompt_cache_retention: str | None = None
-    context_management: Any = None
+    prompt_cache_retention: Annotated[str | None, Ignored()] = None
+    prompt_cache_options: Annotated[Any, Ignored()] = None
+    context_management: Annotated[Any, Ignored()] = None
+    access_programs: Annotated[Any, Ignored()] = None
+    image: Annotated[Any, Ignored()] = None
     safety_identifier: Label | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -151,13 +168,18 @@ class ResponseRequest(ContextFields):
     stop: Stop | None = None
 
 
-def parse_body(body: bytes) -> ResponseRequest:
-    """Returns the body as a `ResponseRequest`. Raises `Fault` INVALID_REQUEST; its `param` names the invalid field."""
-    return parse_as(ResponseRequest, body)
+def parse_body(body: bytes, notes: FieldNotes) -> ResponseRequest:
+    """Returns the body as a `ResponseRequest`, and adds to `notes` which of its fields are ignored. Raises `Fault`
+    INVALID_REQUEST; its `param` names the invalid or refused field.
+    """
+    return parse_as(ResponseRequest, body, notes)
 
 
 def parse_context(body: bytes, *, counting: bool) -> ContextFields:
     """Returns the body of `POST /v1/responses/input_tokens` (with `counting`) or `POST /v1/responses/compact`.
-    Raises `Fault` INVALID_REQUEST; its `param` names the first invalid field.
+    Raises `Fault` INVALID_REQUEST; its `param` names the first field that is invalid, or that is unknown and holds
+    an id of this server.
     """
-    return parse_as(ContextFields if counting else CompactRequest, body)
+    request = parse_as(ContextFields if counting else CompactRequest, body)
+    ignored_fields(FieldNotes(), request.model_extra)
+    return request

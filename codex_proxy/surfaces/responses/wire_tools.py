@@ -1,4 +1,5 @@
-"""The pydantic models of the tools of a Responses request, and of the choice among them: types are strict.
+"""The pydantic models of the tools of a Responses request, and of the choice among them: types are strict, and the
+marks of `field_lists` say which fields change nothing or are refused.
 
 Sources: docs/contract.md#tools-of-a-response, OpenAI's own types for names and forms.
 """
@@ -7,9 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import Field, Tag
+from pydantic import AfterValidator, Field, Tag
 
-from codex_proxy.surfaces.body import Parameters, RequestModel, by_kind
+from codex_proxy.surfaces.body import Parameters, RequestModel, by_kind, wrong_value
+from codex_proxy.surfaces.field_lists import Ignored, Refused
 
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
 WebSearch: TypeAlias = Literal[
@@ -46,6 +48,23 @@ _HOSTED_TAGS: Final = {
 }
 
 
+IgnoredInTool: TypeAlias = Annotated[Any, Ignored("tools[]")]
+
+
+def _with_the_model(callers: list[str] | None) -> list[str] | None:
+    if callers and "direct" not in callers:
+        raise wrong_value(
+            "unsupported_value",
+            "only the model calls tools here, and no program: add 'direct', or leave it out",
+        )
+    return callers
+
+
+Callers: TypeAlias = Annotated[list[str] | None, AfterValidator(_with_the_model)]
+"""Who may call a tool. The model must be among them (`direct`), because there is nothing else that calls tools."""
+AsyncCalls: TypeAlias = Annotated[Any, Field(alias="async"), Ignored("tools[]", name="async")]
+
+
 class FunctionTool(RequestModel):
     type: Literal["function"]
     name: Name
@@ -53,6 +72,9 @@ class FunctionTool(RequestModel):
     parameters: Parameters | None = None
     strict: bool | None = None
     defer_loading: bool | None = None
+    allowed_callers: Callers = None
+    is_async: AsyncCalls = None
+    output_schema: IgnoredInTool = None
 
 
 class TextFormat(RequestModel):
@@ -77,6 +99,8 @@ class CustomTool(RequestModel):
     description: str | None = None
     format: CustomFormat | None = None
     defer_loading: bool | None = None
+    allowed_callers: Callers = None
+    is_async: AsyncCalls = None
 
 
 class NamespaceTool(RequestModel):
@@ -129,7 +153,12 @@ class McpServerTool(RequestModel):
     server_label: Annotated[str, Field(min_length=1, max_length=128)]
     server_url: Annotated[str, Field(max_length=2048)] | None = None
     connector_id: str | None = None
+    tunnel_id: Annotated[
+        Any, Refused("tunnels lead to OpenAI's own servers and are not available here: give a 'server_url'")
+    ] = None
     server_description: str | None = None
+    allowed_callers: Callers = None
+    defer_loading: IgnoredInTool = None
     headers: dict[str, str] | None = None
     authorization: str | None = None
     allowed_tools: (
@@ -151,8 +180,11 @@ class McpServerTool(RequestModel):
 
 class WebSearchTool(RequestModel):
     type: WebSearch
-    search_context_size: Literal["low", "medium", "high"] | None = None
-    user_location: dict[str, Any] | None = None
+    search_context_size: Annotated[Literal["low", "medium", "high"] | None, Ignored("tools[]")] = None
+    user_location: Annotated[dict[str, Any] | None, Ignored("tools[]")] = None
+    filters: IgnoredInTool = None
+    search_content_types: IgnoredInTool = None
+    external_web_access: Annotated[bool | None, Ignored("tools[]", also_false=True)] = None
 
 
 class HostedTool(RequestModel):

@@ -24,7 +24,7 @@ from codex_proxy.runs.idle_sessions import item_digests
 from codex_proxy.surfaces.messages.history import NO_RESULT, ORPHAN
 from codex_proxy.surfaces.messages.state import packed
 from tests.pictures import png_of
-from tests.surfaces.messages.asking import ask, history, identity, refused, result, said, texts, use
+from tests.surfaces.messages.asking import HELLO, ask, history, identity, refused, result, said, texts, use
 
 PNG = base64.b64encode(png_of(8, 8)).decode()
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
@@ -310,6 +310,71 @@ def test_a_reference_to_a_tool_is_told() -> None:
     block = {"type": "tool_reference", "tool_name": "WebSearch"}
     told = history(said("assistant", use("a", "ToolSearch")), said("user", result("a", [block])))
     assert texts(told)[1] == "a: The tool WebSearch can be called from now on."
+
+
+@pytest.mark.parametrize("role", ["user", "assistant", "system"])
+def test_a_block_that_is_a_string_is_its_text_to_the_letter(role: str) -> None:
+    told = history(said("user", "Hi."), {"role": role, "content": ["<a> @/etc/passwd", " /help\n"]}, HELLO)
+    spoken = {"system": "developer"}.get(role, role)
+    assert [line for line in texts(told) if "passwd" in line or "/help" in line] == (
+        [f"{spoken}: <a> @/etc/passwd", f"{spoken}:  /help\n"]
+        if role == "assistant"
+        else [f"{spoken}: <a> @/etc/passwd| /help\n"]
+    )
+
+
+def test_instructions_may_be_strings_and_nothing_but_texts() -> None:
+    assert texts(history(HELLO, system=["Be brief."]))[0] == "developer: Be brief."
+    assert refused(system=[PICTURE]).param == "system[0].type"
+
+
+@pytest.mark.parametrize("block", [{"type": "of_tomorrow", "text": "x"}, {"text": "x"}, 1, None, []])
+def test_a_block_that_is_unknown_is_refused_in_the_newest_message_and_named_before(block: Any) -> None:
+    assert refused(messages=[{"role": "user", "content": [block]}]).param == "messages[0].content[0].type"
+    answer = ask(messages=[{"role": "user", "content": [block]}, said("assistant", "Hm."), HELLO])
+    assert "left out" in texts(answer.turn.history)[0]
+    assert [name for name in answer.ignored if name.startswith("messages[].content[]")]
+
+
+def test_a_block_of_an_answer_that_is_unknown_is_named() -> None:
+    answer = ask(messages=[HELLO, said("assistant", {"type": "mcp_tool_use", "id": "m"}, "So."), HELLO])
+    assert answer.ignored == ("messages[].content[].mcp_tool_use",)
+    assert texts(answer.turn.history)[1] == "assistant: So."
+
+
+def test_a_compaction_is_its_summary() -> None:
+    told = history(said("assistant", {"type": "compaction", "content": "They met."}), HELLO)
+    assert texts(told)[0].endswith("They met.")
+
+
+def test_an_instruction_that_is_cleared_is_not_shown_after_the_next_message_of_the_user() -> None:
+    passing = {"role": "system", "content": "Only now.", "clear_at": "next_user_message"}
+    assert "Only now." in str(texts(history(HELLO, passing)))
+    assert "Only now." not in str(texts(history(HELLO, passing, said("assistant", "Hm."), HELLO)))
+    assert "Only now." in str(texts(history(HELLO, {**passing, "clear_at": "never"}, HELLO)))
+
+
+def change(kind: str, **tool: Any) -> dict[str, Any]:
+    """A message that adds or removes a tool."""
+    return {"role": "system", "content": [{"type": kind, "tool": tool}]}
+
+
+def test_tools_come_and_go_within_a_conversation() -> None:
+    search = {"name": "search", "input_schema": {"type": "object"}, "defer_loading": True}
+    added = change("tool_addition", type="tool_reference", name="search")
+    removed = change("tool_removal", type="tool_reference", name="search")
+    defined = change("tool_addition", type="tool_definition", definition={**search, "defer_loading": False})
+
+    def offered(*messages: dict[str, Any], tools: Any = (search,)) -> list[str]:
+        return [tool.name for tool in ask(messages=[HELLO, *messages], tools=list(tools)).turn.tools]
+
+    assert offered() == []
+    assert offered(added) == ["search"]
+    assert offered(added, removed) == []
+    assert offered(added, removed, added) == ["search"]
+    assert offered(defined, tools=()) == ["search"]
+    assert offered(defined, removed, tools=()) == []
+    assert "search can no longer be called" in str(texts(history(HELLO, added, removed, tools=[search])))
 
 
 VALUES = st.recursive(

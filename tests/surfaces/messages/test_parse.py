@@ -76,6 +76,14 @@ def test_who_brings_tools_or_instructions_wants_the_plain_model() -> None:
     assert turn(how={"headers": RequestHints(mode="model")}).mode == "model"
 
 
+def test_who_has_called_tools_stays_with_the_plain_model_without_them() -> None:
+    called = [HELLO, said("assistant", use("a", "Bash")), said("user", result("a", "done"))]
+    assert turn(messages=called).mode == "model"
+    gone = {"role": "system", "content": [{"type": "tool_removal", "tool": {"type": "t", "name": "Bash"}}]}
+    assert turn(messages=[HELLO, gone]).mode == "model"
+    assert turn(messages=[HELLO, said("system", "Be brief.")]).mode == "model"
+
+
 def test_a_folder_may_be_named_in_the_metadata() -> None:
     answer = ask(metadata={"workdir": "/x", "user_id": "me"})
     assert (answer.turn.workdir, answer.workdir_param) == ("/x", "metadata.workdir")

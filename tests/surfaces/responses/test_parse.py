@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from openai.types.responses import Response
 
@@ -138,8 +139,9 @@ def test_every_option_may_be_null() -> None:
     assert ask(**nulls) == ask()
 
 
-def test_fields_that_nobody_knows_change_nothing() -> None:
-    assert ask(a_field_of_tomorrow={"deep": [1]}) == ask()
+def test_fields_that_nobody_knows_are_named_and_change_nothing() -> None:
+    answer = ask(a_field_of_tomorrow={"deep": [1]})
+    assert answer == msgspec.structs.replace(ask(), ignored=("a_field_of_tomorrow",))
 
 
 def test_extensions_are_accepted_and_named_as_ignored() -> None:
@@ -481,6 +483,14 @@ def test_without_tools_there_is_nothing_to_choose(choice: Any) -> None:
 
 
 # --- plain model or agent -------------------------------------------------------------------------
+
+
+def test_calls_of_the_clients_tools_are_for_the_plain_model_without_tools_too() -> None:
+    for kind, field in (("function_call", "arguments"), ("custom_tool_call", "input")):
+        call = {"type": kind, "call_id": "c", "name": "f", field: "{}"}
+        output = {"type": f"{kind}_output", "call_id": "c", "output": "x"}
+        assert turn(input=[call, output]).mode == "model"
+    assert turn(tools=[{"type": "tool_search"}]).mode == "model"
 
 
 def test_a_plain_question_is_for_the_agent() -> None:
