@@ -97,7 +97,8 @@ class TurnEnded(msgspec.Struct, frozen=True):
     stop_sequence: str | None = None
     """The client's stop sequence that ended the turn; None if none did."""
     empty: EmptyReason = ""
-    """Why the answer has no text, refusal or call, although it did not fail. Set by the repair and the run."""
+    """Why the answer has no text, refusal or call, although it did not fail. Set by the repair and the run, or by the
+    dialect of a `ForwardedRequest`."""
 
 
 class ItemStarted(msgspec.Struct, frozen=True, gc=False):

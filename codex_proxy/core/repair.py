@@ -161,7 +161,7 @@ class TurnRepair:
         for held in list(self._order):
             self._close(held, status)
         self.ended = True
-        self._out.append(TurnEnded(stop, event.trigger, failure, event.choice_stops))
+        self._out.append(TurnEnded(stop, event.trigger, failure, event.choice_stops, empty=event.empty))
 
     def explained(self, ended: TurnEnded) -> TurnEnded:
         """Returns the end of the turn: if the turn has no text, refusal or call, with the reason for that, or with a

@@ -293,3 +293,30 @@ async def test_silence_ends_an_answer_as_failed_whichever_limit_ends_it(
         )
         for api, (status, text) in zip([api for api in APIS for _ in range(2)], answers, strict=True):
             assert_failed(api, status, text)
+
+
+NOTHING: Final = {
+    "nothing": ({}, "no-output"),
+    "an empty text": ({"content": ""}, "no-output"),
+    "reasoning alone": ({"reasoning": "Hm"}, "reasoning-only"),
+}
+"""What an answer that ends well may have in place of a text or a call, and the reason that its client gets."""
+
+
+@pytest.mark.parametrize("said", NOTHING)
+@pytest.mark.parametrize("name", ["passed on", "read"])
+async def test_an_answer_without_text_and_call_says_why(name: str, said: str, tmp_path: Path) -> None:
+    wire, (delta, reason) = WIRES[name], NOTHING[said]
+    async with served(wire.agent, tmp_path, sse_keepalive_ms=0) as there:
+        for api in APIS:
+            for stream in (True, False):
+                path, body = request_of(api, wire, stream=stream)
+                there.before, there.then = (
+                    HEAD + wire.begin + event(chunk(delta)),
+                    event(chunk({}, "stop")) + DONE,
+                )
+                there.go.set()
+                answer = await there.proxy.send("POST", path, body)
+                assert answer.status == 200
+                if not stream or (name == "passed on" and api == "chat" and reason == "no-output"):
+                    assert answer.headers.get("x-codex-empty") == reason, f"{api} {stream} {answer.text}"

@@ -18,6 +18,7 @@ from codex_proxy.agents.openai_chat.pass_through import PassThrough
 from codex_proxy.agents.upstream.failures import BROKEN_OFF, MAX_ERROR_BYTES
 from codex_proxy.agents.upstream.stream import End, Head, Message, encoded
 from codex_proxy.agents.upstream.turn import UpstreamContext
+from codex_proxy.core.empty_answers import EmptyReason
 from codex_proxy.core.events import (
     Event,
     ForwardedBytes,
@@ -31,6 +32,8 @@ from codex_proxy.core.faults import Failure
 from codex_proxy.core.turn import ForwardedRequest, Turn
 
 _USAGE: Final = "stream_options"
+_CUT: Final = frozenset({Stop.LENGTH, Stop.CONTENT_FILTER})
+"""Finish reasons that explain an answer without content."""
 _REFUSING: Final = frozenset({400, 422, 500})
 
 
@@ -158,7 +161,10 @@ class Forwarding(SingleTurn):
         if usage is not None:
             out.append(UsageReported(usage, "provider"))
         stop = finishes.get(0) or next(iter(finishes.values()), Stop.STOP)
-        out += [StepCompleted(usage), TurnEnded(stop, "provider", choice_stops=finishes)]
+        empty: EmptyReason = "reasoning-only" if self._pass_through.begun else "no-output"
+        if self._pass_through.said or stop in _CUT:
+            empty = ""
+        out += [StepCompleted(usage), TurnEnded(stop, "provider", choice_stops=finishes, empty=empty)]
         self._ended = True
 
     def _fail(self, failure: Failure, out: list[Event]) -> None:

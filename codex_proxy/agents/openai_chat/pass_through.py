@@ -25,6 +25,8 @@ from codex_proxy.core.events import Usage
 DONE: Final = b"data: [DONE]\n\n"
 _DELTA: Final = b'"choices":[{"index":0,"delta":{'
 _UNFINISHED: Final = b'"finish_reason":null'
+_SAID: Final = re.compile(rb'"(?:content|text|refusal|name|arguments)"\s*:\s*"[^"]|"audio"\s*:\s*\{')
+"""Matches a text, a refusal, a call or audio in an answer. In a text of the model quotes have a backslash."""
 _BLANK_LINE: Final = re.compile(rb"\n\r?\n")
 _SPACE: Final = b" \t\r\n\xef\xbb\xbf"
 _LINE_END: Final = re.compile(rb"\r?\n")
@@ -66,10 +68,13 @@ class PassThrough:
         """Whether a finish reason is `error`, which some servers send without a reason. Nothing is passed on then."""
         self.deltas = 0
         """The number of passed events with content since the owner has set it to 0."""
-        self._begun = False
-        """Whether any content or a finish reason was read."""
+        self.begun = False
+        """Whether any content was read, such as reasoning or a piece of text."""
+        self.said = False
+        """Whether a text, a refusal or a call was read."""
         self._held: list[bytes] = []
-        """The events before that. Until then nothing is sent, so that a failure can still have an HTTP status."""
+        """The events before the first content. Until then nothing is sent, so that a failure can still have an HTTP
+        status, and an answer without content a header."""
         self._stream = stream
         self._wants_usage = wants_usage
         self._model_shown = model_shown
@@ -102,6 +107,7 @@ class PassThrough:
         if not block:
             return b""
         block = _as_utf_8(block)
+        self.said = self.said or _SAID.search(block) is not None
         return block if self._needs_no_decoding(block) else b"".join(self._observed(block))
 
     def close(self) -> bytes:
@@ -112,6 +118,7 @@ class PassThrough:
         self._parts.clear()
         if self.over or not rest.strip(_SPACE):
             return b""
+        self.said = self.said or _SAID.search(rest) is not None
         if self._is_json:
             return self._object(rest)
         passed = b"".join(self._event(rest, b""))  # the last event may lack its blank line
@@ -124,7 +131,7 @@ class PassThrough:
         bytes: `[DONE]`, or the JSON object of the whole answer.
         """
         self.done = True
-        return b"".join(self._passed(DONE)) if self._stream else self._whole_answer()
+        return b"".join((*self._held, DONE)) if self._stream else self._whole_answer()
 
     def _recognise(self, chunk: bytes) -> bool:
         first = chunk.lstrip(_SPACE)[:1]
@@ -142,7 +149,7 @@ class PassThrough:
         delta without a finish reason, usage or error, and nothing in it must be changed. Adds their number to
         `deltas` if so.
         """
-        if not (self._stream and self._begun) or self._held or self._model_shown is not None:
+        if not (self._stream and self.begun) or self._held or self._model_shown is not None:
             return False
         count = self._like_the_last(block) or self._plain_deltas(block)
         self.deltas += count
@@ -227,12 +234,12 @@ class PassThrough:
         name = next((line[6:].strip() for line in fields if line.startswith(b"event:")), b"")
         whole = b"\n".join(data)
         if whole == b"[DONE]":
-            if not self._begun:
+            if not (self.begun or self.finishes):
                 self.fault = StreamEvent("done")
                 return
             self.done = True
-            last = (lines + blank if blank else DONE) if self._stream else self._whole_answer()
-            yield from self._passed(last)
+            yield from self._held
+            yield (lines + blank if blank else DONE) if self._stream else self._whole_answer()
             return
         event = decoded_event(whole, "error" if name == b"error" else "chunk")
         if event.kind == "chunk" and is_error(event.value):
@@ -243,7 +250,7 @@ class PassThrough:
         changed = self._changed(event.value)
         if self.failed:
             return
-        self._begun = self._begun or _has_content(event.value)
+        self.begun = self.begun or _has_content(event.value)
         if not self._stream:
             self._keep(event.value, len(whole))
         elif changed is None:
@@ -254,9 +261,9 @@ class PassThrough:
 
     def _passed(self, data: bytes) -> Iterator[bytes]:
         """Yields the events that were held back, then `data`. Before the first content of the answer it holds `data`
-        back and yields nothing; an answer that is no stream is not passed on in events.
+        back and yields nothing.
         """
-        if self._stream and not self._begun:
+        if not self.begun:
             self._held.append(data)
             return
         yield from self._held
@@ -345,13 +352,13 @@ def _as_utf_8(data: bytes) -> bytes:
 
 
 def _has_content(chunk: dict[str, Any]) -> bool:
-    """Returns whether a chunk has a finish reason, or a non-empty field of a delta other than `role`."""
+    """Returns whether a chunk has a non-empty field of a delta other than `role`."""
     choices = chunk.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict):
             delta = choice.get("delta") or choice.get("message")
             words = delta.items() if isinstance(delta, dict) else ()
-            if choice.get("finish_reason") or any(value for name, value in words if name != "role"):
+            if any(value for name, value in words if name != "role"):
                 return True
     return False
 
