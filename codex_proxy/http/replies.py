@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from typing import Final
 
@@ -25,8 +26,14 @@ CHALLENGE: Final = 'Bearer realm="codex-proxy"'
 
 
 def json_response(value: object, status: int = 200) -> web.Response:
-    """Returns a response with the value as its JSON body."""
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json", status=status)
+    """Returns a response with the value as its JSON body. A lone surrogate, which a name of an agent may contain,
+    becomes a question mark.
+    """
+    try:
+        body = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        body = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+    return web.Response(body=body, content_type="application/json", status=status)
 
 
 def log_unforeseen(error: BaseException) -> None:

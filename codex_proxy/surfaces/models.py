@@ -119,6 +119,9 @@ class ModelCatalog:
             name: each for name, each in members.items() if only is None or name in only
         }
         """The agents by name, the default agent first; empty if the server has a single agent."""
+        self.agent_names = frozenset(name.lower() for name in members)
+        """The names of all agents, also of those that are not included. A model's name that begins with one means that
+        agent, whatever models others list."""
         self._filtered: tuple[tuple[AgentModel, ...], tuple[AgentModel, ...]] = ((), ())
         """All models of the source, and those of them whose agent is in `only`."""
         self._names: tuple[object, Names] | None = None
@@ -214,7 +217,9 @@ class Names:
         self._agents = {name.lower(): default_model_of(catalog, name) for name in members}
         self._short: dict[str, list[str]] = {}
         for model in models if members else ():
-            self._short.setdefault(model.id.partition(MODEL_SEPARATOR)[2].lower(), []).append(model.id)
+            short = model.id.partition(MODEL_SEPARATOR)[2].lower()
+            if short.partition(MODEL_SEPARATOR)[0] not in catalog.agent_names:
+                self._short.setdefault(short, []).append(model.id)
 
     def find(self, name: str, depth: int = 0) -> Resolved | None:
         """Returns what a name means: as it is written, else without its effort suffix; None if it is unknown.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import msgspec
 
@@ -29,18 +29,25 @@ def models_in(body: bytes) -> tuple[AgentModel, ...] | None:
     models: dict[str, AgentModel] = {}
     for each in listed[:MAX_MODELS]:
         id = each.get("id") if isinstance(each, dict) else None
-        if isinstance(id, str) and id.strip() and len(id) <= _MAX_NAME_CHARS and id.isprintable():
+        if _is_name(id):
             owner = each.get("owned_by")
             models.setdefault(
                 id,
                 AgentModel(
                     id=id,
-                    owned_by=owner if isinstance(owner, str) and owner else "upstream",
+                    owned_by=owner if _is_name(owner) else "upstream",
                     context_window=_window_of(each),
                     is_default=not models,
                 ),
             )
     return tuple(models.values())
+
+
+def _is_name(value: Any) -> TypeGuard[str]:
+    """Returns whether a value of the list is a text that can be shown: not blank, not long, without control characters
+    and lone surrogates.
+    """
+    return isinstance(value, str) and 0 < len(value.strip()) <= _MAX_NAME_CHARS and value.isprintable()
 
 
 def _window_of(model: dict[str, Any]) -> int | None:
@@ -52,7 +59,12 @@ def _window_of(model: dict[str, Any]) -> int | None:
         meta.get("n_ctx") if isinstance(meta, dict) else None,
     )
     return next(
-        (each for each in found if isinstance(each, int) and not isinstance(each, bool) and each > 0), None
+        (
+            each
+            for each in found
+            if isinstance(each, int) and not isinstance(each, bool) and 0 < each < 1 << 53
+        ),
+        None,
     )
 
 
