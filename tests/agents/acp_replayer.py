@@ -209,9 +209,11 @@ class Played:
         return [event for event in self.events if isinstance(event, ToolCallRequested)]
 
 
-def begun(name: str, *, tools: Sequence[Tool] = (), unconfined: bool = False, **changes: Any) -> Played:
+def begun(
+    name: str, *, tools: Sequence[Tool] = (), unconfined: bool = False, alone: bool = False, **changes: Any
+) -> Played:
     """A turn that has begun against the agent of a recording; the session is not open yet. `unconfined`: as the
-    operator has it; `changes`: other fields of the turn."""
+    operator has it; `alone`: the process serves no other session; `changes`: other fields of the turn."""
     connection = AcpConnection("test", "0")
     channel = connection.open_channel()
     count = itertools.count(1)
@@ -219,7 +221,7 @@ def begun(name: str, *, tools: Sequence[Tool] = (), unconfined: bool = False, **
     servers = (
         ({"type": "http", "name": "client", "url": "http://127.0.0.1:1/mcp", "headers": []},) if tools else ()
     )
-    turn = AcpTurn(channel, program, lambda prefix: f"{prefix}{next(count)}", servers=servers)
+    turn = AcpTurn(channel, program, lambda prefix: f"{prefix}{next(count)}", servers=servers, alone=alone)
     played = Played(turn, connection, channel)
     history: tuple[HistoryItem, ...] = (HistoryMessage("user", (TextPart("go"),)),)
     wanted = {

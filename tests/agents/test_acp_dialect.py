@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
+from codex_proxy.agents.acp.calls import REFUSED as REFUSAL
 from codex_proxy.agents.acp.dialect import AcpTurn
 from codex_proxy.agents.acp.failures import failure_of_session
 from codex_proxy.agents.acp.messages import (
@@ -314,6 +316,81 @@ def test_other_requests_of_the_agent_are_refused_at_once() -> None:
     assert played.answers[-1]["error"]["code"] == -32601
 
 
+def report(id: str, tool: str = "get_weather", **fields: Any) -> dict[str, Any]:
+    """Copilot's update about a call of a client's tool, as one of the session of its recording."""
+    session = sessions_of("copilot-client_tool_parked")[0].opened["result"]["sessionId"]
+    update = {
+        "sessionUpdate": "tool_call",
+        "toolCallId": id,
+        "title": f"client-{tool}",
+        "kind": "read",
+        **fields,
+    }
+    return {"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": session, "update": update}}
+
+
+CALLED = ToolCalled("call-1", "", "get_weather", '{"city": "Oslo"}')
+REFUSED = {"content": [{"type": "text", "text": REFUSAL}], "isError": True}
+
+
+@pytest.mark.parametrize(
+    "reported",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param([report("a", "add")], id="another tool"),
+        pytest.param([report("a", rawInput={"city": "Rome"})], id="other arguments"),
+        pytest.param([report("a"), report("a", status="completed")], id="a call that has ended"),
+        pytest.param(
+            [report("a", kind="execute", title="client-get_weather now")], id="a title of the model's"
+        ),
+    ],
+)
+def test_a_call_that_the_sessions_own_model_did_not_make_is_refused(reported: list[Any]) -> None:
+    played = opened("copilot-client_tool_parked", tools=TOOLS)
+    played.receive([*reported, CALLED, ToolsSettled()])
+    assert (played.calls, played.outputs) == ([], []), "the agent may report it yet"
+    played.receive([ToolsSettled(last=True)])
+    assert (played.calls, played.outputs) == ([], [("call-1", REFUSED)])
+
+
+def test_a_call_that_the_agent_reports_after_it_was_made_is_passed_on_then() -> None:
+    played = opened("copilot-client_tool_parked", tools=TOOLS)
+    played.receive([CALLED, ToolsSettled()])
+    assert played.calls == []
+    played.receive([report("b", "add"), report("a", rawInput={})])
+    assert played.calls == [], "another call of the step is to come"
+    played.receive([ToolCalled("call-2", "", "add", "{}"), ToolsSettled()])
+    assert [call.name for call in played.calls] == ["get_weather", "add"]
+
+
+def test_one_report_counts_for_one_call() -> None:
+    played = opened("copilot-client_tool_parked", tools=TOOLS)
+    twice = ToolCalled("call-2", "", "get_weather", '{"city": "Oslo"}')
+    played.receive([report("a"), CALLED, twice, ToolsSettled(last=True)])
+    assert len(played.calls) == 1
+    assert played.outputs == [("call-2", REFUSED)]
+
+
+def test_a_foreign_call_is_refused_while_the_client_is_asked_and_when_its_output_comes() -> None:
+    foreign = ToolCalled("call-2", "", "get_weather", '{"city": "Rome"}')
+    for settled in ([ToolsSettled(), ToolsSettled(last=True)], []):
+        played = opened("copilot-client_tool_parked", tools=TOOLS)
+        played.receive([report("a"), CALLED, ToolsSettled(), foreign, *settled])
+        assert len(played.calls) == 1
+        give_outputs(played)
+        played.receive([ToolsSettled(last=True)])
+        assert len(played.calls) == 1
+        assert ("call-2", REFUSED) in played.outputs
+
+
+def test_a_session_with_a_process_of_its_own_passes_on_calls_that_the_agent_does_not_report() -> None:
+    played = opened("copilot-client_tool_parked", tools=TOOLS, alone=True)
+    played.receive([CALLED, ToolsSettled()])
+    assert played.calls == []
+    played.receive([ToolsSettled(last=True)])
+    assert len(played.calls) == 1
+
+
 # --- the client's tools ---------------------------------------------------------------------------
 
 
@@ -342,8 +419,8 @@ def test_calls_of_one_step_are_asked_together() -> None:
 
 def test_a_call_that_comes_while_the_client_is_asked_is_asked_with_the_outputs_of_the_others() -> None:
     played = opened("copilot-client_tool_parked", tools=TOOLS)
-    played.receive([ToolCalled("call-1", "a", "get_weather", "{}"), ToolsSettled(last=True)])
-    played.receive([ToolCalled("call-2", "b", "add", "{}"), ToolsSettled(last=True)])
+    played.receive([report("a"), ToolCalled("call-1", "a", "get_weather", "{}"), ToolsSettled(last=True)])
+    played.receive([report("b", "add"), ToolCalled("call-2", "b", "add", "{}"), ToolsSettled(last=True)])
     assert [call.call_id for call in played.calls] == ["a"]
     give_outputs(played)
     assert [call.call_id for call in played.calls] == ["a", "b"]
@@ -362,8 +439,8 @@ def test_the_first_prompt_waits_for_the_list_of_tools_and_not_for_ever() -> None
 
 
 def test_a_turn_whose_call_the_agent_has_given_up_is_not_resumed() -> None:
-    played = opened("gemini-client_tool_parked", tools=TOOLS)
-    played.receive([ToolCalled("call-1", "", "get_weather", "{}"), ToolsSettled(last=True)])
+    played = opened("copilot-client_tool_parked", tools=TOOLS)
+    played.receive([report("a"), ToolCalled("call-1", "", "get_weather", "{}"), ToolsSettled(last=True)])
     assert played.turn.can_resume
     played.receive([ToolDropped("call-1")])
     assert not played.turn.can_resume
@@ -371,7 +448,7 @@ def test_a_turn_whose_call_the_agent_has_given_up_is_not_resumed() -> None:
 
 def test_the_turn_after_one_whose_call_was_given_up_waits_for_its_own_outputs() -> None:
     played = opened("copilot-client_tool_parked", tools=TOOLS)
-    played.receive([ToolCalled("call-1", "", "get_weather", "{}"), ToolsSettled(last=True)])
+    played.receive([report("a"), ToolCalled("call-1", "", "get_weather", "{}"), ToolsSettled(last=True)])
     played.receive([ToolDropped("call-1")])
     prompt = played.last_request("session/prompt")
     assert prompt is not None
@@ -381,7 +458,7 @@ def test_the_turn_after_one_whose_call_was_given_up_waits_for_its_own_outputs() 
     assert played.end.stop == Stop.STOP
     more = (HistoryMessage("user", (TextPart("more"),)),)
     played.take(played.turn.resume(Turn(model="", history=()), more))
-    played.receive([ToolCalled("call-2", "", "get_weather", "{}"), ToolsSettled(last=True)])
+    played.receive([report("b"), ToolCalled("call-2", "", "get_weather", "{}"), ToolsSettled(last=True)])
     assert played.turn.can_resume
 
 

@@ -1,5 +1,9 @@
 """The calls of the client's tools within one turn of a session: from the agent's call at the session's tool server
 to the output that the client gives. Without IO.
+
+A program that serves several sessions may confuse their tool servers, and make the call of one session's model at the
+server of another. So the client gets only calls that the agent has also reported for its session (in an update, or in
+a request for permission, which may come before the call or after it); all others are refused.
 """
 
 from __future__ import annotations
@@ -8,12 +12,18 @@ from collections.abc import Callable
 
 import msgspec
 
-from codex_proxy.agents.acp.client_tools import ClientTools, call_result
+from codex_proxy.agents.acp.client_tools import ClientTools, arguments_in, call_result
 from codex_proxy.agents.acp.messages import ToolCalled, ToolsSettled, tool_output
 from codex_proxy.agents.acp.updates import UpdateReader
 from codex_proxy.agents.conversions import custom_input
 from codex_proxy.agents.dialect import ToolReply
 from codex_proxy.core.events import RawItem, StepCompleted, ToolCallRequested
+from codex_proxy.core.items import TextPart
+
+REFUSED = (
+    "This call was refused: the client does not offer the tool, or the model of this session did not call it."
+)
+"""The output of a call that the client does not get."""
 
 
 class ClientCalls:
@@ -28,9 +38,11 @@ class ClientCalls:
         writes: list[bytes],
         *,
         one_at_a_time: bool,
+        alone: bool,
     ) -> None:
         """`new_id` returns a new id that begins with the given prefix. `one_at_a_time`: see
-        `AcpPreset.one_call_at_a_time`."""
+        `AcpPreset.one_call_at_a_time`. `alone`: the session has its process to itself, so that no call can be
+        another session's, and one that the agent does not report is passed on, too."""
         self.tools = ClientTools()
         self.broken = False
         """Whether the agent has stopped waiting for the output of a call in this turn and gone on without it."""
@@ -38,11 +50,14 @@ class ClientCalls:
         self._reader = reader
         self._writes = writes
         self._one_at_a_time = one_at_a_time
+        self._alone = alone
         self._new: list[ToolCalled] = []
         """Calls that have not been passed on to the client yet."""
         self._settled = False
         """Whether the time to wait for further calls is over, although the agent has not reported all calls that
         were made."""
+        self._passed_on: set[str] = set()
+        """The agent's ids of the reported calls that the client was asked for."""
         self._waiting: dict[str, str] = {}
         """The calls whose outputs the client was asked for: the tool server's key of each, by call id."""
 
@@ -60,6 +75,7 @@ class ClientCalls:
         """Forgets all calls, because the turn is over."""
         self._waiting.clear()
         self._new.clear()
+        self._passed_on.clear()
 
     def add(self, call: ToolCalled) -> None:
         """Adds a call of the agent that has arrived at the tool server."""
@@ -68,36 +84,70 @@ class ClientCalls:
 
     def refuse(self, call: ToolCalled) -> None:
         """Gives the agent a failed output for the call."""
-        self._writes.append(tool_output(call.key, call_result((), success=False)))
+        self._writes.append(tool_output(call.key, call_result((TextPart(REFUSED),), success=False)))
 
     def settle(self, message: ToolsSettled) -> None:
         """Handles that no further call has come for a while: asks the client for the outputs if no further call of
-        this step is to come, or the time to wait for one is over."""
-        if not self._waiting and (message.last or self._all_arrived()):
-            self.ask_client()
-        else:
+        this step is to come. If the time to wait for one is over, asks for the calls that the agent has reported,
+        and refuses the others.
+        """
+        if not message.last:
             self._settled = True
+            self.on_update()
+            return
+        if not self._alone:
+            reported = self._reported()
+            for call in [call for call in self._new if call.key not in reported]:
+                self._new.remove(call)
+                self.refuse(call)
+        self._settled = True
+        if not self._waiting:
+            self._ask_client(self._new)
 
     def on_update(self) -> None:
-        """Asks the client for the outputs if the agent's latest update has reported the last call that was made."""
-        if self._settled and not self._waiting and self._all_arrived():
-            self.ask_client()
+        """Asks the client for the outputs if the agent has reported the last call that was made."""
+        if self._settled and self._new and not self._waiting and self._all_arrived():
+            self._ask_client(self._new)
+
+    def _reported(self) -> dict[str, str]:
+        """Returns the agent's id of the reported call for each new call that the agent has reported, by the key of
+        the tool server. No report counts for two calls. Reports whose arguments are known are taken first.
+        """
+        reports = [
+            each for each in self._reader.open_client_calls() if each.tool_call_id not in self._passed_on
+        ]
+        reports.sort(key=lambda report: not arguments_in(report))
+        found: dict[str, str] = {}
+        for call in self._new:
+            report = next((each for each in reports if self.tools.is_reported_in(call, each)), None)
+            if report is not None and report.tool_call_id is not None:
+                reports.remove(report)
+                found[call.key] = report.tool_call_id
+        return found
 
     def _all_arrived(self) -> bool:
-        """Returns whether as many calls have arrived at the tool server as the agent has reported in its updates;
-        for an agent that makes its calls one after the other, whether at most as many have. If so, no further call
-        of this step (one call of the model), and no text that comes before the calls, can arrive."""
-        called, reported = len(self._new), self._reader.open_client_calls
-        return called <= reported if self._one_at_a_time else called == reported
+        """Returns whether exactly those calls have arrived at the tool server that the agent has reported; for an
+        agent that makes its calls one after the other, whether all that have arrived were reported. If so, no further
+        call of this step (one call of the model), and no text that comes before the calls, can arrive."""
+        found, open_calls = self._reported(), self._reader.open_client_calls()
+        expected = sum(1 for each in open_calls if each.tool_call_id not in self._passed_on)
+        return len(found) == len(self._new) and (self._one_at_a_time or len(found) == expected)
 
     def ask_client(self) -> None:
-        """Adds a `ToolCallRequested` event for each new call, so that the client is asked for the outputs, and then
-        the end of the step (one call of the model). For a call of a tool that the client does not offer, the agent
-        gets a failed output instead. Does nothing if there are no new calls."""
-        calls, self._new = self._new, []
-        self._settled = False
+        """Asks the client for the outputs of the new calls that the agent has reported, because it has given all
+        that it was asked for before."""
+        reported = self._reported()
+        self._ask_client([call for call in self._new if self._alone or call.key in reported])
+
+    def _ask_client(self, calls: list[ToolCalled]) -> None:
+        """Adds a `ToolCallRequested` event for each call, so that the client is asked for the outputs, and then the
+        end of the step (one call of the model). For a call of a tool that the client does not offer, the agent
+        gets a failed output instead. Does nothing if there are no calls."""
         if not calls:
             return
+        self._passed_on.update(self._reported().values())
+        self._new = [call for call in self._new if call not in calls]
+        self._settled = False
         self._reader.end_texts()
         events = self._reader.events
         for call in calls:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.acp.messages import Update
+from codex_proxy.agents.acp.messages import ToolCalled, Update
 from codex_proxy.agents.conversions import READ_ONLY, function_parameters, mcp_content
 from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.items import Part, Tool
@@ -78,6 +78,15 @@ def call_result(parts: Sequence[Part], *, success: bool = True) -> dict[str, Any
     return {"content": mcp_content(parts), "isError": not success}
 
 
+def arguments_in(report: Update) -> Any:
+    """Returns the arguments of a call in the agent's reports; None or empty if they are not known yet."""
+    given = report.raw_input
+    meta = report.meta if isinstance(report.meta, dict) else {}
+    if meta.get("is_mcp_tool_call") is True and isinstance(given, dict):
+        return given.get("arguments")
+    return given
+
+
 class ClientTools:
     """The client's tools in one turn. The agent calls each by the name that `agent_name` returns."""
 
@@ -96,7 +105,11 @@ class ClientTools:
         gets it as a function call, not as an activity of the agent. The report's title is used, too, although the
         model may have written it, because a report does not need a permission.
         """
-        return self._named(call) is not None
+        return self.called_in(call) is not None
+
+    def called_in(self, call: Update) -> Tool | None:
+        """Returns the tool that a tool call in the agent's reports is a call of; None if it is of none of these."""
+        return self._named(call)
 
     def may_be_allowed(self, call: Update) -> bool:
         """Returns whether the tool call for which the agent requests permission is a call of one of these tools.
@@ -127,6 +140,18 @@ class ClientTools:
         title = call.title or ""
         named = (self._behind(title, prefix) for prefix in (f"mcp__{SERVER}__", f"{SERVER}_", f"{SERVER}-"))
         return next((tool for tool in named if tool is not None), None)
+
+    def is_reported_in(self, made: ToolCalled, report: Update) -> bool:
+        """Returns whether the call `made` at the tool server can be the one that the agent's `report` is about, by the
+        tool, the model's id of the call, and the arguments, as far as they are known.
+        """
+        tool = self.called_in(report)
+        if tool is None or tool is not self.tool(made.name):
+            return False
+        if made.call_id:
+            return made.call_id == report.tool_call_id
+        arguments = arguments_in(report)
+        return not arguments or arguments == msgspec.json.decode(made.arguments)
 
     def _behind(self, name: str, prefix: str) -> Tool | None:
         return self._tools.get(name.removeprefix(prefix)) if name.startswith(prefix) else None

@@ -74,11 +74,12 @@ class AcpTurn:
         *,
         servers: Sequence[dict[str, Any]] = (),
         ahead: bool = False,
+        alone: bool = False,
     ) -> None:
         """`channel` is the number of the session's channel, from which its request ids are made. `new_id` returns a
         new id that begins with the given prefix. `servers` are the entries of `mcpServers` in `session/new`; if
         there are any, the first prompt waits for `ToolsListed`. `ahead`: `session/new` was already sent on the
-        channel."""
+        channel. `alone`: the process serves only this session."""
         self.flattened = False
         """Whether the history was sent as one text."""
         self._channel = channel
@@ -109,7 +110,7 @@ class AcpTurn:
         """Events since the last step; the reader appends to the same list."""
         self._writes: list[bytes] = []
         self.calls = ClientCalls(
-            new_id, self._reader, self._writes, one_at_a_time=program.preset.one_call_at_a_time
+            new_id, self._reader, self._writes, one_at_a_time=program.preset.one_call_at_a_time, alone=alone
         )
         self._permissions: dict[str, tuple[int | str, Any]] = {}
         """Unanswered requests for permission: the request id and the options of each, by an id of this server."""
@@ -316,7 +317,8 @@ class AcpTurn:
         self._reader.read(update)
         if self._reader.calls_model_again:
             self._usage.add_model_call()
-        self.calls.on_update()
+        if update.tool_call_id:
+            self.calls.on_update()
         usage = self._usage.read_update(update.meta)
         if usage is not None:
             self._events.append(UsageReported(usage, "provider"))

@@ -88,16 +88,17 @@ class UpdateReader:
         self._said: list[str] = []
         self._reasoning = ""
         self._calls: dict[str, OpenCall] = {}
+        self._client_calls: dict[str, OpenCall] = {}
+        """Those of them that are calls of the client's tools."""
         self._ended_calls: set[str] = set()
         self._step_called = False
         """Whether the latest model call has called tools."""
 
-    @property
-    def open_client_calls(self) -> int:
-        """The number of calls of the client's tools that the agent has reported in updates, and whose end it has
-        not reported.
+    def open_client_calls(self) -> list[Update]:
+        """Returns the calls of the client's tools that the agent has reported, and whose end it has not reported,
+        in order, each with all that was reported of it.
         """
-        return sum(1 for call in self._calls.values() if call.id is None)
+        return [call.known for call in self._client_calls.values()]
 
     def start_turn(self, tools: ClientTools) -> None:
         """Prepares for another turn of the agent, in which the client offers `tools`."""
@@ -105,6 +106,7 @@ class UpdateReader:
         self.held = ""
         self.ran_commands = self._step_called = False
         self._calls.clear()
+        self._client_calls.clear()
         self._ended_calls.clear()
         self.start_request()
 
@@ -223,8 +225,11 @@ class UpdateReader:
                 state.id = self._begin_call(state.known)
         if state.id:
             self._add_output(state, call)
+        elif state.id is None:
+            self._client_calls[name] = state
         if call.status in ENDED:
             del self._calls[name]
+            self._client_calls.pop(name, None)
             self._ended_calls.add(name)
             if state.id:
                 self.events.append(ItemEnded(state.id, "failed" if call.status == "failed" else "completed"))
