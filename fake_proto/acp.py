@@ -63,6 +63,8 @@ class AcpAgent:
         self._faults = faults
         self._sessions: dict[str, AcpSession] = {}
         self._closed: dict[str, AcpSession] = {}
+        self._servers_of: dict[str, list[McpServer]] = {}
+        """The newest MCP servers of each folder, for the fault `shares_tools`."""
         self._next_request = 0
         self._askers: dict[int, AcpTurn] = {}
         self._methods = {
@@ -154,6 +156,7 @@ class AcpAgent:
         name = f"session_{len(self._sessions) + len(self._closed) + 1}"
         servers = self._connected(params["mcpServers"])
         session = AcpSession(name, servers, self._settings.model("fake-model"), params["cwd"])
+        self._servers_of[session.folder] = servers or self._servers_of.get(session.folder, [])
         self._sessions[session.identifier] = session
         self.answer(identifier, {"sessionId": session.identifier, **self._offer(session)})
 
@@ -182,6 +185,12 @@ class AcpAgent:
             if not self._faults.has("lists_never"):
                 server.connect()
         return servers
+
+    def servers_of(self, session: AcpSession) -> list[McpServer]:
+        """Returns the MCP servers that a session uses: its own; with the fault `shares_tools` those of the session of
+        the same folder that was the last to name any."""
+        shared = self._servers_of.get(session.folder, []) if self._faults.has("shares_tools") else []
+        return shared or session.servers
 
     def _offer(self, session: AcpSession) -> Params:
         result: Params = {}
@@ -228,7 +237,7 @@ class AcpAgent:
         ]
         session.items.append({"type": "message", "role": "user", "content": content})
         request = Request("acp", session.model, session.items)
-        request.offered = [tool for server in session.servers for tool in server.tools]
+        request.offered = [tool for server in self.servers_of(session) for tool in server.tools]
         request.tools = [str(tool["name"]) for tool in request.offered]
         request.options = {"mode": session.mode}
         script = Script(request, self._settings, self._faults)

@@ -188,7 +188,7 @@ class AcpTurn:
     def _calls_of_step(self, action: Action) -> Waits:
         begun = []
         for call in action["calls"]:
-            server = next((each for each in self._session.servers if each.tools), None)
+            server = next((each for each in self._agent.servers_of(self._session) if each.tools), None)
             if server is None:
                 self._outputs.append("there is no such tool")
                 continue

@@ -80,6 +80,7 @@ DRIVES_CHILDREN = frozenset(
         "agents.upstream.connections",
         "agents.acp.agent",
         "agents.acp.process",
+        "agents.acp.slots",
         "agents.acp.tool_server",
         "agents.acp.forwarder",
     }

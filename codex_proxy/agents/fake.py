@@ -96,6 +96,7 @@ async def _acp(context: AgentContext, env: dict[str, str]) -> Agent:
         name="fake",
         title="The fake agent",
         argv=(*PROGRAM, "acp"),
+        apart="sessions",
         usage="turn",
         reopens=True,
         read_only=("plan",),

@@ -79,6 +79,9 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     default if `effort`, `summary`, `verbosity` or `service_tier` is None. Model calls of a turn are called steps.
     """
 
+    owner: str = ""
+    """The owner of the turn: the name of the client's key. The scheduler sets it. What an agent keeps of a turn may be
+    used for turns of the same owner only."""
     model: str
     """The agent's name of the model; empty for the agent's default."""
     history: tuple[HistoryItem, ...]

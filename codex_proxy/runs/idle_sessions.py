@@ -286,15 +286,18 @@ class IdleSessions:
         """
         history = turn.history
         computed: tuple[Digests, tuple[int, ...]] | None = None
-        for kept in reversed(self._kept.values()):
+        for kept in reversed(list(self._kept.values())):
             if kept.key != key:
+                continue
+            if not kept.session.can_resume:
+                self._drop(kept.session)  # the agent may be able to open it again
                 continue
             computed = computed or item_digests(history)
             if len(computed[0]) <= len(kept.digests):
                 continue  # the most frequent case by far: a new conversation beside others
             fresh = unseen_items(kept.digests, history, computed)
             new = None if fresh is None else _accepted_items(kept.pending, fresh, turn)
-            if new is None or not kept.session.can_resume:
+            if new is None:
                 continue
             self._forget(kept.session)
             kept.session.set_idle(False)

@@ -181,6 +181,7 @@ class RunScheduler:
         them, for a session that has not seen them; None if no such items are stored. `runner` runs this server's
         tools; None if the turn has none. `first` are events that the client sees before those of the agent.
         """
+        turn = msgspec.structs.replace(turn, owner=owner)
         slot = await self._slot(owner)
         to_run = bool(approved_calls(turn))
         try:

@@ -5,6 +5,7 @@ confined to folders), and each conversation has a session on it.
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import uuid
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final
@@ -20,6 +21,7 @@ from codex_proxy.agents.acp.process import AcpProcess, AcpTransport
 from codex_proxy.agents.acp.program import Declared, Program
 from codex_proxy.agents.acp.prompt import first_prompt
 from codex_proxy.agents.acp.session_setup import SessionOptions, session_options_of
+from codex_proxy.agents.acp.slots import ProcessScope, ProcessSlots, Slot, takes_sessions
 from codex_proxy.agents.acp.tool_server import ToolEndpoint, ToolServer
 from codex_proxy.agents.agent import Agent, ProcessCounts
 from codex_proxy.agents.confinement import Confinement
@@ -38,17 +40,11 @@ START_SECONDS: Final = 60.0
 on a busy machine."""
 PROBE_SECONDS: Final = 60.0
 """The most seconds that a program may take to open the probe session, which shows its models."""
-MAX_SESSIONS: Final = 200
-"""The most sessions of a process before it is replaced, since not every agent frees sessions that have ended."""
 PAUSE_SECONDS: Final = 5.0
 """Seconds after a failed start during which turns fail at once, with the failure of that start."""
 
 RECHECK_SECONDS: Final = 10.0
 """Seconds after which a process that found no sign-in is replaced by one that checks again."""
-
-MAX_PROCESSES: Final = 4
-"""The most processes of a confined agent that run at the same time. Each folder that turns may write to needs its
-own process."""
 
 READS_ONLY: Final = (
     "{title} has no sandbox of its own. Its turns are read-only, whatever --sandbox is set to."
@@ -65,15 +61,6 @@ WHERE: Final[Mapping[Sandbox, str]] = {
     "read-only": "to no workspace",
     "workspace-write": "to the workspace of a turn",
 }
-
-
-class ProcessScope(msgspec.Struct, frozen=True):
-    """The working folder and the sandbox of a process. Turns share a process only if both are equal: a process that
-    this server confines can write to the same folders as long as it runs.
-    """
-
-    workdir: str
-    sandbox: Sandbox = "danger-full-access"
 
 
 class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,16 +86,18 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
     state_folders: tuple[str, ...] = ()
     """The folders other than the workspace that a confined process may write to."""
 
-    def scope_of(self, workdir: str, sandbox: Sandbox) -> ProcessScope:
-        """Returns the folder and sandbox of the process that serves turns with this folder and sandbox. A process
-        that this server confines to writing in a turn's folder serves only turns with that folder. Every other
-        process serves all folders, and has the folder of the settings. A process that is not confined has the
-        sandbox `danger-full-access`.
+    def scope_of(self, workdir: str, sandbox: Sandbox, owner: str = "") -> ProcessScope:
+        """Returns the scope of the process that serves turns with this folder and sandbox. A process that this server
+        confines to writing in a turn's folder serves only turns with that folder. Every other process serves all
+        folders, and has the folder of the settings. A process that is not confined has the sandbox
+        `danger-full-access`. If it is not known what the program keeps between sessions, a process serves the turns
+        of one key (`owner`).
         """
+        owner = owner if self.preset.apart == "processes" else ""
         if self.confinement is None or sandbox == "danger-full-access":
-            return ProcessScope(self.workdir)
+            return ProcessScope(self.workdir, owner=owner)
         # Without a workspace to write to, one process serves all folders.
-        return ProcessScope(workdir if sandbox == "workspace-write" else self.workdir, sandbox)
+        return ProcessScope(workdir if sandbox == "workspace-write" else self.workdir, sandbox, owner)
 
     def command_in(self, scope: ProcessScope) -> Command:
         """Returns the command that starts a process with the folder and sandbox in `scope`. Raises `SpawnError` if
@@ -144,17 +133,6 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
         return UNCONFINED.format(title=title, why=why)
 
 
-class _Slot:
-    """What `AcpAgent` keeps for one process scope: its process, or why the last start failed."""
-
-    def __init__(self) -> None:
-        self.process: AcpProcess | None = None
-        self.starting = asyncio.Lock()
-        self.failure: Failure | None = None
-        """Why the last start failed, or that nobody is signed in; None if neither."""
-        self.failed_at = 0.0
-
-
 class AcpAgent:
     """An `Agent` that keeps one ACP process running; if this server confines it, one for each folder and sandbox in
     use. A process that has ended, or that has served `MAX_SESSIONS` sessions, is replaced when the next turn comes.
@@ -179,8 +157,9 @@ class AcpAgent:
         self._tool_server = ToolServer()
         self._scope = launch.scope_of(launch.workdir, launch.sandbox)
         """The scope of turns whose request chooses no folder and no sandbox."""
-        self._slots: dict[ProcessScope, _Slot] = {self._scope: _Slot()}
-        """The slots by scope, the least recently used first."""
+        self._slots = ProcessSlots(self._scope)
+        self._folders: tempfile.TemporaryDirectory[str] | None = None
+        """Has an empty folder for each session that gets one of its own; None before the first."""
         self._leaving: set[AcpProcess] = set()
         """Processes that take no further sessions. They are ended when they have no session left."""
         self._restarts = 0
@@ -208,7 +187,23 @@ class AcpAgent:
             turn = msgspec.structs.replace(turn, workdir=self._launch.workdir)
         if turn.mode == "model":  # a plain model would act on nothing
             turn = msgspec.structs.replace(turn, sandbox="read-only")
-        scope = self._launch.scope_of(turn.workdir, turn.sandbox)
+        own_folder = self._launch.preset.apart == "folders" and turn.mode == "model"
+        shared = self._launch.preset.apart == "sessions" or own_folder or not turn.tools
+        scope = self._launch.scope_of(turn.workdir, turn.sandbox, turn.owner)
+        if own_folder:
+            turn = msgspec.structs.replace(turn, workdir=self._new_folder())
+        if shared:
+            return await self._open(turn, scope)
+        scope = self._slots.reserve(msgspec.structs.replace(scope, owner=turn.owner))
+        try:
+            session = await self._open(turn, scope)
+        except BaseException:
+            self._slots.give_back(scope)
+            raise
+        self._slots.session_opened(scope, session)
+        return session
+
+    async def _open(self, turn: Turn, scope: ProcessScope) -> AgentSession:
         process = await self._process(scope)
         endpoint = await self._open_endpoint(turn)
         if process.exit is not None or process in self._leaving:  # while the endpoint was being opened
@@ -220,10 +215,18 @@ class AcpAgent:
         ahead = process.take_ahead(turn.workdir) if fits else None
         channel = process.open_channel() if ahead is None else ahead
         program = self._launch.program(declared)
-        dialect = AcpTurn(channel, program, _new_id, servers=servers, ahead=ahead is not None)
+        dialect = AcpTurn(
+            channel, program, _new_id, servers=servers, ahead=ahead is not None, alone=scope.number > 0
+        )
         session = AgentSession(turn, dialect, AcpTransport(process, channel, dialect, endpoint))
         session.silence_hint = self._launch.preset.silence_hint
         return session
+
+    def _new_folder(self) -> str:
+        """Creates an empty folder for one session, and returns its path. All are removed when the agent is closed."""
+        if self._folders is None:
+            self._folders = tempfile.TemporaryDirectory(prefix="codex-proxy-sessions-")
+        return tempfile.mkdtemp(dir=self._folders.name)
 
     async def _open_endpoint(self, turn: Turn) -> ToolEndpoint | None:
         if not turn.tools:
@@ -256,13 +259,15 @@ class AcpAgent:
 
     async def close(self) -> None:
         self._closed = True
-        for slot in list(self._slots.values()):
+        for slot in self._slots.all():
             async with slot.starting:  # a start that is under way sees that it is too late
                 pass
         await asyncio.gather(*(process.end() for process in (*self._leaving, *self._running())))
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._tool_server.close()
+        if self._folders is not None:
+            await asyncio.to_thread(self._folders.cleanup)
 
     def kill(self) -> None:
         for process in (*self._leaving, *self._running()):
@@ -271,44 +276,28 @@ class AcpAgent:
     # --- the processes --------------------------------------------------------------------------
 
     def _running(self) -> list[AcpProcess]:
-        return [slot.process for slot in self._slots.values() if slot.process is not None]
-
-    def _slot(self, scope: ProcessScope) -> _Slot:
-        """Returns the slot of a scope, created if necessary, and marks it as the most recently used. Before it
-        creates one, it removes the least recently used slots until fewer than `MAX_PROCESSES` are left, and retires
-        their processes (see `_retire`). It does not remove the slot for the folder and sandbox in the settings, nor
-        slots in which a process is being started.
-        """
-        slot = self._slots.pop(scope, None)
-        if slot is None:
-            slot = _Slot()
-            for other, unused in list(self._slots.items()):
-                if len(self._slots) < MAX_PROCESSES:
-                    break
-                if other != self._scope and not unused.starting.locked():
-                    del self._slots[other]
-                    if unused.process is not None:
-                        self._retire(unused)
-        self._slots[scope] = slot
-        return slot
+        return [slot.process for slot in self._slots.all() if slot.process is not None]
 
     async def _process(self, scope: ProcessScope) -> AcpProcess:
         """Returns the process for the next session in this scope, which is started if there is none. Raises `Fault`
         if that fails.
         """
         while True:
-            slot = self._slot(scope)
+            slot, removed = self._slots.take(scope)
+            for unused in removed:
+                if unused.process is not None:
+                    self._retire(unused)
             async with slot.starting:
                 if self._closed:
                     raise Fault(STOPPING)
-                if self._slots.get(scope) is slot:  # else it had to make room while this turn waited
+                if self._slots.has(scope, slot):  # else it had to make room while this turn waited
                     return await self._process_in(slot, scope)
 
-    async def _process_in(self, slot: _Slot, scope: ProcessScope) -> AcpProcess:
+    async def _process_in(self, slot: Slot, scope: ProcessScope) -> AcpProcess:
         current, now = slot.process, self._clock.monotonic()
         # Somebody may have signed in since: not every program looks again by itself.
         again = slot.failure is not None and now - slot.failed_at >= RECHECK_SECONDS
-        if current is not None and _takes_sessions(current) and not again:
+        if current is not None and takes_sessions(current) and not again:
             return current
         if current is not None:
             self._retire(slot)
@@ -317,8 +306,8 @@ class AcpAgent:
         slot.process = await self._started(slot, scope)
         return slot.process
 
-    async def _started(self, slot: _Slot, scope: ProcessScope) -> AcpProcess:
-        process = AcpProcess(self._launch.preset.error_log)
+    async def _started(self, slot: Slot, scope: ProcessScope) -> AcpProcess:
+        process = AcpProcess(self._launch.preset.error_log, opens_ahead=not scope.number)
         try:
             try:
                 command = self._launch.command_in(scope)
@@ -338,7 +327,7 @@ class AcpAgent:
         self._store_answers(slot, process)
         return process
 
-    def _store_answers(self, slot: _Slot, process: AcpProcess) -> None:
+    def _store_answers(self, slot: Slot, process: AcpProcess) -> None:
         """Stores in this agent what a new process has declared (`version`, `capabilities`), and what its probe
         session offers (`session_options`). If the probe session could not be opened, stores the failure in `slot`,
         and keeps the former options.
@@ -358,7 +347,7 @@ class AcpAgent:
             slot.failed_at = self._clock.monotonic()
             log.warning("agent_session_failed", agent=self.name, reason=slot.failure.kind.value)
 
-    def _retire(self, slot: _Slot) -> None:
+    def _retire(self, slot: Slot) -> None:
         """Removes the process from its slot, so that it gets no further sessions. The process is ended when its
         last session is closed.
         """
@@ -375,8 +364,8 @@ class AcpAgent:
         """Retires processes that can take no further sessions (see `_retire`). Ends retired processes that have no
         open session or are `unhealthy`, and forgets those that have ended.
         """
-        for slot in list(self._slots.values()):
-            if slot.process is not None and not _takes_sessions(slot.process):
+        for slot in self._slots.all():
+            if slot.process is not None and not takes_sessions(slot.process):
                 self._retire(slot)
         for process in list(self._leaving):
             if process.exit is not None:
@@ -393,10 +382,6 @@ class AcpAgent:
 
 def _is_instructed(turn: Turn) -> bool:
     return bool(first_prompt(turn.history[:1], takes_system=True).system)
-
-
-def _takes_sessions(process: AcpProcess) -> bool:
-    return process.alive and not process.unhealthy and process.sessions_served < MAX_SESSIONS
 
 
 def _new_id(prefix: str) -> str:

@@ -136,6 +136,11 @@ class AcpTurn:
         return self._take_step()
 
     @property
+    def answered(self) -> bool:
+        """Whether the agent has answered the prompt, and the session only waits for another one."""
+        return self._state is TurnState.REUSABLE
+
+    @property
     def thread(self) -> str:
         return self.session if self._state is TurnState.REUSABLE and self._program.reopening else ""
 

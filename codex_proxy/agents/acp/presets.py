@@ -16,6 +16,13 @@ UsageRule: TypeAlias = Literal["turn", "last", "session", "chunks"]
 of the session so far; `chunks`: one model call, reported in an update after each."""
 
 
+Apart: TypeAlias = Literal["sessions", "folders", "processes"]
+"""What keeps two clients of a program apart: their tools, conversations, permissions and cancelling. `sessions`: each
+has a session, and one process serves them all. `folders`: sessions with the same working folder share the MCP servers,
+so a session with tools has a process to itself, or a folder. `processes`: nothing is known but that processes do, so a
+session with tools has one to itself, and all sessions of a process are of one key."""
+
+
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {"client_tools", "tool_replies", "images", "model_choice"}
 )
@@ -39,6 +46,8 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True):
     """The npm package that contains the program."""
     tested: str = ""
     """The release of the program that was tested."""
+    apart: Apart = "processes"
+    """What keeps two clients of the program apart (see `Apart`)."""
     usage: UsageRule | None = None
     """What the agent's token counts cover (see `UsageRule`). None: unknown, so no usage is reported."""
     read_only: tuple[str, ...] = ()
@@ -93,6 +102,7 @@ GEMINI: Final = AcpPreset(
     argv=("gemini", "--acp", "--skip-trust"),
     package="@google/gemini-cli",
     tested="0.61.0",
+    apart="sessions",
     usage="turn",
     read_only=("plan", "default"),
     asks_permission=True,
@@ -113,6 +123,7 @@ QWEN: Final = AcpPreset(
     argv=("qwen", "--acp"),
     package="@qwen-code/qwen-code",
     tested="0.24.4",
+    apart="sessions",
     usage="chunks",
     reopens=True,
     read_only=("plan", "default"),
@@ -131,6 +142,7 @@ OPENCODE: Final = AcpPreset(
     argv=("opencode", "acp", "--print-logs", "--log-level", "ERROR"),
     package="opencode-ai",
     tested="1.18.33",
+    apart="folders",
     usage="last",
     reopens=True,
     read_only=("plan",),
@@ -154,6 +166,7 @@ COPILOT: Final = AcpPreset(
     argv=("copilot", "--acp"),
     package="@github/copilot",
     tested="1.0.102",
+    apart="sessions",
     usage="session",
     reopens=True,
     read_only=("https://agentclientprotocol.com/protocol/session-modes#plan", "plan"),
@@ -176,6 +189,7 @@ CLAUDE_ACP: Final = AcpPreset(
     argv=("claude-agent-acp",),
     package="@agentclientprotocol/claude-agent-acp",
     tested="0.100.0",
+    apart="sessions",
     usage="turn",
     reopens=True,
     # In the mode `plan` a model of its own decides what runs without being asked.
@@ -197,6 +211,7 @@ CODEX_ACP: Final = AcpPreset(
     argv=("codex-acp",),
     package="@agentclientprotocol/codex-acp",
     tested="2.6.0",
+    apart="sessions",
     usage="turn",
     reopens=True,
     read_only=("read-only",),

@@ -42,14 +42,15 @@ class AcpProcess(SharedProcess[AcpConnection]):
     need not wait for it; that turn gets the session by `take_ahead`.
     """
 
-    def __init__(self, error_log: str = "") -> None:
+    def __init__(self, error_log: str = "", *, opens_ahead: bool = True) -> None:
         """`error_log`: the regular expression in `AcpPreset.error_log` for errors on stderr; empty if stderr is not
-        read.
+        read. `opens_ahead`: whether a session is opened ahead of the next turn.
         """
         super().__init__(AcpConnection(CLIENT_NAME, __version__))
         self.sessions_served = 0
+        self._opens_ahead = opens_ahead
         self._folder = ""
-        """The folder of sessions that are opened ahead; empty before `probe`."""
+        """The folder of sessions that are opened ahead; empty if none are to be, and before `probe`."""
         self._ahead_answer: Message | None = None
         """The answer to the request for the session that was opened ahead; None before it has come."""
         self._ahead_timer: asyncio.TimerHandle | None = None
@@ -77,7 +78,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
         self._write(self.connection.open_probe(folder))
         await self._until(lambda: self.connection.probe is not None, timeout_seconds)
         self._write(self.connection.close_probe())
-        self._folder = folder
+        self._folder = folder if self._opens_ahead else ""
 
     def _refusal(self, fault: str) -> Failure:
         message = f"The agent cannot be used: {fault}."
