@@ -92,8 +92,8 @@ class CustomInput:
     """
 
     def __init__(self) -> None:
-        self._begin: str | None = ""
-        """The arguments so far, until it is known that they are the usual ones."""
+        self._begin: list[str] | None = []
+        """The pieces so far, until it is known that the arguments are the usual ones."""
         self._rest = ""
         """The beginning of an escape that was cut."""
         self._usual = True
@@ -103,27 +103,29 @@ class CustomInput:
         """Takes the next piece of the arguments. Returns the next part of the input; empty if none is known yet."""
         if self._begin is None:
             return "" if self._ended else self._read(piece)
-        self._begin += piece
+        self._begin.append(piece)
         if not self._usual:
             return ""
-        position = _end_of_opening(self._begin[:MAX_OPENING])
-        if position is None or (position < 0 and len(self._begin) >= MAX_OPENING):
+        begin = "".join(self._begin)
+        position = _end_of_opening(begin[:MAX_OPENING])
+        if position is None or (position < 0 and len(begin) >= MAX_OPENING):
             self._usual = False
         elif position >= 0:
-            piece, self._begin = self._begin[position:], None
-            return self._read(piece)
+            self._begin = None
+            return self._read(begin[position:])
         return ""
 
     def close(self) -> str:
         """Ends the arguments. Returns the part of the input that `feed` has not returned."""
         if self._begin is None:
             return ""
+        arguments = "".join(self._begin)
         try:
-            value = json.loads(self._begin, strict=False)
+            value = json.loads(arguments, strict=False)
         except (ValueError, RecursionError):
-            return self._begin
+            return arguments
         given = value.get("input") if isinstance(value, dict) else None
-        return given if isinstance(given, str) else self._begin
+        return given if isinstance(given, str) else arguments
 
     def _read(self, piece: str) -> str:
         """Decodes a piece of the JSON string that is the value of `input`. Returns its characters, up to the quote

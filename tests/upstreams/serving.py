@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from codex_proxy.agents.openai_chat.whole_answers import whole_of
+from codex_proxy.agents.openai_chat.whole_answers import WholeAnswer
 from tests.http.serving import Proxy, fake_proxy
 from tests.upstreams.cases import CASES, Case, text
 
@@ -101,7 +101,10 @@ class Upstream:
 
 def _whole(body: bytes) -> dict[str, Any]:
     lines = [line.removeprefix(b"data: ") for line in body.splitlines() if line.startswith(b"data: {")]
-    return whole_of(map(json.loads, lines))
+    answer = WholeAnswer()
+    for line in lines:
+        answer.add(json.loads(line))
+    return answer.whole()
 
 
 @asynccontextmanager

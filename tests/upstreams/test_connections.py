@@ -66,6 +66,17 @@ async def endless_line(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
         await writer.drain()
 
 
+async def endless_events(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Events that both APIs read and neither shows."""
+    nothing = event(
+        {"type": "response.image_generation_call.partial_image", "choices": [], "x": "x" * 50_000}
+    )
+    writer.write(OK)
+    while True:
+        writer.write(nothing)
+        await writer.drain()
+
+
 REDIRECT = b"HTTP/1.1 307 Temporary Redirect\r\nlocation: http://127.0.0.1:1/v1\r\ncontent-length: 0\r\n\r\n"
 NOT_FOUND = b"HTTP/1.1 404 Not Found\r\ncontent-length: 9\r\n\r\nNot Found"
 PACKED = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 4\r\n\r\n\x1f\x8b\x08\x00"
@@ -218,6 +229,18 @@ async def test_a_list_of_models_that_cannot_be_read_keeps_nobody_from_being_serv
         assert (proxy.server.agent.trouble() is not None) == (name == "silent")
         answer = await proxy.ask(user() | {"model": "m"})
         assert (answer.status, said(answer.text)) == (200, "Hello.")
+        await nothing_left(proxy)
+
+
+@pytest.mark.parametrize(("agent", "stream"), [("openai-chat", True), ("openai-responses", False)])
+async def test_an_answer_without_an_end_is_cut_off_and_blamed_on_the_model_server(
+    agent: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.agents.upstream.client.MAX_ANSWER_BYTES", 1 << 20)
+    async with raw_upstream(endless_events) as url, proxy_before(url, tmp_path, agent=agent) as proxy:
+        answer = await proxy.ask(user() | {"model": "m", "stream": stream})
+        assert (answer.status, answer.error["code"]) == (502, "upstream_error")
+        assert "The model server's answer is too large." in answer.error["message"]
         await nothing_left(proxy)
 
 

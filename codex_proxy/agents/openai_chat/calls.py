@@ -8,6 +8,7 @@ belongs.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Container
 from typing import Any, Final
 
@@ -18,6 +19,9 @@ from codex_proxy.agents.upstream.stream import is_json
 
 MAX_ID_CHARS: Final = 64
 """The maximum length of a call id that OpenAI accepts in the request with its output."""
+_MAX_SCALAR_CHARS: Final = 1024
+_MARK: Final = re.compile(r'["{}\[\]]|\\.?', re.DOTALL)
+"""What decides how deep JSON is nested: a quote, a bracket, or a backslash with the character behind it."""
 
 
 class Call:
@@ -35,11 +39,42 @@ class Call:
         """Reads the input of an open call of a custom tool; None for other calls."""
         self.old_form = False
         """Whether the call came as `function_call`, the predecessor of `tool_calls`."""
+        self._seen = 0
+        """The number of pieces that `is_complete` has looked at, and what it found at their end: how many brackets
+        are open, and whether it is within a string or directly behind a backslash."""
+        self._depth = 0
+        self._in_string = self._escaped = self._has_brackets = False
 
     @property
     def text(self) -> str:
         """Returns the arguments as JSON text; an empty object if there are none."""
         return "".join(self.arguments) or "{}"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the arguments are an object or list that has ended, or another JSON value. Each piece is looked at
+        once.
+        """
+        for piece in self.arguments[self._seen :]:
+            self._look_at(piece)
+        self._seen = len(self.arguments)
+        if self._has_brackets:
+            return self._depth <= 0 and not self._in_string
+        # A server sends such a value whole.
+        return len(self.arguments) == 1 and len(self.arguments[0]) <= _MAX_SCALAR_CHARS and is_json(self.text)
+
+    def _look_at(self, piece: str) -> None:
+        start = 1 if self._escaped else 0
+        self._escaped = False
+        for found in _MARK.finditer(piece, start):
+            mark = found[0]
+            if mark == '"':
+                self._in_string = not self._in_string
+            elif mark[0] == "\\":
+                self._escaped = len(mark) == 1
+            elif not self._in_string:
+                self._has_brackets = True
+                self._depth += 1 if mark in "{[" else -1
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -105,7 +140,7 @@ class ToolCalls:
         """Returns the earlier call that a delta continues; None if the delta begins a new call. `id`, `index` and
         `name` are those of the delta; the strings are empty if it has none. The id decides; without one the index
         does, and without both the delta continues the last call. A delta with a name, but without an id, begins a
-        new call if the arguments of the earlier one are already complete JSON.
+        new call if the arguments of the earlier one are already complete (see `Call.is_complete`).
         """
         if id:
             if id in self._by_id:
@@ -116,7 +151,7 @@ class ToolCalls:
         begun = (
             self.all[-1] if index is None and self.all else self._by_index.get(-1 if index is None else index)
         )
-        if begun is not None and name and begun.name and is_json("".join(begun.arguments)):
+        if begun is not None and name and begun.name and begun.is_complete:
             return None  # without an id only the name tells of another call
         return begun
 

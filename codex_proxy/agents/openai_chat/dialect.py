@@ -194,7 +194,7 @@ class OpenAIChat(UpstreamTurn[Answer]):
         not requested: it gets an error text as its output at once. If all calls are invalid, `_writes` becomes the
         next request.
         """
-        asks: list[Event] = []
+        asks: list[ToolCallRequested] = []
         if self._reasoning_back and answer.reasoning:
             content = [{"type": "reasoning_text", "text": "".join(answer.reasoning)}]
             item = {"type": "reasoning", "id": answer.reasoning_id, "summary": [], "content": content}
@@ -215,16 +215,17 @@ class OpenAIChat(UpstreamTurn[Answer]):
                     item_reported=bool(call.item_id),
                 )
             )
-        for ask in [ask for ask in asks if isinstance(ask, ToolCallRequested)]:
+        valid: list[ToolCallRequested] = []
+        for ask in asks:
             wrong = None if ask.item_reported else self._fault_in_call(ask.name, ask.kind, ask.arguments)
             if wrong is None:
                 self._asked.add(ask.request_id)
+                valid.append(ask)
                 continue
-            asks.remove(ask)
             code, text = wrong
             out += [Notice(code, ask.name), self._put_output(ask.call_id, (TextPart(text),))]
-        out += asks
-        if not asks:
+        out += valid
+        if not valid:
             self._writes = self._next_request()
 
 

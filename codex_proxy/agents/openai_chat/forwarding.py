@@ -54,7 +54,7 @@ class Forwarding(SingleTurn):
         self._now = context.now
         self._pass_through = self._new_pass_through()
         self._error: Head | None = None
-        self._error_body: list[bytes] = []
+        self._error_body = bytearray()
 
     def begin(self, turn: Turn) -> Step:
         """Returns the step that starts the turn and sends the request."""
@@ -74,8 +74,8 @@ class Forwarding(SingleTurn):
             if isinstance(message, bytes):
                 if self._error is None:
                     self._pass(self._pass_through.feed(message), out)
-                elif sum(map(len, self._error_body)) < MAX_ERROR_BYTES:
-                    self._error_body.append(message)
+                else:
+                    self._error_body += message[: MAX_ERROR_BYTES - len(self._error_body)]
             elif isinstance(message, Head):
                 if not 200 <= message.status < 300:
                     self._error = message
@@ -127,7 +127,7 @@ class Forwarding(SingleTurn):
         finish reason is `error`, as failed.
         """
         if self._error is not None:
-            return self._refused_by_upstream(self._error, b"".join(self._error_body), out)
+            return self._refused_by_upstream(self._error, bytes(self._error_body), out)
         self._pass(self._pass_through.close(), out)
         if self._ended:
             return b""
@@ -146,7 +146,8 @@ class Forwarding(SingleTurn):
         ours = self._request.stream and _USAGE not in self._request.fields and _USAGE not in self._refused
         if ours and head.status in _REFUSING and _USAGE.encode() in body:
             self._refused.add(_USAGE)
-            self._error, self._error_body = None, []
+            self._error = None
+            self._error_body.clear()
             self._pass_through = self._new_pass_through()
             return forwarded_body(self._request, self._model, self._refused)
         self._fail(self._errors.of_response(head.status, head.headers, body, self._now()), out)

@@ -40,6 +40,8 @@ class _Calls:
     def __init__(self, message: dict[str, Any]) -> None:
         self.message = message
         self.outputs: dict[str, HistoryOutput | None] = {}
+        self.answered = False
+        """Whether any of the outputs is known."""
 
 
 class Conversation:
@@ -92,7 +94,7 @@ class Conversation:
     def _add_call(self, call: HistoryCall) -> None:
         """Adds a call. Consecutive calls, and the text before them, form one message."""
         last = self._entries[-1] if self._entries else None
-        if not isinstance(last, _Calls) or any(output is not None for output in last.outputs.values()):
+        if not isinstance(last, _Calls) or last.answered:
             if isinstance(last, dict) and last["role"] == "assistant":
                 self._entries.pop()
                 message = last
@@ -121,6 +123,7 @@ class Conversation:
         calls = self._unanswered.pop(output.call_id, None)
         if calls is not None:
             calls.outputs[output.call_id] = output
+            calls.answered = True
             return
         said = TextPart(f"Output of the tool call {output.call_id}:")
         self._entries.append({"role": "user", "content": _content((said, *output.parts))})

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.openai_chat.answer import usage_in
-from codex_proxy.agents.openai_chat.whole_answers import chunks_of, whole_of
+from codex_proxy.agents.openai_chat.whole_answers import WholeAnswer, chunks_of
 from codex_proxy.agents.upstream.stream import MAX_LINE_BYTES, StreamEvent, decoded_event, encoded, is_error
 from codex_proxy.core.events import Usage
 
@@ -27,7 +27,7 @@ _DELTA: Final = b'"choices":[{"index":0,"delta":{'
 _UNFINISHED: Final = b'"finish_reason":null'
 _SAID: Final = re.compile(rb'"(?:content|text|refusal|name|arguments)"\s*:\s*"[^"]|"audio"\s*:\s*\{')
 """Matches a text, a refusal, a call or audio in an answer. In a text of the model quotes have a backslash."""
-_BLANK_LINE: Final = re.compile(rb"\n\r?\n")
+_BLANK_LINES: Final = re.compile(rb"\n\r?\n[\r\n]*")
 _SPACE: Final = b" \t\r\n\xef\xbb\xbf"
 _LINE_END: Final = re.compile(rb"\r?\n")
 
@@ -52,8 +52,8 @@ class PassThrough:
     ) -> None:
         """`stream`: whether the client asked for a stream of events; otherwise it gets one JSON object.
         `wants_usage`: whether the client asked for the usage in its stream. `model_shown`: the name that replaces
-        the upstream's model name; None to keep it. `max_event`: the maximum size of one event, or of a whole JSON
-        object, in bytes.
+        the upstream's model name; None to keep it. `max_event`: the maximum size of one event, of a whole JSON
+        object, and of what comes without any content, in bytes.
         """
         self.done = False
         """Whether `[DONE]`, or a whole JSON object, was read."""
@@ -84,12 +84,13 @@ class PassThrough:
         self._parts: list[bytes] = []
         """The pieces of an event, or of the JSON object, that is not complete yet."""
         self._size = 0
+        """The bytes since the last event with a chunk of the answer, or all before its first content."""
         self._head = self._tail = b""
         """The bytes before and after the text in the last delta's event."""
-        self._chunks: list[dict[str, Any]] = []
-        """The chunks of a stream that is converted to one JSON object."""
+        self._whole = WholeAnswer()
+        """The stream that is converted to one JSON object, so far."""
         self._kept = 0
-        """The size of those chunks, in bytes."""
+        """The size of its chunks, in bytes."""
 
     @property
     def over(self) -> bool:
@@ -100,15 +101,23 @@ class PassThrough:
         """Takes the next bytes of the body. Returns the bytes to send to the client now, possibly none."""
         if self.over or not chunk:
             return b""
-        if self._is_json is None and not self._recognise(chunk):
-            return b""
-        whole = self._is_json is False and not self._parts and chunk.endswith(b"\n\n")
-        block = chunk if whole else self._block(chunk)
-        if not block:
-            return b""
-        block = _as_utf_8(block)
-        self.said = self.said or _SAID.search(block) is not None
-        return block if self._needs_no_decoding(block) else b"".join(self._observed(block))
+        self._size += len(chunk)
+        block = passed = b""
+        if self._is_json is not None or self._recognise(chunk):
+            whole = self._is_json is False and not self._parts and chunk.endswith(b"\n\n")
+            block = chunk if whole else self._block(chunk)
+        if block:
+            block = _as_utf_8(block)
+            self.said = self.said or _SAID.search(block) is not None
+            if self._needs_no_decoding(block):
+                self._size = 0
+                return block
+            passed = b"".join(self._observed(block))
+        if self._size > self._max_event and not self.over:
+            self._parts.clear()
+            self._held.clear()
+            self.fault = StreamEvent("too_long")
+        return passed
 
     def close(self) -> bytes:
         """Ends the body. Returns the last bytes to send to the client: those of an event that lacks its blank line,
@@ -192,20 +201,15 @@ class PassThrough:
         if end > 0:
             block = b"".join((*self._parts, memoryview(chunk)[:end]))
             self._parts = [chunk[end:]] if end < len(chunk) else []
-            self._size = len(chunk) - end
             return block
         self._parts.append(chunk)
-        self._size += len(chunk)
-        if self._size > self._max_event:
-            self._parts.clear()
-            self.fault = StreamEvent("too_long")
         return b""
 
     # --- events that are looked at ----------------------------------------------------------------------
 
     def _observed(self, block: bytes) -> Iterator[bytes]:
         start = 0
-        for blank in _BLANK_LINE.finditer(block):
+        for blank in _BLANK_LINES.finditer(block):
             if self.over:
                 return
             event = block[start : blank.end()]
@@ -251,6 +255,8 @@ class PassThrough:
         if self.failed:
             return
         self.begun = self.begun or _has_content(event.value)
+        if self.begun:
+            self._size = 0
         if not self._stream:
             self._keep(event.value, len(whole))
         elif changed is None:
@@ -290,14 +296,15 @@ class PassThrough:
 
     def _keep(self, chunk: dict[str, Any], size: int) -> None:
         self._kept += size
-        self._chunks.append(chunk)
         if self._kept > self._max_event:
-            self._chunks.clear()
+            self._whole = WholeAnswer()
             self.fault = StreamEvent("too_long")
+        else:
+            self._whole.add(chunk)
 
     def _whole_answer(self) -> bytes:
         """Returns the JSON object of the whole answer, combined from the chunks of the stream."""
-        answer = whole_of(self._chunks)
+        answer = self._whole.whole()
         if self._model_shown is not None:
             answer["model"] = self._model_shown
         return encoded(answer)
@@ -373,7 +380,7 @@ def _end_of_events(before: bytes, chunk: bytes) -> int:
     end = chunk.rfind(b"\n\r\n")
     if end >= 0:
         return end + 3
-    found = _BLANK_LINE.search(before + chunk[:2])
+    found = _BLANK_LINES.search(before + chunk[:2])
     return 0 if found is None else found.end() - len(before)
 
 

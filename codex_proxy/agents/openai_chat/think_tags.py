@@ -33,8 +33,10 @@ class ThinkTags:
         self._inside = False
         self._after = False
         """Whether the closing tag was read and the answer has not begun."""
+        self._spaces: list[str] = []
+        """White space before the text, which belongs to the answer only if no tag follows."""
         self._held = ""
-        """Text that may be part of a tag, or white space that belongs to the answer only if no tag follows."""
+        """The last characters, if they may be part of a tag."""
 
     def feed(self, piece: str) -> Split:
         """Splits the next piece of the text. The end of the piece is held back if it may be the first part of a
@@ -42,12 +44,16 @@ class ThinkTags:
         """
         if self.plain:
             return Split(text=piece)
+        if not (self._held or self._inside or self._after):
+            start = piece.lstrip()
+            self._spaces.append(piece[: len(piece) - len(start)])
+            piece = start
         self._held += piece
         if not self._inside and not self._after:
-            start = self._held.lstrip()
-            if start.startswith(OPEN):
-                self._inside, self._held = True, start[len(OPEN) :]
-            elif OPEN.startswith(start):
+            if self._held.startswith(OPEN):
+                self._inside, self._held = True, self._held[len(OPEN) :]
+                self._spaces.clear()
+            elif OPEN.startswith(self._held):
                 return Split()
             else:
                 return Split(text=self._all_plain())
@@ -61,10 +67,10 @@ class ThinkTags:
         """Ends the text. Returns the characters that were held back because they might have begun a tag, as
         reasoning or text.
         """
-        held, self._held = self._held, ""
         if self._inside:
+            held, self._held = self._held, ""
             return Split(held)
-        return Split(text="" if self._after else held)
+        return Split(text="" if self._after else self._all_plain())
 
     def _reasoning(self) -> str:
         """Removes the reasoning from the held text, and returns it: everything before the closing tag. If there is
@@ -81,5 +87,7 @@ class ThinkTags:
 
     def _all_plain(self) -> str:
         self.plain = True
-        held, self._held = self._held, ""
-        return held
+        text = "".join((*self._spaces, self._held))
+        self._spaces.clear()
+        self._held = ""
+        return text

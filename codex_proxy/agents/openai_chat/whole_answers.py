@@ -1,13 +1,16 @@
 """Converts a whole answer of Chat Completions to the chunks of a stream, and chunks to a whole answer.
 
 Used when a server streams although it was asked not to, or the other way round. Unknown fields are kept. No input
-raises.
+raises. The time and memory that it takes are linear in the input: the pieces of a text are joined once, at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
+
+_WHOLE_TEXTS: Final = frozenset({"role", "id", "type", "name"})
+"""The fields with texts that never come in pieces."""
 
 
 def chunks_of(answer: dict[str, Any], *, wants_usage: bool) -> Iterator[dict[str, Any]]:
@@ -22,59 +25,80 @@ def chunks_of(answer: dict[str, Any], *, wants_usage: bool) -> Iterator[dict[str
         yield {**head, "choices": [], "usage": usage}
 
 
-def whole_of(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Combines the chunks of a stream to a whole answer: joins the texts of each choice, and the pieces of its
-    calls by their index.
+class WholeAnswer:
+    """Combines the chunks of a stream to a whole answer: joins the texts of each choice, and the pieces of its calls
+    by their index. `add` takes the chunks, and may change them.
     """
-    answer: dict[str, Any] = {}
-    choices: dict[Any, dict[str, Any]] = {}
-    for chunk in chunks:
+
+    def __init__(self) -> None:
+        self._fields: dict[str, Any] = {}
+        self._choices: dict[Any, dict[str, Any]] = {}
+        self._texts: list[tuple[dict[str, Any], str]] = []
+        """The objects and fields that have a `_Text`."""
+
+    def add(self, chunk: dict[str, Any]) -> None:
         for name, value in chunk.items():
-            if name != "choices" and (value is not None or name not in answer):
-                answer[name] = value
+            if name != "choices" and (value is not None or name not in self._fields):
+                self._fields[name] = value
         for choice in _dicts(chunk.get("choices")):
             given = choice.get("index")
             index = given if isinstance(given, int) else 0
-            _add_choice(choices.setdefault(index, {"index": index, "message": {}}), choice)
-    return {**answer, "object": "chat.completion", "choices": list(choices.values())}
+            self._add_choice(self._choices.setdefault(index, {"index": index, "message": {}}), choice)
+
+    def whole(self) -> dict[str, Any]:
+        """Returns the answer. To be called once, after the last chunk."""
+        for into, name in self._texts:
+            text = into[name]
+            if isinstance(text, _Text):
+                into[name] = "".join(text.pieces)
+        return {**self._fields, "object": "chat.completion", "choices": list(self._choices.values())}
+
+    def _add_choice(self, into: dict[str, Any], choice: dict[str, Any]) -> None:
+        for name, value in choice.items():
+            if name in ("delta", "message"):
+                self._add(into["message"], value if isinstance(value, dict) else {})
+            elif name == "logprobs" and isinstance(value, dict):
+                if not isinstance(into.get(name), dict):
+                    into[name] = {}
+                self._add(into[name], value)
+            elif name != "index" and (value is not None or name not in into):
+                into[name] = value
+
+    def _add(self, into: dict[str, Any], delta: dict[str, Any]) -> None:
+        """Adds the fields of a delta to `into`: joins texts, merges calls by their index, and concatenates other
+        lists.
+        """
+        for name, value in delta.items():
+            known = into.get(name)
+            if name == "tool_calls" and isinstance(value, list):
+                calls = into[name] = known if isinstance(known, list) else []
+                self._add_calls(calls, _dicts(value))
+            elif isinstance(value, str) and isinstance(known, _Text):
+                known.pieces.append(value)
+            elif name not in _WHOLE_TEXTS and isinstance(value, str) and isinstance(known, str):
+                into[name] = _Text(known, value)
+                self._texts.append((into, name))
+            elif isinstance(value, list) and isinstance(known, list):
+                known += value
+            elif isinstance(value, dict) and isinstance(known, dict):
+                self._add(known, value)
+            elif value is not None or name not in into:
+                into[name] = value
+
+    def _add_calls(self, calls: list[dict[str, Any]], deltas: Iterable[dict[str, Any]]) -> None:
+        for delta in deltas:
+            index = delta.pop("index", None)
+            place = index if isinstance(index, int) and 0 <= index < len(calls) else len(calls)
+            if place == len(calls):
+                calls.append({})
+            self._add(calls[place], delta)
 
 
-def _add_choice(into: dict[str, Any], choice: dict[str, Any]) -> None:
-    for name, value in choice.items():
-        if name in ("delta", "message"):
-            _add(into["message"], value if isinstance(value, dict) else {})
-        elif name == "logprobs" and isinstance(value, dict):
-            if not isinstance(into.get(name), dict):
-                into[name] = {}
-            _add(into[name], value)
-        elif name != "index" and (value is not None or name not in into):
-            into[name] = value
+class _Text:
+    """A text that came in several pieces."""
 
-
-def _add(into: dict[str, Any], delta: dict[str, Any]) -> None:
-    """Adds the fields of a delta to `into`: joins texts, merges calls by their index, and concatenates other lists."""
-    for name, value in delta.items():
-        known = into.get(name)
-        if name == "tool_calls" and isinstance(value, list):
-            into[name] = _with_calls(known if isinstance(known, list) else [], _dicts(value))
-        elif name not in ("role", "id", "type", "name") and isinstance(known, str) and isinstance(value, str):
-            into[name] = known + value
-        elif isinstance(known, list) and isinstance(value, list):
-            into[name] = [*known, *value]
-        elif isinstance(known, dict) and isinstance(value, dict):
-            _add(known, value)
-        elif value is not None or name not in into:
-            into[name] = dict(value) if isinstance(value, dict) else value
-
-
-def _with_calls(calls: list[dict[str, Any]], deltas: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    for delta in deltas:
-        index = delta.get("index")
-        place = index if isinstance(index, int) and 0 <= index < len(calls) else len(calls)
-        if place == len(calls):
-            calls.append({})
-        _add(calls[place], {name: value for name, value in delta.items() if name != "index"})
-    return calls
+    def __init__(self, *pieces: str) -> None:
+        self.pieces = list(pieces)
 
 
 def _as_delta(choice: dict[str, Any]) -> dict[str, Any]:

@@ -19,8 +19,9 @@ import aiohttp
 from codex_proxy.agents.session import TransportReader
 from codex_proxy.agents.upstream.config import Timeouts, Upstream
 from codex_proxy.agents.upstream.connections import UpstreamConnections
+from codex_proxy.agents.upstream.failures import TOO_MUCH
 from codex_proxy.agents.upstream.secrets import Secrets, SecretsReader
-from codex_proxy.agents.upstream.stream import End, Head, Message
+from codex_proxy.agents.upstream.stream import MAX_ANSWER_BYTES, End, Head, Message
 from codex_proxy.core.faults import Failure, FaultKind
 
 MAX_HEADER_BYTES: Final = 16_384
@@ -105,13 +106,13 @@ class UpstreamClient:
                 allow_redirects=False,
             ) as response,
         ):
-            body = b""
+            body = bytearray()
             while chunk := await response.content.readany():
                 body += chunk
                 if len(body) > MAX_LIST_BYTES:
                     response.close()
                     break
-            return response.status, response.headers, self._secrets.hide(body)
+            return response.status, response.headers, self._secrets.hide(bytes(body))
 
     def _key(self) -> dict[str, str]:
         key = self._upstream.key
@@ -220,6 +221,7 @@ class Exchange:
             self._deliver([end], 0)
 
     async def _read(self, response: aiohttp.ClientResponse) -> End:
+        size = 0
         waiting: list[Message] = [Head(response.status, {k.lower(): v for k, v in response.headers.items()})]
         try:
             if response.headers.get("Content-Encoding", "identity") != "identity":
@@ -233,6 +235,9 @@ class Exchange:
                 if not chunk:
                     break
                 self._has_bytes = True
+                size += len(chunk)
+                if size > MAX_ANSWER_BYTES:
+                    return End(TOO_MUCH)
                 if not self._over:
                     self._deliver([*waiting, self._secrets.feed(chunk)], len(chunk))
                     waiting.clear()

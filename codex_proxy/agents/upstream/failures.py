@@ -43,7 +43,11 @@ NOTHING_SAID: Final = Failure(
     message="The model server ended its answer without any content or finish reason. Send the request again.",
 )
 TOO_LONG: Final = Failure(
-    kind=K.UPSTREAM_ERROR, message="The model server sent a line that is too long to be part of an answer."
+    kind=K.UPSTREAM_ERROR,
+    message="The model server sent an event that is too long to be part of an answer, or as much without any event.",
+)
+TOO_MUCH: Final = Failure(
+    kind=K.UPSTREAM_ERROR, message="The model server's answer is too large. Ask for less, or for no images."
 )
 _KEY_REFUSED: Final = (
     "The model server rejected this server's credentials. The operator of this server must check {}."

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeGuard
 
 import msgspec
 
+from codex_proxy.agents.upstream.stream import has_too_many_values
 from codex_proxy.core.account import AgentModel
 
 MAX_MODELS: Final = 5_000
@@ -17,8 +18,10 @@ _MAX_NAME_CHARS: Final = 200
 
 def models_in(body: bytes) -> tuple[AgentModel, ...] | None:
     """Returns the models in the JSON body of a list of models, the first of them as the default; None if the body
-    is not such a list.
+    is not such a list, or has too many values.
     """
+    if has_too_many_values(body):
+        return None
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):

@@ -22,6 +22,12 @@ from codex_proxy.core.faults import Failure
 MAX_LINE_BYTES: Final = 32 << 20
 """The most bytes of one event, or of a whole JSON answer. The longest contain base64 audio or images of several
 MiB."""
+MAX_ANSWER_BYTES: Final = 4 * MAX_LINE_BYTES
+"""The most bytes of one answer. A stream takes some hundred bytes for each token, so that the longest answers of
+models have a third of this."""
+MAX_EVENT_MARKS: Final = 1 << 20
+"""The most commas and opening brackets of one event, which bound the number of its values: a byte of `[],[],[]` takes
+thirty of memory. The largest events, of long texts and images, have some ten thousand."""
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -49,8 +55,8 @@ class StreamEvent(msgspec.Struct, frozen=True):
 
     kind: Literal["chunk", "error", "done", "no_json", "no_answer", "too_long"]
     """`chunk` or `error`: decoded JSON; `done`: `[DONE]`; `no_json`: data that cannot be decoded; `no_answer`: the
-    body is neither a stream nor a JSON object; `too_long`: a line, or the JSON object, exceeds the limit, and no
-    events follow.
+    body is neither a stream nor a JSON object; `too_long`: an event or the JSON object exceeds a limit, or so much
+    came without any event, and no events follow.
     """
     value: Any = None
 
@@ -71,6 +77,7 @@ class AnswerReader:
         self._framer = LineFramer(max_line)
         self._body: list[bytes] = []
         self._size = 0
+        """The bytes since the last event."""
         self._event = b""
         """The event name that applies to the next data."""
 
@@ -80,14 +87,15 @@ class AnswerReader:
             found = self._recognised(chunk)
             if found:
                 return found
-        if self._form == "events":
-            return self._lines(chunk)
+        if self._form == "events" and (events := self._lines(chunk)):
+            self._size = 0
+            return events
+        self._size += len(chunk)
+        if self._size > self._max_line and self._form != "neither":
+            self._form = "neither"
+            self._body.clear()
+            return [StreamEvent("too_long")]
         if self._form == "json":
-            self._size += len(chunk)
-            if self._size > self._max_line:
-                self._form = "neither"
-                self._body.clear()
-                return [StreamEvent("too_long")]
             self._body.append(chunk)
         return []
 
@@ -142,7 +150,11 @@ class AnswerReader:
 
 
 def decoded_event(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
-    """Returns an event of this kind with the JSON in `data` decoded; one of kind `no_json` if it cannot be decoded."""
+    """Returns an event of this kind with the JSON in `data` decoded; one of kind `no_json` if it cannot be decoded,
+    and `too_long` if it has too many values.
+    """
+    if has_too_many_values(data):
+        return StreamEvent("too_long")
     try:
         value = msgspec.json.decode(data)
     except UNREADABLE:
@@ -154,6 +166,11 @@ def decoded_event(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
     if not isinstance(value, dict):
         return StreamEvent("error" if kind == "error" else "no_json", value)
     return StreamEvent(kind, value)
+
+
+def has_too_many_values(data: bytes) -> bool:
+    """Returns whether the JSON in `data` may have so many values that decoding it would hold everybody up."""
+    return len(data) > MAX_EVENT_MARKS and sum(map(data.count, (b",", b"[", b"{"))) > MAX_EVENT_MARKS
 
 
 def is_error(chunk: dict[str, Any]) -> bool:

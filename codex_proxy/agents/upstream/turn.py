@@ -67,7 +67,7 @@ class UpstreamTurn(SingleTurn, ABC, Generic[A]):
         self._reader: AnswerReader | None = None
         """The reader of the answer's body; None before its head."""
         self._error: Head | None = None
-        self._error_body: list[bytes] = []
+        self._error_body = bytearray()
         self._spent: Usage | None = None
         self._writes = b""
         """The body of the next request; empty if there is none to send."""
@@ -89,8 +89,7 @@ class UpstreamTurn(SingleTurn, ABC, Generic[A]):
             elif isinstance(message, End):
                 self._end(message, out)
             elif self._error is not None:
-                if sum(map(len, self._error_body)) < MAX_ERROR_BYTES:
-                    self._error_body.append(message)
+                self._error_body += message[: MAX_ERROR_BYTES - len(self._error_body)]
             elif self._reader is not None:
                 self._read(self._reader.feed(message), out)
         return Step(out, self._writes, close_stdin=self._ended)
@@ -139,7 +138,7 @@ class UpstreamTurn(SingleTurn, ABC, Generic[A]):
         """Prepares for the next answer, and returns the body of the request for it."""
         self._answer = self._new_answer()
         self._reader = self._error = None
-        self._error_body = []
+        self._error_body.clear()
         return self._request()
 
     def _end(self, end: End, out: list[Event]) -> None:
@@ -147,7 +146,7 @@ class UpstreamTurn(SingleTurn, ABC, Generic[A]):
         Otherwise completes the answer if that is still to be done, or fails the turn if the answer is incomplete.
         """
         if self._error is not None:
-            self._refused_by_upstream(self._error, b"".join(self._error_body), out)
+            self._refused_by_upstream(self._error, bytes(self._error_body), out)
             return
         if self._reader is not None:
             self._read(self._reader.close(), out)

@@ -1,0 +1,283 @@
+"""What a model server sends costs what it weighs, in each of its APIs: CPU time and memory in proportion to the bytes.
+
+A further shape is a row of a table; a further reader is a column.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from codex_proxy.agents.dialect import Dialect
+from codex_proxy.agents.openai_chat.dialect import OpenAIChat
+from codex_proxy.agents.openai_chat.forwarding import Forwarding
+from codex_proxy.agents.openai_chat.pass_through import PassThrough
+from codex_proxy.agents.openai_responses.dialect import OpenAIResponses
+from codex_proxy.agents.upstream.failures import ErrorReader
+from codex_proxy.agents.upstream.stream import (
+    MAX_EVENT_MARKS,
+    AnswerReader,
+    End,
+    Head,
+    Message,
+    StreamEvent,
+    decoded_event,
+)
+from codex_proxy.agents.upstream.turn import UpstreamContext
+from codex_proxy.core.items import HistoryMessage, TextPart, Tool
+from codex_proxy.core.turn import ForwardedRequest, Turn
+from tests.growth import assert_linear
+
+READ_BYTES: Final = 1 << 16
+"""What one read of a connection brings at most."""
+TURN: Final = Turn(
+    model="m",
+    history=(HistoryMessage("user", (TextPart("weather?"),)),),
+    tools=(Tool(name="f"), Tool(name="patch", kind="custom")),
+)
+FIELDS: Final = {"messages": msgspec.Raw(b'[{"role":"user","content":"hi"}]')}
+
+
+def context() -> UpstreamContext:
+    numbers = itertools.count()
+    return UpstreamContext(ErrorReader(()), set(), lambda prefix: f"{prefix}{next(numbers)}", lambda: 1000.0)
+
+
+def forwarding(stream: bool) -> Dialect[Message]:
+    return Forwarding(
+        ForwardedRequest(fields=FIELDS, stream=stream, include_usage=True, model_asked="m"), "m", context()
+    )
+
+
+CHAT: Final[dict[str, Callable[[], Dialect[Message]]]] = {
+    "openai-chat": lambda: OpenAIChat("m", context(), reasoning_back="reasoning"),
+    "forwarded stream": lambda: forwarding(True),
+    "forwarded whole": lambda: forwarding(False),
+}
+
+
+def read(dialect: Dialect[Message], body: bytes) -> list[Any]:
+    """The events of an answer with this body."""
+    events = list(dialect.begin(TURN).events)
+    events += dialect.receive([Head(200)]).events
+    for start in range(0, len(body), READ_BYTES):
+        events += dialect.receive([body[start : start + READ_BYTES]]).events
+    events += dialect.receive([End()]).events
+    return events
+
+
+def line(event: Any) -> bytes:
+    return b"data: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n"
+
+
+def chunks(deltas: Iterable[dict[str, Any]], **more: Any) -> bytes:
+    """A stream of chunks with these deltas."""
+    said = [
+        line({"choices": [{"index": 0, "delta": delta, "finish_reason": None, **more}]}) for delta in deltas
+    ]
+    return b"".join(said) + line({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+
+
+def whole(message: dict[str, Any]) -> bytes:
+    return json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}).encode()
+
+
+def said(count: int, **delta: Any) -> bytes:
+    return chunks([delta] * count)
+
+
+def call(arguments: str = "{}", name: str = "f", **place: Any) -> dict[str, Any]:
+    return {"tool_calls": [{"function": {"name": name, "arguments": arguments}, **place}]}
+
+
+def piece(i: int) -> dict[str, Any]:
+    return {"id": f"c{i}", "function": {"name": "f", "arguments": "{}"}}
+
+
+def calls(count: int, make: Callable[[int], dict[str, Any]]) -> bytes:
+    return chunks(map(make, range(count)))
+
+
+def arguments(count: int, first: str, following: str, **call_fields: Any) -> bytes:
+    return calls(count, lambda i: call(first if i == 0 else following, index=0, **call_fields))
+
+
+SOURCE: Final = {"type": "url_citation", "url_citation": {"url": "x" * 50}}
+CHOICE: Final = {"index": 0, "delta": {"content": "a"}}
+NESTED: Final = json.loads("[" * 50 + "]" * 50)
+
+CHAT_SHAPES: Final[dict[str, tuple[int, Callable[[int], bytes]]]] = {
+    "many deltas": (1500, lambda n: said(n, content="word " * 20)),
+    "many deltas of reasoning": (800, lambda n: said(n, reasoning="word " * 20)),
+    "many deltas of a refusal": (800, lambda n: said(n, refusal="word")),
+    "one long text": (1 << 20, lambda n: whole({"content": "word " * (n // 5)})),
+    "one long event": (1 << 20, lambda n: said(1, content="word " * (n // 5))),
+    "spaces, one at a time": (800, lambda n: chunks([{"content": " " * 500 * n}, *[{"content": " "}] * n])),
+    "half a tag at a time": (800, lambda n: chunks([{"content": "<think>"}, *[{"content": "</thin"}] * n])),
+    "spaces behind a tag": (800, lambda n: chunks([{"content": "<think></think>"}, *[{"content": " "}] * n])),
+    "many parts": (8000, lambda n: said(1, content=[{"type": "text", "text": "a"}] * n)),
+    "many calls": (500, lambda n: calls(n, lambda i: call(index=i, id=f"c{i}"))),
+    "many calls at once": (1500, lambda n: whole({"tool_calls": [piece(i) for i in range(n)]})),
+    "many unknown calls": (500, lambda n: calls(n, lambda i: call("x", "g", index=i, id=f"c{i}"))),
+    "many calls without an id": (500, lambda n: calls(n, lambda i: call())),
+    "many calls of one id": (500, lambda n: calls(n, lambda i: call(id="same"))),
+    "many calls without a name": (500, lambda n: calls(n, lambda i: call(name="", id=f"c{i}"))),
+    "many calls in one delta": (1500, lambda n: said(1, tool_calls=[piece(i) for i in range(n)])),
+    "arguments with a name and no id": (800, lambda n: arguments(n, '{"a":"' + "x" * 100 * n, "x")),
+    "arguments that are no JSON": (800, lambda n: arguments(n, "x" * 100 * n, "x")),
+    "arguments of many brackets": (800, lambda n: arguments(n, "[" * 20 * n, "]")),
+    "arguments in many deltas": (800, lambda n: arguments(n, "{", "xy" * 50, id="c")),
+    "input of a custom tool": (800, lambda n: arguments(n, '{"input":"', "\\u00e9" * 5, id="c", name="patch")),
+    "calls in the old form": (800, lambda n: said(n, function_call={"name": "f", "arguments": "x"})),
+    "annotations": (800, lambda n: said(n, content="a", annotations=[SOURCE])),
+    "images": (1500, lambda n: said(n, images=[{"image_url": {"url": "x" * 20}}])),
+    "log probabilities": (1500, lambda n: chunks([{"content": "a"}] * n, logprobs={"content": [{"token": "a"}]})),
+    "unknown fields": (1500, lambda n: chunks({f"field_{i}": "x" * 50} for i in range(n))),
+    "nested lists": (500, lambda n: line({"choices": [], "x": NESTED}) * n),
+    "many choices": (1500, lambda n: b"".join(line({"choices": [{**CHOICE, "index": i}]}) for i in range(n))),
+    "blank lines": (1 << 17, lambda n: b"\n" * n + said(1, content="a")),
+    "blank lines in a stream": (1 << 17, lambda n: said(1, content="a") + b"\n" * n),
+    "carriage returns": (1 << 17, lambda n: b"data: {}\n\n" + b"\r\n" * n),
+    "comments": (3000, lambda n: b": keep-alive\n\n" * n),
+    "spaces before the answer": (1 << 20, lambda n: b" " * n),
+    "data without blank lines": (800, lambda n: said(n, content="a").replace(b"\n\n", b"\n")),
+    "half of a surrogate pair": (300, lambda n: said(n, content="\ud83d")),
+    "one long number": (1 << 14, lambda n: b'data: {"choices":[],"x":' + b"9" * n + b"}\n\n"),
+    "usage in each chunk": (800, lambda n: line({"choices": [CHOICE], "usage": {"prompt_tokens": 1}}) * n),
+    "an error of many values": (1 << 14, lambda n: line({"error": {"message": "x", "more": [[]] * n}})),
+    "an error with a long message": (1 << 17, lambda n: line({"error": {"message": "word " * n}})),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", CHAT_SHAPES)
+@pytest.mark.parametrize("reader", CHAT)
+def test_an_answer_of_chat_completions_costs_what_it_weighs(reader: str, shape: str) -> None:
+    size, make = CHAT_SHAPES[shape]
+    assert_linear(make, lambda body: read(CHAT[reader](), body), size)
+
+
+def event(kind: str, **fields: Any) -> bytes:
+    return line({"type": f"response.{kind}", **fields})
+
+
+def completed(*output: Any) -> bytes:
+    return event("completed", response={"object": "response", "status": "completed", "output": list(output)})
+
+
+def added(item: dict[str, Any]) -> bytes:
+    return event("output_item.added", item=item)
+
+
+def done(item: dict[str, Any], **more: Any) -> bytes:
+    return event("output_item.done", item=item, **more)
+
+
+def function(i: int = 0, **more: Any) -> dict[str, Any]:
+    return {
+        "type": "function_call",
+        "id": f"fc_{i}",
+        "call_id": f"c{i}",
+        "name": "f",
+        "arguments": "{}",
+        **more,
+    }
+
+
+def message(i: int, **part: Any) -> dict[str, Any]:
+    content = [{"type": "output_text", "text": "a", **part}]
+    return {"type": "message", "id": f"m{i}", "role": "assistant", "content": content}
+
+
+def search(i: int) -> dict[str, Any]:
+    return {"type": "web_search_call", "id": f"ws_{i}", "action": {"query": "q"}}
+
+
+def each(count: int, make: Callable[[int], bytes]) -> bytes:
+    """The events that this makes, and the end of the answer."""
+    return b"".join(map(make, range(count))) + completed()
+
+
+def deltas(count: int, kind: str = "output_text", **fields: Any) -> bytes:
+    return event(f"{kind}.delta", **{"item_id": "m", "delta": "word " * 10, **fields}) * count + completed()
+
+
+def many_open(count: int) -> bytes:
+    return b"".join(added(function(i)) for i in range(count))
+
+
+ARGUMENTS: Final = "function_call_arguments"
+
+RESPONSES_SHAPES: Final[dict[str, tuple[int, Callable[[int], bytes]]]] = {
+    "many deltas": (1500, deltas),
+    "many deltas without an id": (1500, lambda n: deltas(n, item_id=None)),
+    "one long delta": (1 << 18, lambda n: deltas(1, delta="word " * n)),
+    "reasoning": (1500, lambda n: deltas(n, "reasoning_summary_text")),
+    "refusals": (1500, lambda n: deltas(n, "refusal")),
+    "many messages": (500, lambda n: each(n, lambda i: added(message(i)) + done(message(i), output_index=i))),
+    "many messages left open": (500, lambda n: each(n, lambda i: added(message(i)))),
+    "many messages at the end": (1500, lambda n: completed(*map(message, range(n)))),
+    "many items without an id": (1500, lambda n: completed(*({"type": "message", "content": []} for _ in range(n)))),
+    "many items of one id": (1500, lambda n: done(message(0)) * n + completed(*[message(0)] * n)),
+    "many searches": (800, lambda n: each(n, lambda i: done(search(i)))),
+    "many calls": (500, lambda n: each(n, lambda i: added(function(i)) + done(function(i)))),
+    "many calls left open": (500, lambda n: many_open(n) + completed()),
+    "many calls of one id": (500, lambda n: each(n, lambda i: done(function(i, call_id="same")))),
+    "many unknown calls": (500, lambda n: each(n, lambda i: done(function(i, name="g")))),
+    "many calls without a name": (500, lambda n: each(n, lambda i: done(function(i, name="")))),
+    "arguments": (1500, lambda n: added(function()) + deltas(n, ARGUMENTS, item_id="fc_0")),
+    "arguments of many calls": (500, lambda n: many_open(n) + deltas(n, ARGUMENTS, item_id=None)),
+    "input of a custom tool": (1500, lambda n: added(function(name="patch")) + deltas(n, ARGUMENTS, item_id="fc_0")),
+    "annotations": (1500, lambda n: event("output_text.annotation.added", item_id="m", annotation=SOURCE) * n),
+    "annotations of a message": (3000, lambda n: completed(message(0, annotations=[{"start_index": 1}] * n))),
+    "parts of a message": (3000, lambda n: completed({**message(0), "content": message(0)["content"] * n})),
+    "parts of reasoning": (3000, lambda n: completed({"type": "reasoning", "id": "r", "summary": [{"text": "a"}] * n})),
+    "unknown events": (1500, lambda n: event("image_generation_call.partial_image", partial_image_b64="x" * 200) * n),
+    "comments": (8000, lambda n: b": keep-alive\n\n" * n),
+    "blank lines": (1 << 17, lambda n: b"\n" * n),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", RESPONSES_SHAPES)
+def test_an_answer_of_the_responses_api_costs_what_it_weighs(shape: str) -> None:
+    size, make = RESPONSES_SHAPES[shape]
+    assert_linear(make, lambda body: read(OpenAIResponses("m", context()), body), size)
+
+
+ENDLESS: Final = {
+    "blank lines": b"\n" * 600,
+    "comments": b": keep-alive\n\n" * 50,
+    "spaces": b" " * 600,
+    "events without content": line({"choices": [], "x": "x" * 600}),
+    "an event without an end": b"data: " + b"x" * 600,
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+@pytest.mark.parametrize("stream", [True, False])
+def test_what_has_no_end_and_no_content_is_not_passed_on_for_ever(what: str, stream: bool) -> None:
+    passing = PassThrough(stream=stream, wants_usage=True, max_event=10_000)
+    passed = b"".join(passing.feed(ENDLESS[what]) for _ in range(20))
+    assert (passed, passing.fault) == (b"", StreamEvent("too_long"))
+
+
+@pytest.mark.parametrize("what", ["blank lines", "comments", "spaces", "an event without an end"])
+def test_an_upstream_that_never_sends_an_event_is_not_read_for_ever(what: str) -> None:
+    reader = AnswerReader(max_line=10_000)
+    events = [event for _ in range(40) for event in reader.feed(ENDLESS[what])]
+    assert events == [StreamEvent("too_long")]
+
+
+@pytest.mark.parametrize("value", [b"[]", b"{}", b"1", b'{"a":[]}'])
+def test_an_event_of_so_many_values_that_they_would_fill_the_memory_is_refused(value: bytes) -> None:
+    body = b'{"choices":[' + (value + b",") * MAX_EVENT_MARKS + b"1]}"
+    assert decoded_event(body, "chunk") == StreamEvent("too_long")
+
+
+def test_an_event_with_a_long_text_is_read_although_it_has_many_commas() -> None:
+    body = json.dumps({"choices": [{"delta": {"content": "one, two, three, four. " * 200_000}}]}).encode()
+    assert decoded_event(body, "chunk").kind == "chunk"
