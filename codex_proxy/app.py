@@ -53,6 +53,7 @@ from codex_proxy.http.server_info import ENVIRONMENT, FAKE_AGENTS, STARTED
 from codex_proxy.http.stream_slots import STREAM_SLOTS, TEST_ENDPOINTS, StreamSlots, TestEndpoints
 from codex_proxy.http.webhook_sender import WebhookSender
 from codex_proxy.keys_file import Keyring
+from codex_proxy.process.spawner import Spawner, use_spawner
 from codex_proxy.protected_paths import protected_paths, write_conflict
 from codex_proxy.responses.background import recover_responses, unfinished_responses
 from codex_proxy.responses.live import BackgroundResponses
@@ -147,6 +148,7 @@ class Server:
         self.server_tools: McpToolSource | None = None
         self.store_lifecycle: StoreLifecycle | None = None
         """The open store; None before the start, and if the server has no store."""
+        self.spawner: Spawner | None = None
         self.runner: Runner | None = None
         self.host = settings.host
         self.port = 0
@@ -156,6 +158,7 @@ class Server:
         setting is invalid, or the address cannot be listened on; raises the agent's `Fault` if it cannot be
         started. What was started before an error goes on until `stop` is called.
         """
+        self.spawner = use_spawner()
         try:
             self.store_lifecycle = await open_store_lifecycle(self.settings, self.clock)
         except StoreOpenError as error:
@@ -301,6 +304,7 @@ class Server:
         async with contextlib.AsyncExitStack() as last:
             # In reverse, and each whatever becomes of those before it.
             for part in (
+                self.spawner,
                 self.store_lifecycle,
                 self.webhooks,
                 self.usage,

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import threading
 from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
@@ -20,9 +19,10 @@ from typing import Protocol
 import msgspec
 
 from codex_proxy.core.states import StateTable
-from codex_proxy.process.launch import Command, Launched, SpawnError, launch
+from codex_proxy.process.launch import Command, Launched, SpawnError
 from codex_proxy.process.own_process import kill_orphans_of
 from codex_proxy.process.pipes import PipeReader, PipeWriter
+from codex_proxy.process.spawner import call_at_exit, launch_under_warden
 
 
 class ChildState(Enum):
@@ -180,7 +180,7 @@ class Child:
         self._stdin = PipeWriter(loop, launched.stdin)
         self._stdout = PipeReader(loop, launched.stdout, listener.received, self._stdout_closed)
         self._stderr = PipeReader(loop, launched.stderr, self._keep_stderr_tail, lambda: None)
-        self._watch_exit()
+        call_at_exit(loop, launched.warden, self._exited)
 
     @property
     def alive(self) -> bool:
@@ -312,33 +312,6 @@ class Child:
         if self._on_stderr is not None:
             self._on_stderr(chunk)
 
-    def _watch_exit(self) -> None:
-        """Arranges that `_exited` is called when the warden exits: by a pidfd, or by a thread if the system has
-        none.
-        """
-        try:
-            descriptor = os.pidfd_open(self.pid)
-        except (AttributeError, OSError):  # not Linux, an old kernel, or no descriptor to be had
-            threading.Thread(target=self._wait_in_thread, name=f"wait-{self.pid}", daemon=True).start()
-        else:
-            self._loop.add_reader(descriptor, self._pidfd_readable, descriptor)
-
-    def _pidfd_readable(self, descriptor: int) -> None:
-        """Calls `_exited` with the exit code of the warden. Called when the warden's pidfd (`descriptor`) reports
-        its exit.
-        """
-        code = self._warden.poll()
-        if code is not None:
-            self._loop.remove_reader(descriptor)
-            os.close(descriptor)
-            self._exited(code)
-
-    def _wait_in_thread(self) -> None:
-        """Waits until the warden exits, then calls `_exited` on the event loop. Runs in a thread of its own."""
-        code = self._warden.wait()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for the exit any more
-            self._loop.call_soon_threadsafe(self._exited, code)
-
     def _exited(self, code: int) -> None:
         """Handles the exit of the warden: changes the state, kills the child's descendants if the warden could not,
         and then calls `_finish` when stdout is drained. `code` is the exit code of the child, which the warden
@@ -414,11 +387,10 @@ async def spawn(
     the earliest. `on_stderr` is called with each chunk that the child writes to stderr; None: only the last 8 KiB
     of stderr are kept, for `Exit`.
 
-    Raises `SpawnError` if the program cannot be found or started. It contains no await, so it cannot be cancelled
-    between the start and the return.
+    Raises `SpawnError` if the program cannot be found or started. If the call is cancelled, no process is left.
     """
-    loop = asyncio.get_running_loop()
-    return Child(loop, command, launch(command), listener, on_stderr)
+    launched = await launch_under_warden(command)
+    return Child(asyncio.get_running_loop(), command, launched, listener, on_stderr)
 
 
 class _Output:

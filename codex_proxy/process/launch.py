@@ -14,9 +14,10 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Protocol, Self
 
 import msgspec
 
@@ -84,13 +85,28 @@ class SpawnError(Exception):
         self.temporary = temporary
 
 
+class Warden(Protocol):
+    """The process of a warden, a child of the proxy, as `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None:
+        """Returns the exit code if the process has ended (-n for signal n), else None."""
+
+    def wait(self) -> int:
+        """Blocks until the process has ended, and returns its exit code."""
+
+    def kill(self) -> None:
+        """Sends SIGKILL, unless `poll` or `wait` has returned the exit code."""
+
+
 class Launched(msgspec.Struct, frozen=True):
-    """A process that `launch` has started: its warden, and the proxy's descriptors of four pipes: to the child's
-    stdin, from its stdout and stderr, and `lifeline` to the warden (see `process/warden.py`). The receiver must
-    close the descriptors.
+    """A child that was started: its warden, and the proxy's descriptors of four pipes: to the child's stdin, from its
+    stdout and stderr, and `lifeline` to the warden (see `process/warden.py`). The receiver must close the descriptors.
     """
 
-    warden: subprocess.Popen[bytes]
+    warden: Warden
     stdin: int
     stdout: int
     stderr: int
@@ -105,31 +121,79 @@ def launch(command: Command) -> Launched:
     reason on stderr.
     """
     program = find_program(command)
-    with ExitStack() as parent_ends, ExitStack() as child_ends:
-        try:
-            child_in, stdin = _pipe(child_ends, parent_ends)
-            stdout, child_out = _pipe(parent_ends, child_ends)
-            stderr, child_err = _pipe(parent_ends, child_ends)
-            lifeline_end, lifeline = _pipe(child_ends, parent_ends)
-            options = [str(lifeline_end), str(command.term_grace), *command.limits.warden_arguments()]
-            warden = subprocess.Popen(
-                [sys.executable, "-I", "-S", WARDEN, *options, "--", program, *command.argv[1:]],
-                stdin=child_in,
-                stdout=child_out,
-                stderr=child_err,
-                pass_fds=(lifeline_end,),
-                env=command.env,
-                cwd=command.cwd,
-                start_new_session=True,
-            )
-        except OSError as fault:
-            advice = TEMPORARY_ERRORS.get(fault.errno or 0)
-            reason = advice or os.strerror(fault.errno or 0)
-            raise SpawnError(program, reason, temporary=advice is not None) from fault
-        except ValueError as fault:  # a NUL byte, or text that the file system's encoding cannot hold
-            raise SpawnError(program, f"{fault} in its arguments or environment") from fault
-        parent_ends.pop_all()
-    return Launched(warden, stdin, stdout, stderr, lifeline)
+    with start_errors(program), Pipes() as pipes:
+        child_in, child_out, child_err, lifeline = pipes.child_ends
+        options = [str(lifeline), str(command.term_grace), *command.limits.warden_arguments()]
+        warden = subprocess.Popen(
+            [sys.executable, "-I", "-S", WARDEN, *options, "--", program, *command.argv[1:]],
+            stdin=child_in,
+            stdout=child_out,
+            stderr=child_err,
+            pass_fds=(lifeline,),
+            env=environment_of(command),
+            cwd=command.cwd,
+            start_new_session=True,
+        )
+        return pipes.launched(warden)
+
+
+@contextmanager
+def start_errors(program: str) -> Iterator[None]:
+    """Raises a `SpawnError` about `program` for an error of the system, or of a text that no system can pass."""
+    try:
+        yield
+    except OSError as fault:
+        advice = TEMPORARY_ERRORS.get(fault.errno or 0)
+        reason = advice or os.strerror(fault.errno or 0)
+        raise SpawnError(program, reason, temporary=advice is not None) from fault
+    except ValueError as fault:  # a NUL byte, or text that the file system's encoding cannot hold
+        raise SpawnError(program, f"{fault} in its arguments or environment") from fault
+
+
+class Pipes:
+    """The four pipes of a child: stdin, stdout, stderr, and the lifeline of its warden. A context manager, which
+    closes the child's ends, and, unless `launched` was called, the proxy's. Raises `OSError` if there are too many
+    open files.
+    """
+
+    child_ends: tuple[int, int, int, int]
+    """The ends for the child and its warden, in the order above."""
+
+    def __enter__(self) -> Self:
+        self._ours, self._childs = ExitStack(), ExitStack()
+        with ExitStack() as undo:
+            undo.push(self.__exit__)
+            child_in, stdin = _pipe(self._childs, self._ours)
+            stdout, child_out = _pipe(self._ours, self._childs)
+            stderr, child_err = _pipe(self._ours, self._childs)
+            lifeline_end, lifeline = _pipe(self._childs, self._ours)
+            undo.pop_all()
+        self.child_ends = (child_in, child_out, child_err, lifeline_end)
+        self._proxy_ends = (stdin, stdout, stderr, lifeline)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._childs.close()
+        self._ours.close()
+
+    def close_child_ends(self) -> None:
+        """Closes the child's ends, which its warden has by now."""
+        self._childs.close()
+
+    def launched(self, warden: Warden) -> Launched:
+        """Returns the started child. Its receiver has to close the proxy's ends of the pipes."""
+        self._ours.pop_all()
+        return Launched(warden, *self._proxy_ends)
+
+
+def environment_of(command: Command) -> dict[str, str]:
+    """Returns the command's environment variables. If they choose no locale, text is UTF-8 for the child, as it is
+    for a program that Python starts (PEP 538).
+    """
+    env = command.env
+    if env.get("LC_ALL") or (env.get("LC_CTYPE") or env.get("LANG") or "C") not in ("C", "POSIX"):
+        return env
+    return {**env, "LC_CTYPE": "C.UTF-8"}
 
 
 def find_program(command: Command) -> str:

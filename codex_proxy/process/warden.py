@@ -1,6 +1,11 @@
 """The warden: a small program between the proxy and each child, which makes sure that no process is left behind.
 
     python -I -S warden.py LIFELINE GRACE [LIMIT=NUMBER...] -- PROGRAM ARGUMENT...
+    python -I -S warden.py CONTROL
+
+The first form runs one program. The second is the spawner: it forks a warden for each request that arrives on the
+socket with the descriptor CONTROL, because a fork is faster than the start of an interpreter (`process/spawner.py` is
+the other side). Each fork is a child of the proxy, not of the spawner: if the spawner is killed, no warden ends.
 
 LIFELINE is the file descriptor of the read end of a pipe whose only write end the proxy holds. Each byte read from it
 is a signal number, which is sent to the child's process group. The end of the pipe means that the proxy is dead, or
@@ -18,9 +23,8 @@ its name lets the child raise it again. A limit is never above what the system a
 The exit status is the child's: its exit code, 128 + n if signal n ended it, or 127 if it could not be started (the
 reason is on stderr). stdin, stdout and stderr are the child's own; the warden neither reads nor writes them.
 
-It imports nothing of the proxy: it is started by its path, once per child, and each import delays each child. What
-the child need not wait for is imported after the fork. One effect of the interpreter remains: if the environment
-names no locale, the child gets LC_CTYPE=C.UTF-8 (PEP 538).
+It imports nothing of the proxy: it is started by its path, and without a spawner once per child, so that each import
+delays each child. What the child need not wait for is imported after the fork.
 """
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` itself imports enum, which takes 3 ms
@@ -32,6 +36,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 # Signal numbers of POSIX.
 SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGPIPE, SIGTERM = 1, 2, 3, 9, 13, 15
+EMFILE = 24  # of Linux, where alone the spawner runs
 SIGXFSZ = 25  # Linux and macOS alike
 # Signals that the child could inherit as ignored: from Python (PIPE, XFSZ), or from a proxy that was started by `nohup`
 # (HUP) or in the background by a script (INT, QUIT). A shell cannot even trap a signal that was ignored at its start.
@@ -42,16 +47,103 @@ KILL_SECONDS = 5.0
 # Each round kills one generation of descendants, and their end is seen after about this time.
 KILL_ROUND_SECONDS = 0.002
 
+REQUEST_BYTES, REPLY_BYTES = 4, 12
+"""The sizes of the messages between proxy and spawner: a request is its number (the rest is in a descriptor that comes
+with it), a reply is the number, the warden's pid and an error number of the system (one of the two is 0)."""
+DESCRIPTORS = 5
+"""What comes with a request: the child's stdin, stdout and stderr, the lifeline, and a file with the arguments."""
+CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220}
+"""The number of the system call `clone` by machine."""
+CLONE_PARENT = 0x8000
+SIGCHLD = 17
+
 
 def main(arguments: list[str]) -> int:
-    """Runs the program named by the arguments (`sys.argv`) to its end. Returns the exit status to pass on."""
+    """Runs the program or the spawner that the arguments (`sys.argv`) name. Returns the exit status."""
+    if len(arguments) == 2:
+        return serve_forks(int(arguments[1]))
     lifeline, grace, separator = int(arguments[1]), float(arguments[2]), arguments.index("--")
-    limits, command = arguments[3:separator], arguments[separator + 1 :]
+    command = [os.fsencode(argument) for argument in arguments[separator + 1 :]]
+    return run(command, dict(os.environb), arguments[3:separator], lifeline, grace)
+
+
+def serve_forks(control: int) -> int:
+    """Forks a warden for each request on the socket `control`, until the proxy closes it. Returns the exit status of
+    the spawner.
+    """
+    import _socket
+    import ctypes
+    import gc
+    import marshal  # noqa: F401  imported before the first fork, like the two below, so that no fork has to
+    import resource  # noqa: F401
+    import select  # noqa: F401
+
+    number = CLONE.get(os.uname().machine, -1)  # the kernel does not know -1, and the proxy is told so
+    system_call = ctypes.CDLL(None, use_errno=True).syscall
+    socket = _socket.socket(fileno=control)
+    gc.disable()
+    gc.freeze()  # the collector would write into every page that the forks share with the spawner
+    while True:
+        request, rights, _, _ = socket.recvmsg(REQUEST_BYTES, _socket.CMSG_SPACE(4 * DESCRIPTORS))
+        if not request:
+            return 0
+        received = b"".join(data for _, _, data in rights)
+        descriptors = [
+            int.from_bytes(received[at : at + 4], sys.byteorder) for at in range(0, len(received), 4)
+        ]
+        fault = EMFILE  # the kernel leaves out descriptors for which this process has no room
+        if len(descriptors) == DESCRIPTORS:
+            # With this flag the fork's parent is the parent of this process: the proxy waits for it, as for any child.
+            pid = system_call(number, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0)
+            if pid == 0:
+                become_warden(control, request, descriptors)
+            fault = ctypes.get_errno() if pid < 0 else 0
+        if fault:
+            os.write(control, reply(request, 0, fault))
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def reply(request: bytes, pid: int, fault: int) -> bytes:
+    """Returns the answer to a request: the pid of the warden that was forked for it, or the error number `fault`."""
+    return request + pid.to_bytes(4, sys.byteorder) + fault.to_bytes(4, sys.byteorder)
+
+
+def become_warden(control: int, request: bytes, descriptors: list[int]) -> None:
+    """Makes this fork of the spawner the warden of one child, and runs it to the end of the process. `descriptors`
+    came with `request`, to which this process replies with its pid on `control`: so the proxy learns of every fork,
+    even if the spawner is killed meanwhile.
+    """
+    import marshal
+
+    try:
+        os.setsid()
+        os.write(control, reply(request, os.getpid(), 0))
+        os.close(control)
+        *pipes, lifeline, file = descriptors
+        for number, pipe in enumerate(pipes):
+            os.dup2(pipe, number)
+            os.close(pipe)
+        command, env, cwd, limits, grace = marshal.loads(os.pread(file, os.fstat(file).st_size, 0))
+        os.close(file)
+        os.chdir(cwd)
+        os._exit(run(command, env, limits, lifeline, grace))
+    except OSError as fault:
+        os.write(2, f"cannot start a child: {fault.strerror}\n".encode())
+    finally:
+        os._exit(127)
+
+
+def run(command: list[bytes], env: dict[bytes, bytes], limits: list[str], lifeline: int, grace: float) -> int:
+    """Runs a program to its end, and then ends all its descendants. `command` is its path and arguments, `env` its
+    environment, `limits` are arguments of `set_limit`, `lifeline` and `grace` as at the top of this file. Returns the
+    exit status to pass on.
+    """
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     warden = os.getpid()
     child = os.fork()
     if child == 0:
-        exec_child(command, limits, lifeline, warden)
+        exec_child(command, env, limits, lifeline, warden)
     make_group(child)
     detach_stdio()
     status = wait_for_child(child, lifeline, grace)
@@ -69,10 +161,13 @@ def prctl(option: int, value: int) -> None:
     _ctypes.call_function(function, (option, value, 0, 0, 0))
 
 
-def exec_child(command: list[str], limits: list[str], lifeline: int, warden: int) -> None:
-    """Makes this process, which was just forked, the child: sets its limits and executes `command`. Does not
-    return; the process exits with code 127 if the program cannot be executed. `limits` are arguments of
-    `set_limit`, `lifeline` is the descriptor that the child must not inherit, and `warden` is the parent's pid.
+def exec_child(
+    command: list[bytes], env: dict[bytes, bytes], limits: list[str], lifeline: int, warden: int
+) -> None:
+    """Makes this process, which was just forked, the child: sets its limits and executes `command` with the
+    environment `env`. Does not return; the process exits with code 127 if the program cannot be executed. `limits`
+    are arguments of `set_limit`, `lifeline` is the descriptor that the child must not inherit, and `warden` is the
+    parent's pid.
     """
     try:
         make_group(0)
@@ -84,9 +179,9 @@ def exec_child(command: list[str], limits: list[str], lifeline: int, warden: int
         os.close(lifeline)
         for limit in limits:
             set_limit(limit)
-        os.execv(command[0], command)
+        os.execve(command[0], command, env)
     except OSError as fault:
-        os.write(2, f"cannot run {command[0]}: {fault.strerror}\n".encode())
+        os.write(2, f"cannot run {os.fsdecode(command[0])}: {fault.strerror}\n".encode())
     finally:
         os._exit(127)
 

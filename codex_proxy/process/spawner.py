@@ -1,0 +1,365 @@
+"""Starts children through one warm process, the spawner, which forks a warden for each (`process/warden.py`).
+
+A fork costs a fraction of the start of an interpreter. The wardens are children of the proxy all the same, so that
+their pids, exit statuses and promises are those of `process/launch.py`, whose way is taken where there is no spawner:
+on systems other than Linux, and where the kernel or a container does not allow this kind of fork.
+
+An event loop has at most one spawner. It starts with the first child, ends with the last server, and is replaced if it
+ends or does not answer: then only the starts that wait for it fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import marshal
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import structlog
+
+from codex_proxy.process.launch import (
+    WARDEN,
+    Command,
+    Launched,
+    Pipes,
+    SpawnError,
+    Warden,
+    environment_of,
+    find_program,
+    launch,
+    start_errors,
+)
+from codex_proxy.process.warden import REPLY_BYTES
+
+log = structlog.get_logger(__name__)
+
+ANSWER_SECONDS: Final = 5.0
+"""Seconds within which the spawner has to fork, else it is replaced. It takes a millisecond, and some tenths of a
+second when it starts on a busy machine."""
+LONGEST_ARGUMENT: Final = 32 * os.sysconf("SC_PAGE_SIZE")
+"""The bytes that an argument or a variable must stay below: a limit of Linux (MAX_ARG_STRLEN)."""
+
+FORBIDDEN: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.EINVAL})
+"""The errors of a fork that this machine does not allow at all."""
+
+GONE = "the process that starts children ended before it had started this one; try again"
+SILENT = (
+    f"the process that starts children did not answer within {ANSWER_SECONDS:g} s and was replaced; try again"
+)
+
+
+class ForkedWarden:
+    """A `Warden` that the spawner has forked. It is a child of this process."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        return self._wait(os.WNOHANG)
+
+    def wait(self) -> int:
+        code = self._wait(0)
+        assert code is not None
+        return code
+
+    def kill(self) -> None:
+        if self._code is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _wait(self, options: int) -> int | None:
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, options)
+            if pid:
+                self._code = os.waitstatus_to_exitcode(status)
+        return self._code
+
+
+def call_at_exit(loop: asyncio.AbstractEventLoop, process: Warden, exited: Callable[[int], None]) -> None:
+    """Calls `exited` with the exit code of a child process when it has ended: by a pidfd, or by a thread if the system
+    has none.
+    """
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):  # not Linux, an old kernel, or no descriptor to be had
+        waiting = threading.Thread(
+            target=_wait_in_thread, args=(loop, process, exited), name=f"wait-{process.pid}", daemon=True
+        )
+        waiting.start()
+        return
+
+    def readable() -> None:
+        code = process.poll()
+        if code is not None:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+            exited(code)
+
+    loop.add_reader(descriptor, readable)
+
+
+def _wait_in_thread(loop: asyncio.AbstractEventLoop, process: Warden, exited: Callable[[int], None]) -> None:
+    code = process.wait()
+    try:
+        loop.call_soon_threadsafe(exited, code)
+    except RuntimeError:
+        return  # the loop is closed: nobody waits for the exit any more
+
+
+class _Spawner:
+    """One spawner process, from its start to its end."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[_Spawner], None]) -> None:
+        """Starts the process. `on_end` is called when it takes no more requests. Raises `OSError` if it cannot be
+        started.
+        """
+        self._loop = loop
+        self._on_end = on_end
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.setblocking(False)
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", WARDEN, str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                    env={},
+                    cwd="/",
+                    start_new_session=True,
+                )
+            except BaseException:
+                self._socket.close()
+                raise
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[int]] = {}
+        self.answered = False
+        """Whether the process has answered a request."""
+        self.exited = loop.create_future()
+        """Done when the process has ended."""
+        call_at_exit(loop, self._process, self._process_exited)
+        loop.add_reader(self._socket, self._read_replies)
+
+    def request(self, descriptors: list[int]) -> asyncio.Future[int]:
+        """Asks for a fork that gets the descriptors (see `warden.DESCRIPTORS`). The future gets the pid of the
+        warden; or `OSError` if the fork failed, `ConnectionError` if the spawner ended before. If it is cancelled,
+        the warden is waited for here. Raises `OSError` if the request cannot be sent.
+        """
+        number = next(self._numbers) & 0xFFFFFFFF
+        socket.send_fds(self._socket, [number.to_bytes(4, sys.byteorder)], descriptors)
+        future = self._waiting[number] = self._loop.create_future()
+        return future
+
+    def replace(self) -> None:
+        """Kills the process, and takes no more requests. The requests that wait are answered first, as far as their
+        forks have happened.
+        """
+        self._process.kill()
+        self._on_end(self)
+
+    async def close(self) -> None:
+        """Lets the process end, and waits until it has ended."""
+        self._on_end(self)
+        self._socket.shutdown(socket.SHUT_WR)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await asyncio.shield(self.exited)
+        except TimeoutError:
+            self._process.kill()
+            await self.exited
+
+    def _read_replies(self) -> None:
+        while True:
+            try:
+                answer = self._socket.recv(REPLY_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                answer = b""
+            if not answer:
+                self._lost()
+                return
+            self.answered = True
+            number, pid, fault = (
+                int.from_bytes(answer[at : at + 4], sys.byteorder) for at in range(0, REPLY_BYTES, 4)
+            )
+            future = self._waiting.pop(number)
+            if fault and not future.done():
+                future.set_exception(OSError(fault, os.strerror(fault)))
+            elif pid and not future.done():
+                future.set_result(pid)
+            elif pid:
+                self.wait_for(pid)
+
+    def wait_for(self, pid: int) -> None:
+        """Waits for a warden that nobody needs any more. It ends by itself, since its lifeline is closed."""
+        call_at_exit(self._loop, ForkedWarden(pid), lambda code: None)
+
+    def _lost(self) -> None:
+        """Handles the end of the socket, which all forks have left by now: no further reply can come."""
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        self._on_end(self)
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(ConnectionError(GONE))
+        self._waiting.clear()
+
+    def _process_exited(self, code: int) -> None:
+        self.exited.set_result(code)
+
+
+class Spawner:
+    """Starts the children of an event loop through a spawner process, which it starts when there is a first child, and
+    starts again after one has ended.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._process: _Spawner | None = None
+        self._forbidden = ""
+        """Why this machine does not allow the spawner's way to fork; empty if it does, or that is not known yet."""
+        self.users = 1
+        """The number of servers on this event loop that use it."""
+
+    async def launch(self, command: Command) -> Launched:
+        """Starts the command under a warden, as `launch.launch` does, which it calls if the spawner cannot be used.
+        Raises `SpawnError`, also if the spawner ends or hangs. If the call is cancelled, the child is ended.
+        """
+        program = find_program(command)
+        with start_errors(program), Pipes() as pipes:
+            warden = None if self._forbidden else await self._fork(program, command, pipes)
+            if warden is not None:
+                return pipes.launched(warden)
+        return launch(command)
+
+    async def _fork(self, program: str, command: Command, pipes: Pipes) -> Warden | None:
+        """Returns the warden that runs `program` with the child's ends of the pipes; None if there can be no spawner.
+        Raises `OSError` or `ValueError` for what the system does not take, and `SpawnError`.
+        """
+        with _arguments_file(program, command) as file:
+            process, answer = self._request([*pipes.child_ends, file])
+        pipes.close_child_ends()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return ForkedWarden(await answer)
+        except TimeoutError:
+            process.replace()
+            raise SpawnError(program, SILENT, temporary=True) from None
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                process.wait_for(answer.result())  # it was forked in the moment of the cancellation
+            raise
+        except ConnectionError as error:
+            if process.answered:
+                raise SpawnError(program, str(error), temporary=True) from error
+            log.warning("spawner_ended_at_once")
+        except OSError as error:
+            if error.errno not in FORBIDDEN:
+                raise
+            self._forbidden = error.strerror or ""
+            log.warning("spawner_not_allowed", reason=self._forbidden)
+        return None
+
+    def _request(self, descriptors: list[int]) -> tuple[_Spawner, asyncio.Future[int]]:
+        if self._process is not None:
+            try:
+                return self._process, self._process.request(descriptors)
+            except ConnectionError:  # it has ended, which this loop has not noticed yet
+                self._process = None
+        process = self._process = _Spawner(self._loop, self._ended)
+        return process, process.request(descriptors)
+
+    def _ended(self, process: _Spawner) -> None:
+        if self._process is process:
+            self._process = None
+
+    async def close(self) -> None:
+        """Ends the spawner process, unless another server uses it, too. Children that run are not affected."""
+        self.users -= 1
+        if self.users:
+            return
+        if _spawners.get(self._loop) is self:
+            del _spawners[self._loop]
+        if self._process is not None:
+            await self._process.close()
+
+
+@contextmanager
+def _arguments_file(program: str, command: Command) -> Iterator[int]:
+    """Opens a file in RAM with all that a warden has to know, which may be too much for a message. Raises `ValueError`
+    for text that no system can pass, and `OSError` for more arguments than the system takes.
+    """
+    argv = [os.fsencode(text) for text in (program, *command.argv[1:])]
+    env = {os.fsencode(name): os.fsencode(value) for name, value in environment_of(command).items()}
+    variables = [name + b"=" + value for name, value in env.items()]
+    if any(b"\0" in text for text in (*argv, *variables)):
+        raise ValueError("embedded null byte")
+    sizes = [len(text) + 1 for text in (*argv, *variables)]
+    # The kernel counts a pointer for each text, too.
+    if max(sizes) > LONGEST_ARGUMENT or sum(sizes) + 8 * len(sizes) > os.sysconf("SC_ARG_MAX"):
+        raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+    limits = command.limits.warden_arguments()
+    file = os.memfd_create("arguments")
+    try:
+        data = marshal.dumps((argv, env, os.fsencode(command.cwd), limits, command.term_grace))
+        while data:
+            data = data[os.write(file, data) :]
+        yield file
+    finally:
+        os.close(file)
+
+
+_spawners: WeakKeyDictionary[asyncio.AbstractEventLoop, Spawner] = WeakKeyDictionary()
+"""The spawner of each event loop on which a server runs."""
+
+
+def use_spawner() -> Spawner:
+    """Lets `child.spawn` use a spawner on the running event loop, until the returned one is closed. Servers on the same
+    event loop share one, and each of them closes it.
+    """
+    loop = asyncio.get_running_loop()
+    spawner = _spawners.get(loop)
+    if spawner is None:
+        spawner = _spawners[loop] = Spawner(loop)
+    else:
+        spawner.users += 1
+    return spawner
+
+
+async def launch_under_warden(command: Command) -> Launched:
+    """Starts the command by the spawner of the running event loop, or without one if there is none. Raises
+    `SpawnError`, after which no process and no descriptor is left.
+    """
+    spawner = _spawners.get(asyncio.get_running_loop())
+    return launch(command) if spawner is None else await spawner.launch(command)
+
+
+async def why_no_spawner() -> str:
+    """Returns why children cannot be started by a spawner on this machine, as a phrase; empty if they can. For
+    `doctor`: a spawner is started and ended.
+    """
+    if sys.platform != "linux":
+        return "only Linux has what it needs"
+    spawner = Spawner(asyncio.get_running_loop())
+    nothing = Command((sys.executable, "-I", "-S", "-c", ""), {}, "/")
+    try:
+        with Pipes() as pipes:
+            warden = await spawner._fork(sys.executable, nothing, pipes)
+    except (OSError, SpawnError) as error:
+        return str(error)
+    finally:
+        await spawner.close()
+    if warden is None:
+        return spawner._forbidden or "it ended at once"
+    return ""
