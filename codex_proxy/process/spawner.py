@@ -116,10 +116,10 @@ def _wait_in_thread(loop: asyncio.AbstractEventLoop, process: Warden, exited: Ca
         return  # the loop is closed: nobody waits for the exit any more
 
 
-class _Spawner:
+class SpawnerProcess:
     """One spawner process, from its start to its end."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[_Spawner], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[SpawnerProcess], None]) -> None:
         """Starts the process. `on_end` is called when it takes no more requests. Raises `OSError` if it cannot be
         started.
         """
@@ -141,6 +141,7 @@ class _Spawner:
             except BaseException:
                 self._socket.close()
                 raise
+        self.pid = self._process.pid
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[int]] = {}
         self.answered = False
@@ -226,7 +227,8 @@ class Spawner:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._process: _Spawner | None = None
+        self.process: SpawnerProcess | None = None
+        """The process that takes requests; None before the first child, and after the process has ended."""
         self._forbidden = ""
         """Why this machine does not allow the spawner's way to fork; empty if it does, or that is not known yet."""
         self.users = 1
@@ -271,18 +273,18 @@ class Spawner:
             log.warning("spawner_not_allowed", reason=self._forbidden)
         return None
 
-    def _request(self, descriptors: list[int]) -> tuple[_Spawner, asyncio.Future[int]]:
-        if self._process is not None:
+    def _request(self, descriptors: list[int]) -> tuple[SpawnerProcess, asyncio.Future[int]]:
+        if self.process is not None:
             try:
-                return self._process, self._process.request(descriptors)
+                return self.process, self.process.request(descriptors)
             except ConnectionError:  # it has ended, which this loop has not noticed yet
-                self._process = None
-        process = self._process = _Spawner(self._loop, self._ended)
+                self.process = None
+        process = self.process = SpawnerProcess(self._loop, self._ended)
         return process, process.request(descriptors)
 
-    def _ended(self, process: _Spawner) -> None:
-        if self._process is process:
-            self._process = None
+    def _ended(self, process: SpawnerProcess) -> None:
+        if self.process is process:
+            self.process = None
 
     async def close(self) -> None:
         """Ends the spawner process, unless another server uses it, too. Children that run are not affected."""
@@ -291,8 +293,8 @@ class Spawner:
             return
         if _spawners.get(self._loop) is self:
             del _spawners[self._loop]
-        if self._process is not None:
-            await self._process.close()
+        if self.process is not None:
+            await self.process.close()
 
 
 @contextmanager
@@ -351,15 +353,19 @@ async def why_no_spawner() -> str:
     """
     if sys.platform != "linux":
         return "only Linux has what it needs"
-    spawner = Spawner(asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    spawner = Spawner(loop)
     nothing = Command((sys.executable, "-I", "-S", "-c", ""), {}, "/")
     try:
         with Pipes() as pipes:
             warden = await spawner._fork(sys.executable, nothing, pipes)
+        if warden is None:
+            return spawner._forbidden or "it ended at once"
+        exited: asyncio.Future[int] = loop.create_future()
+        call_at_exit(loop, warden, exited.set_result)
+        await exited
     except (OSError, SpawnError) as error:
         return str(error)
     finally:
         await spawner.close()
-    if warden is None:
-        return spawner._forbidden or "it ended at once"
     return ""
