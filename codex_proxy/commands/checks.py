@@ -27,6 +27,7 @@ from codex_proxy.keys_file import open_to_others, read_keys
 from codex_proxy.mcp.config import StdioServer
 from codex_proxy.mcp_tools import McpConfigError, Programs, configured_servers
 from codex_proxy.process.launch import SpawnError, find_program
+from codex_proxy.process.spawner import why_no_spawner
 from codex_proxy.protected_paths import write_conflict
 
 
@@ -158,6 +159,17 @@ def why_not(host: str, port: int) -> str | None:
         except OSError as error:
             return str(error.strerror)
     return None
+
+
+async def spawner_check() -> Check:
+    """Checks whether children can be forked by a spawner. If not, each start takes some milliseconds more."""
+    why = await why_no_spawner()
+    message = (
+        f"Child processes start one interpreter more each: {why}."
+        if why
+        else "Child processes can be forked."
+    )
+    return Check(name="spawner", status="ok", message=message, facts={"usable": not why})
 
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO

@@ -18,7 +18,7 @@ from pydantic import SecretStr, ValidationError
 
 from codex_proxy.app import StartError, is_loopback
 from codex_proxy.app import check as check_settings
-from codex_proxy.commands.checks import agent_checks, folder_checks, mcp_checks, port_check
+from codex_proxy.commands.checks import agent_checks, folder_checks, mcp_checks, port_check, spawner_check
 from codex_proxy.commands.checkup import Check, Checkup, Fact, Setting, failed_check
 from codex_proxy.config import Settings, default_config_file, load, split_list, variables_of
 from codex_proxy.config_tables import text_of
@@ -57,7 +57,7 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
             )
         )
     port = await port_check(settings)
-    checks += [port, *folder_checks(settings, environ), *mcp_checks(settings, environ)]
+    checks += [port, await spawner_check(), *folder_checks(settings, environ), *mcp_checks(settings, environ)]
     return Checkup(
         checks=tuple(checks), settings=chosen, otherwise=next_step(port, settings, flags, config_file)
     )

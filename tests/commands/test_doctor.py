@@ -53,6 +53,7 @@ async def test_where_everything_is_there_it_says_how_to_go_on_and_ends_with_0(tm
         "sign-in": "ok",
         "sandbox": "ok",
         "port": "ok",
+        "spawner": "ok",
         "state folder": "ok",
         "keys": "ok",
         "codex home": "ok",
