@@ -33,6 +33,7 @@ import sys
 import time
 
 PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 # Signal numbers of POSIX.
 SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGPIPE, SIGTERM = 1, 2, 3, 9, 13, 15
@@ -47,6 +48,8 @@ KILL_SECONDS = 5.0
 # Each round kills one generation of descendants, and their end is seen after about this time.
 KILL_ROUND_SECONDS = 0.002
 
+SPAWNER_NAME, WARDEN_NAME = b"codex-spawner", b"codex-warden"
+"""The names of the processes in `ps` and `top`, at most 15 characters."""
 REQUEST_BYTES, REPLY_BYTES = 4, 12
 """The sizes of the messages between proxy and spawner: a request is its number (the rest is in a descriptor that comes
 with it), a reply is the number, the warden's pid and an error number of the system (one of the two is 0)."""
@@ -79,6 +82,7 @@ def serve_forks(control: int) -> int:
     import select  # noqa: F401
 
     number = CLONE.get(os.uname().machine, -1)  # the kernel does not know -1, and the proxy is told so
+    prctl(PR_SET_NAME, SPAWNER_NAME)
     system_call = ctypes.CDLL(None, use_errno=True).syscall
     socket = _socket.socket(fileno=control)
     gc.disable()
@@ -139,6 +143,7 @@ def run(command: list[bytes], env: dict[bytes, bytes], limits: list[str], lifeli
     environment, `limits` are arguments of `set_limit`, `lifeline` and `grace` as at the top of this file. Returns the
     exit status to pass on.
     """
+    prctl(PR_SET_NAME, WARDEN_NAME)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     warden = os.getpid()
     child = os.fork()
@@ -151,7 +156,7 @@ def run(command: list[bytes], env: dict[bytes, bytes], limits: list[str], lifeli
     return exit_status(status if status is not None else last)
 
 
-def prctl(option: int, value: int) -> None:
+def prctl(option: int, value: int | bytes) -> None:
     """Sets the attribute `option` (a `PR_SET_*` number) of this process on Linux. Does nothing on other systems."""
     if sys.platform != "linux":
         return

@@ -147,6 +147,7 @@ def no_processes(there: Scene) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("codex_proxy.process.launch.subprocess.Popen", refuse)
+        patch.setattr("codex_proxy.process.spawner.SpawnerProcess.request", refuse)
         yield
 
 

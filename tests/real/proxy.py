@@ -24,6 +24,7 @@ from codex_proxy.agents.codex_app_server.pool import Pool
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.app import Server, make_server
 from codex_proxy.config import Settings
+from codex_proxy.process.warden import SPAWNER_NAME
 from tests.real.codex_home import MODEL, CodexHome
 from tests.real.release import codex_path
 from tests.waiting import PATIENCE, eventually
@@ -125,8 +126,9 @@ class ProxyProcess:
         return self.process.pid
 
     def family(self) -> list[int]:
-        """Every descendant there is now, wherever it hangs in the tree."""
-        return [each.pid for each in psutil.Process(self.pid).children(recursive=True)]
+        """Every descendant there is now, wherever it hangs in the tree, but for the spawner, which serves all."""
+        family = psutil.Process(self.pid).children(recursive=True)
+        return [each.pid for each in family if each.name().encode() != SPAWNER_NAME]
 
     async def exit(self, within: float = PATIENCE) -> int:
         """Its exit status, as soon as there is one."""
