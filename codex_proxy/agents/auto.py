@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from codex_proxy.agents.codex.spec import (
-    CODEX_SETTINGS,
     EXEC_INSTEAD,
+    PLAIN_CODEX_SETTINGS,
     codex_program,
     lacks_for_exec,
     protocol_of,
@@ -73,5 +73,5 @@ AUTO = AgentSpec(
     check=_check,
     confined=True,
     uses_codex=True,
-    settings=CODEX_SETTINGS,
+    settings=PLAIN_CODEX_SETTINGS,
 )

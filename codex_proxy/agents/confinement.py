@@ -228,12 +228,19 @@ class FoundConfinement(msgspec.Struct, frozen=True):
 
 
 async def find_confinement(
-    wanted: Wanted, folder: Path, *, codex: str | None, path: str, reading: bool = False
+    wanted: Wanted,
+    folder: Path,
+    *,
+    codex: str | None,
+    path: str,
+    reading: bool = False,
+    unusable: Mapping[Mechanism, str] = {},
 ) -> FoundConfinement:
     """Tries the mechanism `wanted`, or each one in turn (`auto`), and returns the first that works, or the reasons
     why none does. With `reading` it has to limit reading, too. The folders for confined programs are created in
     `folder`. `codex` is the path of the Codex program, None if there is none; `path` is the value of PATH by which
-    bubblewrap is found. Raises `OSError` if the folder cannot be used.
+    bubblewrap is found. `unusable` are mechanisms that are not tried, with the reason. Raises `OSError` if the
+    folder cannot be used.
     """
     codex_folder, tmp = folder / "codex", folder / "tmp"
     for each in (tmp, *(codex_folder / name for name in CODEX_FOLDERS)):
@@ -244,6 +251,9 @@ async def find_confinement(
     reasons: dict[Mechanism, str] = {}
     for mechanism in _tried(wanted, CHEAPEST_FIRST if reading else MECHANISMS):
         program = programs[mechanism]
+        if mechanism in unusable:
+            reasons[mechanism] = unusable[mechanism]
+            continue
         if program is None:
             reasons[mechanism] = missing[mechanism]
             continue

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from codex_proxy.agents.codex.program import find_codex
-from codex_proxy.agents.confinement import find_confinement
+from codex_proxy.agents.confinement import Mechanism, find_confinement
 from codex_proxy.agents.plain_confinement import MECHANISM_ADVICE, NO_ADVICE, PlainConfinement
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.commands.checkup import Check, Fact
@@ -45,11 +45,17 @@ def state_folders(context: AgentContext, home: str, names: Iterable[str]) -> tup
 
 
 async def plain_confinement(
-    context: AgentContext, title: str, *, written: tuple[str, ...] = (), read: tuple[str, ...] = ()
+    context: AgentContext,
+    title: str,
+    *,
+    written: tuple[str, ...] = (),
+    read: tuple[str, ...] = (),
+    unusable: Mapping[Mechanism, str] = {},
 ) -> PlainConfinement:
     """Returns what keeps the processes of the agent's plain-model turns from reading the user's files, by the
-    setting `agent_confinement`. `title`, `written` and `read`: see `PlainConfinement`. Raises `NoAgentError` if the
-    mechanism in the setting does not work on this machine, or the state folder cannot be used.
+    setting `agent_confinement`. `title`, `written` and `read`: see `PlainConfinement`. `unusable` are mechanisms
+    that do not fit the agent's program, with the reason. Raises `NoAgentError` if the mechanism in the setting is one
+    of these or does not work on this machine, or the state folder cannot be used.
     """
 
     wanted = context.settings.agent_confinement
@@ -59,7 +65,7 @@ async def plain_confinement(
     codex = find_codex(context.settings.codex_bin, path)
     try:
         found = await find_confinement(
-            wanted, context.state_dir / "plain", codex=codex, path=path, reading=True
+            wanted, context.state_dir / "plain", codex=codex, path=path, reading=True, unusable=unusable
         )
     except OSError as error:
         raise NoAgentError(f"The state folder {context.state_dir} cannot be used: {error}") from error

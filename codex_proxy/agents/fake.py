@@ -70,6 +70,7 @@ def _proto(context: AgentContext, env: dict[str, str]) -> Agent:
 def _app_server(context: AgentContext, env: dict[str, str]) -> Agent:
     from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
     from codex_proxy.agents.codex_app_server.spec import pool_limits
+    from codex_proxy.agents.plain_confinement import PlainConfinement
     from codex_proxy.process.child import Command
 
     settings = context.settings
@@ -77,6 +78,7 @@ def _app_server(context: AgentContext, env: dict[str, str]) -> Agent:
         name="fake",
         version=__version__,
         plain=Command((*PROGRAM, "app-server"), env, str(settings.workdir), limits=context.child_limits),
+        confinement=PlainConfinement("The fake agent", None),  # it reads nothing
         agent=None,
         empty_folder="",
         models=_models(),

@@ -45,7 +45,9 @@ def sign_in(home: Path) -> Path:
 async def test_where_everything_is_there_it_says_how_to_go_on_and_ends_with_0(tmp_path: Path) -> None:
     sign_in(tmp_path)
     done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path)))
-    assert {check["name"]: check["status"] for check in done.json["checks"]} == {
+    found = {check["name"]: check["status"] for check in done.json["checks"]}
+    assert found.pop("plain-model turns") in ("ok", "warning")  # as this machine can confine
+    assert found == {
         "settings": "ok",
         "agent": "warning",  # a script is no native binary
         "version": "ok",

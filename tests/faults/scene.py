@@ -22,6 +22,7 @@ from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerP
 from codex_proxy.agents.codex_app_server.plan import PoolLimits
 from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.agents.fake import PROTO_CAPABILITIES
+from codex_proxy.agents.plain_confinement import PlainConfinement
 from codex_proxy.app import SystemClock
 from codex_proxy.process.child import Command
 from tests.http.serving import ENVIRONMENT, Answer, Proxy, proxy_of, until
@@ -174,6 +175,7 @@ def agent_of(dialect: Dialect, program: Path, environment: dict[str, str]) -> Ag
             name="fake",
             version="test",
             plain=command("app-server"),
+            confinement=PlainConfinement("It", None),
             agent=None,
             empty_folder="",
             models=(),

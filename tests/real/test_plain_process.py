@@ -9,14 +9,21 @@ from typing import Any
 import pytest
 
 from codex_proxy.agents.codex.catalog import published_models
+from codex_proxy.agents.codex.shadow_home import ProviderConfig
+from codex_proxy.agents.codex.spec import codex_confinement
 from codex_proxy.agents.codex_app_server.launch import initialize_params
 from codex_proxy.agents.codex_app_server.turn_params import plain_thread_params
+from codex_proxy.agents.spec import AgentContext
+from codex_proxy.app import SystemClock
+from codex_proxy.process.child import Command
+from tests.pictures import PNG
 from tests.real.codex_home import KEY, MODEL, CodexHome, bundled_catalog
 from tests.real.driver import RpcError, codex
 from tests.real.items import assistant, developer, user
 from tests.real.model_scenarios import items_of, text_of, tools_of
 from tests.real.model_server import ModelServer
 from tests.real.outside_sink import OutsideSink
+from tests.real.proxy import settings_of
 from tests.real.release import PLAIN_MODEL, codex_path
 
 INITIALIZE = initialize_params("codex-proxy-test", "1")
@@ -193,6 +200,33 @@ async def test_a_plain_process_makes_no_sessions_folder(
     ) as child:
         await child.run_turn(await child.start_thread(params(home)), [user("[[model:text]]")])
     assert not (home.path / "sessions").exists()
+
+
+@PLAIN_MODEL
+async def test_the_process_of_a_plain_turn_cannot_read_the_users_files(
+    codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
+) -> None:
+    """An input that names a picture by its path makes Codex itself read it. No client can send one; some other thing
+    that Codex reads by a name may come with any release."""
+    context = AgentContext(settings_of(codex_home), codex_home.environment(), SystemClock())
+    confinement = await codex_confinement(context, ProviderConfig())
+    if confinement.confinement is None:
+        pytest.skip(confinement.warning)
+    picture = codex_home.user / "picture.png"
+    picture.write_bytes(PNG)
+    named = [
+        {"type": "text", "text": "[[model:text say=Yes.]]"},
+        {"type": "localImage", "path": str(picture)},
+    ]
+    home = codex_home.shadow(tmp_path / "shadow")
+    unconfined = Command(home.plain_argv(), home.environment(), str(home.workdir))
+    for command in (unconfined, confinement.around(unconfined)):
+        async with codex(command.argv, command.env, command.cwd, initialize=INITIALIZE) as child:
+            turn = await child.run_turn(await child.start_thread(params(home)), input=named)
+            assert turn["status"] == "completed"
+    read, refused = (json.dumps(call.body) for call in model_server.calls)
+    assert "data:image/png" in read
+    assert "data:image" not in refused
 
 
 def test_the_bundled_catalog_has_the_shape_we_know() -> None:

@@ -11,7 +11,10 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from codex_proxy import __version__
 from codex_proxy.agents.codex.program import (
@@ -21,14 +24,23 @@ from codex_proxy.agents.codex.program import (
     Version,
     find_codex,
     find_version,
+    run_short,
 )
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
-from codex_proxy.agents.codex.spec import NO_CODEX, CodexAgentName, CodexProtocol, protocol_of, provider_of
+from codex_proxy.agents.codex.spec import (
+    NO_CODEX,
+    CodexAgentName,
+    CodexProtocol,
+    codex_confinement,
+    protocol_of,
+    provider_of,
+)
 from codex_proxy.agents.codex_app_server.agent import CLIENT_NAME, START_SECONDS
 from codex_proxy.agents.codex_app_server.binary_check import ask_binary
 from codex_proxy.agents.codex_app_server.launch import app_server_argv
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
-from codex_proxy.agents.spec import AgentContext
+from codex_proxy.agents.confinement_setup import confinement_check
+from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.commands.checkup import Check, Fact, failed_check
 from codex_proxy.config import Settings
 from codex_proxy.core.faults import Fault
@@ -70,7 +82,7 @@ async def codex_checks(context: AgentContext, agent: Literal["auto"] | CodexAgen
     return (
         checks
         if protocol.fault
-        else [*checks, *await sign_in_and_sandbox_checks(program, protocol.agent, settings, environ)]
+        else [*checks, *await sign_in_and_sandbox_checks(program, protocol.agent, context)]
     )
 
 
@@ -161,23 +173,42 @@ def _is_script(path: str) -> bool:
 
 
 async def sign_in_and_sandbox_checks(
-    program: str, agent: CodexAgentName, settings: Settings, environ: Mapping[str, str]
+    program: str, agent: CodexAgentName, context: AgentContext
 ) -> list[Check]:
-    """Returns the checks of the sign-in and of the sandbox, for a `program` whose version this server supports. With
+    """Returns the checks of the sign-in, of what confines plain-model turns (`codex-proto` has none), and of the
+    sandbox, for a `program` whose version this server supports. With
     `codex-app-server`, Codex itself reports whether the user is signed in, and a command is run in its sandbox; with
     the other protocols, only the existence of the credentials file is checked, not the sandbox. If the user's
     config.toml cannot be read, returns only a failed check.
     """
+    settings, environ = context.settings, context.environ
     config = settings.codex_home / "config.toml"
     try:
         provider = provider_of(config)
     except ValueError as error:
         return [Check(name="sign-in", status="failed", message=str(error), advice=f"Fix {config}.")]
-    if agent != "codex-app-server":
+    if agent == "codex-proto":
         return [file_sign_in(settings, provider)]
     with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
+        confined = await plain_turns(program, provider, context, folder)
+        if agent != "codex-app-server":
+            return [file_sign_in(settings, provider), confined]
         signed_in = await sign_in(program, provider, settings, environ, folder)
-        return [signed_in, await sandbox(program, settings, environ, folder)]
+        return [signed_in, confined, await sandbox(program, settings, environ, folder)]
+
+
+async def plain_turns(program: str, provider: ProviderConfig, context: AgentContext, folder: str) -> Check:
+    """Returns the check of what keeps plain-model turns from reading the user's files. Runs the program confined for
+    its version, with `folder` as the state folder and the Codex home.
+    """
+    settings = context.settings.model_copy(update={"state_dir": Path(folder)})
+    env = context.child_environment() | {"CODEX_HOME": folder}
+    try:
+        confinement = await codex_confinement(msgspec.structs.replace(context, settings=settings), provider)
+        await confinement.try_out(run_short, Command((program, "--version"), env, folder))
+    except (NoAgentError, Fault) as error:
+        return failed_check("plain-model turns", str(error))
+    return confinement_check(confinement)
 
 
 def file_sign_in(settings: Settings, provider: ProviderConfig) -> Check:

@@ -159,20 +159,23 @@ async def find_version(program: str, environment: Mapping[str, str]) -> Version:
 
 
 async def output_of(command: tuple[str, ...], environment: dict[str, str]) -> bytes:
-    """Runs a short command with this environment, and returns what it prints to stdout. Raises `Fault` if it cannot
-    be started, fails, or does not end within `ASK_SECONDS`. The process is ended in any case.
+    """Runs a short command with this environment in the current folder. Returns and raises what `run_short` does."""
+    return await run_short(Command(command, environment, os.getcwd()))
+
+
+async def run_short(command: Command) -> bytes:
+    """Runs a short command, and returns what it prints to stdout. Raises `Fault` if it cannot be started, fails, or
+    does not end within `ASK_SECONDS`. The process is ended in any case.
     """
     try:
-        exit, out = await run_for_output(
-            Command(command, environment, os.getcwd()), ASK_SECONDS, ANSWER_BYTES
-        )
+        exit, out = await run_for_output(command, ASK_SECONDS, ANSWER_BYTES)
     except SpawnError as error:
         message = f"{error}. Give the right path of Codex with --codex-bin."
         raise Fault(Failure(kind=FaultKind.SPAWN_FAILED, message=message)) from error
     except TimeoutError:
-        raise misconfigured(f"{' '.join(command)} did not answer within {ASK_SECONDS:g} s") from None
+        raise misconfigured(f"{' '.join(command.argv)} did not answer within {ASK_SECONDS:g} s") from None
     if exit.code != 0:
-        raise misconfigured(f"{' '.join(command)} failed: {_reason(exit)}")
+        raise misconfigured(f"{' '.join(command.argv)} failed: {_reason(exit)}")
     return out
 
 

@@ -61,6 +61,8 @@ class ProviderConfig(msgspec.Struct, frozen=True):
     shell_exclude: tuple[str, ...] = ()
     service_tier: str = "default"
     """The service tier in the user's settings, in OpenAI's spelling."""
+    token_command: bool = False
+    """Whether a command of the user's prints the provider's token, so that Codex has to run it."""
     keyring: bool = False
     """Whether the sign-in may be in the system's keyring. If so, no file shows whether the user is signed in."""
 
@@ -119,6 +121,7 @@ def _provider(config: dict[str, Any]) -> ProviderConfig:
         id=identity,
         custom=identity not in BUILT_IN_PROVIDERS and bool(table),
         env_names=_env_names(table, identity),
+        token_command="auth" in table,
         service_tier=_service_tier(config),
         keyring=config.get("cli_auth_credentials_store", "file") != "file",
         shell_exclude=strings_of(policy.get("exclude", []), "shell_environment_policy.exclude"),

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
     from codex_proxy.agents.codex.program import Version
     from codex_proxy.agents.codex.shadow_home import ProviderConfig
     from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck
+    from codex_proxy.agents.plain_confinement import PlainConfinement
 
 
 CodexAgentName = Literal["codex-app-server", "codex-proto", "codex-exec"]
 """The names of the agents that run Codex, one for each of its protocols."""
 
 CODEX_SETTINGS = frozenset({"codex_bin", "codex_home", "codex_model", "codex_lite", "child_env"})
-"""The settings that each Codex may have for itself, if the server has several agents."""
+PLAIN_CODEX_SETTINGS = CODEX_SETTINGS | {"agent_confinement", "agent_state_folders"}
+"""The settings that each Codex may have for itself, if the server has several agents; the second set is for those
+with plain-model turns."""
 
 NO_CODEX = (
     "Codex was not found. Install it (`npm install -g @openai/codex`, or the extra "
@@ -57,6 +60,26 @@ def codex_program(context: AgentContext) -> str:
     if program is None:
         raise NoAgentError(NO_CODEX.format(context.where_set("codex_bin")))
     return program
+
+
+async def codex_confinement(context: AgentContext, provider: ProviderConfig) -> PlainConfinement:
+    """Returns what keeps plain-model processes from reading the user's files. They have a home of their own (its
+    variables name it); of the user's they may only read and write the sign-in. Raises `NoAgentError` if the
+    mechanism in the settings cannot be used.
+    """
+    from codex_proxy.agents.confinement_setup import plain_confinement, state_folders
+    from codex_proxy.agents.plain_confinement import NO_RENEWAL, TOKEN_COMMAND, PlainConfinement
+
+    settings = context.settings
+    if provider.token_command and settings.agent_confinement == "auto":
+        return PlainConfinement("Codex", None, why=TOKEN_COMMAND.format(provider.id))
+    written = (*state_folders(context, "", ()), str(settings.codex_home / "auth.json"))
+    read = [str(context.state_dir / "catalogs")]
+    if provider.id == "amazon-bedrock":
+        read.append(os.path.join(context.environ.get("HOME", ""), ".aws"))
+    return await plain_confinement(
+        context, "Codex", written=written, read=tuple(read), unusable={"codex": NO_RENEWAL}
+    )
 
 
 class CodexProtocol(msgspec.Struct, frozen=True):

@@ -21,6 +21,7 @@ from codex_proxy.agents.codex_app_server.contract import ContractCheck
 from codex_proxy.agents.codex_app_server.plan import PoolLimits
 from codex_proxy.agents.codex_app_server.pool import Pool
 from codex_proxy.agents.codex_app_server.process import AppServerProcess, ThreadTransport
+from codex_proxy.agents.plain_confinement import PlainConfinement
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
@@ -50,7 +51,9 @@ class AppServerProcesses(msgspec.Struct, frozen=True):
     name: str
     version: str
     plain: Command
-    """The command of processes for plain-model turns."""
+    """The command of processes for plain-model turns, unconfined."""
+    confinement: PlainConfinement
+    """What keeps processes for plain-model turns from reading the user's files."""
     agent: Command | None
     """The command of processes for agent turns. None if one kind of process serves both kinds of turn (the fake
     agent)."""
@@ -100,11 +103,10 @@ class AppServerAgent:
     """An `Agent` with a pool of processes for plain-model turns and one for agent turns; if the constructor's
     `processes` have no command for agent turns (as the fake agent's), a single pool serves both. `start` starts the
     pool for plain-model turns if the constructor's `warm_plain` is True, else the pool for agent turns. The other
-    pool starts with its first turn. `members` and `warning`: see `Agent`.
+    pool starts with its first turn. `members`: see `Agent`.
     """
 
     members: Mapping[str, Agent] = {}
-    warning = ""
 
     def __init__(
         self, processes: AppServerProcesses, limits: PoolLimits, clock: Clock, *, warm_plain: bool
@@ -123,19 +125,28 @@ class AppServerAgent:
         self._starts: WeakKeyDictionary[AppServerProcess, _Start] = WeakKeyDictionary()
         self._clock = clock
         self.limits = NewestLimits()
-        self._plain = self._pool(processes.plain, limits, clock, processes.start_mark)
+        self._plain = self._pool(processes.plain, limits, clock, processes.confinement)
         self._agent = self._plain
         if processes.agent is not None:
-            self._agent = self._pool(processes.agent, limits, clock, processes.start_mark)
+            self._agent = self._pool(processes.agent, limits, clock, None)
         self._warm_plain = warm_plain
 
-    def _pool(self, command: Command, limits: PoolLimits, clock: Clock, mark: str) -> Pool:
+    @property
+    def warning(self) -> str:
+        return self._processes.confinement.warning
+
+    def _pool(
+        self, command: Command, limits: PoolLimits, clock: Clock, confinement: PlainConfinement | None
+    ) -> Pool:
         async def start(process: AppServerProcess) -> None:
-            async with first_start_lock(mark, START_SECONDS):
-                self._starts[process] = _Start(clock.monotonic(), _stamp(self._sign_in_file))
-                await process.start(command, timeout_seconds=START_SECONDS)
+            await self._start(process, command if confinement is None else confinement.around(command))
 
         return Pool(self._process, start, limits, clock)
+
+    async def _start(self, process: AppServerProcess, command: Command) -> None:
+        async with first_start_lock(self._processes.start_mark, START_SECONDS):
+            self._starts[process] = _Start(self._clock.monotonic(), _stamp(self._sign_in_file))
+            await process.start(command, timeout_seconds=START_SECONDS)
 
     def _process(self) -> AppServerProcess:
         process = AppServerProcess(
@@ -150,9 +161,33 @@ class AppServerAgent:
         return (self._plain,) if self._plain is self._agent else (self._plain, self._agent)
 
     async def start(self) -> None:
-        await (self._plain if self._warm_plain else self._agent).warm()
+        trial = asyncio.ensure_future(self._try_confined())
+        try:
+            if self._warm_plain:  # its processes are started as the trial has found
+                await trial
+            await (self._plain if self._warm_plain else self._agent).warm()
+        finally:
+            await asyncio.wait((trial,))
+        trial.result()
         if self._processes.renew_check is not None:
             self._renewal = asyncio.ensure_future(self._processes.renew_check())
+
+    async def _try_confined(self) -> None:
+        """Tries out whether Codex works confined, as it is in plain-model turns. Raises `Fault` if it does not start
+        with the mechanism that the operator has named.
+        """
+        if self._processes.confinement.confinement is None or "plain_model" in self.missing_features:
+            return
+
+        async def start(command: Command) -> bool:
+            process = self._process()
+            try:
+                await self._start(process, command)
+                return process.connection.signed_in
+            finally:
+                await process.end()
+
+        await self._processes.confinement.try_out(start, self._processes.plain, bool)
 
     async def open(self, turn: Turn) -> AgentSession:
         pool = self._plain if turn.mode == "model" else self._agent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from codex_proxy.agents.codex.spec import CODEX_SETTINGS, codex_program
+from codex_proxy.agents.codex.spec import PLAIN_CODEX_SETTINGS, codex_confinement, codex_program
 from codex_proxy.agents.codex_app_server.contract import CAPABILITIES
 from codex_proxy.agents.spec import AgentContext, AgentSpec
 
@@ -54,6 +54,7 @@ async def make_app_server(context: AgentContext) -> Agent:
         name="codex-app-server",
         version=str(setup.version),
         plain=msgspec.structs.replace(setup.plain, limits=limits),
+        confinement=await codex_confinement(context, setup.provider),
         agent=msgspec.structs.replace(setup.agent, limits=limits),
         empty_folder=setup.empty_folder,
         models=tuple(agent_model(model, setup.provider.service_tier) for model in setup.models),
@@ -156,6 +157,6 @@ SPEC = AgentSpec(
     capabilities=CAPABILITIES,
     confined=True,
     uses_codex=True,
-    settings=CODEX_SETTINGS
+    settings=PLAIN_CODEX_SETTINGS
     | {"app_server_processes", "app_server_max_age", "app_server_max_turns", "app_server_max_memory"},
 )

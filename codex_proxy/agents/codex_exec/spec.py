@@ -6,7 +6,13 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from codex_proxy.agents.codex.spec import CODEX_SETTINGS, NO_EXEC, codex_program, lacks_for_exec
+from codex_proxy.agents.codex.spec import (
+    NO_EXEC,
+    PLAIN_CODEX_SETTINGS,
+    codex_confinement,
+    codex_program,
+    lacks_for_exec,
+)
 from codex_proxy.agents.spec import AgentContext, AgentSpec
 
 if TYPE_CHECKING:
@@ -38,6 +44,7 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
     app-server; empty for none. Raises `NoAgentError` if there is no Codex, and `Fault` if it cannot be used.
     """
     from codex_proxy.agents.child_per_turn import ChildSpec
+    from codex_proxy.agents.codex.program import run_short
     from codex_proxy.agents.codex.sandbox_config import Profiles
     from codex_proxy.agents.codex_app_server.setup import can_confine
     from codex_proxy.agents.codex_app_server.spec import agent_model
@@ -50,6 +57,11 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
 
     program, settings = codex_program(context), context.settings
     version, setup = await _prepared(context, program)
+    confinement = await codex_confinement(context, setup.provider)
+    if setup.plain is not None:
+        argv = (program, "debug", "models", "--bundled")
+        await confinement.try_out(run_short, Command(argv, setup.plain.env, setup.plain.folder or "/"))
+        warning = f"{warning} {confinement.warning}".strip()
     limits = context.child_limits
     profiles = Profiles(
         f"codex_proxy_{secrets.token_hex(8)}",
@@ -58,11 +70,13 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
     )
 
     def command(turn: Turn, files: TurnFiles) -> Command:
-        launch = setup.plain if turn.mode == "model" and setup.plain is not None else setup.agent
+        plain = setup.plain if turn.mode == "model" else None
+        launch = plain or setup.agent
         pairs = [*launch.pairs, *(profiles.pairs() if turn.permissions is not None else ())]
         argv = exec_argv(program, turn, pairs, images=files.images, schema=files.schema)
         folder = launch.folder or turn.workdir or str(settings.workdir)
-        return Command(argv, launch.env, folder, limits=limits)
+        unconfined = Command(argv, launch.env, folder, limits=limits)
+        return unconfined if plain is None else confinement.around(unconfined)
 
     spec = ChildSpec(
         name="codex-exec",
@@ -74,12 +88,11 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
         any_model=True,
         warning=warning,
     )
-    state, agent_env = str(context.state_dir), setup.agent.env
     return CodexExecAgent(
         spec,
         command,
-        state,
-        lambda: missing_sign_in(settings, setup.provider, agent_env),
+        (state := str(context.state_dir)),
+        lambda: missing_sign_in(settings, setup.provider, setup.agent.env),
         profiles,
         lambda: can_confine(program, profiles, context.environ, state),
     )
@@ -155,5 +168,5 @@ SPEC = AgentSpec(
     capabilities=CAPABILITIES,
     confined=True,
     uses_codex=True,
-    settings=CODEX_SETTINGS,
+    settings=PLAIN_CODEX_SETTINGS,
 )
