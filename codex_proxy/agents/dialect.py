@@ -17,6 +17,38 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The exceptions that decoding a child's message as JSON can raise; RecursionError for one that is nested too deep."""
 
 
+MAX_HELD: Final = 32 << 20
+"""The most bytes or characters of a child's output that a dialect keeps because it can only be passed on with what
+follows: as many as a turn may generate (`core.limits.MAX_TURN_CHARS`)."""
+MAX_UNANSWERED: Final = 1000
+"""The most calls of the client's tools, and requests for their outputs, that may wait in one turn at once."""
+
+
+class TooMuchHeld(Exception):  # noqa: N818  (it says what happened, as the rest of the vocabulary does)
+    """A child has sent more of something than a dialect keeps; the text says of what. The turn fails with it."""
+
+
+class HeldSize:
+    """Counts what a dialect keeps of a child's output until it can be passed on."""
+
+    __slots__ = ("_left", "_what")
+
+    def __init__(self, what: str) -> None:
+        """`what` says in the error what is kept, such as `model items`."""
+        self._what = what
+        self._left = MAX_HELD
+
+    def add(self, size: int) -> None:
+        """Counts so many bytes or characters more. Raises `TooMuchHeld` if there are more than `MAX_HELD`."""
+        self._left -= size
+        if self._left < 0:
+            raise TooMuchHeld(f"it sent more than {MAX_HELD >> 20} MiB of {self._what} without ending them")
+
+    def clear(self) -> None:
+        """Counts from 0 again, because everything was passed on or dropped."""
+        self._left = MAX_HELD
+
+
 class Step(msgspec.Struct, frozen=True):
     """The result of a call of a dialect's method: events for the log of the turn, in order, and bytes for the
     agent.
@@ -97,8 +129,9 @@ class Dialect(Protocol[L_contra]):
     several turns can run on it, one after the other.
 
     Each method returns the events and the bytes that result from the call. After the `TurnEnded` event of a turn it
-    returns no more events of that turn; it may still return bytes that stop the turn in the agent. No method raises
-    because of what a child writes: a message that cannot be understood becomes an event.
+    returns no more events of that turn; it may still return bytes that stop the turn in the agent. A message that
+    cannot be understood becomes an event. Because of what a child writes, only `receive` raises, and only
+    `TooMuchHeld`; the caller then ends the turn and calls `interrupt`.
     """
 
     @property

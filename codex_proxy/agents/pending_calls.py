@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from codex_proxy.agents.dialect import ToolReply
+from codex_proxy.agents.dialect import MAX_UNANSWERED, ToolReply, TooMuchHeld
 
 R = TypeVar("R")
 
@@ -28,6 +28,8 @@ class PendingCalls(Generic[R]):
         self._answer = answer
         self._requests: dict[str, list[R]] = {}
         """The agent's requests for outputs that have not come yet, by call id."""
+        self._unanswered = 0
+        """The number of these requests."""
         self._replies: dict[str, ToolReply] = {}
         """The outputs that the agent has not requested yet, by call id."""
         self._bypassed = False
@@ -45,16 +47,22 @@ class PendingCalls(Generic[R]):
         return call_id in self.waiting or call_id in self._replies
 
     def add_calls(self, call_ids: Iterable[str]) -> None:
-        """Adds the ids of calls for whose outputs the client was asked."""
+        """Adds the ids of calls for whose outputs the client is asked. Raises `TooMuchHeld` if there are too many."""
         self.waiting.update(call_ids)
+        if len(self.waiting) > MAX_UNANSWERED:
+            raise TooMuchHeld(f"it called more than {MAX_UNANSWERED} tools at once")
 
     def add_request(self, call_id: str, request: R) -> bytes:
         """Handles the agent's request for the output of the call `call_id`; `request` has the request's ids.
         Returns the line that answers it; empty if there is no output yet, and `add_reply` then returns the answer.
+        Raises `TooMuchHeld` if too many requests wait already.
         """
         reply = self._replies.pop(call_id, None)
         if reply is not None:
             return self._answer(request, reply)
+        if self._unanswered >= MAX_UNANSWERED:
+            raise TooMuchHeld(f"it requested more than {MAX_UNANSWERED} outputs of tools at once")
+        self._unanswered += 1
         self._requests.setdefault(call_id, []).append(request)
         return b""
 
@@ -66,8 +74,8 @@ class PendingCalls(Generic[R]):
         if call_id not in self.waiting:
             return b""
         self.waiting.remove(call_id)
-        requests = self._requests.pop(call_id, None)
-        if requests is None:
+        requests = self._take_requests(call_id)
+        if not requests:
             self._replies[call_id] = reply
             return b""
         return b"".join(self._answer(request, reply) for request in requests)
@@ -77,14 +85,20 @@ class PendingCalls(Generic[R]):
         not used. If the call was waiting, the turn can no longer continue with outputs of the client
         (`can_resume`).
         """
-        self._requests.pop(call_id, None)
+        self._take_requests(call_id)
         self._replies.pop(call_id, None)
         self._bypassed |= call_id in self.waiting
         self.waiting.discard(call_id)
+
+    def _take_requests(self, call_id: str) -> list[R]:
+        requests = self._requests.pop(call_id, [])
+        self._unanswered -= len(requests)
+        return requests
 
     def clear(self) -> None:
         """Drops all calls and requests. Called when the turn has ended."""
         self.waiting.clear()
         self._requests.clear()
+        self._unanswered = 0
         self._replies.clear()
         self._bypassed = False

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeGuard
 import msgspec
 import structlog
 
-from codex_proxy.agents.dialect import Dialect, Ended, ReopeningDialect, Reply, Step
+from codex_proxy.agents.dialect import Dialect, Ended, ReopeningDialect, Reply, Step, TooMuchHeld
 from codex_proxy.agents.origin_marks import OriginMarks
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Failure, FaultKind
@@ -264,7 +264,8 @@ class AgentSession:
     def _do(self, act: Callable[..., Step], *given: Any, size: int = 0) -> None:
         """Calls the dialect's method `act` with `given`, writes the bytes of the returned step to the child, and
         passes its events to the listener. `size`: the length in bytes of the output that is being read. An
-        exception ends this session, and does not affect other sessions on the same child.
+        exception ends this session, and does not affect other sessions on the same child; `TooMuchHeld` is the
+        child's fault.
         """
         try:
             step = act(*given)
@@ -274,6 +275,8 @@ class AgentSession:
                 self.transport.close_stdin()
             if step.events or size:
                 self._emit(step.events, size)
+        except TooMuchHeld as fault:
+            self.fail(broken_protocol(str(fault)))
         except Exception:
             log.exception("turn_broke")
             if self.listener is not None:
@@ -309,9 +312,9 @@ class AgentSession:
 
 # --- cutting the output of a child --------------------------------------------------------------
 
-MAX_LINE_BYTES = 64 * 1024 * 1024
+MAX_LINE_BYTES = 20 * 1024 * 1024
 """The longest line of a child. The longest that was seen has 12 MB (a final message is repeated whole); base64 images
-come close to that. Five times as much is still affordable once; more is a fault of the child."""
+come close to that. To decode one takes up to 0.1 s, in which the server does nothing else."""
 
 
 class LineTooLong(Exception):  # noqa: N818  (it says what happened, as the rest of the vocabulary does)

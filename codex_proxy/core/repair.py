@@ -57,6 +57,12 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.retries import ARGUMENTS, REFUSAL, TEXT, SentItem, SentStep, TextKey
 
+MAX_OPEN_ITEMS: Final = 1000
+"""The most items that may be open at once. All of them are ended in one go; no agent was seen with a hundred."""
+MAX_RETRIES: Final = 200
+"""The most retries of one call of the model. For each of them all texts of the call are looked at again; Codex can be
+set to 100."""
+
 CUT_SHORT = Failure(
     kind=FaultKind.UPSTREAM_DISCONNECTED,
     message="The model's answer was interrupted after part of it was sent, and the agent's retry gave "
@@ -66,6 +72,22 @@ UNEXPLAINED = Failure(
     kind=FaultKind.AGENT_PROTOCOL, message="The agent reported a failed turn without saying why. Try again."
 )
 BROKEN_OFF = TurnEnded(Stop.FAILED, "provider", CUT_SHORT)
+TOO_MANY_OPEN = TurnEnded(
+    Stop.FAILED,
+    "provider",
+    Failure(
+        kind=FaultKind.AGENT_PROTOCOL,
+        message=f"The agent began more than {MAX_OPEN_ITEMS} items of its answer and ended none of them. Try again.",
+    ),
+)
+TOO_MANY_RETRIES = TurnEnded(
+    Stop.FAILED,
+    "provider",
+    Failure(
+        kind=FaultKind.UPSTREAM_DISCONNECTED,
+        message=f"The agent has repeated one call of its model more than {MAX_RETRIES} times. Try again later.",
+    ),
+)
 ENDS_WELL = frozenset({Stop.STOP, Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
 
 
@@ -82,9 +104,11 @@ class TurnRepair:
         self.ended = False
         self._items: dict[str, SentItem] = {}
         """The items by the ids that the agent uses; a renamed or repeated item has several keys."""
-        self._order: list[SentItem] = []
+        self._open_items: dict[SentItem, None] = {}
         """Open items, in the order in which they were opened."""
         self._used: set[str] = set()
+        self._copies: dict[str, int] = {}
+        """For each id that the agent has used several times, the number in the last name made from it."""
         self._step = SentStep()
         self.retrying: Retrying | None = None
         """The last `Retrying` event; None if there was none, or the model has sent something since."""
@@ -96,7 +120,8 @@ class TurnRepair:
     @property
     def open_item(self) -> Item | None:
         """The item that was opened last and is still open; None if no item is open."""
-        return self._order[-1].item if self._order else None
+        newest = next(reversed(self._open_items), None)
+        return None if newest is None else newest.item
 
     def feed(self, events: Iterable[Event]) -> list[Event]:
         """Returns the repaired events; an empty list once the turn has ended."""
@@ -158,7 +183,7 @@ class TurnRepair:
         elif stop != Stop.FAILED:
             failure = None
         status: ItemStatus = "completed" if stop in ENDS_WELL else "incomplete"
-        for held in list(self._order):
+        for held in list(self._open_items):
             self._close(held, status)
         self.ended = True
         self._out.append(TurnEnded(stop, event.trigger, failure, event.choice_stops, empty=event.empty))
@@ -204,7 +229,10 @@ class TurnRepair:
         if not self._step.can_retry:
             self._turn_ended(BROKEN_OFF)
             return
-        for held in [held for held in self._order if isinstance(held.item, Reasoning)]:
+        if self._step.retries >= MAX_RETRIES:
+            self._turn_ended(TOO_MANY_RETRIES)
+            return
+        for held in [held for held in self._open_items if isinstance(held.item, Reasoning)]:
             self._close(held, "incomplete")
         self._step.retry()
 
@@ -226,20 +254,28 @@ class TurnRepair:
             return
         self._open(item)
 
-    def _open(self, item: Item) -> SentItem:
+    def _open(self, item: Item) -> None:
         self._model_spoke()
-        named, tries = item, 2
-        while named.id in self._used:  # some providers count their ids from 0 in every answer
-            named = msgspec.structs.replace(item, id=f"{item.id}~{tries}")
-            tries += 1
+        named = item
+        if item.id in self._used:  # some providers count their ids from 0 in every answer
+            named = msgspec.structs.replace(item, id=self._unused_id(item.id))
         held = SentItem(named)
         self._used.add(named.id)
         self._items[item.id] = held
-        self._order.append(held)
+        self._open_items[held] = None
         if not isinstance(named, SERVER_ITEMS):
             self._step.add(held)
         self._out.append(ItemStarted(named))
-        return held
+        if len(self._open_items) > MAX_OPEN_ITEMS:
+            self._turn_ended(TOO_MANY_OPEN)
+
+    def _unused_id(self, id: str) -> str:
+        """Returns a new id for another item with the id `id`."""
+        number = self._copies.get(id, 1) + 1
+        while f"{id}~{number}" in self._used:
+            number += 1
+        self._copies[id] = number
+        return f"{id}~{number}"
 
     def _item_ended(self, event: ItemEnded) -> None:
         held = self._items.get(event.id)
@@ -254,7 +290,7 @@ class TurnRepair:
 
     def _close(self, held: SentItem, status: ItemStatus) -> None:
         held.open = False
-        self._order.remove(held)
+        del self._open_items[held]
         self._out.append(ItemEnded(held.id, status))
 
     def _kind(self, id: str, kinds: tuple[type[Item], ...]) -> type[Item]:
@@ -276,7 +312,7 @@ class TurnRepair:
                 return None
             self._item_started(ItemStarted(implied))
             held = self._items.get(id)
-        if held is None:
+        if held is None or self.ended:
             return None
         if held.repetition is not None and type(held.item) is kind:
             self._step.repeats(held)
@@ -335,7 +371,7 @@ class TurnRepair:
             self._text_delta(TextDelta(event.id, rest))
         else:
             self._out.append(Notice("revised_text", TEXT[0]))
-        held.whole |= {TEXT}
+        held.whole.add(TEXT)
 
     def _missing(self, held: SentItem, key: TextKey, whole: str, delta: Callable[[str, str], Event]) -> None:
         """Appends a delta event with the end of the full text `whole` that was not sent in deltas; no event if
@@ -343,7 +379,7 @@ class TurnRepair:
         makes the event from the item's id and the text. If `whole` does not begin with the text that was sent,
         appends only a `Notice`.
         """
-        held.whole |= {key}
+        held.whole.add(key)
         sent = held.text(key)
         if whole.startswith(sent):
             if len(whole) > len(sent):

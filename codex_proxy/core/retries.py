@@ -7,6 +7,7 @@ already read the earlier text.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Final
 
 from codex_proxy.core.items import Item, Message, Reasoning, ToolCall
@@ -63,13 +64,18 @@ class SentItem:
         self.item = item
         self.open = True
         self.sent: dict[TextKey, list[str]] = {}
-        self.whole: frozenset[TextKey] = frozenset()
+        self.whole: set[TextKey] = set()
         """The texts that the agent has sent in full. A later delta of one of them repeats a part of it."""
         self.repetition: Repetition | None = None
         """What the agent has repeated of this item so far; None while it repeats nothing."""
 
     def text(self, key: TextKey) -> str:
-        return "".join(self.sent.get(key, ()))
+        pieces = self.sent.get(key)
+        if not pieces:
+            return ""
+        if len(pieces) > 1:
+            pieces[:] = ("".join(pieces),)  # so that the next call does not join them again
+        return pieces[0]
 
     @property
     def still_to_repeat(self) -> bool:
@@ -84,8 +90,10 @@ class SentStep:
 
     def __init__(self) -> None:
         self._items: list[SentItem] = []
-        self._to_repeat: list[SentItem] = []
+        self._to_repeat: OrderedDict[SentItem, None] = OrderedDict()
         """After a retry: messages that the agent has not begun to repeat, oldest first."""
+        self.retries = 0
+        """How many times the agent has repeated the call so far."""
         self.mutes_reasoning = False
         """Whether the reasoning of a retry is dropped. It is if reasoning was sent before the retry, since the
         model may reason differently each time."""
@@ -104,6 +112,7 @@ class SentStep:
         self._items.clear()
         self._to_repeat.clear()
         self.mutes_reasoning = False
+        self.retries = 0
 
     @property
     def can_retry(self) -> bool:
@@ -114,16 +123,17 @@ class SentStep:
 
     def retry(self) -> None:
         """Handles the start of a retry: from now on the agent must repeat every message that has text or is open."""
+        self.retries += 1
         self.mutes_reasoning |= any(isinstance(item.item, Reasoning) and item.sent for item in self._items)
         self._to_repeat.clear()
         for item in self._items:
             if not isinstance(item.item, Message):
                 continue
-            item.whole = frozenset()
+            item.whole = set()
             sent = item.text(TEXT)
             item.repetition = Repetition(sent) if sent or item.open else None
             if item.repetition is not None:
-                self._to_repeat.append(item)
+                self._to_repeat[item] = None
 
     def waits_for(self, item: SentItem | None) -> bool:
         """Whether the agent must still repeat this message, and has not begun to. False for None."""
@@ -136,9 +146,11 @@ class SentStep:
         """
         if not self._to_repeat:
             return None
-        return self._to_repeat.pop(self._to_repeat.index(item) if item in self._to_repeat else 0)
+        if item is None or item not in self._to_repeat:
+            return self._to_repeat.popitem(last=False)[0]
+        del self._to_repeat[item]
+        return item
 
     def repeats(self, item: SentItem) -> None:
         """Records that the agent has begun to repeat this message, by a delta without a new start."""
-        if item in self._to_repeat:
-            self._to_repeat.remove(item)
+        self._to_repeat.pop(item, None)

@@ -1,8 +1,8 @@
 """The stdio transport of MCP: JSON-RPC messages, one per line, over the stdin and stdout of a process.
 
 Imports the `mcp` package, which is large: import this module only when a server is used. Lines that are not
-JSON-RPC are ignored, since programs also print to stdout; a line longer than `McpLimits.message_bytes` ends the
-session.
+JSON-RPC are ignored, since programs also print to stdout; a line that is longer than `McpLimits.message_bytes`, or
+has too many values, ends the session.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 from pydantic import ValidationError
 
+from codex_proxy.core.json_cost import has_too_many_values
 from codex_proxy.mcp.config import StdioServer, redacted
 from codex_proxy.mcp.interfaces import Process, ProcessExit, ProgramStartError, Spawn, TransportReport
 from codex_proxy.mcp.values import MIB, McpError, McpFault, McpFaultKind, McpLimits
@@ -79,8 +80,9 @@ async def stdio_transport(
 
 
 class _StdoutLines:
-    """The lines of a process's stdout, as an async iterator that ends with the process, or at a line longer than
-    `limit` bytes. It keeps about `READ_AHEAD` bytes of unread output; then the process has to wait.
+    """The lines of a process's stdout, as an async iterator that ends with the process, or at a line that is longer
+    than `limit` bytes or has too many values to be decoded. It keeps about `READ_AHEAD` bytes of unread output; then
+    the process has to wait.
     """
 
     def __init__(self, limit: int) -> None:
@@ -117,7 +119,11 @@ class _StdoutLines:
             parts.append(line_end)
             length += len(line_end)
             for start in following:
-                yield b"".join(parts)
+                line = b"".join(parts)
+                if has_too_many_values(line):
+                    self.too_long = True
+                    return
+                yield line
                 parts, length = [start], len(start)
             if length > self._limit:
                 self.too_long = True
@@ -158,7 +164,7 @@ def _end_fault(server: StdioServer, lines: _StdoutLines) -> McpFault:
     """Returns the fault for a session whose `lines` have ended: a line was too long, or the process has exited."""
     if lines.too_long or lines.exit is None:
         return _fault(
-            McpFaultKind.PROTOCOL, server, f"MCP server '{server.label}' sent a line that is too long."
+            McpFaultKind.PROTOCOL, server, f"MCP server '{server.label}' sent a message that is too long."
         )
     exit = lines.exit
     how = f"with code {exit.code}" if exit.signal is None else f"by signal {exit.signal}"

@@ -107,6 +107,9 @@ __all__ = [
 
 # Enough for an agent's last error message with its backtrace.
 STDERR_TAIL_BYTES = 8 * 1024
+# Twice what all requests that run may hold together by default (`total_body_bytes`).
+MAX_UNSENT_BYTES = 1 << 30
+UNREAD = b"\nThe process was killed because it did not read its input.\n"
 # The largest pipe buffer that an unprivileged process can set (/proc/sys/fs/pipe-max-size).
 PIPE_BYTES = 1024 * 1024
 # After the exit, what the pipe holds can be read at once; if it stays open, another process holds it.
@@ -193,8 +196,14 @@ class Child:
         return self._stdin.unsent
 
     def write(self, data: bytes) -> None:
-        """Sends bytes to stdin. Neither blocks nor raises: bytes for a child that has ended are dropped."""
+        """Sends bytes to stdin. Neither blocks nor raises: bytes for a child that has ended are dropped. A child that
+        leaves more than `MAX_UNSENT_BYTES` unread is killed, and its `Exit` says so.
+        """
         self._stdin.write(data)
+        if self._stdin.unsent > MAX_UNSENT_BYTES:
+            self._stdin.close()
+            self._keep_stderr_tail(UNREAD)
+            self.kill()
 
     def close_stdin(self) -> None:
         """Closes stdin once everything written is sent."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import TypeAlias
 
 import msgspec
@@ -142,7 +143,7 @@ class EventLog:
         batches = self._batches
         if start <= 0:
             return list(batches)
-        return [batches[index] for index in range(start, len(batches))]
+        return list(islice(batches, start, None))  # an index in the middle of a deque has to be looked for
 
     @property
     def end(self) -> int:

@@ -141,6 +141,11 @@ class Program:
         await asyncio.Event().wait()
         return text("never")
 
+    async def tool_many_values(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
+        write_all(b'{"jsonrpc":"2.0","id":0,"result":{"x":[' + b"[1]," * int(given["size"]) + b"0]}}\n")
+        await asyncio.Event().wait()
+        return text("never")
+
     async def tool_header(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
         return text(ctx.request.headers.get(given["text"], "none"))
 

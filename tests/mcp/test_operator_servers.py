@@ -114,7 +114,15 @@ async def test_a_result_of_20_mb_is_cut_and_says_so(make: Make) -> None:
 async def test_a_message_above_the_limit_ends_the_server_and_not_the_proxy(make: Make) -> None:
     servers = make(stdio("files"), message_bytes=1_000_000)
     result = await servers.call("files", "endless_line", arguments(size=2_000_000), LONG)
-    assert texts(result) == ["MCP server 'files' sent a line that is too long."]
+    assert texts(result) == ["MCP server 'files' sent a message that is too long."]
+    assert texts(await servers.call("files", "echo", arguments(text="again"), LONG)) == ["again"]
+
+
+@pytest.mark.exhaustive
+async def test_a_message_of_very_many_values_ends_the_session(make: Make) -> None:
+    servers = make(stdio("files"))
+    result = await servers.call("files", "many_values", arguments(size=1_000_000), LONG)
+    assert texts(result) == ["MCP server 'files' sent a message that is too long."]
     assert texts(await servers.call("files", "echo", arguments(text="again"), LONG)) == ["again"]
 
 

@@ -49,6 +49,22 @@ async def test_a_child_that_ends_on_the_end_of_stdin_is_not_signalled(start: Sta
     assert recorder.data == b"got one\ngot two\nbye\n"
 
 
+async def test_a_child_that_does_not_read_its_input_is_killed_and_its_exit_says_why(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_module, "MAX_UNSENT_BYTES", 1 << 20)
+    child, recorder = await start(shell("echo up; exec sleep 100"))
+    await recorder.lines(1)
+    child.write(b"x" * (1 << 20))
+    assert child.alive
+    child.write(b"x" * (1 << 20))
+    child.write(b"x")
+    exit = await recorder.exit()
+    assert exit.signal == signal.SIGTERM
+    assert exit.stderr_tail == "\nThe process was killed because it did not read its input.\n"
+    assert child.unsent == 0
+
+
 async def test_a_child_that_does_not_end_on_the_end_of_stdin_gets_a_term(start: Start) -> None:
     child, recorder = await start(
         shell("trap 'echo asked; exit 5' TERM; echo up; while :; do sleep 0.01; done")

@@ -28,6 +28,8 @@ PLAIN_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 RENAMED: Final = "tool_"
 """The prefix of the names that this server generates. A client's name with this prefix is replaced, too."""
 
+CALLED_BY_META: Final = ("toolName", "claudeCode", "is_mcp_tool_call")
+"""The fields of `_meta` that may show which tool is called."""
 ACTING_KINDS: Final = frozenset({"execute", "edit", "delete", "move"})
 """Kinds of calls that are never calls of a client tool, except in Codex's adapter, which uses them for every MCP
 call."""

@@ -45,6 +45,8 @@ class AcpConnection:
         self._ahead: int | None = None
         """The channel whose session was opened before there was a turn for it; None if there is none."""
         self._sessions: dict[str, int] = {}
+        self._answered: set[int] = set()
+        """The open channels whose first request, which opens the session, was answered."""
 
     def initialize(self) -> bytes:
         """Returns the line with the `initialize` request, the first one to write."""
@@ -110,6 +112,7 @@ class AcpConnection:
         are refused (see `receive`).
         """
         self._open.discard(channel)
+        self._answered.discard(channel)
         if channel == self._ahead:
             self._ahead = None
         self._sessions = {session: each for session, each in self._sessions.items() if each != channel}
@@ -156,8 +159,9 @@ class AcpConnection:
             return None
         if channel is None or channel not in self._open:
             return None
-        if message.id == request_id(channel, 1) and isinstance(message.result, dict):
-            session = message.result.get("sessionId")
+        if message.id == request_id(channel, 1) and channel not in self._answered:
+            self._answered.add(channel)
+            session = message.result.get("sessionId") if isinstance(message.result, dict) else None
             if isinstance(session, str):
                 self._sessions[session] = channel
         return channel

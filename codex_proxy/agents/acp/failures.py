@@ -15,7 +15,7 @@ import msgspec
 
 from codex_proxy.agents.acp.messages import AUTH_REQUIRED, INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
 from codex_proxy.agents.acp.presets import AcpPreset
-from codex_proxy.agents.failures import MESSAGES, cleaned, failure_from_text
+from codex_proxy.agents.failures import MAX_READ, MESSAGES, cleaned, failure_from_text
 from codex_proxy.core.events import Retrying
 from codex_proxy.core.faults import Failure, FaultKind
 
@@ -101,7 +101,7 @@ def failure_of_text(
     category, `status` the HTTP status that it reports; None if it reports none. If the text shows another kind of
     fault, that one is used.
     """
-    text = ADDRESSES.sub("", text.removeprefix("API Error: ").removeprefix("Error: "))
+    text = ADDRESSES.sub("", text[:MAX_READ].removeprefix("API Error: ").removeprefix("Error: "))
     found = failure_from_text(text, http_status=status)
     said = found.message.removeprefix(f"{MESSAGES.get(found.kind, '')}: ")
     told = _kind_in(text) or _kind_in(said) or kind or found.kind
@@ -115,7 +115,7 @@ def retry_event(text: str, preset: AcpPreset) -> Retrying:
     """Returns the event for a model call that the agent repeats. `text` is the agent's message about it. If the
     message shows why the call failed, the event contains that failure.
     """
-    text = ADDRESSES.sub("", text)
+    text = ADDRESSES.sub("", text[:MAX_READ])
     failure = None if _kind_in(text) is None else failure_of_text(text, preset)
     return Retrying(cleaned(text, MAX_NOTE), failure=failure)
 

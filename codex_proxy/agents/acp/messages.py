@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from codex_proxy.agents.dialect import UNREADABLE
+from codex_proxy.core.json_cost import LONG_JSON, has_too_many_values
 
 PROTOCOL_VERSION: Final = 1
 
@@ -132,15 +133,62 @@ class _Loose(msgspec.Struct, frozen=True):
     error: Any = None
 
 
+class _Block(msgspec.Struct, frozen=True):
+    type: str = ""
+    text: str | None = None
+
+
+class _Part(msgspec.Struct, frozen=True):
+    type: str = ""
+    content: _Block | None = None
+
+
+class _LongUpdate(msgspec.Struct, frozen=True, rename="camel"):
+    session_update: str = ""
+    content: _Block | list[_Part] | None = None
+    message_id: str | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+    title: str | None = None
+    kind: str | None = None
+    status: str | None = None
+
+
+class _LongParams(msgspec.Struct, frozen=True, rename="camel"):
+    session_id: str = ""
+    update: _LongUpdate | None = None
+    tool_call: _LongUpdate | None = None
+
+
+class _LongMessage(msgspec.Struct, frozen=True):
+    """A line of more than `LONG_JSON`, of which plain JSON values are not decoded: they may take very long."""
+
+    method: str | None = None
+    id: int | str | None = None
+    params: _LongParams = _LongParams()
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    """A long line with only its id and method, for one whose parameters cannot be decoded."""
+
+    method: str | None = None
+    id: int | str | None = None
+
+
 _decoder = msgspec.json.Decoder(Message)
+_long_decoder = msgspec.json.Decoder(_LongMessage)
+_envelope_decoder = msgspec.json.Decoder(_Envelope)
 _encode = msgspec.json.Encoder().encode
 
 
 def decode(line: bytes) -> Message | None:
     """Decodes a line from the agent. Returns None if it is not a JSON-RPC message. A request or response with
     unexpected fields is decoded to a message with its id, so that this server can refuse the request, or fail the
-    turn that waits for the response.
+    turn that waits for the response. A line of more than `LONG_JSON` is decoded without its plain JSON values; as a
+    response it counts as one with unexpected fields.
     """
+    if len(line) > LONG_JSON:
+        return _decode_long(line)
     try:
         return _decoder.decode(line)
     except UNREADABLE:
@@ -162,6 +210,30 @@ def decode(line: bytes) -> Message | None:
             loose.error.get("data"),
         )
     return Message(None, loose.id, result=loose.result, error=error)
+
+
+def _decode_long(line: bytes) -> Message | None:
+    """Decodes a long line as `decode` says: only its id and method if there are too many values in it, or fields
+    have another type.
+    """
+    try:
+        if not has_too_many_values(line):
+            long = _long_decoder.decode(line)
+            params = Params(
+                long.params.session_id, _update(long.params.update), _update(long.params.tool_call)
+            )
+            return Message(long.method, long.id, params)
+    except UNREADABLE:
+        pass
+    try:
+        envelope = _envelope_decoder.decode(line)
+    except UNREADABLE:
+        return None
+    return Message(envelope.method, envelope.id)
+
+
+def _update(long: _LongUpdate | None) -> Update | None:
+    return None if long is None else msgspec.convert(msgspec.to_builtins(long), Update)
 
 
 def request_id(channel: int, number: int) -> int:

@@ -27,6 +27,8 @@ CLIENT_NAME = "codex-proxy"
 MAX_LOG_LINE = 1 << 20
 """The maximum length of a line on the agent's stderr, in bytes. A longer line is dropped, with what was read after
 it in the same chunk."""
+SEARCHED_LOG_BYTES = 4096
+"""The bytes of such a line in which an error is looked for, since the search may take longer than the line is long."""
 AHEAD_PAUSE_SECONDS = 0.2
 """Seconds without a running turn after which a process opens a session ahead of the next turn. A client that sends
 its next request sooner is not slowed down by that."""
@@ -209,7 +211,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
         except LineTooLong as fault:
             lines, self._log_framer = fault.before, LineFramer(MAX_LOG_LINE)
         for line in lines:
-            found = self._error_log.search(line.decode("utf-8", "replace"))
+            found = self._error_log.search(line[:SEARCHED_LOG_BYTES].decode("utf-8", "replace"))
             channel = None if found is None else self.connection.channel_of_session(found["session"])
             if found is not None and channel in self._readers:
                 self._readers[channel].received((ModelCallFailed(found["error"]),), 0)

@@ -14,10 +14,11 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from codex_proxy.agents.acp.client_tools import ClientTools
+from codex_proxy.agents.acp.client_tools import CALLED_BY_META, ClientTools
 from codex_proxy.agents.acp.failures import retry_event
 from codex_proxy.agents.acp.messages import Update
 from codex_proxy.agents.acp.presets import AcpPreset
+from codex_proxy.agents.dialect import TooMuchHeld
 from codex_proxy.agents.failures import cleaned
 from codex_proxy.core.events import (
     Event,
@@ -44,8 +45,14 @@ KINDS: Final[dict[str, ActivityKind]] = {
 """The kind of activity for each of ACP's kinds of tool calls; all others are `other`."""
 
 ENDED: Final = ("completed", "failed")
+MAX_OPEN_CALLS: Final = 256
+"""The most calls of tools that may be open at once: the tool server lets half as many wait."""
+MAX_OUTPUT: Final = 8 << 20
+"""The most characters of a call's output, which are kept until the call has ended. The rest is dropped."""
 MAX_TITLE: Final = 400
 """The maximum length of an activity's description, in characters."""
+MAX_ERROR: Final = 16_384
+"""The most characters of an error message; a longer text is part of the answer."""
 ERROR, INFO = "Error: ", "Info: "
 RETRYING: Final = ("Retrying", "Reconnecting")
 """The beginnings of the official adapters' texts about a retried model call."""
@@ -61,9 +68,12 @@ class OpenCall(msgspec.Struct):
 
     id: str | None
     known: Update
-    """Everything reported about the call so far; later fields replace earlier ones."""
-    output: str = ""
-    """The output that has been reported so far."""
+    """Everything reported about the call so far that is read again (see `_remembered`); later fields replace earlier
+    ones."""
+    output: list[str] = []
+    """The pieces of the output that have been reported so far."""
+    output_size: int = 0
+    """The length of the output."""
 
 
 class UpdateReader:
@@ -156,6 +166,8 @@ class UpdateReader:
             self.held = text
         else:
             self.held += text
+            if len(self.held) > MAX_ERROR:
+                self.release_held()
 
     def release_held(self) -> None:
         """Adds the text that was held back, because it could have been an error message, as text of the answer."""
@@ -218,9 +230,13 @@ class UpdateReader:
             self.end_texts()
             self._step_called = True
             waits = _is_unnamed(call, call) and not self.tools.is_called_by(call)
-            state = self._calls[name] = OpenCall("" if waits else self._begin_call(call), call)
+            state = self._calls[name] = OpenCall("" if waits else self._begin_call(call), _remembered(call))
+            if len(self._calls) > MAX_OPEN_CALLS:
+                raise TooMuchHeld(
+                    f"it began more than {MAX_OPEN_CALLS} calls of tools and ended none of them"
+                )
         else:
-            state.known = _merged(state.known, call)
+            state.known = _merged(state.known, _remembered(call))
             if state.id == "" and not _is_unnamed(state.known, call):
                 state.id = self._begin_call(state.known)
         if state.id:
@@ -250,13 +266,16 @@ class UpdateReader:
         if it does not begin with the output in `state`.
         """
         delta = _terminal_delta(call.meta)
-        if delta:
-            state.output += delta
-        else:
+        if not delta:
             whole = _output_of(call)
-            if not whole.startswith(state.output) or len(whole) == len(state.output):
+            if len(whole) <= state.output_size or not whole.startswith("".join(state.output)):
                 return
-            delta, state.output = whole[len(state.output) :], whole
+            delta = whole[state.output_size :]
+        delta = delta[: MAX_OUTPUT - state.output_size]
+        if not delta:
+            return
+        state.output.append(delta)
+        state.output_size += len(delta)
         assert state.id
         self.events.append(OutputDelta(state.id, delta))
 
@@ -325,6 +344,14 @@ def _text_of(content: Any) -> str:
     """Returns the text of a text block; empty for any other content."""
     text = content.get("text") if isinstance(content, dict) and content.get("type") == "text" else None
     return text if isinstance(text, str) else ""
+
+
+def _remembered(call: Update) -> Update:
+    """Returns the report of a call with those fields alone that are read again with a later report."""
+    meta = call.meta
+    if isinstance(meta, dict):
+        meta = {name: meta[name] for name in CALLED_BY_META if name in meta}
+    return msgspec.structs.replace(call, content=None, entries=None, meta=meta)
 
 
 def _merged(before: Update, call: Update) -> Update:

@@ -8,7 +8,7 @@ wrote.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -37,17 +37,20 @@ KINDS: Final[dict[str, Kind]] = {
 }
 """The kind of activity of each Claude Code tool; all others are `other`."""
 
-_TEXT_FIELDS: Final = (
-    "command",
-    "file_path",
-    "notebook_path",
-    "url",
-    "query",
-    "pattern",
-    "path",
-    "description",
-)
 MAX_TEXT: Final = 300
+
+
+class _Described(msgspec.Struct, frozen=True):
+    """The arguments of a tool that describe a call of it. The first of them that is a string is shown."""
+
+    command: msgspec.Raw = msgspec.Raw()
+    file_path: msgspec.Raw = msgspec.Raw()
+    notebook_path: msgspec.Raw = msgspec.Raw()
+    url: msgspec.Raw = msgspec.Raw()
+    query: msgspec.Raw = msgspec.Raw()
+    pattern: msgspec.Raw = msgspec.Raw()
+    path: msgspec.Raw = msgspec.Raw()
+    description: msgspec.Raw = msgspec.Raw()
 
 
 def kind_of(tool: str) -> Kind:
@@ -87,29 +90,39 @@ def is_allowed(sandbox: Sandbox) -> bool:
     return sandbox == "danger-full-access"
 
 
-def output_text(content: Any) -> str:
-    """Returns the text of a tool's output. `content` is a text or a list of blocks, as in Anthropic's API; texts of
-    blocks are joined by line feeds.
+class _Block(msgspec.Struct, frozen=True):
+    text: str | None = None
+
+
+def output_text(content: msgspec.Raw) -> str:
+    """Returns the text of a tool's output. `content` is the JSON of a text or of a list of blocks, as in Anthropic's
+    API; texts of blocks are joined by line feeds. Empty for any other JSON.
     """
-    if isinstance(content, str):
-        return content
-    texts = [
-        part["text"]
-        for part in (content if isinstance(content, list) else ())
-        if isinstance(part, dict) and isinstance(part.get("text"), str)
-    ]
-    return "\n".join(texts)
+    try:
+        value = msgspec.json.decode(content, type=str | list[_Block]) if content else ""
+    except UNREADABLE:
+        return ""
+    if isinstance(value, str):
+        return value
+    return "\n".join(block.text for block in value if block.text is not None)
 
 
 def _text(input: msgspec.Raw | None) -> str:
     if not input:
         return ""
     try:
-        value = msgspec.json.decode(input)
+        value = msgspec.json.decode(input, type=_Described)
     except UNREADABLE:
         return ""
-    if not isinstance(value, dict):
-        return ""
-    found = next((value[name] for name in _TEXT_FIELDS if isinstance(value.get(name), str)), "")
+    fields = (getattr(value, name) for name in _Described.__struct_fields__)
+    found = next((text for text in map(_string, fields) if text is not None), "")
     line = " ".join(found.split())
     return line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 1] + "…"
+
+
+def _string(json: msgspec.Raw) -> str | None:
+    """Returns the string that the JSON is; None for any other JSON, and for none."""
+    try:
+        return msgspec.json.decode(json, type=str) if json else None
+    except UNREADABLE:
+        return None

@@ -27,12 +27,14 @@ from codex_proxy.agents.claude_code.messages import (
     Result,
     Retry,
     RpcMessage,
+    RpcParams,
     StreamEvent,
     WholeMessage,
     control_answer,
     control_refusal,
     control_request,
     decode,
+    decode_part,
     rpc_answer,
     rpc_refusal,
 )
@@ -218,11 +220,11 @@ class ClaudeCodeTurn:
             if message.event is not None and message.parent_tool_use_id is None:
                 self._stream(message.event)
         elif message.type == "control_response":
-            self._control_response(msgspec.json.decode(message.response, type=ControlResponse))
+            self._control_response(decode_part(message.response, ControlResponse))
         elif message.type == "assistant":
             self._assistant(message)
         elif message.type == "user":
-            self._user(msgspec.json.decode(message.message, type=WholeMessage))
+            self._user(decode_part(message.message, WholeMessage))
         elif message.type == "result":
             self._result(msgspec.json.decode(line, type=Result))
         elif message.type == "system":
@@ -330,7 +332,7 @@ class ClaudeCodeTurn:
         self._events += calls
 
     def _assistant(self, message: Message) -> None:
-        whole = msgspec.json.decode(message.message, type=WholeMessage)
+        whole = decode_part(message.message, WholeMessage)
         if whole.model == SYNTHETIC:
             self._error_code = _string(message.error)
         elif self._state is not TurnState.ACTIVE:
@@ -365,7 +367,7 @@ class ClaudeCodeTurn:
     def _control_request(self, message: Message) -> None:
         id = message.request_id or ""
         try:
-            request = msgspec.json.decode(message.request, type=ControlRequest)
+            request = decode_part(message.request, ControlRequest)
         except UNREADABLE:
             self._writes.append(control_refusal(id))
             raise
@@ -382,7 +384,7 @@ class ClaudeCodeTurn:
         """
         match rpc.method:
             case "initialize":
-                version = (rpc.params or {}).get("protocolVersion", "2025-06-18")
+                version = (rpc.params or RpcParams()).protocol_version
                 server = {"name": CLIENT_SERVER, "version": "1"}
                 result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": server}
                 return rpc_answer(request_id, rpc.id, result)
@@ -402,14 +404,13 @@ class ClaudeCodeTurn:
         answers it; empty if there is no output yet. If the call was not in the stream, adds the events that ask the
         client for the output. Refuses requests that do not belong to a running turn or to an offered tool.
         """
-        params = rpc.params or {}
-        meta = params.get("_meta")
-        id = meta.get("claudecode/toolUseId") if isinstance(meta, dict) else None
-        if self._state is not TurnState.ACTIVE or not isinstance(id, str):
+        params = rpc.params or RpcParams()
+        id = params.meta.call_id if params.meta is not None else None
+        if self._state is not TurnState.ACTIVE or id is None:
             return rpc_refusal(request_id, rpc.id)
         if not (self._reader.has_call(id) or self._pending.has_call(id)):
-            name, arguments = params.get("name"), msgspec.json.encode(params.get("arguments") or {})
-            call = self._reader.requested_call(id, str(name), arguments.decode())
+            arguments = bytes(params.arguments or b"{}").decode("utf-8", "replace")
+            call = self._reader.requested_call(id, params.name, arguments)
             if call is None:
                 return rpc_refusal(request_id, rpc.id)
             self._events.append(raw_call(call))

@@ -6,12 +6,21 @@ read. Source: recordings of Claude Code 2.1.330 (tests/golden/recordings/claude-
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from codex_proxy.core.json_cost import LONG_JSON, has_too_many_values
+
+T = TypeVar("T")
 CLIENT_SERVER: Final = "client"
 """The name of the MCP server with the client's tools. The model sees their names as `mcp__client__NAME`."""
+
+
+class TokenDetails(msgspec.Struct, frozen=True, gc=False):
+    """The parts of the output tokens."""
+
+    thinking_tokens: int | None = None
 
 
 class StreamTokens(msgspec.Struct, frozen=True, gc=False):
@@ -23,7 +32,7 @@ class StreamTokens(msgspec.Struct, frozen=True, gc=False):
     cache_read_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
     output_tokens: int | None = None
-    output_tokens_details: dict[str, Any] | None = None
+    output_tokens_details: TokenDetails | None = None
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False):
@@ -129,7 +138,7 @@ class WholeBlock(msgspec.Struct, frozen=True):
     name: str | None = None
     input: msgspec.Raw = msgspec.Raw()
     tool_use_id: str | None = None
-    content: Any = None
+    content: msgspec.Raw = msgspec.Raw()
     is_error: bool | None = None
 
 
@@ -149,6 +158,23 @@ class WholeMessage(msgspec.Struct, frozen=True):
         return self.content
 
 
+class RpcParams(msgspec.Struct, frozen=True):
+    """The parameters of any JSON-RPC message to that server. The fields are empty where a method has none; `meta` is
+    the `_meta` of a call.
+    """
+
+    protocol_version: str = msgspec.field(default="2025-06-18", name="protocolVersion")
+    name: str = ""
+    arguments: msgspec.Raw = msgspec.Raw()
+    meta: RpcMeta | None = msgspec.field(default=None, name="_meta")
+
+
+class RpcMeta(msgspec.Struct, frozen=True):
+    """What Claude Code says about a call: the id that the model has given it."""
+
+    call_id: str | None = msgspec.field(default=None, name="claudecode/toolUseId")
+
+
 class RpcMessage(msgspec.Struct, frozen=True):
     """A JSON-RPC message from the program to the MCP server with the client's tools. This server plays the part of
     that MCP server and answers it. `id` is None in a notification.
@@ -156,7 +182,7 @@ class RpcMessage(msgspec.Struct, frozen=True):
 
     method: str = ""
     id: int | str | None = None
-    params: dict[str, Any] | None = None
+    params: RpcParams | None = None
 
 
 class ControlRequest(msgspec.Struct, frozen=True):
@@ -190,6 +216,15 @@ def decode(line: bytes) -> Message:
     has the wrong type.
     """
     return _DECODER.decode(line)
+
+
+def decode_part(json: msgspec.Raw, type: type[T]) -> T:
+    """Decodes a raw field of a message. Raises one of the exceptions in `UNREADABLE` if it is not JSON, a field has
+    the wrong type, or there are too many values in it.
+    """
+    if len(json) > LONG_JSON and has_too_many_values(bytes(json)):
+        raise msgspec.DecodeError("it has too many values")
+    return msgspec.json.decode(json, type=type)
 
 
 # --- what we write ------------------------------------------------------------------------------

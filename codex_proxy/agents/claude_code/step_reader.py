@@ -21,6 +21,7 @@ from codex_proxy.agents.claude_code.history import ThinkingBlock
 from codex_proxy.agents.claude_code.messages import StreamEvent, WholeBlock, WholeMessage
 from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools
 from codex_proxy.agents.conversions import custom_input
+from codex_proxy.agents.dialect import HeldSize
 from codex_proxy.core.events import (
     ArgumentsDelta,
     Event,
@@ -35,6 +36,7 @@ from codex_proxy.core.events import (
     ToolCallRequested,
 )
 from codex_proxy.core.items import Message, Part, Reasoning, TextPart, Tool, ToolCall
+from codex_proxy.core.limits import DELTA_SIZE, ITEM_SIZE
 from codex_proxy.core.turn import Turn
 
 STRUCTURED_OUTPUT: Final = "StructuredOutput"
@@ -66,6 +68,16 @@ class _Call:
         return ToolCallRequested(self.id, self.id, self.tool.name, text, self.id, self.tool.kind)
 
 
+class _Thought:
+    """The pieces of an open block of thinking that have arrived."""
+
+    __slots__ = ("signature", "thinking")
+
+    def __init__(self) -> None:
+        self.thinking: list[str] = []
+        self.signature: list[str] = []
+
+
 class StepReader:
     """Reads what Claude Code prints about its model calls in one turn: stream events (`feed`) and complete messages
     (`assistant`). Converts each model call (a step) to events about its texts, reasoning and tool calls, and appends
@@ -89,13 +101,16 @@ class StepReader:
         """The ends of items whose content block has ended, and signed thinking blocks. They are added to the events
         when more of the stream arrives, because a stream that breaks off ends its blocks, too."""
         self._model = ""
-        self._thoughts: dict[int, ThinkingBlock] = {}
+        self._thoughts: dict[int, _Thought] = {}
         """What has arrived of the open blocks of thinking, by block index."""
         self._reading: dict[int, _Call] = {}
         self._calls: dict[str, _Call] = {}
         """Calls of the client's tools in this step, by id."""
+        self._held_size = HeldSize("arguments of calls, signatures and texts before an answer")
         self._held: list[Event] = []
         """Events of texts that are held back, because they may not be part of the answer."""
+        self._held_texts: set[str] = set()
+        """The ids of the messages of which `_held` has text."""
         self._said: list[str] = []
         """The texts of the step."""
         self._activities: set[str] = set()
@@ -138,22 +153,28 @@ class StepReader:
         elif delta.partial_json:
             call = self._reading.get(event.index)
             if call is not None:
+                self._held_size.add(len(delta.partial_json) + DELTA_SIZE)
                 call.parts.append(delta.partial_json)
                 if self._streams_calls:
                     self.events.append(ArgumentsDelta(call.id, delta.partial_json))
 
     def _think(self, index: int, *, thinking: str = "", signature: str = "") -> None:
         known = self._thoughts.get(index)
-        if known is not None:
-            text, signed = known.thinking + thinking, known.signature + signature
-            self._thoughts[index] = msgspec.structs.replace(known, thinking=text, signature=signed)
+        if known is not None and thinking:
+            known.thinking.append(thinking)
+        if known is not None and signature:
+            self._held_size.add(len(signature) + DELTA_SIZE)
+            known.signature.append(signature)
 
     def _item(self, index: int) -> str:
         return self._open.get(index) or f"{self._message}_{index}"
 
     def _add(self, event: Event) -> None:
         if self._structured:
+            self._held_size.add(len(event.text) if isinstance(event, TextDelta | FullText) else ITEM_SIZE)
             self._held.append(event)
+            if isinstance(event, TextDelta):
+                self._held_texts.add(event.id)
             return
         self.events.append(event)
         if isinstance(event, TextDelta | FullText):
@@ -171,8 +192,9 @@ class StepReader:
         elif block.type == "thinking":
             self._open[event.index] = id
             self.events.append(ItemStarted(Reasoning(id)))
-            self._thoughts[event.index] = ThinkingBlock(self._model)
+            self._thoughts[event.index] = _Thought()
         elif block.type == "redacted_thinking" and block.data:
+            self._held_size.add(len(block.data) + ITEM_SIZE)
             self._complete.append(ThinkingBlock(self._model, data=block.data).raw_item())
         elif block.type == "tool_use" and block.id:
             self._call_started(event.index, block.id, block.name or "")
@@ -184,6 +206,7 @@ class StepReader:
                 self.events.append(Notice("unoffered_call", name.removeprefix(MODEL_PREFIX)))
             return
         self._add_held()
+        self._held_size.add(ITEM_SIZE)
         call = self._calls[id] = self._reading[index] = _Call(id, tool)
         if self._streams_calls:
             self.events.append(ItemStarted(ToolCall(call.id, call.id, tool.name)))
@@ -195,16 +218,15 @@ class StepReader:
             self._complete.append(ItemEnded(id))
         thought = self._thoughts.pop(index, None)
         if thought is not None and thought.signature:
-            self._complete.append(thought.raw_item())
+            text, signature = "".join(thought.thinking), "".join(thought.signature)
+            self._complete.append(ThinkingBlock(self._model, thinking=text, signature=signature).raw_item())
 
     def _add_complete(self) -> None:
         """Adds the events in `_complete`: the ends of items, and raw items of signed thinking blocks. The end of an
         item whose text is held back is held back, too.
         """
         for event in self._complete:
-            held = isinstance(event, ItemEnded) and any(
-                isinstance(each, TextDelta) and each.id == event.id for each in self._held
-            )
+            held = isinstance(event, ItemEnded) and event.id in self._held_texts
             (self._held if held else self.events).append(event)
         self._complete.clear()
 
@@ -305,7 +327,7 @@ class StepReader:
             self._add_raw_message(f"{self._message}_message", "".join(self._said))
             self._said.clear()
             return
-        self._held.clear()
+        self._clear_held()
         id = f"{self._message}_answer"
         self._add_raw_message(id, structured)
         self.events += [ItemStarted(Message(id)), TextDelta(id, structured), ItemEnded(id)]
@@ -313,7 +335,11 @@ class StepReader:
     def _add_held(self) -> None:
         self.events += self._held
         self._said += [event.text for event in self._held if isinstance(event, TextDelta | FullText)]
+        self._clear_held()
+
+    def _clear_held(self) -> None:
         self._held.clear()
+        self._held_texts.clear()
 
     def _add_raw_message(self, id: str, text: str) -> None:
         if text:
@@ -330,7 +356,8 @@ class StepReader:
         self._complete.clear()
         self._reading.clear()
         self._calls.clear()
-        self._held.clear()
+        self._clear_held()
+        self._held_size.clear()
         self._said.clear()
 
 

@@ -14,14 +14,13 @@ from codex_proxy.core.events import Usage
 
 def usage_of(tokens: StreamTokens) -> Usage:
     """Converts the token counts of Anthropic's API to `Usage`, whose input includes cached tokens."""
-    details = tokens.output_tokens_details or {}
-    thinking = details.get("thinking_tokens")
+    details = tokens.output_tokens_details
     cached = tokens.cache_read_input_tokens or 0
     return Usage(
         input=(tokens.input_tokens or 0) + cached + (tokens.cache_creation_input_tokens or 0),
         cached=cached,
         output=tokens.output_tokens or 0,
-        reasoning=thinking if isinstance(thinking, int) and not isinstance(thinking, bool) else 0,
+        reasoning=(details.thinking_tokens or 0) if details is not None else 0,
     )
 
 

@@ -25,9 +25,10 @@ from codex_proxy.agents.codex_app_server.wire import (
     check_readable,
 )
 from codex_proxy.agents.conversions import custom_input, function_parameters
-from codex_proxy.agents.dialect import UNREADABLE
+from codex_proxy.agents.dialect import UNREADABLE, HeldSize
 from codex_proxy.core.events import Event, Notice, RawItem, ToolCallRequested
 from codex_proxy.core.items import Tool
+from codex_proxy.core.limits import ITEM_SIZE
 
 VALID_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 IGNORED_NAMES = frozenset({"exec_command", "shell_command", "functions"})
@@ -143,7 +144,9 @@ class ModelItems:
         self._names = ToolNames(self._tools)
         self._plain = plain
         self._events: list[Event] = []
-        self._calls: list[ToolCallRequested] = []
+        self._held = HeldSize("items of the model")
+        self._calls: dict[str, ToolCallRequested] = {}
+        """The response's calls of the client's tools, by id, in their order."""
         self._response_open = False
         """Whether a response of the model has begun and not ended."""
         self._agent_calls: set[str] = set()
@@ -163,7 +166,7 @@ class ModelItems:
         check_readable(item)
         call = msgspec.json.decode(item, type=RawItemCall) if head.type in CALL_TYPES else None
         self._response_open = True
-        self._events.append(RawItem(head.type, bytes(item)))
+        self._add(head.type, item)
         if call is not None:
             self._add_call(head, call)
         return head
@@ -182,8 +185,12 @@ class ModelItems:
         if call_id in self._outputs_from_client:
             self._outputs_from_client.remove(call_id)
         else:
-            self._events.append(RawItem(head.type, bytes(item)))
+            self._add(head.type, item)
         return call_id
+
+    def _add(self, type: str, item: msgspec.Raw) -> None:
+        self._held.add(len(item) + ITEM_SIZE)
+        self._events.append(RawItem(type, bytes(item)))
 
     def client_gave_outputs(self, call_ids: Iterable[str]) -> None:
         """Records that the client gave the outputs of these calls, so that `add_output` does not add them."""
@@ -205,8 +212,8 @@ class ModelItems:
         elif not self.has_call(call.call_id):
             as_function = head.type == "function_call"
             text = call.arguments or call.input
-            self._calls.append(
-                self._tool_call_request(call.call_id, call.name, text, head.id, as_function=as_function)
+            self._calls[call.call_id] = self._tool_call_request(
+                call.call_id, call.name, text, head.id, as_function=as_function
             )
 
     def _await_agent_output(self, call: RawItemCall) -> None:
@@ -222,11 +229,12 @@ class ModelItems:
         has started. Codex will start none of its other calls in this response before it gets the output, so the
         step no longer waits for them.
         """
-        self._agent_calls.intersection_update(begun)
+        if self._agent_calls:
+            self._agent_calls = {call_id for call_id in self._agent_calls if call_id in begun}
 
     def has_call(self, call_id: str) -> bool:
         """Returns whether the current response has this call of a client's tool."""
-        return any(call.call_id == call_id for call in self._calls)
+        return call_id in self._calls
 
     def add_requested_call(self, params: Params) -> bool:
         """Adds a call of a client's tool for which Codex requests the output, although there was no raw item for
@@ -238,8 +246,8 @@ class ModelItems:
         if not params.call_id or not self._names.is_offered(params.tool or ""):
             return False
         text = bytes(params.arguments).decode("utf-8", "replace")
-        self._calls.append(
-            self._tool_call_request(params.call_id, params.tool or "", text, None, as_function=True)
+        self._calls[params.call_id] = self._tool_call_request(
+            params.call_id, params.tool or "", text, None, as_function=True
         )
         return True
 
@@ -264,16 +272,19 @@ class ModelItems:
         self._calls.clear()
         self._agent_calls.clear()
         self._response_open = False
-        self._events = [
-            event for event in self._events if isinstance(event, RawItem) and event.type in OUTPUT_TYPES
-        ]
+        kept = [event for event in self._events if isinstance(event, RawItem) and event.type in OUTPUT_TYPES]
+        self._events = [*kept]
+        self._held.clear()
+        for event in kept:
+            self._held.add(len(event.json) + ITEM_SIZE)
 
     def take(self) -> tuple[list[Event], list[ToolCallRequested]]:
         """Removes and returns everything that was added: the raw items (and notices) as events, and the calls for
         which the client must give outputs, which are not among those events.
         """
         events, self._events = self._events, []
-        calls, self._calls = self._calls, []
+        self._held.clear()
+        calls, self._calls = list(self._calls.values()), {}
         self._agent_calls.clear()
         self._response_open = False
         return events, calls
@@ -296,7 +307,7 @@ def _is_valid_json(arguments: str) -> bool:
     if not arguments.strip():
         return True
     try:
-        msgspec.json.decode(arguments)
+        msgspec.json.decode(arguments, type=msgspec.Raw)
     except msgspec.ValidationError:
         return True
     except UNREADABLE:

@@ -17,13 +17,14 @@ from codex_proxy.agents.codex_app_server.launch import initialize_params
 from codex_proxy.agents.codex_app_server.wire import (
     Message,
     count_requests,
+    decode,
     decode_expected,
-    decode_loosely,
     notification,
     refusal,
     request,
 )
 from codex_proxy.agents.dialect import UNREADABLE, Received
+from codex_proxy.core.json_cost import LONG_JSON
 
 MAX_IN_FLIGHT = 64
 """The most unanswered requests at a time. From about 400 on Codex loses some; 64 was seen to be safe."""
@@ -162,9 +163,9 @@ class AppServerConnection:
         same: list[Message] = []
         for line in lines:
             try:
-                message: Message | None = decode_expected(line)
+                message = decode_expected(line) if len(line) <= LONG_JSON else decode(line)
             except UNREADABLE:
-                message = decode_loosely(line)
+                message = decode(line)
             if message is None:
                 continue
             thread = None if message.method is None else message.params.thread_id
@@ -221,8 +222,10 @@ class AppServerConnection:
 
     def _bind_thread(self, channel: int, message: Message) -> None:
         """Assigns a thread to the channel. `message` is the answer to the channel's first request, `thread/start`.
-        Does nothing if the answer has no thread.
+        Does nothing if the answer has no thread, or is a further one.
         """
+        if channel in self._thread_of:
+            return
         try:
             started = msgspec.json.decode(message.result or b"{}", type=_ThreadStartResult)
         except UNREADABLE:

@@ -23,12 +23,13 @@ from codex_proxy.core.events import (
     RefusalDelta,
 )
 from codex_proxy.core.items import Activity
+from codex_proxy.core.limits import DELTA_SIZE
 
 REFUSED = "The model refused to answer. The agent does not report the text of the refusal."
 
 
-MAX_OUTPUT_PIECES = 256
-"""The most pieces of a command's output that are kept until it ends; Codex sends up to 8 KiB in each."""
+MAX_OUTPUT_CHARS = 8 << 20
+"""The most characters of output that are kept of all running commands until they end; Codex keeps 1 MiB of each."""
 
 
 class FileChange(msgspec.Struct, frozen=True, gc=False):
@@ -138,12 +139,13 @@ class ItemReader:
         self._plans = 0
         self._outputs: dict[str, list[str]] = {}
         """The output of each running command so far."""
+        self._output_room = MAX_OUTPUT_CHARS
 
     def start_turn(self) -> None:
         """Prepares for another turn. Items that the last turn has left open are dropped without an event."""
         self.open_items.clear()
         self.seen_messages.clear()
-        self._outputs.clear()
+        self._forget_outputs()
         self.ran_commands = False
 
     def discard_for_retry(self) -> None:
@@ -166,7 +168,11 @@ class ItemReader:
     def flush_outputs(self) -> None:
         """Adds the collected output of the commands that still run at the end of the turn."""
         self.events += [OutputDelta(id, "".join(pieces)) for id, pieces in self._outputs.items()]
+        self._forget_outputs()
+
+    def _forget_outputs(self) -> None:
         self._outputs.clear()
+        self._output_room = MAX_OUTPUT_CHARS
 
     def item_started(self, params: Params) -> None:
         """Handles `item/started`: adds the beginning of a message, of reasoning, or of an activity, or a `Notice`
@@ -213,6 +219,7 @@ class ItemReader:
             if not was_started:
                 self._start(item.id, activity)
             pieces = self._outputs.pop(item.id, ())
+            self._output_room += sum(map(len, pieces)) + DELTA_SIZE * len(pieces)
             if output := "".join(pieces) if item.output is None else item.output:
                 self.events.append(OutputDelta(item.id, output))
         failed = item.status in ("failed", "declined")
@@ -238,13 +245,14 @@ class ItemReader:
 
     def output_delta(self, params: Params) -> None:
         """Handles `item/commandExecution/outputDelta`: collects a piece of a command's output until the command or
-        the turn ends. Drops further pieces after `MAX_OUTPUT_PIECES`.
+        the turn ends. Drops pieces beyond `MAX_OUTPUT_CHARS`.
         """
         # Kept back: the first part of an output, often all of it, comes only with the end of the command.
         if params.item_id and params.delta and params.item_id in self.open_items:
-            pieces = self._outputs.setdefault(params.item_id, [])
-            if len(pieces) < MAX_OUTPUT_PIECES:
-                pieces.append(params.delta)
+            size = len(params.delta) + DELTA_SIZE
+            if size <= self._output_room:
+                self._output_room -= size
+                self._outputs.setdefault(params.item_id, []).append(params.delta)
 
     def plan_updated(self, params: Params) -> None:
         """Handles `turn/plan/updated`: adds the agent's plan as an activity."""

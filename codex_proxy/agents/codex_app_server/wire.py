@@ -20,6 +20,7 @@ from codex_proxy.agents.failures import failure_from_text, stop_from_text
 from codex_proxy.core.events import ApprovalRequested, InputRequested, Stop, TurnEnded, Usage
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import TextPart
+from codex_proxy.core.json_cost import LONG_JSON, has_too_many_values
 
 NO_JSON = msgspec.Raw()
 
@@ -114,7 +115,7 @@ class _Envelope(msgspec.Struct, frozen=True, gc=False):
 UNREADABLE_ANSWER = RpcError(0, "the agent's answer is invalid")
 
 decode_expected = msgspec.json.Decoder(Message).decode
-"""Decodes a line in the expected form. Raises `UNREADABLE` otherwise; `decode_loosely` may then read parts of it."""
+"""Decodes a line in the expected form. Raises `UNREADABLE` otherwise; `_decode_loosely` may then read parts of it."""
 
 _LOOSE_DECODERS: tuple[msgspec.json.Decoder[Any], ...] = (
     msgspec.json.Decoder(_AddressedMessage),
@@ -125,17 +126,19 @@ _LOOSE_DECODERS: tuple[msgspec.json.Decoder[Any], ...] = (
 def decode(line: bytes) -> Message | None:
     """Decodes one line; None if it is not JSON-RPC.
 
-    If a field has an unexpected type, decodes what `decode_loosely` can read, because a request must still be
-    refused and a turn must still end.
+    If a field has an unexpected type, or the line has too many values, decodes what `_decode_loosely` can read,
+    because a request must still be refused and a turn must still end.
     """
     try:
-        return decode_expected(line)
+        if not has_too_many_values(line):
+            return decode_expected(line)
     except UNREADABLE:
-        return decode_loosely(line)
+        pass
+    return _decode_loosely(line)
 
 
-def decode_loosely(line: bytes) -> Message | None:
-    """Decodes a line in which a field has an unexpected type: only its id and method and, if they can be read, its
+def _decode_loosely(line: bytes) -> Message | None:
+    """Decodes a line that cannot be decoded as a whole: only its id and method and, if they can be read, its
     thread and turn. A line without a method counts as an answer, and becomes one with the error
     `UNREADABLE_ANSWER`. Returns None if the line is not a JSON object, or has no readable id or method.
     """
@@ -332,7 +335,13 @@ def check_readable(item: msgspec.Raw) -> None:
     """Checks that a raw item can be decoded again when a later request contains it. Raises `msgspec.DecodeError`
     (as `ValidationError` for a wrong type), `UnicodeDecodeError` or `RecursionError` if it cannot.
     """
-    msgspec.convert(msgspec.json.decode(item), ReadableRawItem)
+    if (
+        len(item) > LONG_JSON
+    ):  # as a whole it would take long, if it is no text or image but very many numbers
+        bytes(item).decode()
+        msgspec.json.decode(item, type=ReadableRawItem)
+    else:
+        msgspec.convert(msgspec.json.decode(item), ReadableRawItem)
 
 
 class RawItemCall(msgspec.Struct, frozen=True):

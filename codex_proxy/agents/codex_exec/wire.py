@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from codex_proxy.agents.dialect import UNREADABLE
+from codex_proxy.core.json_cost import has_too_many_values
 
 
 class TokenUsage(msgspec.Struct, gc=False):
@@ -96,11 +97,12 @@ _HEAD: Final = msgspec.json.Decoder(_Head)
 
 
 def decode(line: bytes) -> tuple[Line | None, bool]:
-    """Decodes a line. Returns the line, or None if it is not an event, and whether a field has an unexpected type;
-    in that case only the line's `type` is set.
+    """Decodes a line. Returns the line, or None if it is not an event, and whether a field has an unexpected type, or
+    the line too many values; in that case only the line's `type` is set.
     """
     try:
-        return _LINE.decode(line), False
+        if not has_too_many_values(line):
+            return _LINE.decode(line), False
     except msgspec.ValidationError:
         pass
     except UNREADABLE:

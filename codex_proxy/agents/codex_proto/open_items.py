@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from codex_proxy.agents.dialect import HeldSize
 from codex_proxy.core.events import (
     ArgumentsDelta,
     Event,
@@ -24,6 +25,7 @@ from codex_proxy.core.events import (
     TextDelta,
 )
 from codex_proxy.core.items import Message, Reasoning, ToolCall
+from codex_proxy.core.limits import DELTA_SIZE, ITEM_SIZE
 
 CallKind = Literal["function", "custom", "legacy"]
 
@@ -183,16 +185,16 @@ class ReasoningItems:
 class _Call:
     """A call whose arguments are still arriving."""
 
-    __slots__ = ("buffered_arguments", "call_id", "item_id", "kind")
+    __slots__ = ("call_id", "early_arguments", "item_id", "kind")
 
-    def __init__(self, call_id: str | None, kind: CallKind) -> None:
-        self.call_id = call_id
+    def __init__(self, kind: CallKind) -> None:
+        self.call_id: str | None = None
         """The child's id of the call; None until it has given one."""
         self.kind: CallKind = kind
         self.item_id = ""
         """The id of the item; empty until the tool's name is known, since an item needs it."""
-        self.buffered_arguments = ""
-        """Arguments that came before the name."""
+        self.early_arguments: list[str] = []
+        """The pieces of the arguments that came before the name."""
 
 
 _Key = tuple[int | None, int | str]
@@ -216,10 +218,13 @@ class Calls:
     twice.
     """
 
-    __slots__ = ("_count", "_done", "_earlier_calls", "_open", "last_kind")
+    __slots__ = ("_count", "_done", "_earlier_calls", "_held", "_keys", "_open", "last_kind")
 
     def __init__(self, earlier_calls: int = 0) -> None:
         self._open: dict[_Key, _Call] = {}
+        self._keys: dict[tuple[int | None, str], _Key] = {}
+        """The key of each open call that has an id, by its choice and id."""
+        self._held = HeldSize("arguments of calls before their names")
         self._done: set[_Key] = set()
         self._count = 0
         self._earlier_calls = earlier_calls
@@ -253,13 +258,18 @@ class Calls:
         if call is None:
             if self._is_done(key, call_id):
                 return
-            call = self._open[key] = _Call(call_id, kind)
-        call.call_id = call.call_id or call_id
+            self._held.add(ITEM_SIZE)
+            call = self._open[key] = _Call(kind)
+        if call_id and call.call_id is None:
+            call.call_id = call_id
+            self._keys.setdefault((key[0], call_id), key)
         if call.item_id:
             if arguments:
                 out.append(ArgumentsDelta(call.item_id, arguments))
             return
-        call.buffered_arguments += arguments
+        if arguments:
+            self._held.add(len(arguments) + DELTA_SIZE)
+            call.early_arguments.append(arguments)
         if name:
             self._start(key, call, name, out)
 
@@ -289,20 +299,18 @@ class Calls:
         """Closes all open calls, because the model's answer is complete."""
         for key in list(self._open):
             self._end(key, out)
+        self._held.clear()
 
     def drop_open(self) -> None:
         """Forgets the open calls without closing them, because after a retry the child sends them again."""
         self._open.clear()
+        self._keys.clear()
 
     def _key_of(self, key: _Key, call_id: str | None) -> _Key:
         """Returns the key under which the call with this id is open, else `key`. The pieces of a call and its full
         form may have different indexes.
         """
-        if call_id:
-            for other, call in self._open.items():
-                if other[0] == key[0] and call.call_id == call_id:
-                    return other
-        return key
+        return self._keys.get((key[0], call_id), key) if call_id else key
 
     def _is_done(self, key: _Key, call_id: str | None) -> bool:
         """Returns whether this call is complete. A call without an id is never recognized as complete, except the
@@ -320,12 +328,15 @@ class Calls:
         self._count += 1
         self.last_kind = call.kind
         out.append(ItemStarted(ToolCall(call.item_id, call_id, name, call.kind, key[0])))
-        if call.buffered_arguments:
-            out.append(ArgumentsDelta(call.item_id, call.buffered_arguments))
+        if call.early_arguments:
+            out.append(ArgumentsDelta(call.item_id, "".join(call.early_arguments)))
+            call.early_arguments.clear()
 
     def _end(self, key: _Key, out: list[Event]) -> None:
         """Closes the open call `key`. A call that never had a name becomes a `Notice` instead."""
         call = self._open.pop(key)
+        if call.call_id and self._keys.get((key[0], call.call_id)) == key:
+            del self._keys[key[0], call.call_id]
         if not call.item_id:
             out.append(Notice("nameless_call"))
             return

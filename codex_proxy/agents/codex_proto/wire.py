@@ -14,6 +14,7 @@ import msgspec
 
 from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.events import Usage
+from codex_proxy.core.json_cost import LONG_JSON, has_too_many_values
 
 PREFIX = "codex/event/"
 """The prefix of an event's name in older releases."""
@@ -220,9 +221,11 @@ def plain_delta(line: bytes) -> str | None:
 
 
 def decode(line: bytes) -> Line | None:
-    """Decodes a line; None if it is not a JSON object of this protocol. If a field has an unexpected type, only the
-    id and type are decoded, and `damaged` is True.
+    """Decodes a line; None if it is not a JSON object of this protocol. If a field has an unexpected type, or the line
+    has too many values, only the id and type are decoded, and `damaged` is True.
     """
+    if len(line) > LONG_JSON and has_too_many_values(line):
+        return _decode_damaged(line)
     try:
         envelope = _ENVELOPE.decode(line)
         if envelope.msg is not None:

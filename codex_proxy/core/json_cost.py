@@ -1,0 +1,29 @@
+"""Says before JSON of others is decoded whether that would take too long.
+
+Decoding a text or an image of some megabytes takes milliseconds, decoding as many bytes of small values takes seconds,
+in which a single-threaded server does nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+LONG_JSON: Final = 1 << 20
+"""The bytes of JSON that may be decoded whatever is in them."""
+MAX_STRINGS: Final = 200_000
+"""The most strings in a longer text, names of fields included."""
+MAX_BETWEEN_STRINGS: Final = 800_000
+"""The most bytes between its strings: numbers, brackets, commas."""
+
+
+def has_too_many_values(json: bytes) -> bool:
+    """Returns whether the JSON is longer than `LONG_JSON` and consists of so many values that decoding them takes more
+    than some 30 ms. For JSON that is not valid, the result may be either.
+    """
+    if len(json) <= LONG_JSON:
+        return False
+    if b"\\" in json:
+        json = json.replace(b"\\\\", b"").replace(b'\\"', b"")  # so that each quote begins or ends a string
+    if json.count(b'"') > 2 * MAX_STRINGS:
+        return True
+    return sum(map(len, json.split(b'"')[::2])) > MAX_BETWEEN_STRINGS
