@@ -1,4 +1,4 @@
-"""Changes the types of the values in a line of JSON, for the fault `wrong_types`.
+"""Changes lines of JSON, for the faults `wrong_types`, `unended` and `same_ids`.
 
 The fields that assign the line to a turn keep their values, so that the line reaches the turn.
 """
@@ -6,12 +6,27 @@ The fields that assign the line to a turn keep their values, so that the line re
 from __future__ import annotations
 
 import json
+import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+ITEM_ENDS = re.compile(
+    rb'"(item/completed|content_block_stop|exec_command_end|patch_apply_end|web_search_end|tool_call_update)"'
+)
+ITEM_ID = re.compile(rb'"((?:fc_)?(?:msg|rs|call|ws|tool|toolu|message|thought))_[0-9]\w*"')
 KEPT = frozenset(("id", "method", "type", "threadId", "turnId", "itemId", "callId", "call_id"))
+
+
+def ends_item(line: bytes) -> bool:
+    """Whether a line says that an item, a command or a call has ended, in any dialect."""
+    return ITEM_ENDS.search(line) is not None
+
+
+def with_same_ids(line: bytes) -> bytes:
+    """Returns the line with one and the same id for all items of a kind."""
+    return ITEM_ID.sub(rb'"\1_1_1"', line)
 
 
 def with_other_types(line: bytes) -> bytes:

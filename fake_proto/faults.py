@@ -71,6 +71,12 @@ class Faults:
         """
         if self.lines == 0 and self.at == 0:
             self._strike(wire)
+        if "unended" in self.names or "same_ids" in self.names:
+            from fake_proto.damage import ends_item, with_same_ids
+
+            if "unended" in self.names and ends_item(data):
+                return
+            data = with_same_ids(data) if "same_ids" in self.names else data
         self.lines += 1
         if "split" in self.names:
             third = max(1, len(data) // 3)

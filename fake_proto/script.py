@@ -102,7 +102,8 @@ class Script:
         """Returns the step `index` with all its texts. `outputs` are the outputs of the tools so far."""
         data = self._scenario["steps"][index]
         is_last = index == len(self) - 1
-        actions = [self._filled(action, outputs) for action in data["actions"]]
+        times = int(self.options.get("times", "1"))
+        actions = [self._filled(action, outputs) for _ in range(times) for action in data["actions"]]
         if is_last:
             self._say(actions, outputs)
         if index == self.start:

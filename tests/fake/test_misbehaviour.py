@@ -69,6 +69,31 @@ def test_a_bad_line_comes_in_between(name: str) -> None:
         json.loads(bad.decode())
 
 
+def items(marker: str) -> list[tuple[str, str]]:
+    """What an app-server says of items: that they begin or end, and their ids."""
+    with AppChild() as child:
+        messages = child.play(f"[[fake:{marker}]]")
+    told = [message for message in messages if message.get("method", "").startswith("item/")]
+    return [
+        (message["method"], message["params"]["item"]["id"])
+        for message in told
+        if "item" in message["params"] and message["params"]["item"]["type"] != "userMessage"
+    ]
+
+
+def test_a_step_is_played_so_often() -> None:
+    assert len(items("multi_message times=3")) == 3 * len(items("multi_message"))
+
+
+def test_unended_items_begin_and_do_not_end() -> None:
+    assert {method for method, _ in items("multi_message misbehave=unended")} == {"item/started"}
+
+
+def test_all_items_of_a_kind_have_the_same_id() -> None:
+    assert len({id for _, id in items("multi_message times=3")}) == 6
+    assert len({id for _, id in items("multi_message times=3 misbehave=same_ids")}) == 1
+
+
 def test_a_crash_comes_behind_the_line_and_with_the_code_that_were_asked_for() -> None:
     with proto() as child:
         child.read_line()
