@@ -7,7 +7,6 @@ ends: that counts as unanswered.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 from collections.abc import Awaitable, Callable
@@ -17,11 +16,16 @@ from typing import Any
 import aiohttp
 
 from scripts.torture_lib import requests
-from scripts.torture_lib.ledger import OVER, Ledger
+from scripts.torture_lib.answers import OVER, Answer, Api, Asked, response
+from scripts.torture_lib.exchange import Exchange
+from scripts.torture_lib.ledger import Conversation, Ledger
+from scripts.torture_lib.requests import Question, Questions, tool
 
 PATIENCE = 60.0
-"""Seconds until a request counts as unanswered: all deadlines of the servers together are a fifth of it."""
-FINE = frozenset({200, 400, 401, 403, 404, 409, 413, 415, 422, 429, 431, 500, 502, 503, 504})
+"""Seconds until a request counts as unanswered: all deadlines of the servers together are a third of it."""
+TURNS = 6
+"""Of one conversation; then the model is asked for all of them, and a new one begins."""
+APIS: tuple[Api, ...] = ("chat", "responses", "messages")
 
 
 class Client:
@@ -30,16 +34,19 @@ class Client:
     def __init__(self, ledger: Ledger, session: aiohttp.ClientSession, random: Random) -> None:
         self._ledger = ledger
         self._proxy = ledger.proxy
-        self._session = session
         self._random = random
-        self._key = random.choice(self._proxy.keys)
-        self._conversation: str | None = None
+        self._exchange = Exchange(ledger, session, random.choice(self._proxy.keys))
+        self._questions = Questions(random, self._proxy.models, self._proxy.evil_models)
+        self._conversation: tuple[str, Conversation] | None = None
         self._actions: list[tuple[Callable[[], Awaitable[None]], int]] = [
-            (self._chat, 20), (self._stored, 20), (self._in_the_background, 20), (self._turn_of_a_conversation, 15),
-            (self._faulty_chat, 20), (self._faulty_response, 10), (self._leave, 20), (self._leave_while_created, 10),
-            (self._half_a_body, 5), (self._garbage, 5), (self._hostile, 3), (self._image, 2), (self._wrong_key, 3),
-            (self._delete, 3), (self._socket, 6), (self._of_an_mcp_server, 5), (self._read, 5),
+            (self._ordinary, 25), (self._faulty, 25), (self._stored, 20), (self._in_the_background, 20),
+            (self._turn_of_a_conversation, 15), (self._continued, 8), (self._tool_loop, 12), (self._socket, 8),
+            (self._leave, 20), (self._leave_while_created, 10), (self._half_a_body, 5), (self._garbage, 5),
+            (self._hostile, 3), (self._image, 2), (self._wrong_key, 3), (self._delete, 3),
+            (self._of_an_mcp_server, 5), (self._read, 5),
         ]  # fmt: skip
+        if self._proxy.evil_models:
+            self._actions += [(self._evil_upstream, 20), (self._evil_agent, 3)]
 
     async def run(self, until: Callable[[], bool]) -> None:
         """Asks one thing after the other."""
@@ -55,205 +62,200 @@ class Client:
                 async with asyncio.timeout(PATIENCE):
                     await action()
             except TimeoutError:
-                self._ledger.unanswered += 1
-                self._ledger.wrong.append(f"{action.__name__}: no answer within {PATIENCE:.0f} s")
+                self._ledger.stuck_requests.append(f"{action.__name__}: no answer within {PATIENCE:.0f} s")
             except (aiohttp.ClientError, ConnectionError) as error:
                 if self._proxy.up.is_set() and self._proxy.life == life:
                     self._ledger.wrong.append(f"{action.__name__}: {type(error).__name__}: {error}")
 
+    def _any(self, *, faulty: bool) -> Question:
+        return self._questions.ordinary(self._random.choice(APIS), faulty=faulty)
+
     # --- ordinary requests ----------------------------------------------------------------------
 
-    async def _chat(self) -> None:
-        await self._post("/v1/chat/completions", requests.chat(self._random, faulty=False))
+    async def _ordinary(self) -> None:
+        await self._exchange.ask(self._any(faulty=False))
 
-    async def _faulty_chat(self) -> None:
-        await self._post("/v1/chat/completions", requests.chat(self._random, faulty=True))
-
-    async def _faulty_response(self) -> None:
-        await self._post("/v1/responses", requests.response(self._random, faulty=True))
+    async def _faulty(self) -> None:
+        await self._exchange.ask(self._any(faulty=True))
 
     async def _stored(self) -> None:
-        status, response = await self._post("/v1/responses", requests.response(self._random, faulty=False))
-        if status == 200 and response is not None:
-            self._ledger.store(response, self._key)
+        question = self._questions.ordinary("responses")
+        self._store(question.asked, await self._exchange.ask(question))
+
+    def _store(self, asked: Asked, answer: Answer | None) -> None:
+        """A response that was acknowledged, unless it says that it could not be stored."""
+        if answer is None or answer.body is None:
+            return
+        if (answer.body.get("error") or {}).get("code") != "service_unavailable":
+            self._ledger.store(answer.body, self._exchange.key, asked)
+
+    async def _continued(self) -> None:
+        """Continues a stored response: the model must have been told of it, and of no other."""
+        mine = self._ledger.stored_of(self._exchange.key)
+        if not mine:
+            return
+        id, before = self._random.choice(mine)
+        if before.says is None:
+            return
+        nonce = self._questions.nonce()
+        asked = Asked(nonce, None, frozenset({before.nonce}), frozenset({before.nonce, nonce}))
+        question = self._questions.asking("responses", f"{nonce} [[fake:echo]]", asked)
+        answer = await self._exchange.ask(question.with_fields(previous_response_id=id))
+        self._store(Asked(nonce, None, asked.may_hold), answer)
 
     async def _in_the_background(self) -> None:
-        body = requests.response(self._random, faulty=self._random.random() < 0.3)
-        body |= {"background": True, "stream": False}
-        status, response = await self._post("/v1/responses", body)
-        if status != 200 or response is None:
+        question = self._questions.ordinary("responses", faulty=self._random.random() < 0.3)
+        body = question.body | {"background": True, "stream": False}
+        _, queued = await self._exchange.send("POST", question.path, json.dumps(body).encode())
+        if queued is None:
             return
-        id = response["id"]
-        self._ledger.background[id] = self._key
-        if self._random.random() < 0.1:
-            await self._send("POST", f"/v1/responses/{id}/cancel", b"{}")
-        elif self._random.random() < 0.4:
-            while response["status"] not in OVER:
-                await asyncio.sleep(0.05)
-                status, response = await self._send("GET", f"/v1/responses/{id}")
-                if status != 200 or response is None:
-                    return
+        id, luck = queued["id"], self._random.random()
+        self._ledger.background[id] = (self._exchange.key, question.asked)
+        if luck < 0.1:
+            await self._exchange.send("POST", f"/v1/responses/{id}/cancel", b"{}")
+        elif luck < 0.3:
+            await self._exchange.follow(id, question.asked)
+        elif luck < 0.6:
+            await self._poll(id, queued, question.asked)
+
+    async def _poll(self, id: str, found: dict[str, Any], asked: Asked) -> None:
+        while found["status"] not in OVER:
+            await asyncio.sleep(0.05)
+            _, again = await self._exchange.send("GET", f"/v1/responses/{id}")
+            if again is None:
+                return
+            found = again
+        self._exchange.compare(f"/v1/responses/{id}", asked, json.dumps(found), response(found))
 
     async def _turn_of_a_conversation(self) -> None:
         if self._conversation is None:
-            status, made = await self._send("POST", "/v1/conversations", b"{}")
-            if status != 200 or made is None:
+            _, made = await self._exchange.send("POST", "/v1/conversations", b"{}")
+            if made is None:
                 return
-            self._conversation = made["id"]
-            self._ledger.turns[made["id"]] = (self._key, [])
-        word = f"{self._random.randrange(10**9):09d}"
-        body = {"model": "codex-5", "input": f"{word} [[fake:text]]", "conversation": self._conversation}
-        status, response = await self._post("/v1/responses", body)
-        if status == 200 and response is not None and response["status"] == "completed":
-            self._ledger.turns[self._conversation][1].append(word)
+            conversation = Conversation(self._exchange.key)
+            self._conversation = made["id"], conversation
+            self._ledger.turns[made["id"]] = conversation
+        id, conversation = self._conversation
+        nonce = self._questions.nonce()
+        conversation.asked.append(nonce)
+        is_last = len(conversation.acknowledged) >= TURNS
+        asked = Asked(nonce, f"{nonce} it is", frozenset(conversation.asked))
+        marker = f"[[fake:text say='{nonce} it is']]"
+        if is_last:
+            must = frozenset(conversation.acknowledged)
+            asked, marker = Asked(nonce, None, frozenset(conversation.asked), must), "[[fake:echo]]"
+            self._conversation = None
+        question = self._questions.asking("responses", f"{nonce} {marker}", asked)
+        answer = await self._exchange.ask(question.with_fields(conversation=id))
+        if answer is not None and answer.complete:
+            conversation.acknowledged.append(nonce)
 
     async def _read(self) -> None:
         for path in ("/v1/models", "/v1/usage", "/healthz"):
-            await self._send("GET", path)
+            await self._exchange.send("GET", path)
 
     async def _delete(self) -> None:
-        mine = [id for id, (key, _) in self._ledger.stored.items() if key == self._key]
+        mine = self._ledger.stored_of(self._exchange.key)
         if not mine:
             return
-        id = self._random.choice(mine)
+        id, _ = self._random.choice(mine)
         self._ledger.forget(id)
-        status, _ = await self._send("DELETE", f"/v1/responses/{id}")
+        status, _ = await self._exchange.send("DELETE", f"/v1/responses/{id}")
         if status == 200:
-            self._ledger.deleted[id] = self._key
+            self._ledger.deleted[id] = self._exchange.key
+
+    async def _socket(self) -> None:
+        """Turns over one WebSocket."""
+        faulty = self._random.random() < 0.3
+        questions = [self._questions.ordinary("responses", faulty=faulty) for _ in range(3)]
+        await self._exchange.over_a_socket(questions, self._random)
+
+    # --- tools ----------------------------------------------------------------------------------
+
+    async def _tool_loop(self) -> None:
+        """A call of the client's tool, answered in a second request; one in four is left open."""
+        nonce = self._questions.nonce()
+        api = self._random.choice(APIS)
+        arguments = json.dumps({"city": nonce})
+        text = f"{nonce} [[fake:tool_call args='{arguments}']]"
+        question = self._questions.asking(api, text, Asked(nonce))
+        question = question.with_fields(tools=[tool(api, strict=False)], stream=False)
+        answer = await self._exchange.ask(question)
+        if answer is None or answer.body is None or self._random.random() < 0.25:
+            return
+        again = _with_output(question, answer.body, f"{nonce} is sunny")
+        if again is not None:
+            await self._exchange.ask(again.about(says=f"The tool said: {nonce} is sunny"))
 
     async def _of_an_mcp_server(self) -> None:
         """A turn whose model calls a tool of the operator's MCP server, which may die or hang in it."""
-        tool = self._random.choice(("echo", "die", "big", "noise", "refuse", "extra_7"))
-        arguments = json.dumps({"text": "x", "size": 100_000})
-        text = f"[[fake:tool_call name=tools__{tool} args='{arguments}']]"
-        await self._post("/v1/responses", {"model": "codex-5", "input": text, "stream": True})
+        name = self._random.choice(("echo", "die", "big", "noise", "refuse", "extra_7"))
+        nonce = self._questions.nonce()
+        arguments = json.dumps({"text": nonce, "size": 100_000})
+        text = f"{nonce} [[fake:tool_call name=tools__{name} args='{arguments}']]"
+        await self._exchange.ask(self._questions.asking("responses", text, Asked(nonce)))
 
-    async def _socket(self) -> None:
-        """A turn over the WebSocket, half of them left before it ends."""
-        headers = {"Authorization": f"Bearer {self._key}"}
-        url = f"{self._proxy.url}/v1/responses"
-        try:
-            async with self._session.ws_connect(url, headers=headers) as socket:
-                body = requests.response(self._random, faulty=self._random.random() < 0.3)
-                body.pop("stream")
-                await socket.send_json({"type": "response.create", **body})
-                async for message in socket:
-                    if message.type is not aiohttp.WSMsgType.TEXT:
-                        break
-                    kind = json.loads(message.data)["type"]
-                    over = kind == "error" or kind.removeprefix("response.") in OVER
-                    if over or self._random.random() < 0.05:
-                        return
-                raise aiohttp.ClientConnectionError(f"closed with {socket.close_code} before the turn ended")
-        except aiohttp.WSServerHandshakeError as error:
-            if error.status == 101:  # an upgrade that no client may take
-                self._ledger.wrong.append(f"the WebSocket: {error.message}: {dict(error.headers or {})}")
-            else:
-                self._look_at(error.status, "the WebSocket", None)
+    # --- bad agents -----------------------------------------------------------------------------
+
+    async def _evil_upstream(self) -> None:
+        await self._exchange.ask(self._questions.of_evil_upstream(self._random.choice(APIS)))
+
+    async def _evil_agent(self) -> None:
+        await self._exchange.ask(self._questions.of_evil_agent(self._random.choice(APIS)))
 
     # --- bad clients ----------------------------------------------------------------------------
 
     async def _leave(self) -> None:
         """Reads a part of a stream, then closes the connection."""
-        path = self._random.choice(("/v1/chat/completions", "/v1/responses"))
-        make = requests.chat if path.endswith("completions") else requests.response
-        body = make(self._random, faulty=self._random.random() < 0.3) | {"stream": True}
-        await self._raw(self._head(path, json.dumps(body).encode()), read=self._random.randrange(4096))
+        question = self._any(faulty=self._random.random() < 0.3).with_fields(stream=True)
+        data = self._exchange.head(question.path, json.dumps(question.body).encode())
+        await self._exchange.raw(data, read=self._random.randrange(4096), seconds=self._random.random())
 
     async def _leave_while_created(self) -> None:
         """Sends a whole request for a background response and does not wait for the answer."""
-        body = requests.response(self._random, faulty=False) | {"background": True}
-        await self._raw(self._head("/v1/responses", json.dumps(body).encode()), read=0)
+        question = self._questions.ordinary("responses").with_fields(background=True)
+        data = self._exchange.head(question.path, json.dumps(question.body).encode())
+        await self._exchange.raw(data, read=0, seconds=1)
 
     async def _half_a_body(self) -> None:
-        whole = self._head(
-            "/v1/chat/completions", json.dumps(requests.chat(self._random, faulty=False)).encode()
-        )
-        await self._raw(whole[: self._random.randrange(1, len(whole))], read=0)
+        question = self._any(faulty=False)
+        data = self._exchange.head(question.path, json.dumps(question.body).encode())
+        await self._exchange.raw(data[: self._random.randrange(1, len(data))], read=0, seconds=1)
 
     async def _garbage(self) -> None:
-        await self._raw(self._random.choice(requests.GARBAGE) + os.urandom(16), read=4096)
+        data = self._random.choice(requests.GARBAGE) + os.urandom(16)
+        await self._exchange.raw(data, read=4096, seconds=self._random.random())
 
     async def _hostile(self) -> None:
         body = self._random.choice(requests.hostile())
-        await self._send("POST", "/v1/chat/completions", body)
+        await self._exchange.send("POST", "/v1/chat/completions", body)
 
     async def _image(self) -> None:
-        await self._post(
-            "/v1/chat/completions", requests.with_image(self._random, self._random.choice((1, 8, 40)))
-        )
+        body = requests.with_image(self._random, self._random.choice((1, 8, 40)))
+        await self._exchange.send("POST", "/v1/chat/completions", json.dumps(body).encode())
 
     async def _wrong_key(self) -> None:
-        await self._send("GET", "/v1/models", key="wrong")
+        await self._exchange.send("GET", "/v1/models", key="wrong")
 
-    async def _raw(self, data: bytes, *, read: int) -> None:
-        """Writes these bytes on a connection of their own, reads up to so many, and closes it."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._proxy.port)
-        try:
-            writer.write(data)
-            with contextlib.suppress(ConnectionError, TimeoutError):
-                await writer.drain()
-                async with asyncio.timeout(self._random.random()):
-                    while read > 0 and (piece := await reader.read(read)):
-                        read -= len(piece)
-        finally:
-            writer.transport.abort()
 
-    def _head(self, path: str, body: bytes) -> bytes:
-        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self._key}\r\n"
-        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        return head.encode() + body
-
-    # --- answers --------------------------------------------------------------------------------
-
-    async def _post(self, path: str, body: requests.Body) -> tuple[int, dict[str, Any] | None]:
-        return await self._send("POST", path, json.dumps(body).encode())
-
-    async def _send(
-        self, method: str, path: str, data: bytes | None = None, *, key: str | None = None
-    ) -> tuple[int, dict[str, Any] | None]:
-        """The status and the object that was answered; of a stream the response that its last event holds.
-
-        None where the answer is an error, or a stream that ended with one.
-        """
-        headers = {"Authorization": f"Bearer {key or self._key}", "Content-Type": "application/json"}
-        async with self._session.request(
-            method, f"{self._proxy.url}{path}", data=data, headers=headers
-        ) as answer:
-            text = await answer.text()
-            kind, status = answer.content_type, answer.status
-        if kind == "text/event-stream":
-            return status, self._end_of(path, text)
-        try:
-            body = json.loads(text)
-        except ValueError:
-            self._ledger.wrong.append(
-                f"{method} {path}: {status} with a body that is no JSON: {text[:200]!r}"
-            )
-            return status, None
-        self._look_at(status, f"{method} {path}", body)
-        return status, body if status == 200 else None
-
-    def _end_of(self, path: str, text: str) -> dict[str, Any] | None:
-        """What a stream ended with. A stream without an end is wrong."""
-        if path.endswith("completions"):
-            if not text.endswith("data: [DONE]\n\n"):
-                self._ledger.wrong.append(f"{path}: a stream without its end: {text[-200:]!r}")
+def _with_output(question: Question, answered: dict[str, Any], output: str) -> Question | None:
+    """The request that gives the outputs of the calls in an answer; None where it has no calls."""
+    if question.api == "chat":
+        message = answered["choices"][0]["message"]
+        if not (calls := message.get("tool_calls")):
             return None
-        events = [json.loads(line[6:]) for line in text.split("\n") if line.startswith("data: {")]
-        last: dict[str, Any] = events[-1] if events else {"type": "nothing"}
-        if last["type"].removeprefix("response.") not in OVER:
-            self._ledger.wrong.append(f"{path}: a stream without its end: {text[-200:]!r}")
-            return None
-        found: dict[str, Any] = last["response"]
-        failed_to_be_stored = (found.get("error") or {}).get("code") == "service_unavailable"
-        return None if failed_to_be_stored else found
-
-    def _look_at(self, status: int, what: str, body: Any) -> None:
-        """Notes an answer that no request may get: a status of no fault that is known, or a fault of our own."""
-        if status not in FINE:
-            self._ledger.wrong.append(f"{what}: status {status}: {str(body)[:300]}")
-        elif status >= 400 and body is not None:
-            error = body.get("error") if isinstance(body, dict) else None
-            if not isinstance(error, dict) or error.get("code") == "internal_error":
-                self._ledger.wrong.append(f"{what}: {status}: {str(body)[:300]}")
+        outputs = [{"role": "tool", "tool_call_id": call["id"], "content": output} for call in calls]
+        return question.with_fields(messages=[*question.body["messages"], message, *outputs])
+    if question.api == "responses":
+        calls = [item for item in answered["output"] if item["type"] == "function_call"]
+        outputs = [
+            {"type": "function_call_output", "call_id": call["call_id"], "output": output} for call in calls
+        ]
+        return question.with_fields(previous_response_id=answered["id"], input=outputs) if calls else None
+    calls = [block for block in answered["content"] if block["type"] == "tool_use"]
+    results = [{"type": "tool_result", "tool_use_id": call["id"], "content": output} for call in calls]
+    said = [
+        {"role": "assistant", "content": answered["content"]},
+        {"role": "user", "content": results},
+    ]
+    return question.with_fields(messages=[*question.body["messages"], *said]) if calls else None

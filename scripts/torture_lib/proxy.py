@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import json
 import os
 import re
 import signal
@@ -16,13 +17,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import aiohttp
 import psutil
 
-from scripts.bench_lib.servers import PATIENCE, clean_environment, port_in
+from scripts.bench_lib.servers import PATIENCE, ROOT, clean_environment, port_in
+from scripts.torture_lib.watched_server import NUMBER, Census
 
 PR_SET_CHILD_SUBREAPER = 36
 SAMPLE = re.compile(r"^(\w+)(\{[^}]*\})? ([^ \n]+)$", re.MULTILINE)
@@ -41,9 +44,21 @@ def free_port() -> int:
 
 
 class Proxy:
-    """`codex-proxy serve` on the fake agent, in a folder of its own. `keys` are two, of two clients."""
+    """`codex-proxy serve` in a folder of its own, as a `watched_server`. `keys` are two, of two clients; `models` are
+    those of its agents, `evil_models` those of its evil upstream. `plant` names a fault of `plants`, or is `none`.
+    """
 
-    def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        variables: Mapping[str, str],
+        *,
+        models: Sequence[str],
+        evil_models: Sequence[str] = (),
+        plant: str = "none",
+    ) -> None:
+        self.models = models
+        self.evil_models = evil_models
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.life = 0
@@ -51,12 +66,15 @@ class Proxy:
         self.up = asyncio.Event()
         """Set while the server takes requests and nobody has set out to end it."""
         self._folder = folder
+        self._census = folder / "census.json"
+        self._plant = plant
         self._variables = {
             "PROXY_STATE_DIR": str(folder / "state"),
             "XDG_CONFIG_HOME": str(folder / "config"),
             "PROXY_METRICS": "true",
             "PROXY_METRICS_KEY": METRICS_KEY,
             "PROXY_LOG_FORMAT": "json",
+            "PYTHONPATH": str(ROOT),
             **variables,
         }
         self._process: subprocess.Popen[bytes] | None = None
@@ -90,7 +108,8 @@ class Proxy:
 
     def _serves(self, flags: tuple[str, ...]) -> bool:
         """Starts the process; whether it came to serve."""
-        argv = [sys.executable, "-P", "-m", "codex_proxy", "serve", "--agent", "fake", *flags]
+        module = "scripts.torture_lib.watched_server"
+        argv = [sys.executable, "-P", "-m", module, str(self._census), self._plant, "serve", *flags]
         argv += ["--port", str(self.port), "--codex-home", str(self._folder / "codex-home")]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -109,6 +128,12 @@ class Proxy:
             self._process.stdout.close()
         return code
 
+    def kill(self) -> None:
+        """Ends the server at once, if it has not ended; its wardens end what is below it."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
     def children(self) -> list[psutil.Process]:
         """The processes below the server, wardens and agents."""
         try:
@@ -116,12 +141,31 @@ class Proxy:
         except psutil.NoSuchProcess:
             return []
 
+    def commands(self) -> Counter[str]:
+        """The processes below the server, by their commands."""
+        found: Counter[str] = Counter()
+        for process in self.children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found[NUMBER.sub("N", " ".join(process.cmdline())[:120])] += 1
+        return found
+
     def resident(self) -> int:
         """Bytes of RAM of the server's own process."""
         return int(psutil.Process(self.pid).memory_info().rss)
 
-    def descriptors(self) -> int:
-        return int(psutil.Process(self.pid).num_fds())
+    async def census(self) -> Census:
+        """What the server has open, and how late its loop was since the last census. Raises `RuntimeError` where it
+        does not say so for long.
+        """
+        self._census.unlink(missing_ok=True)
+        os.kill(self.pid, signal.SIGUSR1)
+        deadline = time.monotonic() + PATIENCE
+        while not self._census.exists():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the server does nothing for {PATIENCE:.0f} s: its loop is held")
+            await asyncio.sleep(0.02)
+        found: Census = json.loads(self._census.read_text())
+        return found
 
     async def metrics(self, session: aiohttp.ClientSession) -> dict[str, float]:
         """Every sample of `GET /metrics`, by its name and labels."""

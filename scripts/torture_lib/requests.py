@@ -1,32 +1,38 @@
 """What the clients of a torture ask for: ordinary requests, faults of the agent by name, and hostile bodies.
 
-Everything here is made from a `random.Random`, so that a run with the same seed asks for the same.
+Everything here is made from a `random.Random`, so that a run with the same seed asks for the same. Every request of a
+turn holds a nonce, with which its answer is compared (`answers`).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from random import Random
 from typing import Any
 
+from scripts.torture_lib.answers import Api, Asked
+
 Body = dict[str, Any]
 
+EXACT = ("text", "text", "text", "no_deltas", "reasoning", "usage_missing")
+"""Scenarios of the fake agent whose answer is, to the letter, what the marker says."""
 SCENARIOS = (
     *(
-        "text",
-        "text",
-        "text",
         "count",
-        "reasoning",
         "refusal",
         "unicode",
         "multi_message",
         "activity",
         "course",
+        "revised_text",
+        "truncation",
+        "empty",
     ),
-    *("error_500", "error_rate_limit", "error_mid_text", "content_filter", "truncation", "empty", "quota"),
-    *("retry_after_text_same", "retry_after_text_different", "revised_text", "usage_missing", "no_deltas"),
+    *("error_500", "error_rate_limit", "error_mid_text", "content_filter", "quota"),
+    *("retry_after_text_same", "retry_after_text_different"),
 )
 FAULTS = (
     *(
@@ -44,6 +50,64 @@ FAULTS = (
     *("grandchild,crash", "plain_grandchild,crash", "deaf,ignore_sigterm,grandchild"),
 )
 """Of the fake agent; see fake_proto/README.md."""
+HEAVY_FAULTS = (
+    *("text misbehave=big_line bytes=16000000", "text misbehave=endless bytes=20000000 at=2"),
+    *("text misbehave=flood n=20000", "count n=20000 size=4", "count n=8 size=1000000"),
+    *(
+        "activity times=2000 misbehave=unended",
+        "reasoning times=500",
+        "activity times=1000 misbehave=same_ids",
+    ),
+    *(
+        "tool_calls calls=3000",
+        "tool_calls calls=1000 misbehave=same_ids",
+        "tool_calls misbehave=crash code=137 at=9",
+    ),
+    "activity times=50 misbehave=torn at=120",
+)
+"""Markers of agents that are no good: long lines, open items, many calls, an id used again and again, an end in the
+middle of an item."""
+EVIL = (
+    *(
+        "good",
+        "good",
+        "good",
+        "half",
+        "reset",
+        "drip",
+        "done_alone",
+        "idle_bytes",
+        "idle_bytes",
+        "wrong_length",
+    ),
+    *(
+        "long_length",
+        "huge_headers",
+        "no_http",
+        "not_json",
+        "bad_utf8",
+        "null_choices",
+        "wrong_types",
+        "error_event",
+    ),
+)
+"""Of the evil upstream; see `evil_upstream`."""
+HEAVY_EVIL = (
+    *(
+        "flood",
+        "spaces",
+        "huge_event",
+        "blank_lines",
+        "nameless_calls",
+        "many_calls",
+        "deep",
+        "thoughts",
+        "searches",
+    ),
+)
+"""Of the evil upstream: those that are much to read, and therefore rare."""
+HEAVY_SHARE = 0.15
+"""Of what the evil upstream is asked for."""
 TOOL_SCENARIOS = (
     "tool_call",
     "tool_calls",
@@ -59,40 +123,90 @@ WEATHER = {
 }
 
 
-def prompt(random: Random, *, faulty: bool) -> str:
-    """Words with a marker that makes the fake agent do something."""
-    name = random.choice(SCENARIOS)
-    marker = f"[[fake:{name}"
-    if faulty:
-        marker += f" misbehave={random.choice(FAULTS)} at={random.randrange(12)}"
-    return f"{random.randrange(10**9):09d} words {marker}]]"
+@dataclass(frozen=True)
+class Question:
+    """A request for a turn: the API and the body, and what its answer is compared with."""
+
+    api: Api
+    body: Body
+    asked: Asked
+
+    @property
+    def path(self) -> str:
+        return {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}[
+            self.api
+        ]
+
+    def with_fields(self, **fields: Any) -> Question:
+        return replace(self, body=self.body | fields)
+
+    def about(self, **fields: Any) -> Question:
+        """The same request, whose answer is compared with something else."""
+        return replace(self, asked=replace(self.asked, **fields))
 
 
-def chat(random: Random, *, faulty: bool) -> Body:
-    """A chat request."""
-    body: Body = {"model": "codex-5", "stream": random.random() < 0.6}
-    body["messages"] = [{"role": "user", "content": prompt(random, faulty=faulty)}]
-    if random.random() < 0.2:
-        body["n"] = 2
-    if random.random() < 0.2:
-        body["tools"] = [{"type": "function", "function": _tool(strict=random.random() < 0.5)}]
-        body["messages"][0]["content"] = f"[[fake:{random.choice(TOOL_SCENARIOS)}]]"
-    if random.random() < 0.1:
-        body["stop"] = ["word3", "\n\n"]
-    return body
+class Questions:
+    """Makes requests for the models of one server. `evil` are those of the evil upstream, if it has one."""
+
+    def __init__(self, random: Random, models: Sequence[str], evil: Sequence[str] = ()) -> None:
+        self._random = random
+        self._models = models
+        self._evil = evil
+
+    def nonce(self) -> str:
+        return f"nonce-{self._random.getrandbits(64):016x}"
+
+    def ordinary(self, api: Api, *, faulty: bool = False) -> Question:
+        """Asks for a text or a call; with `faulty` of an agent that fails in some way."""
+        random, nonce = self._random, self.nonce()
+        if random.random() < 0.15:
+            text = f"{nonce} [[fake:{random.choice(TOOL_SCENARIOS)}]]"
+            question = self.asking(api, text, Asked(nonce))
+            return question.with_fields(tools=[tool(api, strict=random.random() < 0.5)])
+        scenario = random.choice((*EXACT, *SCENARIOS))
+        words = " ".join([nonce, *(f"word{number}" for number in range(random.randrange(12)))])
+        fault = f" misbehave={random.choice(FAULTS)} at={random.randrange(12)}" if faulty else ""
+        says = words if scenario in EXACT and not faulty else None
+        question = self.asking(
+            api, f"{nonce} [[fake:{scenario} say='{words}' message='{nonce}'{fault}]]", Asked(nonce, says)
+        )
+        if api == "chat":
+            more: Body = {"n": 2} if random.random() < 0.2 else {}
+            more |= {"stop": ["letter", "\n\n"]} if random.random() < 0.1 else {}
+            return question.with_fields(**more)
+        return question
+
+    def of_evil_agent(self, api: Api) -> Question:
+        """Asks an agent that floods the server with lines, items and calls."""
+        nonce = self.nonce()
+        text = f"{nonce} [[fake:{self._random.choice(HEAVY_FAULTS)}]]"
+        return self.asking(api, text, Asked(nonce)).with_fields(tools=[tool(api, strict=False)])
+
+    def of_evil_upstream(self, api: Api) -> Question:
+        """Asks the evil upstream, mostly for something evil."""
+        is_heavy = self._random.random() < HEAVY_SHARE
+        nonce, scenario = self.nonce(), self._random.choice(HEAVY_EVIL if is_heavy else EVIL)
+        says = f"{nonce} and nothing else" if scenario in ("good", "idle_bytes") else None
+        text = f"[[evil:{scenario} {nonce}]]"
+        question = self.asking(api, text, Asked(nonce, says))
+        return question.with_fields(model=self._random.choice(self._evil))
+
+    def asking(self, api: Api, text: str, asked: Asked) -> Question:
+        """Asks any model with this text, for a stream or for a whole answer."""
+        body: Body = {"model": self._random.choice(self._models), "stream": self._random.random() < 0.6}
+        if api == "responses":
+            return Question(api, {**body, "input": text}, asked)
+        if api == "messages":
+            body["max_tokens"] = 4096
+        return Question(api, {**body, "messages": [{"role": "user", "content": text}]}, asked)
 
 
-def response(random: Random, *, faulty: bool) -> Body:
-    """A Responses request."""
-    body: Body = {"model": "codex-5", "stream": random.random() < 0.5, "input": prompt(random, faulty=faulty)}
-    if random.random() < 0.2:
-        body["tools"] = [{"type": "function", **_tool(strict=random.random() < 0.5)}]
-        body["input"] = f"[[fake:{random.choice(TOOL_SCENARIOS)}]]"
-    return body
-
-
-def _tool(*, strict: bool) -> Body:
-    return {"name": "get_weather", "parameters": WEATHER, "strict": strict}
+def tool(api: Api, *, strict: bool) -> Body:
+    """The tool `get_weather` as this API has it."""
+    if api == "messages":
+        return {"name": "get_weather", "input_schema": WEATHER}
+    function = {"name": "get_weather", "parameters": WEATHER, "strict": strict}
+    return {"type": "function", "function": function} if api == "chat" else {"type": "function", **function}
 
 
 def with_image(random: Random, megabytes: int) -> Body:

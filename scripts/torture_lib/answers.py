@@ -1,0 +1,136 @@
+"""What an answer says, and whether it is the answer to what was asked. Pure.
+
+Every request holds a nonce, which the fake agent or the evil upstream repeats. An answer with the nonce of another
+request is crossed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+NONCE = re.compile(r"nonce-[0-9a-f]{16}")
+OVER = frozenset({"completed", "failed", "incomplete", "cancelled"})
+"""The states of a response that has ended."""
+Api = Literal["chat", "responses", "messages"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked, as far as an answer can be compared with it."""
+
+    nonce: str
+    says: str | None = None
+    """The exact text of a complete answer; None where the request's scenario has it otherwise."""
+    may_hold: frozenset[str] = frozenset()
+    """Nonces of earlier requests that the answer may hold too: those of the same conversation."""
+    must_hold: frozenset[str] = frozenset()
+    """Nonces that a complete answer holds, beside `says`."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was answered. `complete`: it ended as a model ends that has said everything."""
+
+    texts: tuple[str, ...]
+    """The text of each choice."""
+    complete: bool
+    ended: bool = True
+    """Whether a stream had its last event."""
+    body: dict[str, Any] | None = None
+    """The whole object: of a stream of the Responses API that of its last event."""
+
+
+def faults_of(asked: Asked, raw: str, answer: Answer | None) -> list[str]:
+    """What is wrong between a request and its answer; empty where nothing is. `raw` is everything that came back,
+    `answer` what it says, None for an error.
+    """
+    said = [] if answer is None else answer.texts
+    held = set(NONCE.findall(raw)).union(*(NONCE.findall(text) for text in said))
+    if foreign := held - {asked.nonce} - asked.may_hold:
+        return [f"the answer to {asked.nonce} holds {', '.join(sorted(foreign))}"]
+    if answer is None or not answer.complete:
+        return []
+    if asked.says is not None:
+        for text in said:
+            if text != asked.says:
+                return [f"the answer to {asked.nonce} is {text[:200]!r} in place of {asked.says[:200]!r}"]
+    if missing := asked.must_hold - held:
+        return [f"the answer to {asked.nonce} lacks {', '.join(sorted(missing))}"]
+    return []
+
+
+# --- whole answers ------------------------------------------------------------------------------
+
+
+def whole(api: Api, body: dict[str, Any]) -> Answer:
+    """Reads an answer that came as one object."""
+    return {"chat": _chat, "responses": response, "messages": _message}[api](body)
+
+
+def _chat(body: dict[str, Any]) -> Answer:
+    choices = body["choices"]
+    texts = tuple(choice["message"].get("content") or "" for choice in choices)
+    return Answer(texts, all(choice["finish_reason"] == "stop" for choice in choices), body=body)
+
+
+def response(body: dict[str, Any]) -> Answer:
+    """Reads an object of the Responses API."""
+    messages = [item for item in body["output"] if item["type"] == "message"]
+    text = "".join(part.get("text", "") for message in messages for part in message["content"])
+    calls = any(item["type"] == "function_call" for item in body["output"])
+    return Answer((text,), body["status"] == "completed" and not calls, body=body)
+
+
+def _message(body: dict[str, Any]) -> Answer:
+    text = "".join(part["text"] for part in body["content"] if part["type"] == "text")
+    return Answer((text,), body["stop_reason"] == "end_turn", body=body)
+
+
+# --- streams ------------------------------------------------------------------------------------
+
+
+def streamed(api: Api, text: str) -> Answer:
+    """Reads an answer that came as server-sent events, all of them together."""
+    events = [json.loads(line[6:]) for line in text.split("\n") if line.startswith("data: {")]
+    if api == "chat":
+        return _chat_stream(events, ended=text.endswith("data: [DONE]\n\n"))
+    return response_stream(events) if api == "responses" else _message_stream(events)
+
+
+def _chat_stream(events: Iterable[dict[str, Any]], *, ended: bool) -> Answer:
+    texts: dict[int, list[str]] = {}
+    reasons: set[str] = set()
+    for choice in (choice for event in events for choice in event.get("choices", ())):
+        texts.setdefault(choice["index"], []).append(choice["delta"].get("content") or "")
+        reasons.add(choice["finish_reason"] or "")
+    return Answer(tuple(map("".join, texts.values())), reasons - {""} == {"stop"}, ended)
+
+
+def response_stream(events: Iterable[dict[str, Any]]) -> Answer:
+    """Reads the events of a response: its deltas have to say the same as the object at its end."""
+    deltas: list[str] = []
+    kind, last = "", None
+    for event in events:
+        kind = event["type"]
+        if kind == "response.output_text.delta":
+            deltas.append(event["delta"])
+        last = event.get("response")
+    if kind.removeprefix("response.") not in OVER or last is None:
+        return Answer(("".join(deltas),), complete=False, ended=kind == "error")
+    final = response(last)
+    return Answer((*final.texts, "".join(deltas)), final.complete, body=last)
+
+
+def _message_stream(events: Iterable[dict[str, Any]]) -> Answer:
+    deltas, stop, kind = [], None, ""
+    for event in events:
+        kind = event["type"]
+        if kind == "content_block_delta":
+            deltas.append(event["delta"].get("text", ""))
+        elif kind == "message_delta":
+            stop = event["delta"].get("stop_reason")
+    return Answer(("".join(deltas),), stop == "end_turn", ended=kind in ("message_stop", "error"))

@@ -1,0 +1,72 @@
+"""The two servers of a torture, and what stands behind them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+from scripts.torture_lib.proxy import Proxy
+
+SECRET = "whsec_c2VjcmV0IGZvciB0ZXN0cw=="
+KEPT_SECONDS = 2
+"""How long an idle session of an agent is kept: a server that nobody asks has none soon."""
+MCP_PROGRAM = Path(__file__).resolve().parents[2] / "tests" / "mcp" / "program.py"
+DIALECTS = {"server": "app-server", "proto": "proto", "acp": "acp"}
+"""The steady server's fake agents, by their names."""
+
+
+def steady_server(folder: Path, hook: str, evil_port: str, plant: str) -> Proxy:
+    """A server with a fake agent of each dialect, and an evil upstream of each wire."""
+    folder.mkdir()
+    claude = folder / "claude"
+    claude.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m fake_proto claude "$@"\n')
+    claude.chmod(0o755)
+    agents: dict[str, dict[str, object]] = {
+        name: {"agent": "fake", "fake_dialect": dialect} for name, dialect in DIALECTS.items()
+    }
+    agents["claude"] = {"agent": "claude-code", "claude_bin": str(claude), "claude_processes": 2}
+    url = f"http://127.0.0.1:{evil_port}/v1"
+    limits = {"health_interval": 1, "idle_timeout": 3, "first_byte_timeout": 3, "breaker_failures": 0}
+    upstreams = {
+        f"evil-{wire}": {"url": url, "wire": wire, "retries": 1, "default_model": "evil", **limits}
+        for wire in ("chat", "responses")
+    }
+    return Proxy(
+        folder,
+        {
+            **_settings(folder, hook),
+            "PROXY_AGENT": "server",
+            "PROXY_AGENTS": json.dumps(agents),
+            "PROXY_UPSTREAMS": json.dumps(upstreams),
+        },
+        models=["codex-5", "codex-5", *(f"{name}/codex-5" for name in agents)],
+        evil_models=[f"{name}/evil" for name in upstreams],
+        plant=plant,
+    )
+
+
+def killed_server(folder: Path, hook: str) -> Proxy:
+    """A server with one fake agent, a process for each turn."""
+    folder.mkdir()
+    settings = {"PROXY_AGENT": "fake", "PROXY_FAKE_DIALECT": "proto"}
+    return Proxy(folder, {**_settings(folder, hook), **settings}, models=["codex-5"])
+
+
+def _settings(folder: Path, hook: str) -> dict[str, str]:
+    """What both have: short limits, webhooks, and an MCP server that dies or hangs."""
+    tools = {"command": sys.executable, "args": [str(MCP_PROGRAM), "stdio", "--tools", "300"]}
+    config = folder / "mcp.json"
+    config.write_text(json.dumps({"mcpServers": {"tools": tools}}))
+    return {
+        "PROXY_FIRST_EVENT_TIMEOUT": "3",
+        "PROXY_IDLE_TIMEOUT": "3",
+        "PROXY_TOTAL_TIMEOUT": "8",
+        "PROXY_KEPT_THREAD_SECONDS": str(KEPT_SECONDS),
+        "PROXY_DRAIN_MS": "500",
+        "PROXY_WEBHOOK_URLS": hook,
+        "PROXY_WEBHOOK_SECRET": SECRET,
+        "PROXY_MCP_CONFIG": str(config),
+        "PROXY_MCP_CALL_TIMEOUT": "3",
+    }

@@ -1,0 +1,219 @@
+"""One run: two servers are attacked in rounds, and behind each round everything is counted.
+
+One server is steady: its clients, its agents and its upstream are bad, its processes are killed, and it must neither
+grow nor keep anybody waiting. The other one is itself killed and stopped again and again, and must not lose what it has
+acknowledged. A run with a planted fault has the steady server alone, and ends when the fault is found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+
+import aiohttp
+
+from scripts.bench_lib.servers import side_server
+from scripts.torture_lib.clients import Client
+from scripts.torture_lib.leaks import leaks, open_things
+from scripts.torture_lib.ledger import Ledger, WebhookReceiver
+from scripts.torture_lib.plants import PLANTS
+from scripts.torture_lib.proxy import Proxy, adopt_orphans, command_of, descendants, ended_within
+from scripts.torture_lib.report import Report
+from scripts.torture_lib.servers import KEPT_SECONDS, killed_server, steady_server
+from scripts.torture_lib.watched_server import NAMED, Census
+
+CLIENTS = 8
+"""Of each server."""
+REST_SECONDS = 30.0
+"""How long what is under way may take to end when nobody asks for more: some times the limit of a turn."""
+WEBHOOK_SECONDS = 12.0
+"""How long a webhook may take when all turns have ended: the receiver refuses one in 50, which comes again."""
+LEAK_SECONDS = 12.0
+"""How long what is open may take to be closed, when all turns have ended."""
+
+
+class Torture:
+    """One run in a folder of its own."""
+
+    def __init__(self, folder: Path, seconds: float, seed: int, plant: str = "none") -> None:
+        self._folder = folder
+        self._seconds = seconds
+        self._random = Random(seed)
+        self._receiver = WebhookReceiver()
+        self._plant = PLANTS.get(plant)
+        self._baseline: Counter[str] = Counter()
+        self._warm_at = 0.0
+        self.report = Report(seed, seconds, plant)
+        self.report.kills = {"proxy": 0, "stop": 0, "child": 0, "steady child": 0}
+
+    @property
+    def found_plant(self) -> bool:
+        """Whether there is a planted fault, and it was found."""
+        return self._plant is not None and self._plant.is_found_in(self.report.findings)
+
+    async def run(self) -> None:
+        """Fills the report."""
+        adopt_orphans()
+        before = descendants()
+        await self._receiver.start()
+        with ExitStack() as stack:
+            _, evil_port = stack.enter_context(side_server("scripts.torture_lib.evil_upstream"))
+            hook = f"http://127.0.0.1:{self._receiver.port}/hook"
+            servers = [steady_server(self._folder / "steady", hook, evil_port, self.report.plant)]
+            if self._plant is None:
+                servers.append(killed_server(self._folder / "killed", hook))
+            for server in servers:
+                await server.start()
+                stack.callback(server.kill)  # where this run is stopped
+            await self._attack_in_rounds([Ledger(server) for server in servers])
+            for server in servers:
+                if code := await server.end(signal.SIGTERM):
+                    self.report.wrong.append(f"a server that was stopped exited with {code}")
+        left = await ended_within(descendants() - before, REST_SECONDS)
+        self.report.leaked += [f"process {pid} is left: {command_of(pid)}" for pid in left]
+        self.report.leaked += [f"{home} is left" for home in self._folder.rglob("home-*")]
+        await self._receiver.stop()
+
+    async def _attack_in_rounds(self, ledgers: list[Ledger]) -> None:
+        """A first round makes the steady server warm; with what is open behind it every later one is compared."""
+        round_seconds = min(30.0, max(8.0, self._seconds / 20))
+        await self._attack(ledgers, min(60.0, max(5.0, self._seconds / 5)))
+        await self._count(ledgers, is_first=True)
+        self._warm_at = time.monotonic()
+        self._measure_memory(ledgers[0].proxy)
+        until = self._warm_at + self._seconds
+        while (left := until - time.monotonic()) > 0 and not self.found_plant:
+            await self._attack(ledgers, min(round_seconds, left))
+            await self._count(ledgers)
+        async with _session() as session:
+            for ledger in ledgers:
+                lost = await ledger.lost(session, all=True)
+                self.report.lost += [line for line in lost if line not in self.report.lost]
+        self._add_up(ledgers)
+
+    async def _attack(self, ledgers: list[Ledger], seconds: float) -> None:
+        """Lets all clients ask, and kills, for so many seconds."""
+        end = time.monotonic() + seconds
+
+        def is_over() -> bool:
+            return time.monotonic() >= end
+
+        async with _session() as session, asyncio.TaskGroup() as tasks:
+            for ledger in ledgers:
+                for _ in range(CLIENTS):
+                    client = Client(ledger, session, Random(self._random.random()))
+                    tasks.create_task(client.run(is_over))
+            tasks.create_task(self._kill_children(ledgers[0].proxy, end))
+            for killed in ledgers[1:]:
+                tasks.create_task(self._kill_all_of(killed.proxy, end))
+
+    # --- who kills ------------------------------------------------------------------------------
+
+    async def _kill_children(self, proxy: Proxy, end: float) -> None:
+        """Kills a warden or an agent now and then."""
+        while (wait := self._random.uniform(0.5, 3)) < end - time.monotonic():
+            await asyncio.sleep(wait)
+            self._kill_a_child(proxy, "steady child")
+
+    def _kill_a_child(self, proxy: Proxy, counted: str) -> None:
+        children = proxy.children()
+        if children:
+            with_luck = self._random.choice(children)
+            try:
+                with_luck.send_signal(signal.SIGKILL)
+            except ProcessLookupError:
+                return
+            self.report.kills[counted] += 1
+
+    async def _kill_all_of(self, proxy: Proxy, end: float) -> None:
+        """Kills the server, stops it, or kills a child of it, and starts it again."""
+        while (wait := self._random.uniform(0.3, 3)) < end - time.monotonic():
+            await asyncio.sleep(wait)
+            what = self._random.choices(("proxy", "stop", "child"), (6, 2, 2))[0]
+            if what == "child":
+                self._kill_a_child(proxy, "child")
+                continue
+            self.report.kills[what] += 1
+            code = await proxy.end(signal.SIGKILL if what == "proxy" else signal.SIGTERM)
+            if what == "stop" and code:
+                self.report.wrong.append(f"a server that was stopped exited with {code}")
+            await proxy.start()
+
+    # --- who counts -----------------------------------------------------------------------------
+
+    async def _count(self, ledgers: list[Ledger], *, is_first: bool = False) -> None:
+        """Waits until nothing is under way, and counts what is wrong then."""
+        report, steady = self.report, ledgers[0].proxy
+        census = await steady.census()
+        if not is_first:
+            report.late += census["late"]
+            report.longest = sorted([*report.longest, *census["held"]], key=lambda held: -held["seconds"])[
+                :NAMED
+            ]
+        async with _session() as session:
+            for name, ledger in zip(("steady", "killed"), ledgers, strict=False):
+                if not await ledger.proxy.at_rest(session, within=REST_SECONDS):
+                    report.stuck.append(f"the {name} server still has turns or streams")
+                report.stuck += await ledger.stuck(session, within=REST_SECONDS)
+                report.lost += await ledger.lost(session, all=False)
+        ended = {id for ledger in ledgers for id in ledger.background}
+        untold = await self._receiver.untold(ended, within=WEBHOOK_SECONDS)
+        report.lost += [f"{id} has ended, and no webhook says so" for id in sorted(untold)]
+        for ledger in ledgers:
+            for id in untold & ledger.background.keys():
+                del ledger.background[id]  # it is said once
+            report.stuck += ledger.stuck_requests
+            report.crossed += ledger.crossed
+            report.wrong += ledger.wrong
+            for found in (ledger.stuck_requests, ledger.crossed, ledger.wrong):
+                found.clear()
+        await self._look_for_leaks(steady, is_first=is_first)
+        if not is_first:
+            self._measure_memory(steady)
+
+    async def _look_for_leaks(self, proxy: Proxy, *, is_first: bool) -> None:
+        deadline = time.monotonic() + LEAK_SECONDS
+        if is_first:
+            await asyncio.sleep(KEPT_SECONDS + 1)
+            self._baseline = _open_in(proxy, await proxy.census())
+            return
+        while True:
+            now = _open_in(proxy, await proxy.census())
+            found = leaks(self._baseline, now)
+            if not found:
+                return
+            if time.monotonic() > deadline:
+                self.report.leaked += found
+                self._baseline = now  # it is said once
+                return
+            await asyncio.sleep(0.5)
+
+    def _measure_memory(self, proxy: Proxy) -> None:
+        self.report.resident.append((time.monotonic() - self._warm_at, proxy.resident() / (1 << 20)))
+
+    def _add_up(self, ledgers: list[Ledger]) -> None:
+        for ledger in ledgers:
+            self.report.requests = dict(Counter(self.report.requests) + ledger.requests)
+        self.report.acknowledged = {
+            "stored": sum(len(ledger.stored) for ledger in ledgers),
+            "background": sum(len(ledger.background) for ledger in ledgers),
+            "turns of conversations": sum(
+                len(each.acknowledged) for ledger in ledgers for each in ledger.turns.values()
+            ),
+        }
+
+
+def _open_in(proxy: Proxy, census: Census) -> Counter[str]:
+    return open_things(census, proxy.commands())
+
+
+def _session() -> aiohttp.ClientSession:
+    """Connections for one round: they are closed at its end, so that the server has none to wait for."""
+    return aiohttp.ClientSession(
+        timeout=aiohttp.ClientTimeout(total=None), connector=aiohttp.TCPConnector(limit=0)
+    )
