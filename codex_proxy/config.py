@@ -6,11 +6,11 @@ Only this module, `cli` and `app` read the environment.
 from __future__ import annotations
 
 import os
-import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import AliasChoices, Field, PrivateAttr, SecretStr, ValidationInfo, field_validator
+from pydantic import AliasChoices, Field, PrivateAttr, SecretStr, ValidationInfo
+from pydantic.functional_validators import field_validator, model_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
@@ -20,7 +20,7 @@ from pydantic_settings import (
 )
 
 from codex_proxy.agents import registry
-from codex_proxy.config_tables import AgentTable, TableName, UpstreamTable, advice_for
+from codex_proxy.config_tables import AgentTable, TableName, UpstreamTable, check_names, joined
 
 
 def _named(*names: str, **more: Any) -> Any:
@@ -109,7 +109,8 @@ class Settings(BaseSettings):
     )
     agent: str = Field(
         registry.DEFAULT,
-        description="the agent that serves; auto: the agent of the plugin, otherwise the Codex that is found",
+        description="the agent that serves; auto: the agent of the plugin, otherwise the Codex that is found; unset: "
+        "with `upstream_url` the agent for Chat Completions, otherwise auto",
         examples=[*registry.names()],
     )
     agent_command: str | None = Field(
@@ -246,7 +247,8 @@ class Settings(BaseSettings):
     env: Literal["prod", "dev"] = Field("prod", description="dev lists codev-5*, prod codex-5*")
     model_aliases: str = Field(
         "",
-        description="further names: gpt-4o=codex-5,other=codex-5-high; `*` is any characters: claude-*=codex-5",
+        description="further names, separated by commas: gpt-4o=codex-5,other=codex-5-high; `*` is any characters: "
+        "claude-*=codex-5",
     )
 
     # Answers.
@@ -392,7 +394,7 @@ class Settings(BaseSettings):
         "fail", description="background responses that a restart interrupted: failed, or run again"
     )
     webhook_urls: str = Field(
-        "", description="URLs to which webhooks are posted when background responses end, by commas"
+        "", description="URLs to which webhooks are posted when background responses end, separated by commas"
     )
     webhook_secret: SecretStr | None = Field(None, description="secret that signs webhooks (`whsec_...`)")
 
@@ -406,7 +408,8 @@ class Settings(BaseSettings):
     )
     mcp_allowed_urls: str = Field(
         "",
-        description="URLs of MCP servers that requests may name, each with what is below it; none by default",
+        description="URLs of MCP servers that requests may name, each with what is below it, separated by commas; "
+        "none by default",
     )
     mcp_start_wait: float = Field(
         10.0,
@@ -454,6 +457,11 @@ class Settings(BaseSettings):
     _file: Path | None = PrivateAttr(default=None)
     _server: Settings | None = PrivateAttr(default=None)
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _joined(cls, value: Any, info: ValidationInfo) -> Any:
+        return joined(value, cls.model_fields[info.field_name or ""].description or "")
+
     @field_validator("codex_home", "workdir", "state_dir")
     @classmethod
     def _expanded(cls, path: Path) -> Path:
@@ -476,6 +484,14 @@ class Settings(BaseSettings):
         except ValueError as error:
             raise PydanticCustomError("agent", "{text}", {"text": str(error)}) from error
         return agent
+
+    @model_validator(mode="after")
+    def _agent_of_upstream_url(self) -> Settings:
+        """Chooses the agent for a model server, if there is the address of one and nothing chooses an agent."""
+        chosen = "agent" in self.model_fields_set or self.agent_plugin or self.agents or self.upstreams
+        if self.upstream_url and not chosen:
+            self.__dict__["agent"] = registry.OF_UPSTREAM_URL
+        return self
 
     @property
     def child_env_names(self) -> tuple[str, ...]:
@@ -550,7 +566,7 @@ def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
     if config_file is not None and not config_file.is_file():
         raise ValueError(f"there is no file {config_file}")
     file = config_file or default_config_file()
-    _check_names(file)
+    check_names(file, _names_in_file())
     _config_file = file
     try:
         settings = Settings(**{name: value for name, value in flags.items() if value is not None})
@@ -560,28 +576,12 @@ def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
         _config_file = None  # settings that are made without this function read no file
 
 
-def _check_names(file: Path) -> None:
-    """Checks that the settings file, if it exists, can be read and contains only known settings, since a misspelt
-    one would be ignored silently.
-
-    Raises `ValueError` with the file's path and the error.
-    """
-    if not file.is_file():
-        return
-    try:
-        names = tomllib.loads(file.read_text("utf-8"))
-    except OSError as fault:
-        raise ValueError(f"{file} cannot be read: {fault.strerror}") from fault
-    except ValueError as fault:  # no TOML, or no UTF-8
-        raise ValueError(f"{file} is not valid TOML: {fault}") from fault
-    known: set[str] = set(Settings.model_fields)
+def _names_in_file() -> set[str]:
+    known = set(Settings.model_fields)
     for field in Settings.model_fields.values():
         if isinstance(field.validation_alias, AliasChoices):
             known.update(str(choice) for choice in field.validation_alias.choices)
-    for name in names:
-        if name not in known:
-            advice = advice_for(name.lower().removeprefix("proxy_"), Settings.model_fields)
-            raise ValueError(f"{file}: there is no setting `{name}`; {advice}")
+    return known
 
 
 def variables_of(name: str) -> tuple[str, ...]:

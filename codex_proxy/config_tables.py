@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -33,6 +34,7 @@ _OWN_HEADERS: Final = frozenset(
 """Request headers that this server sets itself, so that a table may not."""
 
 
+_SEPARATORS: Final = {"commas": ",", "colons": ":"}
 _SECRET: Final = frozenset({"cookie", "x-api-key", "api-key", "proxy-authorization"})
 """Headers with which clients prove who they are, besides `authorization`."""
 
@@ -184,3 +186,37 @@ def advice_for(name: str, known: Iterable[str]) -> str:
     """
     near = difflib.get_close_matches(name, known, n=1)
     return f"is `{near[0]}` meant?" if near else "docs/configuration.md lists all of them"
+
+
+def check_names(file: Path, known: Collection[str]) -> None:
+    """Checks that the settings file, if it exists, can be read and contains only `known` settings, since a misspelt
+    one would be ignored silently.
+
+    Raises `ValueError` with the file's path and the error.
+    """
+    if not file.is_file():
+        return
+    try:
+        names = tomllib.loads(file.read_text("utf-8"))
+    except OSError as fault:
+        raise ValueError(f"{file} cannot be read: {fault.strerror}") from fault
+    except ValueError as fault:  # no TOML, or no UTF-8
+        raise ValueError(f"{file} is not valid TOML: {fault}") from fault
+    for name in names:
+        if name not in known:
+            advice = advice_for(
+                name.lower().removeprefix("proxy_"), [each for each in known if each.islower()]
+            )
+            raise ValueError(f"{file}: there is no setting `{name}`; {advice}")
+
+
+def joined(value: Any, description: str) -> Any:
+    """Returns the value of a setting as the settings expect it: an array of texts, which is how TOML writes a list,
+    becomes one text if the setting is a list in a text. `description` is that of the setting, which says what
+    separates the list. Other values are returned unchanged.
+    """
+    separator = next(
+        (sign for name, sign in _SEPARATORS.items() if f"separated by {name}" in description), ""
+    )
+    is_list = separator and isinstance(value, list) and all(isinstance(each, str) for each in value)
+    return separator.join(value) if is_list else value

@@ -154,6 +154,7 @@ SPEC = AgentSpec(
         "acp": ACP_CAPABILITIES,
     },
     settings=frozenset({"fake_dialect", "fake_markers"}),
+    server_settings=frozenset({"enable_parallel_tool_calls"}),
     is_fake=True,
     confined=True,  # it runs nothing
 )

@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 
 WIRES: Final = {"chat": "openai-chat", "responses": "openai-responses"}
 """The name of the agent for each value of an upstream's setting `wire`."""
+OF_ALL: Final = frozenset({"codex_model"})
+"""Settings of several agents that the server itself uses for every agent."""
+UPSTREAM_DEFAULTS: Final = frozenset(
+    f"upstream_{key}" for key in ("ca_file", "connect_timeout", "first_byte_timeout", "idle_timeout")
+)
+"""The settings of the server that hold for an upstream whose table has no value for them."""
 CODEX: Final = "codex"
 """The name of the agent `auto` if it is one of several."""
 
@@ -106,6 +112,24 @@ def plugin_references(settings: Settings) -> tuple[str, ...]:
     return tuple(reference for reference in found if reference is not None)
 
 
+def settings_without_effect(settings: Settings) -> tuple[str, ...]:
+    """Returns the names of the settings that the operator has set although they have no effect with the server's
+    agents, which declare what they use (`AgentSpec.effective_settings`). Returns none if the agents cannot be
+    determined, or one is a plugin's, which may use any setting.
+    """
+    serving = _agents_or_none(settings)
+    if not serving or plugin_references(settings):
+        return ()
+    used = frozenset().union(*map(_used_by, serving))
+    of_some = frozenset().union(*(spec.effective_settings for spec in registry.specs())) - OF_ALL
+    unused = settings.of_server.model_fields_set & of_some - used
+    return tuple(name for name in Settings.model_fields if name in unused)
+
+
+def _used_by(named: NamedAgent) -> frozenset[str]:
+    return UPSTREAM_DEFAULTS if named.upstream is not None else named.spec.effective_settings
+
+
 def _agents_or_none(settings: Settings) -> tuple[NamedAgent, ...]:
     """Returns every agent of the server; also if `settings` are those of one agent, since these refer to the
     server's. Returns none if the agents cannot be determined, because of an invalid table or an unusable plugin.
@@ -156,10 +180,10 @@ def _of_upstream_table(settings: Settings, name: str, table: UpstreamTable) -> N
         "upstream_url": table.url or (preset.url if preset else None),
         "upstream_key": None,
         "upstream_key_file": table.key_file,
-        "upstream_ca_file": table.ca_file or settings.upstream_ca_file,
-        "upstream_connect_timeout": table.connect_timeout or settings.upstream_connect_timeout,
-        "upstream_first_byte_timeout": table.first_byte_timeout or settings.upstream_first_byte_timeout,
-        "upstream_idle_timeout": table.idle_timeout or settings.upstream_idle_timeout,
+        **{
+            name: getattr(table, name.removeprefix("upstream_")) or getattr(settings, name)
+            for name in UPSTREAM_DEFAULTS
+        },
         "total_timeout": table.total_timeout or settings.total_timeout,
         "codex_model": table.default_model,
     }

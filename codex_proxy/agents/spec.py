@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from codex_proxy.commands.checkup import Check
     from codex_proxy.config import Settings
     from codex_proxy.core.interfaces import Clock
+
+
+OF_PROGRAMS: Final = frozenset(
+    {
+        *("workdir", "workdir_roots", "sandbox", "builtin_tools", "show_activity"),
+        *("child_env", "child_open_files", "child_address_space", "child_processes"),
+        *("kept_threads", "kept_thread_seconds"),
+    }
+)
+"""The settings that have an effect only with agents that are programs, which run here and may act."""
 
 
 class NoAgentError(Exception):
@@ -89,6 +99,8 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     the documentation."""
     settings: frozenset[str] = frozenset()
     """The settings that the agent's table `[agents.NAME]` in the settings file may contain."""
+    server_settings: frozenset[str] = frozenset()
+    """Further settings, of the server as a whole, that have an effect with this agent but not with every agent."""
     family: str = ""
     """The common name of agents that have the same capabilities. They share a column in the tables of the
     documentation."""
@@ -104,6 +116,11 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     the operator has set them."""
     uses_codex: bool = False
     """Whether the agent runs Codex. If so, Codex's home, program and config.toml are read and protected."""
+
+    @property
+    def effective_settings(self) -> frozenset[str]:
+        """The settings that have an effect with this agent but not with every agent."""
+        return self.settings | self.server_settings | (frozenset() if self.plain_only else OF_PROGRAMS)
 
 
 def child_limits(settings: Settings) -> ChildLimits:

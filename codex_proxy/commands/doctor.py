@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr, ValidationError
 
+from codex_proxy.agents.named import settings_without_effect
 from codex_proxy.app import StartError, is_loopback
 from codex_proxy.app import check as check_settings
 from codex_proxy.commands.checks import agent_checks, folder_checks, mcp_checks, port_check, spawner_check
@@ -126,6 +127,12 @@ def settings_check(settings: Settings, config_file: Path | None) -> Check:
         check_settings(settings)
     except StartError as error:
         return failed_check("settings", str(error), facts)
+    unused = settings_without_effect(settings)
+    if unused:
+        names = ", ".join(variables_of(name)[0] for name in unused)
+        message = f"They are valid, but with this agent these have no effect: {names}."
+        advice = f"Remove {names}, or choose the agent that uses them with --agent."
+        return Check(name="settings", status="warning", message=message, advice=advice, facts=facts)
     if not is_loopback(settings.host):
         message = f"The server listens on {settings.host}, for other machines too, with a key."
         return Check(name="settings", status="ok", message=message, facts=facts)

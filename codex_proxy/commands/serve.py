@@ -13,9 +13,10 @@ import structlog
 
 from codex_proxy import __version__
 from codex_proxy.agents.agent import Agent, all_agents
+from codex_proxy.agents.named import settings_without_effect
 from codex_proxy.agents.spec import AgentSpec, NoAgentError
 from codex_proxy.app import StartError, make_server, wait_for_signal
-from codex_proxy.config import Settings
+from codex_proxy.config import Settings, variables_of
 from codex_proxy.core.faults import Fault
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.messages.wire import MessagesRequest
@@ -124,6 +125,11 @@ def banner(server: Any) -> str:
     for agent in all_agents(server.agent):
         named = server.named.get(agent.name) or next(iter(server.named.values()))
         lines += _agent_lines(agent, named.spec, settings)
+    unused = settings_without_effect(next(iter(server.named.values())).settings)
+    if unused:
+        lines.append(
+            f"  NO EFFECT  {', '.join(variables_of(name)[0] for name in unused)}: not with this agent"
+        )
     if settings.log_content:
         lines += [
             "",

@@ -159,4 +159,5 @@ SPEC = AgentSpec(
     uses_codex=True,
     settings=PLAIN_CODEX_SETTINGS
     | {"app_server_processes", "app_server_max_age", "app_server_max_turns", "app_server_max_memory"},
+    server_settings=frozenset({"enable_parallel_tool_calls"}),
 )

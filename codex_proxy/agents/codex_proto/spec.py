@@ -129,4 +129,5 @@ SPEC = AgentSpec(
     confined=True,
     uses_codex=True,
     settings=CODEX_SETTINGS,
+    server_settings=frozenset({"enable_parallel_tool_calls"}),
 )
