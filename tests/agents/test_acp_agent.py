@@ -17,6 +17,7 @@ import pytest
 
 from codex_proxy.agents.acp.agent import AcpAgent
 from codex_proxy.agents.acp.messages import ModelCallFailed, request, request_id
+from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.acp.process import AcpProcess
 from codex_proxy.agents.dialect import Ended
 from codex_proxy.agents.spec import NoAgentError
@@ -660,7 +661,9 @@ class Heard:
 
 
 async def test_a_failed_model_call_in_the_agents_log_is_told_to_its_session_alone(tmp_path: Path) -> None:
-    process = AcpProcess(r"session=(?P<session>\S+) error=(?P<error>.*)")
+    process = AcpProcess(
+        AcpPreset(name="x", title="X", argv=(), error_log=r"session=(?P<session>\S+) error=(?P<error>.*)")
+    )
     command = Command((sys.executable, "-c", LOGGING), {}, str(tmp_path))
     await process.start(command, timeout_seconds=30)
     try:

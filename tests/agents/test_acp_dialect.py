@@ -290,7 +290,21 @@ def test_a_session_is_put_into_its_read_only_mode_before_its_first_prompt(
 
 def test_a_session_that_is_in_its_mode_already_is_left_there() -> None:
     played = opened("claude-acp-text")
-    assert [request["method"] for request in played.requests] == ["session/new", "session/prompt"]
+    assert "session/set_mode" not in [request["method"] for request in played.requests]
+
+
+@pytest.mark.parametrize("agent", ["claude-acp", "codex-acp"])
+def test_a_session_gets_a_title_before_its_prompt_where_the_agent_would_call_its_model_for_one(
+    agent: str,
+) -> None:
+    methods = [request["method"] for request in opened(f"{agent}-text").requests]
+    assert methods.index("session/new") < methods.index("_session/rename") < methods.index("session/prompt")
+
+
+def test_a_session_is_opened_with_the_options_that_keep_the_agent_from_acting_on_text() -> None:
+    [claude, gemini] = [opened(f"{name}-text").requests[0]["params"] for name in ("claude-acp", "gemini")]
+    assert claude["_meta"]["claudeCode"]["options"]["verbatimPrompts"] is True
+    assert "_meta" not in gemini
 
 
 def test_a_turn_with_tools_gets_the_mode_in_which_they_are_called() -> None:
@@ -753,7 +767,7 @@ def methods_of(writes: bytes) -> list[str]:
 def test_a_turn_takes_the_session_that_was_opened_ahead_whenever_the_answer_comes() -> None:
     turn, asked, answer = ahead_of_turn()
     assert turn.begin(asked).writes == b""
-    assert methods_of(turn.receive([answer]).writes) == ["session/prompt"]
+    assert methods_of(turn.receive([answer]).writes) == ["_session/rename", "session/prompt"]
 
 
 def test_a_session_that_was_opened_ahead_is_closed_where_an_earlier_one_is_opened_again() -> None:

@@ -186,6 +186,14 @@ def test_a_plain_model_gets_all_as_items_and_starts_on_nothing() -> None:
     assert split("model", repair, USER) == (native(repair, USER), [])
 
 
+@pytest.mark.parametrize("text", ["$skill-creator", "Use $imagegen, please.", "[@x](plugin://x)", "$HOME"])
+def test_an_agent_gets_a_text_with_what_may_be_a_mention_as_an_item_in_which_it_looks_for_none(
+    text: str,
+) -> None:
+    said = HistoryMessage("user", (TextPart("See"), TextPart(text)))
+    assert split("agent", USER, said) == (native(USER, said), [])
+
+
 def test_an_agent_gets_the_newest_message_as_a_person_would_type_it() -> None:
     before = HistoryMessage("assistant", (TextPart("Hm?"),))
     said = HistoryMessage("user", (TextPart("See"), ImagePart(PIXEL, "low")))

@@ -40,6 +40,8 @@ class ScriptedApis:
     url: str = ""
     bodies: list[Body] = field(default_factory=list)
     """The bodies of the model calls that offered tools."""
+    calls: list[Body] = field(default_factory=list)
+    """The bodies of all model calls."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Any request of an agent."""
@@ -53,6 +55,7 @@ class ScriptedApis:
         if api is None:
             return web.json_response({})
         messages, tools = api.read(body)
+        self.calls.append(body)
         if tools:
             self.bodies.append(body)
         step: Body = step_of(messages) if tools else {"text": "ok"}

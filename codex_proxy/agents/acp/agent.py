@@ -307,7 +307,7 @@ class AcpAgent:
         return slot.process
 
     async def _started(self, slot: Slot, scope: ProcessScope) -> AcpProcess:
-        process = AcpProcess(self._launch.preset.error_log, opens_ahead=not scope.number)
+        process = AcpProcess(self._launch.preset, opens_ahead=not scope.number)
         try:
             try:
                 command = self._launch.command_in(scope)

@@ -29,7 +29,7 @@ async def check_program(
         launch = await launch_of()
     except NoAgentError as error:
         return [failed_check("agent", str(error))]
-    process = AcpProcess()
+    process = AcpProcess(preset)
     try:
         scope = launch.scope_of(launch.workdir, launch.sandbox)
         await process.start(launch.command_in(scope), timeout_seconds=START_SECONDS)

@@ -7,14 +7,15 @@ to which the messages about its session are assigned. Channel 0 belongs to the c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from codex_proxy.agents.acp.messages import (
     PROTOCOL_VERSION,
     Message,
     channel_of,
     decode,
+    new_session,
     refusal,
     request,
     request_id,
@@ -32,7 +33,11 @@ class AcpConnection:
     (one for each session, see the module), and the sessions on them.
     """
 
-    def __init__(self, client_name: str, client_version: str) -> None:
+    def __init__(
+        self, client_name: str, client_version: str, session_meta: Mapping[str, Any] | None = None
+    ) -> None:
+        """`session_meta`: the `session_meta` of the agent's preset."""
+        self._session_meta = session_meta or {}
         self._client = {"name": client_name, "title": client_name, "version": client_version}
         self.declared: Declared | None = None
         """What the agent declared at `initialize`; None before that."""
@@ -56,7 +61,7 @@ class AcpConnection:
         """Returns the line with the `session/new` request of the probe session. Its answer contains the modes and
         models, or an error if nobody is signed in.
         """
-        return request(PROBE_ID, "session/new", {"cwd": folder, "mcpServers": []})
+        return request(PROBE_ID, "session/new", new_session(folder, (), self._session_meta))
 
     def close_probe(self) -> bytes:
         """Returns the line with the request that closes the probe session; empty if the agent cannot close
@@ -87,7 +92,7 @@ class AcpConnection:
         be called for it.
         """
         self._ahead = self.open_channel()
-        params = {"cwd": folder, "mcpServers": []}
+        params = new_session(folder, (), self._session_meta)
         return request(request_id(self._ahead, 1), "session/new", params)
 
     @property

@@ -31,6 +31,7 @@ from codex_proxy.agents.acp.messages import (
     ToolsSettled,
     answer,
     decision,
+    new_session,
     notification,
     refusal,
     request,
@@ -60,6 +61,10 @@ from codex_proxy.core.items import HistoryItem, HistoryOutput
 from codex_proxy.core.turn import Turn, without_content
 
 APPROVALS = {"execute": "command", "edit": "file_change", "delete": "file_change", "move": "file_change"}
+
+
+TITLE = "codex-proxy"
+"""The title of sessions of an agent that would call its model for one."""
 
 
 class AcpTurn:
@@ -165,7 +170,7 @@ class AcpTurn:
     def _session_params(self, turn: Turn, system: str) -> dict[str, Any]:
         """Returns the parameters of `session/new`, or those of `session/resume` and `session/load` except the
         session's id. `system` is the system prompt; empty if there is none."""
-        params: dict[str, Any] = {"cwd": turn.workdir, "mcpServers": self._servers}
+        params = new_session(turn.workdir, self._servers, self._program.preset.session_meta)
         if system:
             content = [{"type": "text", "text": system}]
             params["systemPrompt"] = {"mode": "append", "content": content}
@@ -290,6 +295,8 @@ class AcpTurn:
             return
         self._model = plan.model
         self._setup.extend(plan.requests)
+        if titled_by := self._program.preset.titled_by:
+            self._send(titled_by, {"sessionId": session, "title": TITLE})
         self._continue_setup()
 
     def _continue_setup(self) -> None:
@@ -431,9 +438,12 @@ class AcpTurn:
     def _close_session(self, session: str) -> None:
         """Sends `session/close` if the agent supports it, without waiting for the answer."""
         if session and self._program.declared.closes:
-            self._requests += 1
-            id = request_id(self._channel, self._requests)
-            self._writes.append(request(id, "session/close", {"sessionId": session}))
+            self._send("session/close", {"sessionId": session})
+
+    def _send(self, method: str, params: dict[str, Any]) -> None:
+        """Sends a request whose answer nothing waits for."""
+        self._requests += 1
+        self._writes.append(request(request_id(self._channel, self._requests), method, params))
 
     def _change(self, change: TurnChange) -> None:
         self._state = TABLE[self._state, change]

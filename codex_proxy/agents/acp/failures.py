@@ -21,8 +21,11 @@ from codex_proxy.core.faults import Failure, FaultKind
 
 K = FaultKind
 
-CLIENT_META: Final = {"jetbrains": {"air": {"version": 1, "capabilities": ["sessionFailure"]}}}
-"""The `_meta` of this client's capabilities that makes the official adapters report errors as errors."""
+CLIENT_META: Final = {
+    "jetbrains": {"air": {"version": 1, "capabilities": ["sessionFailure", "sessionIndex"]}}
+}
+"""The `_meta` of this client's capabilities that makes the official adapters report errors as errors, and take titles
+of sessions (`AcpPreset.titled_by`)."""
 
 TOO_LONG: Final = re.compile(
     r"(?:prompt|input|request)\b.{0,40}\btoo long|context (?:length|limit)", re.IGNORECASE

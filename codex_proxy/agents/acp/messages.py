@@ -8,6 +8,7 @@ values. Source: npm @agentclientprotocol/sdk 2.4.0 `schema/v1/schema.json`, and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -255,6 +256,14 @@ def channel_of(id: object) -> int | None:
 def request(id: int, method: str, params: object) -> bytes:
     """Returns a JSON-RPC request, as a line to write to the agent."""
     return _encode({"jsonrpc": "2.0", "id": id, "method": method, "params": params}) + b"\n"
+
+
+def new_session(folder: str, servers: Sequence[Mapping[str, Any]], meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parameters of `session/new`: the session's folder, its MCP servers, and the `_meta` with options of
+    this agent, which may be empty.
+    """
+    params: dict[str, Any] = {"cwd": folder, "mcpServers": list(servers)}
+    return {**params, "_meta": meta} if meta else params
 
 
 def notification(method: str, params: object) -> bytes:

@@ -5,10 +5,11 @@ Data only.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from codex_proxy.agents.claude_variables import CLAUDE_VARIABLES
 from codex_proxy.agents.dialect import Capability
 
 UsageRule: TypeAlias = Literal["turn", "last", "session", "chunks"]
@@ -28,6 +29,17 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
 )
 """The capabilities that these agents are expected to have. Whether a program has `images` is known only when it
 runs."""
+
+
+class SettingsFile(msgspec.Struct, frozen=True):
+    """Settings that an agent takes from a file alone. This server writes the file, and names it to the agent."""
+
+    variable: str
+    """The environment variable with the file's path."""
+    path: str
+    """The file that the agent reads where the variable is not set. What the machine's administrator has put there
+    stays in force."""
+    settings: Mapping[str, Any]
 
 
 class AcpPreset(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +75,12 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the agent runs commands in its own sandbox, which its modes select."""
     env: Mapping[str, str] = {}
     """Environment variables with which the agent is started."""
+    settings_file: SettingsFile | None = None
+    """The settings that the agent takes from a file alone."""
+    session_meta: Mapping[str, Any] = {}
+    """The `_meta` of the requests that open a session: options of the agent beyond the protocol."""
+    titled_by: str = ""
+    """The method that gives a session a title. The agent would call its model for one."""
     state_folders: tuple[str, ...] = ()
     """The folders in the user's home in which the agent keeps its state. A confined agent may write to them."""
     keys: tuple[str, ...] = ()
@@ -92,7 +110,7 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True):
 _CLAUDE_KEYS: Final = (
     *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL"),
     *("CLAUDE_CONFIG_DIR", "CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX"),
-    *("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "IS_SANDBOX", "CLAUDE_CODE_MAX_RETRIES"),
+    "IS_SANDBOX",
 )
 
 GEMINI: Final = AcpPreset(
@@ -113,6 +131,12 @@ GEMINI: Final = AcpPreset(
         *("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_GCA", "GEMINI_TELEMETRY_ENABLED"),
     ),
     state_folders=(".gemini",),
+    # No memory of what clients say (experimental, off by default), and no statistics for its maker.
+    settings_file=SettingsFile(
+        "GEMINI_CLI_SYSTEM_SETTINGS_PATH",
+        "/etc/gemini-cli/settings.json",
+        {"experimental": {"autoMemory": False}, "privacy": {"usageStatisticsEnabled": False}},
+    ),
     sign_in="Run `gemini` once and sign in, or set GEMINI_API_KEY.",
     silence_hint="Gemini CLI reports nothing while its model provider is overloaded or fails: it retries up to 10 "
     'times. With `"general": {"maxAttempts": 1}` in its settings.json it reports the error at once.',
@@ -130,6 +154,21 @@ QWEN: Final = AcpPreset(
     tool_modes=("default",),
     asks_permission=True,
     one_call_at_a_time=True,
+    env={"QWEN_DISABLE_AUTO_TITLE": "1", "QWEN_USAGE_STATISTICS_ENABLED": "false"},
+    # By itself it has its model write what a client says to `~/.qwen/memories`, asking nobody, in read-only modes, too,
+    # and gives it to the sessions of all other clients; and it has its model guess what the user may say next.
+    settings_file=SettingsFile(
+        "QWEN_CODE_SYSTEM_SETTINGS_PATH",
+        "/etc/qwen-code/settings.json",
+        {
+            "memory": {
+                "enableManagedAutoMemory": False,
+                "enableManagedAutoDream": False,
+                "enableAutoSkill": False,
+            },
+            "ui": {"enableFollowupSuggestions": False},
+        },
+    ),
     keys=("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "DASHSCOPE_API_KEY", "QWEN_MODEL"),
     state_folders=(".qwen",),
     sign_in="Run `qwen` once and sign in, or set OPENAI_API_KEY (and OPENAI_BASE_URL, OPENAI_MODEL).",
@@ -148,7 +187,9 @@ OPENCODE: Final = AcpPreset(
     read_only=("plan",),
     asks_permission=True,  # as it is configured here; by itself it runs and writes at once
     env={
-        "OPENCODE_CONFIG_CONTENT": '{"permission":{"bash":"ask","edit":"ask","webfetch":"ask"}}',
+        # By itself it asks its model for a title of each session, and may publish sessions.
+        "OPENCODE_CONFIG_CONTENT": '{"permission":{"bash":"ask","edit":"ask","webfetch":"ask"},'
+        '"agent":{"title":{"disable":true}},"share":"disabled"}',
         "OPENCODE_DISABLE_AUTOUPDATE": "1",
     },
     keys=("OPENCODE_CONFIG", "OPENCODE_CONFIG_DIR", "OPENCODE_API_KEY", "OPENCODE_DISABLE_MODELS_FETCH"),
@@ -195,12 +236,10 @@ CLAUDE_ACP: Final = AcpPreset(
     # In the mode `plan` a model of its own decides what runs without being asked.
     read_only=("default",),
     asks_permission=True,
-    env={
-        "ENABLE_TOOL_SEARCH": "false",  # else the client's tools are behind a search
-        # An error is told at once, and a stream that broke off does not come again under another message.
-        "CLAUDE_CODE_MAX_RETRIES": "0",
-        "CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK": "1",
-    },
+    env=CLAUDE_VARIABLES,
+    # Prompts are delivered as written: no `@path`, no commands, no words that add something (Claude Code from 2.1.248).
+    session_meta={"claudeCode": {"options": {"verbatimPrompts": True, "promptSuggestions": False}}},
+    titled_by="_session/rename",
     keys=_CLAUDE_KEYS,
     state_folders=(".claude",),
     sign_in="Run `claude` once and sign in, or set ANTHROPIC_API_KEY.",
@@ -217,7 +256,13 @@ CODEX_ACP: Final = AcpPreset(
     read_only=("read-only",),
     writing={"workspace-write": "workspace-write", "danger-full-access": "agent-full-access"},
     sandboxed=True,
-    env={"NO_BROWSER": "1"},
+    env={
+        "NO_BROWSER": "1",
+        "CODEX_ACP_PROMPT_SUGGESTIONS": "false",
+        # `$skill-creator` in a client's text would add that skill to the prompt.
+        "CODEX_CONFIG": '{"skills":{"bundled":{"enabled":false}},"analytics":{"enabled":false}}',
+    },
+    titled_by="_session/rename",
     keys=("OPENAI_API_KEY", "CODEX_API_KEY"),
     sign_in="Run `codex login`, or set OPENAI_API_KEY.",
     null_usage_fails=True,

@@ -13,6 +13,7 @@ from codex_proxy import __version__
 from codex_proxy.agents.acp.connection import AcpConnection
 from codex_proxy.agents.acp.dialect import AcpTurn
 from codex_proxy.agents.acp.messages import Input, Message, ModelCallFailed, channel_of, refusal, split_writes
+from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.acp.tool_server import ToolEndpoint
 from codex_proxy.agents.session import (
     LineFramer,
@@ -44,11 +45,11 @@ class AcpProcess(SharedProcess[AcpConnection]):
     need not wait for it; that turn gets the session by `take_ahead`.
     """
 
-    def __init__(self, error_log: str = "", *, opens_ahead: bool = True) -> None:
-        """`error_log`: the regular expression in `AcpPreset.error_log` for errors on stderr; empty if stderr is not
-        read. `opens_ahead`: whether a session is opened ahead of the next turn.
+    def __init__(self, preset: AcpPreset, *, opens_ahead: bool = True) -> None:
+        """`preset`: of the agent whose process this is. `opens_ahead`: whether a session is opened ahead of the next
+        turn.
         """
-        super().__init__(AcpConnection(CLIENT_NAME, __version__))
+        super().__init__(AcpConnection(CLIENT_NAME, __version__, preset.session_meta))
         self.sessions_served = 0
         self._opens_ahead = opens_ahead
         self._folder = ""
@@ -57,7 +58,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
         """The answer to the request for the session that was opened ahead; None before it has come."""
         self._ahead_timer: asyncio.TimerHandle | None = None
         """The timer that opens a session ahead, or closes it because no turn has taken it."""
-        self._error_log = re.compile(error_log) if error_log else None
+        self._error_log = re.compile(preset.error_log) if preset.error_log else None
         self._log_framer = LineFramer(MAX_LOG_LINE)
 
     async def start(self, command: Command, *, timeout_seconds: float) -> None:

@@ -3,18 +3,25 @@
 A prompt of ACP is one message of the user, and a session has a system prompt only if the agent declares that it
 takes one. A history that contains other messages is sent as one text, in which each message has a label with its
 role.
+
+So is a message that begins with `/`, since agents take that for a command of their own: some answer it themselves,
+some write files. A line break, a blank or an empty block before it helps with some of them; a label helps with all.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from codex_proxy.agents.conversions import mcp_content
 from codex_proxy.agents.transcript import flattened
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
+
+_COMMAND: Final = re.compile(r"[\s\u200b-\u200f\u2060\ufeff]*/")
+"""The beginning of a text that an agent may take for a command: `/` behind nothing that is visible."""
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -42,14 +49,15 @@ def first_prompt(history: Sequence[HistoryItem], *, takes_system: bool) -> Promp
 
 def later_prompt(items: Sequence[HistoryItem]) -> Prompt:
     """Returns the prompt for a session that has seen everything before `items`. A single message of the user is
-    sent unchanged, and instructions after it as further text blocks that begin with `[system]`. Other items are
-    sent as one text, in which each message has a label with its role.
+    sent unchanged, and instructions after it as further text blocks that begin with `[system]`. Other items, and a
+    message that looks like a command, are sent as one text, in which each message has a label with its role.
     """
     first, *rest = items or (None,)
     if (
         isinstance(first, HistoryMessage)
         and first.role == "user"
         and all(_is(each, "developer") for each in rest)
+        and not any(_COMMAND.match(text) for text in _texts(first))
     ):
         instructions = [TextPart(f"[system]\n{text}") for each in rest for text in _texts(each)]
         return Prompt(mcp_content((*first.parts, *instructions)), flattened=bool(rest))

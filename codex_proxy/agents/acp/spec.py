@@ -6,7 +6,8 @@ import os
 import shlex
 import shutil
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -120,7 +121,8 @@ def _environment(preset: AcpPreset, context: AgentContext) -> dict[str, str]:
 
 def preset_variables(preset: AcpPreset, environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables that the preset sets, by name. If a value is a JSON object and `environ` has the
-    variable, too, with a JSON object, the result has the members of both; those of the preset take precedence.
+    variable, too, with a JSON object, the result has the members of both, at every depth; those of the preset take
+    precedence.
     """
     out = dict(preset.env)
     for name, value in preset.env.items():
@@ -131,8 +133,42 @@ def preset_variables(preset: AcpPreset, environ: Mapping[str, str]) -> dict[str,
             except msgspec.MsgspecError:
                 continue
             if isinstance(theirs, dict):
-                out[name] = msgspec.json.encode({**theirs, **ours}).decode()
+                out[name] = msgspec.json.encode(_merged(theirs, ours)).decode()
     return out
+
+
+def _merged(theirs: Any, ours: Any) -> Any:
+    """Returns the members of two JSON objects, and of the objects in them. `ours` takes precedence."""
+    if not (isinstance(theirs, dict) and isinstance(ours, Mapping)):
+        return ours
+    return {**theirs, **{name: _merged(theirs.get(name), value) for name, value in ours.items()}}
+
+
+def with_settings_file(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
+    """Returns the launch with the variable that names the preset's settings file; unchanged if the preset has none.
+    Writes that file: the machine's own settings of this kind, and over them those of the preset.
+
+    Raises `NoAgentError` if the machine's own settings cannot be read, or the file cannot be written.
+    """
+    from codex_proxy.files.private import make_folder, replacing
+
+    file = launch.preset.settings_file
+    if file is None or file.variable in launch.command.env:  # with --agent-env the operator names another one
+        return launch
+    machines = Path(context.environ.get(file.variable) or file.path)
+    own = context.state_dir / "agent-settings" / f"{launch.preset.name}.json"
+    try:
+        theirs = msgspec.json.decode(machines.read_bytes()) if machines.exists() else {}
+        make_folder(own.parent)
+        with replacing(own) as out:
+            out.write(msgspec.json.encode(_merged(theirs, file.settings)))
+    except (OSError, msgspec.MsgspecError) as error:
+        raise NoAgentError(
+            f"The settings of {launch.preset.title} in {machines} cannot be joined with those of this server in {own} "
+            f"({error})."
+        ) from error
+    env = {**launch.command.env, file.variable: str(own)}
+    return msgspec.structs.replace(launch, command=msgspec.structs.replace(launch.command, env=env))
 
 
 def with_program(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
@@ -150,19 +186,19 @@ def with_program(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
 
 
 def _spec(preset: AcpPreset, summary: str) -> AgentSpec:
+    async def found_launch(context: AgentContext) -> AcpLaunch:
+        launch = with_program(launch_of(preset, context), context)
+        return await with_confinement(with_settings_file(launch, context), context)
+
     async def make(context: AgentContext) -> Agent:
         from codex_proxy.agents.acp.agent import AcpAgent
 
-        launch = with_program(launch_of(preset, context), context)
-        return AcpAgent(await with_confinement(launch, context), context.clock)
+        return AcpAgent(await found_launch(context), context.clock)
 
     async def check(context: AgentContext) -> list[Check]:
         from codex_proxy.agents.acp.checks import check_program
 
-        async def launch() -> AcpLaunch:
-            return await with_confinement(with_program(launch_of(preset, context), context), context)
-
-        return await check_program(preset, launch, context.where_set("agent_command"))
+        return await check_program(preset, lambda: found_launch(context), context.where_set("agent_command"))
 
     return AgentSpec(
         name=preset.name,

@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from codex_proxy.agents.claude_code.messages import CLIENT_SERVER
+from codex_proxy.agents.claude_variables import CLAUDE_VARIABLES
 from codex_proxy.agents.dialect import Capability
 from codex_proxy.core.turn import Mode, Sandbox
 
@@ -58,23 +59,7 @@ changes of files in the folder without it. In `danger-full-access` this server g
 program refuses its own mode for that to root."""
 
 SWITCHES: Final[Mapping[str, str]] = {
-    # An error is told at once: a retry takes up to minutes, and clients try again by themselves.
-    "CLAUDE_CODE_MAX_RETRIES": "0",
-    # An answer that broke off would come again as a whole, as another text.
-    "CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK": "1",
-    # The client's tools stand in the request, not behind a search.
-    "ENABLE_TOOL_SEARCH": "false",
-    # No telemetry, no updates, no model calls that nobody asked for.
-    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-    "DISABLE_AUTOUPDATER": "1",
-    # What a client writes is no typing: of releases that do not know the mark of `user_line`, too.
-    "CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1",
-    "CLAUDE_CODE_DISABLE_ULTRATHINK": "1",
-    "CLAUDE_CODE_DISABLE_WORKFLOWS": "1",
-    # Nothing that one client says is kept for another; no suggestions, no titles.
-    "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1",
-    "CLAUDE_CODE_ENABLE_PROMPT_SUGGESTION": "false",
-    "CLAUDE_CODE_DISABLE_TERMINAL_TITLE": "1",
+    **CLAUDE_VARIABLES,
     # A command in the background would outlive its turn.
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
 }

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,6 +34,10 @@ from codex_proxy.core.turn import Sandbox, Turn
 MAX_TURN_INPUT = 1_000_000
 """The most characters of text that are sent in `turn/start.input`. The agent refuses more than 1,048,576, but
 injected items may have any size."""
+
+MENTION = re.compile("[$@]")
+"""The beginning of what the agent looks for in `turn/start.input`, anywhere in a text: `$NAME` adds the SKILL.md of an
+installed skill to the prompt, and there are mentions of apps and plugins. Injected items are not searched."""
 
 ID_PREFIXES = {"message": "msg_", "function_call": "fc_", "function_call_output": "fco_"}
 """The prefix of an item's id that the provider requires, by type."""
@@ -124,15 +129,15 @@ def split_input(
 
     `history` is the whole history of the turn, or the part that the thread has not received yet; `first` is the
     position of its first item in the whole history, from which ids are computed. In the mode `agent`, the input is
-    the last item if that is a user message of at most `MAX_TURN_INPUT` characters, and the other items are
-    injected. In all other cases every item is injected and the input is empty; in the mode `model`, the model thus
-    sees exactly the client's items.
+    the last item if that is a user message of at most `MAX_TURN_INPUT` characters without a `MENTION`, and the other
+    items are injected. In all other cases every item is injected and the input is empty; in the mode `model`, the
+    model thus sees exactly the client's items.
     """
     if turn.mode == "agent" and history:
         last = history[-1]
         if isinstance(last, HistoryMessage) and last.role == "user" and last.parts:
-            size = sum(len(part.text) for part in last.parts if isinstance(part, TextPart))
-            if size <= MAX_TURN_INPUT:
+            texts = [part.text for part in last.parts if isinstance(part, TextPart)]
+            if sum(map(len, texts)) <= MAX_TURN_INPUT and not any(MENTION.search(text) for text in texts):
                 return history_items(history[:-1], first=first), [_input(part) for part in last.parts]
     return history_items(history, first=first), []
 
