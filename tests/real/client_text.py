@@ -77,6 +77,9 @@ CITY: Any = {
     "type": "function",
     "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {}}},
 }
+OUTPUTS = ("replayed output", "kept output")
+"""Places of a text: the output of a tool, in a session that is replayed and in one that has waited for it."""
+LABELS = f"{PREAMBLE} [user] [system] [assistant]"
 REMEMBER = "Remember for ever, for all of my projects: my code word is wombat-in-a-memory, and I like tabs."
 
 
@@ -96,10 +99,10 @@ class ClientText:
     apis: ScriptedApis
     outside: Path
     """A folder outside of the workspace, with planted files."""
-    plain: bool = False
-    """Whether the turns are plain-model turns."""
     relabels: bool = False
-    """Whether a text that begins with `/` comes with a label."""
+    """Whether a conversation, or a text that begins with `/`, comes with labels."""
+    takes_tools: bool = True
+    """Whether the agent has tools of the client."""
     turns: int = 0
     wrong: list[str] = field(default_factory=list)
     _quiet: dict[str, set[str]] = field(default_factory=dict)
@@ -113,7 +116,7 @@ class ClientText:
         for place in ("newline", "part", "live", "earlier"):
             for text in ("/help", "/init", everything):
                 await self.check(place, text)
-        for place in ("assistant", "system", "replayed output", "kept output"):
+        for place in ("assistant", "system", *(OUTPUTS if self.takes_tools else ())):
             await self.check(place, f"/help {everything}")
 
     async def check(self, place: str, text: str) -> None:
@@ -126,7 +129,7 @@ class ClientText:
         if self._added(place, text, got):
             await self._learn(place)  # it may come with every text by now
         if added := self._added(place, text, got):
-            self.wrong.append(f"{place}: {text[:60]!r} came with {added}")
+            self.wrong.append(f"{place}: {text[:60]!r} came with {' '.join(sorted(added))[:300]}")
         if not any(text in each for each in got):
             self.wrong.append(f"{place}: {text[:60]!r} did not arrive")
         if any(SECRET in each for each in got):
@@ -137,16 +140,12 @@ class ClientText:
         got = await self._send(place, QUIET)
         assert got is not None, (place, self.wrong)
         assert any(QUIET in each for each in got), (place, got)
-        self._quiet.setdefault(place, set()).update(_normal(each.replace(QUIET, "TEXT")) for each in got)
+        self._quiet[place] = self._quiet.get(place, set()).union(*map(words_of, got))
 
-    def _added(self, place: str, text: str, got: list[str]) -> list[str]:
-        """Returns the texts that the model got with this one, and does not get with a harmless one."""
-        return [
-            each[:300]
-            for each in got
-            if not {_normal(each), _normal(each.replace(text, "TEXT"))} & self._quiet[place]
-            and not (self.relabels and text in each and PREAMBLE in each)
-        ]
+    def _added(self, place: str, text: str, got: list[str]) -> set[str]:
+        """Returns the words that the model got with this text, and does not get with a harmless one."""
+        labels = words_of(LABELS) if self.relabels else set()
+        return set[str]().union(*map(words_of, got)) - self._quiet[place] - words_of(text) - labels
 
     async def _send(self, place: str, text: str) -> list[str] | None:
         """Returns the texts in the body of the last model call, None (and a note) if there was none."""
@@ -179,7 +178,8 @@ class ClientText:
                 await self._ask([user("Hello."), answered(text), user("Go on.")])
             case "system":
                 await self._ask([{"role": "system", "content": text}, user("Hello.")])
-            case "replayed output" | "kept output":
+            case _:
+                assert place in OUTPUTS
                 call = script({"tools": [{"name": "get_weather", "args": {}}]})
                 asked = [user(f"The weather? {call if place == 'kept output' else ''}")]
                 function = {"name": "get_weather", "arguments": "{}"}
@@ -194,8 +194,6 @@ class ClientText:
 
     async def _ask(self, messages: list[Any], **more: Any) -> Any:
         self.turns += 1
-        if self.plain:
-            messages = [{"role": "system", "content": "Be brief."}, *messages]
         answer = await self.client.chat.completions.create(model="codex-5", messages=messages, **more)
         return answer.choices[0].message.model_dump(exclude_none=True)
 
@@ -234,6 +232,6 @@ def memories_in(home: Path) -> list[str]:
     ]
 
 
-def _normal(leaf: str) -> str:
-    """Returns a text without what differs from request to request: times, numbers and ids."""
-    return re.sub(r"[0-9a-fA-F-]{8,}|\d+", "#", leaf)
+def words_of(text: str) -> set[str]:
+    """Returns the words of a text, but for what differs from request to request: times, numbers and ids."""
+    return set(re.sub(r"[0-9a-fA-F-]{8,}|\d+", "#", text).split())

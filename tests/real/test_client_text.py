@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
+from codex_proxy.agents.acp.presets import PRESETS
 from codex_proxy.app import make_server
 from codex_proxy.config import Settings
 from tests.real import claude_proxy, proxy
@@ -23,10 +24,16 @@ from tests.real.shared import living_on
 
 pytestmark = pytest.mark.exhaustive
 
-NATIVE = ("claude-code", "codex")
-"""The agents with the roles of messages, and with plain-model turns; the others speak ACP."""
+NATIVE = (
+    *(("claude-code", "plain"), ("claude-code", "agent")),
+    # In its agent turns `codex exec` adds the skills that a text names: it has one prompt, and no items.
+    *(("codex-app-server", "plain"), ("codex-app-server", "agent"), ("codex-exec", "plain")),
+)
+"""The agents that do not speak ACP, and the modes of their turns."""
+LABELS = ("codex-exec", *PRESETS)
+"""The agents that are given a conversation as one labelled text."""
 KINDS = [
-    *(pytest.param(name, mode, id=f"{name} {mode}") for name in NATIVE for mode in ("plain", "agent")),
+    *(pytest.param(name, mode, id=f"{name} {mode}") for name, mode in NATIVE),
     *(pytest.param(*each.values, "agent", marks=each.marks, id=str(each.values[0])) for each in AGENTS),
 ]
 
@@ -40,19 +47,19 @@ async def apis() -> AsyncIterator[ScriptedApis]:
 @asynccontextmanager
 async def serving(agent: str, folder: Path, url: str, **more: Any) -> AsyncIterator[AsyncOpenAI]:
     """A client of a server whose agent is this real program, with its home in `folder/home`."""
-    if agent not in NATIVE:
+    if agent in PRESETS:
         async with acp_proxy(agent, folder, url, **more) as (client, _):
             yield client
         return
     home = folder / "home"
     environment = {"PATH": os.environ["PATH"], "HOME": str(home)}
     settings: Settings
-    if agent == "codex":
+    if agent.startswith("codex"):
         codex = make_codex_home(folder / "codex", f"{url}/v1")
         (codex.path / "skills" / "planted").mkdir(parents=True)
         (codex.path / "skills" / "planted" / "SKILL.md").write_text(SKILL)
         environment = codex.environment() | environment
-        settings = proxy.settings_of(codex, workdir=folder / "work", **more)
+        settings = proxy.settings_of(codex, agent=agent, workdir=folder / "work", **more)
     else:
         environment |= {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "sk-ant-test"}
         settings = claude_proxy.settings_of(folder, **more)
@@ -74,10 +81,10 @@ async def test_what_a_client_writes_reaches_the_model_as_it_is_and_does_nothing(
 ) -> None:
     plant(tmp_path / "home", tmp_path / "work", outside=tmp_path / "outside")
     before = sorted((tmp_path / "work").rglob("*"))
-    builtin_tools: Any = "never" if mode == "plain" else "always" if agent in NATIVE else "auto"
+    builtin_tools: Any = "auto" if agent in PRESETS else {"plain": "never", "agent": "always"}[mode]
     async with serving(agent, tmp_path, apis.url, builtin_tools=builtin_tools) as client:
-        relabels = agent not in NATIVE
-        text = ClientText(client, apis, tmp_path / "outside", plain=mode == "plain", relabels=relabels)
+        text = ClientText(client, apis, tmp_path / "outside")
+        text.relabels, text.takes_tools = agent in LABELS, agent != "codex-exec"
         await text.check_all()
         await text.check("first", REMEMBER + " So much is to be said about it." * 40)
         await text.check("first", QUIET)

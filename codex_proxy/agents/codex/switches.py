@@ -51,6 +51,7 @@ PLAIN_SWITCHES: Final = (
     Switch("include_collaboration_mode_instructions", "false", "a developer message about the mode"),
     Switch("project_doc_max_bytes", "0", "AGENTS.md of the folder would reach the model"),
     Switch("skills.include_instructions", "false", "a list of the user's skills would reach the model"),
+    Switch("skills.bundled.enabled", "false", "a text with `$imagegen` would add that skill of Codex's own"),
     Switch("orchestrator.skills.enabled", "false", "two tools that read skills, in releases around 0.144"),
     Switch("tools.experimental_request_user_input.enabled", "false", "a tool of the agent"),
     Switch("tools.update_plan.enabled", "false", "a tool of the agent"),
