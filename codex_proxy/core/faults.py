@@ -8,8 +8,11 @@ code.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
+
+from codex_proxy.core.shown_text import excerpt
 
 
 class FaultKind(StrEnum):
@@ -130,8 +133,14 @@ class Fault(Exception):  # noqa: N818 - the field's word; a Failure that is rais
         self.failure = failure
 
 
+MAX_MESSAGE: Final = 2_000
+"""The most characters of the message of a request's fault. Messages quote names of the client, and list tools."""
+
+
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> Fault:
     """Returns a `Fault` for a request that the client has to change. `param` is the path of the field at fault,
-    None if there is no single one. `code` is OpenAI's error code, None if there is none.
+    None if there is no single one. `code` is OpenAI's error code, None if there is none. A message that is longer
+    than `MAX_MESSAGE` is cut, because it quotes something long.
     """
+    message = excerpt(message, MAX_MESSAGE)
     return Fault(Failure(kind=FaultKind.INVALID_REQUEST, message=message, param=param, code=code))

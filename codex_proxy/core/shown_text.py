@@ -64,9 +64,9 @@ def _json_escape(char: str) -> str:
 MAX_EXCERPT: Final = 80
 
 
-def excerpt(words: str) -> str:
-    """Returns the first `MAX_EXCERPT` characters of `words`, followed by three dots if it is longer."""
-    return words if len(words) <= MAX_EXCERPT else f"{words[:MAX_EXCERPT]}..."
+def excerpt(words: str, most: int = MAX_EXCERPT) -> str:
+    """Returns the first `most` characters of `words`, followed by three dots if it is longer."""
+    return words if len(words) <= most else f"{words[:most]}..."
 
 
 MAX_CAUSES: Final = 5

@@ -17,6 +17,7 @@ import msgspec
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart, Tool
+from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import SANDBOXES, Mode, Origin, Sandbox
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import MAX_ITEMS
@@ -178,7 +179,7 @@ def known_tool(name: str, kind: str, tools: Sequence[Tool], param: str) -> str:
     if any(tool.name == name and tool.kind == kind for tool in tools):
         return name
     given = ", ".join(f"'{tool.name}'" for tool in tools if tool.kind == kind) or "none"
-    raise bad_request(f"No {kind} '{name}' was given; there are: {given}.", param)
+    raise bad_request(f"No {kind} '{excerpt(name)}' was given; there are: {given}.", param)
 
 
 JSON_OBJECT_WORDS: Final = (

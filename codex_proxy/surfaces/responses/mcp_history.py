@@ -21,6 +21,7 @@ from typing import Final
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import HistoryCall, HistoryOutput, TextPart
 from codex_proxy.core.mcp_names import offered_name
+from codex_proxy.core.shown_text import excerpt
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses import mcp_items
 from codex_proxy.surfaces.responses.mcp_items import call_id_of
@@ -142,7 +143,9 @@ class McpHistory:
         request, param = item["approval_request_id"], f"input[{index - self._earlier}].approval_request_id"
         if request not in self._announced:
             raise bad_request(
-                f"No approval request found for approval response with approval_request_id {request}.", param
+                "No approval request found for approval response with approval_request_id "
+                f"{excerpt(request)}.",
+                param,
             )
         first = self._responses[request]
         to_run = item["approve"] and request not in self._runs

@@ -15,6 +15,7 @@ import msgspec
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import Tool
+from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import NamedTools, ToolChoice
 from codex_proxy.surfaces.body import RequestModel
 from codex_proxy.surfaces.request_options import known_tool, refuse_duplicates
@@ -258,7 +259,7 @@ class _Chooser:
         if isinstance(choice, wire.ChosenMcp):
             if choice.server_label not in self._labels:
                 raise bad_request(
-                    f"No MCP server '{choice.server_label}' was given.", f"{param}.server_label"
+                    f"No MCP server '{excerpt(choice.server_label)}' was given.", f"{param}.server_label"
                 )
             server = McpChoice(choice.server_label, choice.name, required)
             return NamedTools(()), (server,), False
