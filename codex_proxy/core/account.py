@@ -32,6 +32,8 @@ class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
     """The service tiers that the model supports beside `default`, by OpenAI's names."""
     default_tier: str = "default"
     """The service tier of requests that name none."""
+    verbosity: bool = True
+    """Whether an agent with the capability `verbosity` passes it on to this model."""
     hidden: bool = False
     """Whether the model is left out of this server's model lists. Requests may still name it."""
     native: bytes = b""

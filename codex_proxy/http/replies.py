@@ -12,6 +12,7 @@ from aiohttp import web
 
 from codex_proxy.admission.admit import FieldNames
 from codex_proxy.agents.agent import Agent, agent_for
+from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryMessage
 from codex_proxy.core.shown_text import trace_of
@@ -108,7 +109,7 @@ def agent_headers(
     named = [name for name in ignored if not ("sampling" in capabilities and name in turn.sampling)]
     if web_search and not (turn.web_search and "web_search" in capabilities):
         named.append(fields.web_search)
-    if turn.verbosity is not None and "verbosity" not in capabilities:
+    if turn.verbosity is not None and not ("verbosity" in capabilities and _model_of(turn, agent).verbosity):
         named.append(fields.verbosity)
     if parallel_calls and turn.tools and "parallel_calls" not in capabilities:
         named.append(fields.parallel_calls)
@@ -130,6 +131,15 @@ def agent_headers(
     if uncertain:
         headers["x-codex-uncertain"] = ", ".join(uncertain)
     return headers
+
+
+def _model_of(turn: Turn, agent: Agent) -> AgentModel:
+    """Returns the agent's model of a turn; if it is not listed, one of which nothing is known."""
+    wanted = turn.model.removeprefix(f"{agent.name}{MODEL_SEPARATOR}")
+    for model in agent.models():
+        if model.id == wanted or (not wanted and model.is_default):
+            return model
+    return AgentModel(id=wanted)
 
 
 def _own_models(agent: Agent) -> set[str]:

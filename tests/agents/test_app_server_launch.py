@@ -23,6 +23,7 @@ from codex_proxy.agents.codex.shadow_home import (
 from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES
 from codex_proxy.agents.codex_app_server import launch, turn_params
 from codex_proxy.agents.codex_app_server.launch import app_server_argv
+from codex_proxy.agents.codex_app_server.spec import agent_model
 
 
 def entry(**changes: Any) -> dict[str, Any]:
@@ -104,6 +105,12 @@ class TestCatalog:
         assert (model.efforts, model.default_effort) == (("low", "high"), "low")
         assert model.input_modalities == ("text", "image")
         assert not model.listed
+
+    @pytest.mark.parametrize(("said", "taken"), [({}, True), (True, True), (False, False)])
+    def test_a_model_that_gets_no_verbosity_is_known(self, said: Any, taken: bool) -> None:
+        more = {} if said == {} else {"support_verbosity": said}
+        [model] = published_models({"models": [entry(**more)]})
+        assert agent_model(model, "default").verbosity is taken
 
     @pytest.mark.parametrize(
         ("bundled", "named"),

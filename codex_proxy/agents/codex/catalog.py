@@ -80,6 +80,8 @@ class CatalogModel(msgspec.Struct, frozen=True):
     """`list` if Codex shows the model in its own model picker; other values hide it."""
     service_tiers: tuple[str, ...] = ()
     """The service tiers of the model other than the default one."""
+    verbosity: bool = True
+    """Whether the model gets a request's verbosity. Codex leaves it out for the others."""
     native: bytes = b""
     """The whole entry as JSON, for clients that are Codex themselves."""
 
@@ -103,6 +105,7 @@ def published_models(bundled: bytes | dict[str, Any]) -> tuple[CatalogModel, ...
             default_effort=entry["default_reasoning_level"],
             visibility=entry["visibility"],
             service_tiers=_service_tiers(entry),
+            verbosity=entry.get("support_verbosity") is not False,
             native=msgspec.json.encode(entry),
         )
         for entry in _entries(bundled)
