@@ -53,6 +53,8 @@ class TurnTokens:
         self.cut = False
         """Whether the server ended the turn during a call of the model, whose tokens are not reported."""
         self._total_reported = False
+        self._last_input = 0
+        """The input tokens of the last call of the model whose tokens were reported."""
         self.partial = False
         """Whether tokens of calls of the model are missing in `reported`."""
 
@@ -63,6 +65,8 @@ class TurnTokens:
 
     def add_total(self, event: UsageReported) -> None:
         """Records the agent's total of the turn so far, which replaces an earlier one."""
+        more = event.usage.input - (self.reported.input if self.reported and self._total_reported else 0)
+        self._last_input = more if more > 0 else self._last_input
         self.reported = event.usage
         self.trigger = event.trigger
         self.partial = event.partial
@@ -72,6 +76,7 @@ class TurnTokens:
         """Adds the tokens of one call of the model. Ignored if the agent also reports totals."""
         if event.usage is None or self._total_reported:
             return
+        self._last_input = event.usage.input
         self.reported = event.usage if self.reported is None else self.reported + event.usage
         self.trigger = "token_count"
 
@@ -87,7 +92,8 @@ class TurnTokens:
     def tokens(self, *, prompt: Callable[[], int], answer: Callable[[], int]) -> Usage:
         """Returns the tokens that the agent reported. If it reported none, or not those of every call of the model,
         returns the estimates of `prompt` and `answer` where they are higher (if it reported none, at least 1 each).
-        If only the last call was cut off, only the output is estimated.
+        If only the last call was cut off, its input is estimated as that of the call before it, whose input it
+        begins with, and the output as that of the answer.
         """
         if self.reported is None:
             return Usage(input=max(1, prompt()), output=max(1, answer()))
@@ -95,7 +101,11 @@ class TurnTokens:
             most = max(self.reported.input, prompt()), max(self.reported.output, answer())
             return msgspec.structs.replace(self.reported, input=most[0], output=most[1])
         if self.cut:  # what was reported is of the calls before the last one
-            return msgspec.structs.replace(self.reported, output=max(self.reported.output, answer()))
+            return msgspec.structs.replace(
+                self.reported,
+                input=self.reported.input + self._last_input,
+                output=max(self.reported.output, answer()),
+            )
         return self.reported
 
     def spending(self, *, prompt: Callable[[], int], answer: Callable[[], int], failed: bool) -> Spending:

@@ -243,9 +243,13 @@ def test_a_cut_answer_reports_just_its_limit_and_is_marked() -> None:
 
 
 def test_what_was_told_before_a_cut_is_not_all_that_was_spent() -> None:
+    """The call that was cut has read at least what the one before it has."""
     told = stepped(Usage(100, 0, 3, 0))
     usage = whole(turn(told, said("one two three four five"), stop="length", cut=True))["usage"]
-    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["estimated"]) == (100, 5, True)
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["estimated"]) == (200, 5, True)
+    totals: list[Event] = [UsageReported(Usage(read, 0, 3, 0)) for read in (100, 250, 250)]
+    usage = whole(turn(totals, said("one two three four five"), stop="length", cut=True))["usage"]
+    assert usage["prompt_tokens"] == 250 + 150
 
 
 @pytest.mark.parametrize(("prompt", "expected"), [(25, (100, 5)), (400, (400, 5))])
