@@ -169,8 +169,9 @@ class Script:
 
     def _calls(self, action: Action) -> Action:
         names = self.options.get("name", "").split(",")
-        most = 1 if self._request.options.get("parallel_tool_calls") is False else len(action["calls"])
-        wanted = int(self.options.get("calls", min(most, len(action["calls"]))))
+        wanted = int(self.options.get("calls", len(action["calls"])))
+        if self._request.options.get("parallel_tool_calls") is False:
+            wanted = min(wanted, 1)
         calls = []
         for i in range(wanted):
             fragments = action["calls"][i]["arguments"] if i < len(action["calls"]) else _arguments(i)

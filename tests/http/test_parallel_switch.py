@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.app import make_server
-from tests.http.serving import ENVIRONMENT, WEATHER, running, settings_of, user
+from tests.http.serving import ENVIRONMENT, WEATHER, fake_proxy, running, settings_of, user
 
 SWITCH = "--config parallel_tool_calls=true"
 
@@ -43,3 +43,11 @@ def indices(chunks: list[Any]) -> list[int]:
     """The index of every call delta, in order."""
     deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
     return [call["index"] for delta in deltas for call in delta.get("tool_calls", ())]
+
+
+@pytest.mark.parametrize("dialect", ["proto", "app-server"])
+@pytest.mark.parametrize("prompt", ["[[fake:tool_calls]]", "[[fake:tool_calls calls=3]]"])
+async def test_who_wants_one_call_at_a_time_gets_one(tmp_path: Path, dialect: str, prompt: str) -> None:
+    async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
+        answer = await proxy.ask(user(prompt, tools=[WEATHER], parallel_tool_calls=False))
+    assert len(answer.body["choices"][0]["message"]["tool_calls"]) == 1
