@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -19,7 +20,7 @@ from ruamel.yaml import YAML
 
 from codex_proxy.commands.connect.anthropic_clients import ANTHROPIC_CLIENTS
 from codex_proxy.commands.connect.client import ClientSetup, Entry
-from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, entries_of, instructions
+from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, entries_of, instructions, write_into
 from codex_proxy.commands.connect.documents import DocumentError, changed
 from codex_proxy.commands.connect.table import BY_NAME, CLIENTS
 from scripts import gen_clients
@@ -32,7 +33,8 @@ HERE = ServerAccess(base_url="http://127.0.0.1:11435/v1", model="codex-5", key=N
 WITH_FILES = [client for client in CLIENTS if client.file is not None]
 NAMES = {
     *("continue", "cline", "zed", "aider", "open-webui", "librechat", "obsidian-copilot", "langchain"),
-    *("openai-python", "openai-node", "ai-sdk", "codex"),
+    *("openai-python", "openai-node", "ai-sdk", "codex", "litellm", "pydantic-ai"),
+    *("opencode", "qwen-code", "copilot-cli", "pi"),
     *("claude-code", "agent-sdk", "anthropic-python", "anthropic-node", "cline-anthropic", "zed-anthropic"),
 }
 SAYS = "Hello from the deterministic fake agent."
@@ -331,3 +333,43 @@ async def test_another_codex_takes_this_server_as_its_model_with_the_profile_tha
         arguments = [str(codex_path()), "exec", "--profile", "codex-proxy", "--skip-git-repo-check", "Hello."]
         out = await asyncio.to_thread(run, arguments, tmp_path, {"CODEX_PROXY_KEY": "the-key"})
         assert SAYS in out
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("name", "argv"),
+    [
+        ("opencode", ["opencode", "run", "-m", "codex-proxy/codex-5:model", "[[fake:text]]"]),
+        ("qwen-code", ["qwen", "--auth-type", "openai", "--model", "codex-5:model", "-p", "[[fake:text]]"]),
+        ("copilot-cli", ["copilot", "-p", "[[fake:text]]"]),
+        ("pi", ["pi", "--provider", "codex-proxy", "--model", "codex-5:model", "-p", "[[fake:text]]"]),
+    ],
+    ids=["opencode", "qwen-code", "copilot-cli", "pi"],
+)
+async def test_the_agent_answers_with_what_connect_gives_it(
+    tmp_path: Path, name: str, argv: list[str]
+) -> None:
+    program = shutil.which(argv[0])
+    if program is None:
+        pytest.skip(f"there is no {argv[0]} on PATH")
+    home = tmp_path / "home"
+    home.mkdir()
+    async with fake_proxy(tmp_path) as proxy:
+        target = ServerAccess(base_url=f"{proxy.url}/v1", model="codex-5", key=NO_KEY)
+        client = BY_NAME[name]
+        if client.file is not None:
+            write_into(client, target, str(home / client.file.path.removeprefix("~/")))
+        lines = target.filled(client.text).splitlines() if client.file is None else []
+        exported = dict(line.removeprefix("export ").split("=", 1) for line in lines if "=" in line)
+        given = {each: value.partition(" ")[0].strip("'") for each, value in exported.items()}
+        child = await asyncio.create_subprocess_exec(
+            program,
+            *argv[1:],
+            cwd=home,
+            env={"PATH": os.environ["PATH"], "HOME": str(home)} | given,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        out, _ = await asyncio.wait_for(child.communicate(), PATIENCE)
+    assert SAYS in out.decode(), out.decode()

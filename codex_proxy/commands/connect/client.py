@@ -14,8 +14,8 @@ Format: TypeAlias = Literal["toml", "json", "yaml"]
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One value in a settings file. `path` has the keys of the objects that lead to it, the last one its own;
-    objects that are missing are created. Other values of the file are not changed.
+    """One value in a settings file. `path` has the keys of the objects that lead to it, the last one its own, which
+    may have placeholders; objects that are missing are created. Other values of the file are not changed.
     """
 
     path: tuple[str, ...]

@@ -131,7 +131,9 @@ def entries_of(client: ClientSetup, target: ServerAccess) -> tuple[Entry, ...]:
     """
     assert client.file is not None
     return tuple(
-        msgspec.structs.replace(entry, value=target.filled(entry.value))
+        msgspec.structs.replace(
+            entry, path=tuple(map(target.filled, entry.path)), value=target.filled(entry.value)
+        )
         for entry in client.file.entries
         if target.key != NO_KEY or not entry.only_with_key
     )

@@ -1,5 +1,5 @@
 """The clients (editors, SDKs, chat programs) that `codex-proxy connect` can configure: one `ClientSetup`
-record for each. Clients of Anthropic's API are in `anthropic_clients`.
+record for each. Clients of Anthropic's API are in `anthropic_clients`, agents in the terminal in `terminal_agents`.
 
 Everything that is printed, written or documented about a client is made from its record. Sources: the
 documentation of each client, and its behaviour with this server.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from codex_proxy.commands.connect.anthropic_clients import ANTHROPIC_CLIENTS
 from codex_proxy.commands.connect.client import CONTEXT_TOKENS, ClientSetup, ConfigFile, Entry
+from codex_proxy.commands.connect.terminal_agents import TERMINAL_AGENTS
 
 IN_A_CONTAINER = (
     "From a container, loopback is the container itself. Start the server with `--host 0.0.0.0 --api-key KEY` and "
@@ -194,6 +195,43 @@ print()
 """,
     ),
     ClientSetup(
+        name="litellm",
+        title="LiteLLM",
+        about="Python (`pip install litellm`)",
+        language="python",
+        text="""\
+import litellm
+
+answer = litellm.completion(
+    model="openai/{{model}}",
+    api_base="{{base_url}}",
+    api_key="{{key}}",
+    messages=[{"role": "user", "content": "Say hello."}],
+)
+print(answer.choices[0].message.content)
+""",
+        notes=(
+            "`openai/` in front of the model's name is LiteLLM's mark for an OpenAI-compatible server. Its proxy takes "
+            "the same three values as the `litellm_params` of a model.",
+        ),
+    ),
+    ClientSetup(
+        name="pydantic-ai",
+        title="Pydantic AI",
+        about="Python (`pip install 'pydantic-ai-slim[openai]'`)",
+        language="python",
+        text="""\
+from pydantic_ai import Agent
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+provider = OpenAIProvider(base_url="{{base_url}}", api_key="{{key}}")
+agent = Agent(OpenAIChatModel("{{model}}", provider=provider))
+print(agent.run_sync("Say hello.").output)
+""",
+        notes=("`OpenAIResponsesModel` works as well.",),
+    ),
+    ClientSetup(
         name="openai-python",
         title="openai-python",
         about="the official SDK (`pip install openai`)",
@@ -275,6 +313,7 @@ codex --profile codex-proxy
             "this server, which would then ask itself.",
         ),
     ),
+    *TERMINAL_AGENTS,
     *ANTHROPIC_CLIENTS,
 )
 
