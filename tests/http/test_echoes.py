@@ -13,7 +13,7 @@ from tests.fuzz.requests import PIXEL
 from tests.http.serving import fake_proxy
 
 LONG = "y" * 12_000
-MOST = 4_000
+MAX_BYTES = 4_000
 """The most bytes of an error. Its longest texts list all names that a field takes."""
 
 FUNCTION = {"name": "f", "parameters": {"type": "object"}}
@@ -174,9 +174,9 @@ async def test_an_error_quotes_only_the_beginning_of_what_a_client_wrote(tmp_pat
                 answer = await proxy.send("POST", path, changed)
                 if answer.status >= 400:
                     sizes[f"{path} {place}"] = len(answer.text)
-                assert sum(len(name) + len(each) for name, each in answer.headers.items()) < MOST
+                assert sum(len(name) + len(each) for name, each in answer.headers.items()) < MAX_BYTES
     assert len(sizes) > (10 if within else 200), "most of the requests are refused"
-    assert {place: size for place, size in sizes.items() if size > MOST} == {}
+    assert {place: size for place, size in sizes.items() if size > MAX_BYTES} == {}
 
 
 @pytest.mark.parametrize(
