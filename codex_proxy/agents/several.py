@@ -119,11 +119,14 @@ class SeveralAgents:
 
     def _targets(self, name: str, model: str, turn: Turn) -> list[UpstreamTarget]:
         """Returns the upstreams for the attempts of a turn: the upstream `name` with its `model`, then its
-        fallbacks in the order of the settings, each with its own name for the model.
+        fallbacks in the order of the settings, each with its own name for the model. Those that the client may not
+        use are left out.
         """
         targets = []
         rules = self._members[name].rules
-        chain = ((name, model), *(rules.fallback if rules is not None else ()))
+        allowed = turn.origin.agents
+        fallback = rules.fallback if rules is not None else ()
+        chain = ((name, model), *(each for each in fallback if allowed is None or each[0] in allowed))
         for other, its_model in chain:
             its_rules = self._members[other].rules
             assert its_rules is not None, "only upstreams stand in for one"

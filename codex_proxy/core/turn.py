@@ -51,6 +51,8 @@ class Origin(msgspec.Struct, frozen=True):
     """The client's own API key; empty unless the settings say that it is passed on."""
     headers: Mapping[str, str] = {}
     """The headers, by lower-case name, that the settings pass on to some upstream."""
+    agents: frozenset[str] | None = None
+    """The names of the agents that the client may use; None for all. An upstream's fallback is one of them."""
 
     def __repr__(self) -> str:
         return f"Origin(hops={self.hops!r})"
@@ -128,6 +130,9 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """The number of choices of the answer (OpenAI's `n`)."""
     stop: tuple[str, ...] = ()
     """Stop sequences: the answer ends before the first of them."""
+    reports_stop: bool = False
+    """Whether the client learns which stop sequence has ended the answer. This server then looks for them itself,
+    since a model server does not say which one it has met."""
     max_tokens: int | None = None
     """The maximum number of output tokens; None for no limit."""
     json_object: bool = False

@@ -125,8 +125,10 @@ def _forward_policy(request: web.Request, model: str) -> ForwardPolicy | None:
     able = agent_for(app[RUNS].agent, model).capabilities
     if "forwarding" not in able:
         return None
+    options = app[CHAT_OPTIONS]
+    own_form = options.profile != "openai" or options.stream_metrics
     return ForwardPolicy(
-        whole=not (admission.offers_tools and request[CLIENT].mcp),
+        whole=not (own_form or (admission.offers_tools and request[CLIENT].mcp)),
         web_images=not admission.fetches_images,
         images="images" in able,
         instructions="system_prompt" in able,

@@ -125,19 +125,20 @@ async def healthz(request: web.Request) -> web.Response:
     if no turn would work; the field `status` is then `degraded` instead of `ok`.
     """
     runs, fakes = request.app[RUNS], request.app[FAKE_AGENTS]
-    in_detail = await _may_see_details(request)
-    found = {agent.name: _about(agent, request, in_detail=in_detail) for agent in all_agents(runs.agent)}
-    about = next(iter(found.values()))
+    client = await _client_with_details(request)
+    in_detail, agents = client is not None, _agents_of(request, client)
+    found = {agent.name: _about(agent, request, in_detail=in_detail) for agent in agents}
     troubles = [each["trouble"] for each in found.values() if "trouble" in each]
     body: dict[str, object] = {"status": "degraded" if troubles else "ok"}
     if runs.agent.members:
         body["agents"] = list(found.values())
     else:
+        (about,) = found.values()
         about.pop("trouble", None)
         body["agent"] = about
     warnings = [FAKE_WARNING] if fakes else []
     if in_detail:
-        warnings += [agent.warning for agent in all_agents(runs.agent) if agent.warning]
+        warnings += [agent.warning for agent in agents if agent.warning]
         body["version"] = __version__
         body["turns"] = {"running": runs.running, "queued": runs.queued}
     if warnings:
@@ -172,21 +173,29 @@ def _about(agent: Agent, request: web.Request, *, in_detail: bool) -> dict[str, 
     return about
 
 
-async def _may_see_details(request: web.Request) -> bool:
-    """Whether the request has a valid key or, if the server requires none, comes from this machine."""
+async def _client_with_details(request: web.Request) -> Client | None:
+    """Returns the client that the details are for: its key is valid or, if the server requires none, it is on this
+    machine. None if the request may not see details.
+    """
     clients = request.app[CLIENTS]
     if not clients.keys_required:
-        return is_local(request)
+        return clients.everybody if is_local(request) else None
     key = key_in(request)
     if not key:
-        return False
+        return None
     digest = digest_of(key)
     try:
         async with delaying_guesses(request, digest):
-            clients.by_digest(digest)
+            return clients.by_digest(digest)
     except Fault:
-        return False  # whoever asks whether the server lives is told so, whatever their key
-    return True
+        return None  # whoever asks whether the server lives is told so, whatever their key
+
+
+def _agents_of(request: web.Request, client: Client | None) -> list[Agent]:
+    """Returns the agents that a request may hear of: all of them, or those that its key is limited to."""
+    agent = request.app[RUNS].agent
+    only = None if client is None or not agent.members else client.catalog.only
+    return [each for each in all_agents(agent) if only is None or each.name in only]
 
 
 async def livez(_: web.Request) -> web.Response:
@@ -203,11 +212,12 @@ async def readyz(request: web.Request) -> web.Response:
         return json_response({"status": "unready", "reason": STOPPING.message}, 503)
     trouble = runs.agent.trouble()
     if trouble is not None:
-        reason = trouble.unquoted if await _may_see_details(request) else AGENT_TROUBLE
+        reason = trouble.unquoted if await _client_with_details(request) else AGENT_TROUBLE
         return json_response({"status": "unready", "reason": reason}, 503)
     if not await _can_store(request):
         return json_response({"status": "unready", "reason": STORE_TROUBLE}, 503)
-    without = [agent.name for agent in all_agents(runs.agent) if agent.trouble() is not None]
+    agents = _agents_of(request, await _client_with_details(request))
+    without = [agent.name for agent in agents if agent.trouble() is not None]
     return json_response({"status": "ok", "without": without} if without else {"status": "ok"})
 
 

@@ -33,7 +33,11 @@ ODD: list[Any] = [
 def entries() -> list[Any]:
     """Entries of a list: a good one with one of its values replaced, by whatever JSON can hold."""
     changed = list(each_change(GOOD))
-    return changed + [{**GOOD, name: value} for name in GOOD for value in (*ODD, *STRANGE)]
+    made = changed + [{**GOOD, name: value} for name in GOOD for value in (*ODD, *STRANGE)]
+    return [
+        {**each, "id": f"good{n}"} if isinstance(each, dict) and each.get("id") == "good" else each
+        for n, each in enumerate(made)
+    ] + [GOOD]
 
 
 async def test_no_list_of_an_upstream_breaks_the_servers_own(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def _answer_fields(turn: Turn, refused: Collection[str]) -> dict[str, Any]:
         "verbosity": turn.verbosity,
         "service_tier": turn.service_tier,
     }
-    if turn.stop:
+    if turn.stop and not turn.reports_stop:
         fields["stop"] = list(turn.stop)
     if turn.max_tokens is not None:
         # The old name is the one that all servers know; OpenAI's newer models take the new one only.

@@ -322,7 +322,8 @@ def origin_of(request: web.Request) -> Origin:
     key = key_in(request) if request.app[PASSES_KEYS] else ""
     given = request.headers
     headers = {name: given[name] for name in request.app[FORWARDED_HEADERS] if name in given}
-    return Origin(tuple(hop.strip() for hop in hops if hop.strip()), key, headers)
+    only = request[CLIENT].catalog.only
+    return Origin(tuple(hop.strip() for hop in hops if hop.strip()), key, headers, only)
 
 
 def key_in(request: web.Request) -> str:

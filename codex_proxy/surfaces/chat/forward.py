@@ -51,7 +51,7 @@ class ForwardPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     whole: bool
     """Whether a whole request may be forwarded. False if this server adds tools of the operator's MCP servers to
-    the request.
+    the request, or something to the answer: the settings ask for other chunks than OpenAI's, or for measured times.
     """
     web_images: bool
     """Whether the upstream gets the web addresses of images. False if this server fetches the images; a request

@@ -156,6 +156,7 @@ def _turn(
         origin=headers.origin,
         sampling=_sampling(request),
         stop=_stops_of(request),
+        reports_stop=True,
         max_tokens=request.max_tokens,
         instructions_in_outputs=True,
     )
