@@ -109,6 +109,47 @@ async def test_a_process_of_plain_turns_reads_nothing_of_the_users_and_one_of_ag
         assert each["read"] == ([""] * 4 if each["plain"] else [PLANTED] * 4)
 
 
+TRYING_ACP = """#!{python}
+import json, os, runpy, sys
+def read(path):
+    try:
+        return open(path).read()
+    except OSError:
+        return ""
+with open(os.path.join(os.environ["HOME"], ".agent", "seen"), "a") as seen:
+    seen.write(json.dumps({{"folder": os.getcwd(), "read": [read(path) for path in {paths}]}}) + "\\n")
+sys.argv[0:1] = ["fake_proto", "acp"]
+runpy.run_module("fake_proto", run_name="__main__", alter_sys=True)
+"""
+
+
+async def test_an_agent_that_speaks_acp_has_a_process_for_plain_turns_that_reads_nothing_of_the_users(
+    tmp_path: Path, landlock: Confinement
+) -> None:
+    (tmp_path / "home" / ".agent").mkdir(parents=True)
+    paths = private_files(tmp_path)
+    program = planted(
+        tmp_path / "bin" / "agent", TRYING_ACP.format(python=sys.executable, paths=paths), 0o700
+    )
+    settings = settings_of(
+        tmp_path,
+        agent="acp",
+        agent_command=str(program),
+        agent_env="PYTHONPATH",
+        agent_confinement="auto",
+        agent_state_folders=str(tmp_path / "home" / ".agent"),
+        workdir=tmp_path / "work",
+    )
+    async with running(await make_server(settings, environment(tmp_path))) as proxy:
+        for messages in ([SYSTEM, {"role": "user", "content": "Hi."}], [{"role": "user", "content": "Hi."}]):
+            answer = await proxy.ask({"model": "codex-5", "messages": messages})
+            assert answer.status == 200, answer.text
+        assert "Nothing keeps" not in proxy.server.agent.warning
+    lines = (tmp_path / "home" / ".agent" / "seen").read_text().splitlines()
+    seen = {each["folder"]: each["read"] for each in map(json.loads, lines)}
+    assert seen == {str(tmp_path / "work"): [PLANTED] * 4, str(tmp_path / "state" / "empty"): [""] * 4}
+
+
 HELPLESS = """#!/bin/sh
 cat {path} > /dev/null || {{ echo "it needs its library" >&2; exit 3; }}
 exec {python} -P -m fake_proto claude "$@"

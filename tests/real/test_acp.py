@@ -17,6 +17,7 @@ from openai import AsyncOpenAI
 from codex_proxy.agents.acp.agent import AcpAgent
 from codex_proxy.agents.acp.presets import PRESETS
 from codex_proxy.app import Server
+from tests.pictures import PIXEL
 from tests.real.acp_proxy import AGENTS, SHELL, acp_proxy, agent_processes
 from tests.real.scripted_apis import CACHED, IN, OUT, ScriptedApis, script, scripted_apis
 from tests.real.shared import living_on
@@ -32,6 +33,7 @@ WEATHER: Any = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }
+TAKES_IMAGES = frozenset({"gemini", "qwen", "opencode", "copilot", "claude-acp", "codex-acp"})
 TELLS_NO_CACHE = frozenset({"gemini"})
 RETRIES_SILENTLY = frozenset({"gemini", "qwen", "opencode", "copilot"})
 """Agents that ask a model that is too busy again and again, for longer than a test waits."""
@@ -284,3 +286,45 @@ async def test_an_error_of_the_provider_is_an_error(
         await client.chat.completions.create(model="codex-5", messages=[user("Fail.", *[error] * 12)])
     assert raised.value.status_code == expected
     assert "127.0.0.1" not in str(raised.value)
+
+
+READ: dict[str, tuple[str, str]] = {
+    "gemini": ("read_file", "file_path"),
+    "qwen": ("read_file", "file_path"),
+    "opencode": ("read", "filePath"),
+    "copilot": ("view", "path"),
+    "claude-acp": ("Read", "file_path"),
+    "codex-acp": ("exec_command", "cmd"),
+}
+"""What a model of each agent calls to read a file, and the argument with its path."""
+
+
+async def test_a_plain_turn_answers_and_neither_its_text_nor_its_model_gets_a_file_of_the_user(
+    agent: str, apis: ScriptedApis, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("plain")
+    planted = folder / "home" / "notes.txt"
+    planted.parent.mkdir()
+    planted.write_text("planted words")
+    name, argument = READ[agent]
+    call = {"name": name, "args": {argument: f"cat {planted}" if argument == "cmd" else str(planted)}}
+    image = {"type": "image_url", "image_url": {"url": PIXEL}}
+    text = user(
+        f"Look at @{planted} and @~/notes.txt.", {"text": "I look.", "tools": [call]}, {"text": "Seen."}
+    )
+    parts = [{"type": "text", "text": text["content"]}, *([image] if agent in TAKES_IMAGES else [])]
+    before = len(apis.bodies)
+    async with acp_proxy(agent, folder, apis.url) as (client, server):
+        if "Nothing keeps" in server.agent.warning:
+            assert "no mechanism works here" in server.agent.warning
+            pytest.skip(server.agent.warning)
+        messages: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": parts}]
+        first = await client.chat.completions.create(model="codex-5", messages=messages)
+        assert first.choices[0].message.content
+        messages += [{"role": "assistant", "content": first.choices[0].message.content}]
+        messages += [user("And now?", {"text": "The same."})]
+        second = await client.chat.completions.create(model="codex-5", messages=messages)
+        assert second.choices[0].message.content == "The same."
+    bodies = json.dumps(apis.bodies[before:])
+    assert "notes.txt" in bodies
+    assert "planted words" not in bodies

@@ -26,6 +26,7 @@ from codex_proxy.agents.acp.tool_server import ToolEndpoint, ToolServer
 from codex_proxy.agents.agent import Agent, ProcessCounts
 from codex_proxy.agents.confinement import Confinement
 from codex_proxy.agents.dialect import Capability
+from codex_proxy.agents.plain_confinement import PlainConfinement
 from codex_proxy.agents.session import AgentSession, spawn_failure
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind
@@ -85,6 +86,11 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
     not."""
     state_folders: tuple[str, ...] = ()
     """The folders other than the workspace that a confined process may write to."""
+    plain: PlainConfinement | None = None
+    """What keeps processes of plain-model turns from reading the user's files. If nothing does, these turns have the
+    same processes as read-only turns of the agent. None for the fake agent, which reads nothing."""
+    plain_folder: str = ""
+    """The working folder of plain-model turns whose processes are confined. It is empty."""
 
     def scope_of(self, workdir: str, sandbox: Sandbox, owner: str = "") -> ProcessScope:
         """Returns the scope of the process that serves turns with this folder and sandbox. A process that this server
@@ -99,11 +105,20 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
         # Without a workspace to write to, one process serves all folders.
         return ProcessScope(workdir if sandbox == "workspace-write" else self.workdir, sandbox, owner)
 
+    def plain_scope(self, owner: str = "") -> ProcessScope | None:
+        """Returns the scope of plain-model turns of a key; None if their processes are not confined."""
+        if self.plain is None or self.plain.confinement is None:
+            return None
+        owner = owner if self.preset.apart == "processes" else ""
+        return ProcessScope(self.plain_folder, "read-only", owner, plain=True)
+
     def command_in(self, scope: ProcessScope) -> Command:
         """Returns the command that starts a process with the folder and sandbox in `scope`. Raises `SpawnError` if
         the program cannot be found.
         """
         command = msgspec.structs.replace(self.command, cwd=scope.workdir)
+        if scope.plain and self.plain is not None:
+            return self.plain.around(command)
         if self.confinement is None or scope.sandbox == "danger-full-access":
             return command
         workspace = (scope.workdir,) if scope.sandbox == "workspace-write" else ()
@@ -145,7 +160,6 @@ class AcpAgent:
 
     def __init__(self, launch: AcpLaunch, clock: Clock) -> None:
         self.name = launch.preset.name
-        self.warning = launch.warning
         self.version = ""
         self.capabilities: frozenset[Capability] = CAPABILITIES
         self.limits = NewestLimits()
@@ -165,6 +179,13 @@ class AcpAgent:
         self._restarts = 0
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._trial: asyncio.Task[None] | None = None
+        """Tries out whether the program works confined. Plain-model turns wait for its result. None before `start`."""
+
+    @property
+    def warning(self) -> str:
+        plain = self._launch.plain
+        return f"{self._launch.warning} {plain.warning if plain is not None else ''}".strip()
 
     @property
     def current(self) -> AcpProcess | None:
@@ -178,6 +199,32 @@ class AcpAgent:
         if self._launch.confinement is not None:
             await asyncio.to_thread(self._launch.confinement.clear_tmp)
         await self._process(self._scope)
+        # Not at the same time: a program may create its database at its first start, and fails if two do so.
+        self._trial = asyncio.ensure_future(self._try_confined())
+
+    async def _try_confined(self) -> None:
+        """Starts the process for plain-model turns, and tries out with it whether the program works confined. If it
+        does not, these turns are served by the other processes.
+        """
+        plain, scope = self._launch.plain, self._launch.plain_scope()
+        if plain is None or scope is None:
+            return
+        (slot, _), started = self._slots.take(scope), list[AcpProcess]()
+
+        async def start(command: Command) -> AcpProcess:
+            started.append(await self._launched(command, scope))
+            return started[-1]
+
+        unconfined = msgspec.structs.replace(self._launch.command, cwd=scope.workdir)
+        async with slot.starting:
+            try:
+                process = await plain.try_out(start, unconfined, opens_sessions)
+                if plain.confinement is not None:
+                    self._keep(slot, process)
+            except Fault as fault:
+                log.warning("agent_start_failed", agent=self.name, reason=fault.failure.unquoted)
+            finally:
+                await asyncio.gather(*(each.end() for each in started if each is not slot.process))
 
     async def open(self, turn: Turn) -> AgentSession:
         """Returns a session for the turn, whose `begin` the caller has to call. Raises `Fault` if the program or
@@ -185,11 +232,16 @@ class AcpAgent:
         """
         if not turn.workdir:
             turn = msgspec.structs.replace(turn, workdir=self._launch.workdir)
+        plain = None
         if turn.mode == "model":  # a plain model would act on nothing
-            turn = msgspec.structs.replace(turn, sandbox="read-only")
+            if self._trial is not None:
+                await asyncio.wait((self._trial,))
+            plain = self._launch.plain_scope(turn.owner)
+            workdir = turn.workdir if plain is None else plain.workdir
+            turn = msgspec.structs.replace(turn, sandbox="read-only", workdir=workdir)
         own_folder = self._launch.preset.apart == "folders" and turn.mode == "model"
         shared = self._launch.preset.apart == "sessions" or own_folder or not turn.tools
-        scope = self._launch.scope_of(turn.workdir, turn.sandbox, turn.owner)
+        scope = plain or self._launch.scope_of(turn.workdir, turn.sandbox, turn.owner)
         if own_folder:
             turn = msgspec.structs.replace(turn, workdir=self._new_folder())
         if shared:
@@ -225,7 +277,11 @@ class AcpAgent:
     def _new_folder(self) -> str:
         """Creates an empty folder for one session, and returns its path. All are removed when the agent is closed."""
         if self._folders is None:
-            self._folders = tempfile.TemporaryDirectory(prefix="codex-proxy-sessions-")
+            plain = self._launch.plain
+            confinement = None if plain is None else plain.confinement
+            # A confined process sees no other temporary folder than its own.
+            place = None if confinement is None else confinement.tmp
+            self._folders = tempfile.TemporaryDirectory(prefix="codex-proxy-sessions-", dir=place)
         return tempfile.mkdtemp(dir=self._folders.name)
 
     async def _open_endpoint(self, turn: Turn) -> ToolEndpoint | None:
@@ -259,6 +315,9 @@ class AcpAgent:
 
     async def close(self) -> None:
         self._closed = True
+        if self._trial is not None:
+            self._trial.cancel()
+            await asyncio.wait((self._trial,))
         for slot in self._slots.all():
             async with slot.starting:  # a start that is under way sees that it is too late
                 pass
@@ -303,29 +362,40 @@ class AcpAgent:
             self._retire(slot)
         if slot.failure is not None and current is None and now - slot.failed_at < PAUSE_SECONDS:
             raise Fault(slot.failure)
-        slot.process = await self._started(slot, scope)
-        return slot.process
+        return await self._started(slot, scope)
 
     async def _started(self, slot: Slot, scope: ProcessScope) -> AcpProcess:
-        process = AcpProcess(self._launch.preset, opens_ahead=not scope.number)
         try:
             try:
                 command = self._launch.command_in(scope)
             except SpawnError as error:
                 raise Fault(spawn_failure(error)) from error
-            await process.start(command, timeout_seconds=START_SECONDS)
-            await process.probe(scope.workdir, timeout_seconds=PROBE_SECONDS)
+            process = await self._launched(command, scope)
         except Fault as fault:
-            await process.end()
             slot.failure, slot.failed_at = fault.failure, self._clock.monotonic()
             log.warning("agent_start_failed", agent=self.name, reason=fault.failure.unquoted)
+            raise
+        self._keep(slot, process)
+        return process
+
+    async def _launched(self, command: Command, scope: ProcessScope) -> AcpProcess:
+        """Starts a process and opens its probe session. Raises `Fault` if that fails; the process is ended then."""
+        process = AcpProcess(self._launch.preset, opens_ahead=not scope.number)
+        try:
+            await process.start(command, timeout_seconds=START_SECONDS)
+            await process.probe(scope.workdir, timeout_seconds=PROBE_SECONDS)
+        except Fault:
+            await process.end()
             raise
         except BaseException:
             process.kill()
             raise
+        return process
+
+    def _keep(self, slot: Slot, process: AcpProcess) -> None:
+        slot.process = process
         process.on_change = self._tidy
         self._store_answers(slot, process)
-        return process
 
     def _store_answers(self, slot: Slot, process: AcpProcess) -> None:
         """Stores in this agent what a new process has declared (`version`, `capabilities`), and what its probe
@@ -382,6 +452,12 @@ class AcpAgent:
 
 def _is_instructed(turn: Turn) -> bool:
     return bool(first_prompt(turn.history[:1], takes_system=True).system)
+
+
+def opens_sessions(process: AcpProcess) -> bool:
+    """Returns whether the program could open its probe session: it cannot if nobody is signed in."""
+    probe = process.connection.probe
+    return probe is not None and probe.error is None
 
 
 def _new_id(prefix: str) -> str:

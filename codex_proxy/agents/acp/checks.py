@@ -6,16 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from codex_proxy.agents.acp.agent import PROBE_SECONDS, START_SECONDS, AcpLaunch
+import msgspec
+
+from codex_proxy.agents.acp.agent import PROBE_SECONDS, START_SECONDS, AcpLaunch, opens_sessions
 from codex_proxy.agents.acp.failures import failure_of_error
 from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.acp.process import AcpProcess
 from codex_proxy.agents.acp.program import Declared, Program
 from codex_proxy.agents.acp.session_setup import session_options_of
+from codex_proxy.agents.confinement_setup import confinement_check
+from codex_proxy.agents.plain_confinement import PlainConfinement
 from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.commands.checkup import Check, Fact, failed_check
 from codex_proxy.core.faults import Fault, FaultKind
-from codex_proxy.process.child import SpawnError
+from codex_proxy.process.child import Command, SpawnError
 
 
 async def check_program(
@@ -43,7 +47,27 @@ async def check_program(
     declared = process.connection.declared
     assert declared is not None
     session = _of_session(launch.program(declared), process)
-    return [_of_release(preset, declared), session, *_of_confinement(launch)]
+    checks = [_of_release(preset, declared), session, *_of_confinement(launch)]
+    return checks if launch.plain is None else [*checks, await _of_plain_turns(launch, launch.plain)]
+
+
+async def _of_plain_turns(launch: AcpLaunch, plain: PlainConfinement) -> Check:
+    """Returns the check of what keeps plain-model turns from reading the user's files. Starts the program once more."""
+
+    async def start(command: Command) -> bool:
+        process = AcpProcess(launch.preset)
+        try:
+            await process.start(command, timeout_seconds=START_SECONDS)
+            await process.probe(command.cwd, timeout_seconds=PROBE_SECONDS)
+            return opens_sessions(process)
+        finally:
+            await process.end()
+
+    try:
+        await plain.try_out(start, msgspec.structs.replace(launch.command, cwd=launch.plain_folder), bool)
+    except Fault as fault:
+        return failed_check("plain-model turns", fault.failure.message)
+    return confinement_check(plain)
 
 
 def _not_started(preset: AcpPreset, message: str, command_setting: str) -> Check:

@@ -83,6 +83,11 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True):
     """The method that gives a session a title. The agent would call its model for one."""
     state_folders: tuple[str, ...] = ()
     """The folders in the user's home in which the agent keeps its state. A confined agent may write to them."""
+    state_files: tuple[str, ...] = ()
+    """Further paths in the user's home where the agent keeps its state. They are not created, and only confined
+    processes of plain-model turns may write to them."""
+    sign_ins: tuple[str, ...] = ()
+    """Paths in the user's home of which the agent only reads a sign-in, because they belong to another program."""
     keys: tuple[str, ...] = ()
     """The names of environment variables with the agent's settings and credentials, which are passed on to it."""
     sign_in: str = ""
@@ -218,6 +223,7 @@ COPILOT: Final = AcpPreset(
         *("COPILOT_PROVIDER_BASE_URL", "COPILOT_PROVIDER_API_KEY", "COPILOT_PROVIDER_TYPE"),
     ),
     state_folders=(".copilot", ".cache/copilot"),
+    sign_ins=(".config/gh",),
     sign_in="Run `copilot login`.",
     silence_hint="Copilot CLI reports nothing while its model provider limits its rate: it retries for up "
     "to a minute.",
@@ -242,6 +248,7 @@ CLAUDE_ACP: Final = AcpPreset(
     titled_by="_session/rename",
     keys=_CLAUDE_KEYS,
     state_folders=(".claude",),
+    state_files=(".claude.json",),
     sign_in="Run `claude` once and sign in, or set ANTHROPIC_API_KEY.",
 )
 CODEX_ACP: Final = AcpPreset(
@@ -263,6 +270,7 @@ CODEX_ACP: Final = AcpPreset(
         "CODEX_CONFIG": '{"skills":{"bundled":{"enabled":false}},"analytics":{"enabled":false}}',
     },
     titled_by="_session/rename",
+    state_files=(".codex",),
     keys=("OPENAI_API_KEY", "CODEX_API_KEY"),
     sign_in="Run `codex login`, or set OPENAI_API_KEY.",
     null_usage_fails=True,

@@ -35,6 +35,8 @@ class ProcessScope(msgspec.Struct, frozen=True):
     """The name of the key whose turns the process serves; empty for all."""
     number: int = 0
     """Tells processes apart that serve one session at a time; 0 for a process that serves many."""
+    plain: bool = False
+    """Whether the process serves plain-model turns and no others, so that it is kept from reading the user's files."""
 
 
 class Slot:

@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from codex_proxy.commands.checkup import Check
 
 
+NO_FOLDERS: Final = (
+    "The folders for a confined agent cannot be used ({}). Set others with PROXY_STATE_DIR or "
+    "PROXY_AGENT_STATE_FOLDERS."
+)
+
+
 def launch_of(preset: AcpPreset, context: AgentContext) -> AcpLaunch:
     """Returns how the agent's program is started, by the preset and the settings in `context`. Raises
     `NoAgentError`, whose text says which setting to change, if no command is set or it cannot be parsed.
@@ -61,6 +67,27 @@ def launch_of(preset: AcpPreset, context: AgentContext) -> AcpLaunch:
     )
 
 
+async def with_plain_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
+    """Returns the launch with what keeps processes of plain-model turns from reading the user's files. They may use the
+    program's state, and read the sign-ins of other programs that it uses. Raises `NoAgentError` as `with_confinement`
+    does.
+    """
+    from codex_proxy.agents.confinement_setup import plain_confinement, state_folders
+    from codex_proxy.files.private import make_folder
+
+    preset, home = launch.preset, launch.command.env.get("HOME", "")
+    empty = context.state_dir / "empty"
+    try:
+        make_folder(empty)
+        folders = state_folders(context, home, preset.state_folders)
+    except OSError as error:
+        raise NoAgentError(NO_FOLDERS.format(error)) from error
+    files = [os.path.join(home, name) for name in preset.state_files if home]
+    signs_in = tuple(os.path.join(home, name) for name in preset.sign_ins if home)
+    plain = await plain_confinement(context, preset.title, written=(*folders, *files), read=signs_in)
+    return msgspec.structs.replace(launch, plain=plain, plain_folder=str(empty))
+
+
 async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
     """Returns the launch with the mechanism that confines the program's processes, such as Codex's sandbox or
     bubblewrap. Finds the mechanism, and creates the folders that it needs.
@@ -88,10 +115,7 @@ async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunc
         found = await find_confinement(wanted, context.state_dir / "confined", codex=codex, path=path)
         folders = state_folders(context, launch.command.env.get("HOME", ""), preset.state_folders)
     except OSError as error:
-        raise NoAgentError(
-            f"The folders for a confined agent cannot be used ({error}). Set others with "
-            "PROXY_STATE_DIR or PROXY_AGENT_STATE_FOLDERS."
-        ) from error
+        raise NoAgentError(NO_FOLDERS.format(error)) from error
     if found.confinement is None and wanted != "auto":
         raise NoAgentError(NO_MECHANISM.format(wanted, found.reasons[wanted]))
     reason = (
@@ -188,7 +212,8 @@ def with_program(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
 def _spec(preset: AcpPreset, summary: str) -> AgentSpec:
     async def found_launch(context: AgentContext) -> AcpLaunch:
         launch = with_program(launch_of(preset, context), context)
-        return await with_confinement(with_settings_file(launch, context), context)
+        launch = await with_confinement(with_settings_file(launch, context), context)
+        return await with_plain_confinement(launch, context)
 
     async def make(context: AgentContext) -> Agent:
         from codex_proxy.agents.acp.agent import AcpAgent
@@ -203,7 +228,8 @@ def _spec(preset: AcpPreset, summary: str) -> AgentSpec:
     return AgentSpec(
         name=preset.name,
         summary=summary,
-        processes="one long-lived process with many sessions, warm before the first request",
+        processes="one long-lived process with many sessions, warm before the first request, and one for plain-model "
+        "turns",
         make=make,
         check=check,
         capabilities=CAPABILITIES,
