@@ -87,6 +87,9 @@ LINGER_SECONDS = 0.5
 """Seconds for which connections stay open when the server stops, so that requests on their way are answered. Not
 longer than the server waits for turns."""
 
+ALIASES_ADVICE = " The operator can add further names with PROXY_MODEL_ALIASES (`model_aliases`)."
+"""What the error about an unknown model advises, for a client whose name of the model cannot be changed."""
+
 FLUSH_SECONDS = 2.0
 """The most seconds for finished answers to reach their clients when the server stops."""
 
@@ -422,7 +425,8 @@ def catalog_of(settings: Settings, agent: Agent, named: Mapping[str, NamedAgent]
         defaults={name: each.default_model for name, each in named.items() if each.default_model},
         plain=[name for name, each in named.items() if each.spec.plain_only],
         other_tiers=("flex",) if "service_tier" in agent.capabilities else (),
-        advice=" The fake agent accepts any name with FAKE_CODEX_MODELS=any." if first.spec.is_fake else "",
+        advice=ALIASES_ADVICE
+        + (" The fake agent accepts any name with FAKE_CODEX_MODELS=any." if first.spec.is_fake else ""),
     )
 
 

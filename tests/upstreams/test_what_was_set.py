@@ -61,3 +61,16 @@ async def test_a_client_of_messages_learns_which_stop_sequence_was_met(
         assert "stop" not in server.asked[-1].body
         await proxy.ask(user(stop=["lo."], tools=[]) | {"model": "small"})
         assert server.asked[-1].body["stop"] == ["lo."]
+
+
+async def test_an_unknown_model_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    async with upstream() as server, proxy_before(server.url, tmp_path) as proxy:
+        for path, body in (("/v1/chat/completions", user()), ("/v1/responses", {"input": "Hi"})):
+            answer = await proxy.send("POST", path, body | {"model": "gpt-4o"})
+            assert (answer.status, answer.error["code"]) == (404, "model_not_found")
+            assert "PROXY_MODEL_ALIASES" in answer.error["message"]
+    async with (
+        upstream() as server,
+        proxy_before(server.url, tmp_path, model_aliases="gpt-4o=small") as proxy,
+    ):
+        assert (await proxy.ask(user() | {"model": "gpt-4o"})).status == 200
