@@ -184,6 +184,11 @@ READ_ONLY: Final[Mapping[str, bool]] = {
 }
 """The MCP annotations of the client's tools. They declare a tool harmless, so that an agent makes several calls at
 the same time."""
+WHOLE_OUTPUTS: Final[Mapping[str, Any]] = {"anthropic/maxResultSizeChars": 500_000}
+"""The `_meta` of a tool with which Claude Code gives outputs of up to so many characters to its model whole; it allows
+no more. Other agents ignore it."""
+CLAUDE_MAX_OUTPUT: Final = 400_000
+"""The largest output of a tool with `WHOLE_OUTPUTS` that was seen to reach Claude Code's model whole, in bytes."""
 _DATA_URL: Final = re.compile(r"data:(image/[a-zA-Z0-9.+-]+);base64,", re.IGNORECASE)
 
 

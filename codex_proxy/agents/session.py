@@ -17,12 +17,12 @@ from typing import Any, Protocol, TypeGuard
 import msgspec
 import structlog
 
-from codex_proxy.agents.dialect import Dialect, Ended, ReopeningDialect, Reply, Step, TooMuchHeld
+from codex_proxy.agents.dialect import Dialect, Ended, ReopeningDialect, Reply, Step, ToolReply, TooMuchHeld
 from codex_proxy.agents.origin_marks import OriginMarks
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.interfaces import TimerHandle, Timers
-from codex_proxy.core.items import HistoryItem
+from codex_proxy.core.items import HistoryItem, Part, TextPart
 from codex_proxy.core.turn import Turn, without_content
 from codex_proxy.process.child import Exit, SpawnError
 
@@ -30,6 +30,10 @@ log = structlog.get_logger(__name__)
 
 FINISH_SECONDS = 5.0
 """The most seconds to wait for an agent to stop its turn. It takes milliseconds unless the agent hangs."""
+
+TOO_LARGE = (
+    "The output is larger than {} bytes, and this agent would cut it. Call the tool so that it returns less."
+)
 
 
 class TransportReader(Protocol):
@@ -141,6 +145,9 @@ class AgentSession:
         self.silence_hint = ""
         """A sentence for the client about what the agent is probably doing if it sends nothing for long; empty if
         nothing is known."""
+        self.max_output: int | None = None
+        """The most bytes of a tool's output that the agent gives to its model whole while the call waits for it; None
+        for any number. In a new session outputs are part of the prompt, and have no such limit."""
         self._dialect = dialect
         self._closed: tuple[str, Sequence[HistoryItem]] | None = None
         """The closed session to open again, and the items that it has not seen; None for a new one."""
@@ -194,7 +201,20 @@ class AgentSession:
         return items if self.origin is None else self.origin.unmark(items)
 
     def answer(self, request_id: str, reply: Reply) -> None:
+        """Gives the agent the answer to one of its requests. In place of an output that the agent would cut, it gets a
+        failed one that says so."""
+        if isinstance(reply, ToolReply) and not self.takes_whole(reply.parts):
+            reply = ToolReply((TextPart(TOO_LARGE.format(self.max_output)),), success=False)
         self._do(self._dialect.answer, request_id, reply)
+
+    def takes_whole(self, output: Sequence[Part]) -> bool:
+        """Returns whether the agent gives this output of a waiting call to its model whole."""
+        most = self.max_output
+        return most is None or all(
+            4 * len(part.text) <= most or len(part.text.encode("utf-8", "surrogatepass")) <= most
+            for part in output
+            if isinstance(part, TextPart)
+        )
 
     @property
     def can_resume(self) -> bool:

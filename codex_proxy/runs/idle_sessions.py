@@ -299,6 +299,9 @@ class IdleSessions:
             new = None if fresh is None else _accepted_items(kept.pending, fresh, turn)
             if new is None:
                 continue
+            if not _reach_the_model(kept.session, new):
+                self._drop(kept.session)  # in a new session they are part of the prompt
+                continue
             self._forget(kept.session)
             kept.session.set_idle(False)
             return ReusedSession(kept.session, new, kept.pending.hidden)
@@ -397,6 +400,11 @@ def _accepted_items(
     ):
         return None
     return (*outputs[:-1], _with_instructions(outputs[-1], behind))
+
+
+def _reach_the_model(session: AgentSession, items: Sequence[HistoryItem]) -> bool:
+    """Returns whether the agent gives the outputs among `items` to its model whole."""
+    return all(session.takes_whole(item.parts) for item in items if isinstance(item, HistoryOutput))
 
 
 def _is_instruction(item: HistoryItem) -> bool:

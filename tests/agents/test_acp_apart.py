@@ -31,7 +31,9 @@ APART: list[Apart] = ["folders", "processes"]
 
 
 @asynccontextmanager
-async def shared(folder: Path, apart: Apart, **settings: Any) -> AsyncIterator[tuple[Proxy, AcpAgent]]:
+async def shared(
+    folder: Path, apart: Apart, *, max_output: int | None = None
+) -> AsyncIterator[tuple[Proxy, AcpAgent]]:
     """A proxy on the fake agent, whose sessions in one folder use the same MCP servers."""
     preset = AcpPreset(
         name="fake",
@@ -42,12 +44,13 @@ async def shared(folder: Path, apart: Apart, **settings: Any) -> AsyncIterator[t
         reopens=True,
         read_only=("plan",),
         asks_permission=True,
+        max_output=max_output,
     )
     env = {**ENVIRONMENT, "FAKE_CODEX_MISBEHAVE": "shares_tools"}
     launch = AcpLaunch(preset=preset, command=Command(preset.argv, env, str(folder)), workdir=str(folder))
     agent = AcpAgent(launch, SystemClock())
     write_keys(folder, ann={}, bob={})
-    async with proxy_of(agent, folder, keys_file=file_in(folder), **settings) as proxy:
+    async with proxy_of(agent, folder, keys_file=file_in(folder)) as proxy:
         yield proxy, agent
 
 
@@ -164,3 +167,19 @@ async def test_the_folders_of_sessions_are_removed_with_the_server(tmp_path: Pat
         folder = agent._folders.name
         assert os.listdir(folder)
     assert not os.path.exists(folder)
+
+
+# --- outputs that a program would cut ---------------------------------------------------------------
+
+
+async def test_an_output_that_the_program_would_cut_is_given_in_a_new_session_whole(tmp_path: Path) -> None:
+    async with shared(tmp_path, "sessions", max_output=1000) as (proxy, agent):
+        for size, sessions in ((1000, 1), (1001, 2)):
+            asked = calling(f"City {size}")
+            first = await proxy.ask(asked, **ANN)
+            before = agent._running()[0].sessions_served
+            output = f"{size} " + "x" * (size - 5)
+            second = await proxy.ask(with_output(asked, first, output), **ANN)
+            assert second.status == 200
+            assert agent._running()[0].sessions_served - before == sessions - 1
+            assert second.headers.get("x-codex-history") == (None if sessions == 1 else "flattened")

@@ -272,6 +272,7 @@ class AcpAgent:
         )
         session = AgentSession(turn, dialect, AcpTransport(process, channel, dialect, endpoint))
         session.silence_hint = self._launch.preset.silence_hint
+        session.max_output = self._launch.preset.max_output
         return session
 
     def _new_folder(self) -> str:

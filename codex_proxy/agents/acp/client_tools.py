@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.acp.messages import ToolCalled, Update
-from codex_proxy.agents.conversions import READ_ONLY, function_parameters, mcp_content
+from codex_proxy.agents.conversions import READ_ONLY, WHOLE_OUTPUTS, function_parameters, mcp_content
 from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.items import Part, Tool
 
@@ -57,6 +57,7 @@ def listed_tool(tool: Tool) -> dict[str, Any]:
         "description": tool.description,
         "inputSchema": schema,
         "annotations": READ_ONLY,
+        "_meta": WHOLE_OUTPUTS,
     }
 
 

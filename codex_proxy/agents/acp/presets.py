@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from codex_proxy.agents.claude_variables import CLAUDE_VARIABLES
+from codex_proxy.agents.conversions import CLAUDE_MAX_OUTPUT
 from codex_proxy.agents.dialect import Capability
 
 UsageRule: TypeAlias = Literal["turn", "last", "session", "chunks"]
@@ -108,6 +109,12 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True):
     reopens: bool = False
     """Whether the agent can open a closed session again, with all its messages, by `session/resume` or
     `session/load`: also after `session/close`, and in another process after its own was killed."""
+    max_output: int | None = 10_000
+    """The largest output of a client's tool, in bytes, that reaches the model whole when it is given to a call that
+    waits for it; None if none is cut. A larger one is given in a new session, as part of the prompt."""
+    declining_env: Mapping[str, str] = {}
+    """Environment variables with which the agent is started if this server declines all that it asks for, in place of
+    those of the same name in `env`. They forbid it from the start, so that the model is not offered it."""
     lists_late: bool = False
     """Whether the agent requests the tools of MCP servers only after the prompt."""
 
@@ -118,6 +125,30 @@ _CLAUDE_KEYS: Final = (
     "IS_SANDBOX",
 )
 
+
+def _opencode_config(action: str) -> str:
+    """Returns the settings of opencode in which it asks for what it does (`action`: `ask`), or may not do it (`deny`),
+    gives outputs of tools to its model whole, and does nothing unasked."""
+    acting = (
+        "bash",
+        "edit",
+        "webfetch",
+        "websearch",
+        "codesearch",
+        "external_directory",
+        "doom_loop",
+        "question",
+    )
+    config = {
+        "permission": dict.fromkeys(acting, action),
+        # By itself it asks its model for a title of each session, and may publish sessions.
+        "agent": {"title": {"disable": True}},
+        "share": "disabled",
+        "tool_output": {"max_bytes": 10_000_000, "max_lines": 1_000_000},
+    }
+    return msgspec.json.encode(config).decode()
+
+
 GEMINI: Final = AcpPreset(
     name="gemini",
     title="Gemini CLI",
@@ -126,6 +157,7 @@ GEMINI: Final = AcpPreset(
     package="@google/gemini-cli",
     tested="0.61.0",
     apart="sessions",
+    max_output=None,
     usage="turn",
     read_only=("plan", "default"),
     asks_permission=True,
@@ -153,6 +185,7 @@ QWEN: Final = AcpPreset(
     package="@qwen-code/qwen-code",
     tested="0.24.4",
     apart="sessions",
+    max_output=120_000,
     usage="chunks",
     reopens=True,
     read_only=("plan", "default"),
@@ -192,11 +225,12 @@ OPENCODE: Final = AcpPreset(
     read_only=("plan",),
     asks_permission=True,  # as it is configured here; by itself it runs and writes at once
     env={
-        # By itself it asks its model for a title of each session, and may publish sessions.
-        "OPENCODE_CONFIG_CONTENT": '{"permission":{"bash":"ask","edit":"ask","webfetch":"ask"},'
-        '"agent":{"title":{"disable":true}},"share":"disabled"}',
+        "OPENCODE_CONFIG_CONTENT": _opencode_config("ask"),
         "OPENCODE_DISABLE_AUTOUPDATE": "1",
     },
+    # A rejected request would end its turn without an answer.
+    declining_env={"OPENCODE_CONFIG_CONTENT": _opencode_config("deny")},
+    max_output=None,  # as it is configured here
     keys=("OPENCODE_CONFIG", "OPENCODE_CONFIG_DIR", "OPENCODE_API_KEY", "OPENCODE_DISABLE_MODELS_FETCH"),
     state_folders=(
         *(".local/share/opencode", ".local/state/opencode", ".config/opencode", ".cache/opencode"),
@@ -213,6 +247,7 @@ COPILOT: Final = AcpPreset(
     package="@github/copilot",
     tested="1.0.102",
     apart="sessions",
+    max_output=20_000,
     usage="session",
     reopens=True,
     read_only=("https://agentclientprotocol.com/protocol/session-modes#plan", "plan"),
@@ -237,6 +272,7 @@ CLAUDE_ACP: Final = AcpPreset(
     package="@agentclientprotocol/claude-agent-acp",
     tested="0.100.0",
     apart="sessions",
+    max_output=CLAUDE_MAX_OUTPUT,
     usage="turn",
     reopens=True,
     # In the mode `plan` a model of its own decides what runs without being asked.
@@ -258,6 +294,7 @@ CODEX_ACP: Final = AcpPreset(
     package="@agentclientprotocol/codex-acp",
     tested="2.6.0",
     apart="sessions",
+    max_output=None,  # as it is configured here
     usage="turn",
     reopens=True,
     read_only=("read-only",),
@@ -266,8 +303,9 @@ CODEX_ACP: Final = AcpPreset(
     env={
         "NO_BROWSER": "1",
         "CODEX_ACP_PROMPT_SUGGESTIONS": "false",
-        # `$skill-creator` in a client's text would add that skill to the prompt.
-        "CODEX_CONFIG": '{"skills":{"bundled":{"enabled":false}},"analytics":{"enabled":false}}',
+        # `$skill-creator` in a client's text would add that skill to the prompt. Large outputs of tools would be cut.
+        "CODEX_CONFIG": '{"skills":{"bundled":{"enabled":false}},"analytics":{"enabled":false},'
+        '"tool_output_token_limit":10000000}',
     },
     titled_by="_session/rename",
     state_files=(".codex",),

@@ -140,16 +140,17 @@ def _environment(preset: AcpPreset, context: AgentContext) -> dict[str, str]:
         else:
             names.append(name)
     env = context.child_environment(*preset.keys, *names)
-    return {**env, **preset_variables(preset, context.environ), **given}
+    own = preset.env if context.settings.agent_unconfined else {**preset.env, **preset.declining_env}
+    return {**env, **preset_variables(own, context.environ), **given}
 
 
-def preset_variables(preset: AcpPreset, environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that the preset sets, by name. If a value is a JSON object and `environ` has the
+def preset_variables(own: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that a preset sets (`own`), by name. If a value is a JSON object and `environ` has the
     variable, too, with a JSON object, the result has the members of both, at every depth; those of the preset take
     precedence.
     """
-    out = dict(preset.env)
-    for name, value in preset.env.items():
+    out = dict(own)
+    for name, value in own.items():
         users = environ.get(name)
         if users and value.startswith("{"):
             try:

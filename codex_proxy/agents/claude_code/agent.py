@@ -26,6 +26,7 @@ from codex_proxy.agents.claude_code.process import (
     is_signed_in,
     request_initialize,
 )
+from codex_proxy.agents.conversions import CLAUDE_MAX_OUTPUT
 from codex_proxy.agents.plain_confinement import PlainConfinement
 from codex_proxy.agents.session import AgentSession, spawn_failure
 from codex_proxy.core.account import AgentModel
@@ -148,6 +149,7 @@ class ClaudeCodeAgent:
         dialect = ClaudeCodeTurn(takes_mark=self._initialized.takes_mark)
         session = AgentSession(turn, dialect, waiting or await self._started(key))
         session.ran_before = waiting is not None
+        session.max_output = CLAUDE_MAX_OUTPUT
         self._restock_soon(key)
         return session
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.claude_code.messages import CLIENT_SERVER
-from codex_proxy.agents.conversions import READ_ONLY, function_parameters
+from codex_proxy.agents.conversions import READ_ONLY, WHOLE_OUTPUTS, function_parameters
 from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.items import Tool
 
@@ -68,7 +68,7 @@ def _definition(tool: Tool) -> dict[str, Any]:
         "description": tool.description,
         "inputSchema": function_parameters(tool),
         "annotations": READ_ONLY,
-        "_meta": {"anthropic/alwaysLoad": True},
+        "_meta": {"anthropic/alwaysLoad": True, **WHOLE_OUTPUTS},
     }
 
 
