@@ -154,7 +154,7 @@ async def test_the_door_of_a_session_is_closed_with_it_and_takes_no_other_token(
 async def test_an_agent_that_never_asks_for_the_tools_is_prompted_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("codex_proxy.agents.acp.tool_server.LIST_SECONDS", 0.05)
+    monkeypatch.setattr("codex_proxy.agents.acp.tool_server.UNTESTED_LIST_SECONDS", 0.05)
     async with acp(tmp_path, {"FAKE_CODEX_MISBEHAVE": "lists_never"}) as proxy:
         assert (await proxy.ask(user("[[fake:text]]", tools=[WEATHER]))).status == 200
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.agents.acp.calls import REFUSED as REFUSAL
-from codex_proxy.agents.acp.dialect import AcpTurn
+from codex_proxy.agents.acp.dialect import NOT_LISTED, AcpTurn
 from codex_proxy.agents.acp.failures import failure_of_session
 from codex_proxy.agents.acp.messages import (
     Message,
@@ -441,15 +441,16 @@ def test_a_call_that_comes_while_the_client_is_asked_is_asked_with_the_outputs_o
     assert played.turn.can_resume
 
 
-def test_the_first_prompt_waits_for_the_list_of_tools_and_not_for_ever() -> None:
-    for told in (ToolsListed(), ToolsListed(in_time=False)):
-        played = begun("gemini-client_tool_parked", tools=TOOLS)
-        answer = {**sessions_of("gemini-client_tool_parked")[0].opened, "id": 1_000_001}
-        played.receive([answer])
-        played.answer_setup()
-        assert played.last_request("session/prompt") is None
-        played.receive([told])
-        assert played.last_request("session/prompt") is not None
+@pytest.mark.parametrize("in_time", [True, False])
+def test_the_first_prompt_waits_for_the_list_of_tools_and_is_not_sent_without_it(in_time: bool) -> None:
+    played = begun("gemini-client_tool_parked", tools=TOOLS)
+    answer = {**sessions_of("gemini-client_tool_parked")[0].opened, "id": 1_000_001}
+    played.receive([answer])
+    played.answer_setup()
+    assert played.last_request("session/prompt") is None
+    played.receive([ToolsListed(in_time=in_time)])
+    assert (played.last_request("session/prompt") is not None) == in_time
+    assert in_time or played.end.failure == NOT_LISTED
 
 
 def test_a_turn_whose_call_the_agent_has_given_up_is_not_resumed() -> None:

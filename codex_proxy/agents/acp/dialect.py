@@ -56,10 +56,15 @@ from codex_proxy.core.events import (
     TurnStarted,
     UsageReported,
 )
-from codex_proxy.core.faults import Failure
+from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem, HistoryOutput
 from codex_proxy.core.turn import Turn, without_content
 
+NOT_LISTED = Failure(
+    kind=FaultKind.UNAVAILABLE,
+    message="The agent did not connect to the tools of the request in time. Try again.",
+    retry_after=5,
+)
 APPROVALS = {"execute": "command", "edit": "file_change", "delete": "file_change", "move": "file_change"}
 
 
@@ -139,6 +144,11 @@ class AcpTurn:
         else:
             self._request("session/new", self._session_params(turn, prompt.system), self._session_opened)
         return self._take_step()
+
+    @property
+    def tested(self) -> bool:
+        """Whether a release of the program was tested, so that it is known when it requests the client's tools."""
+        return bool(self._program.preset.tested)
 
     @property
     def answered(self) -> bool:
@@ -404,6 +414,9 @@ class AcpTurn:
         self._tools_listed = True
         if not message.in_time:
             self._events.append(Notice("tools_not_listed"))
+            if self.tested and self._state is TurnState.OPENING:
+                self._fail(NOT_LISTED)  # a model without the client's tools would do something else
+                return
         if self._state is TurnState.OPENING and self.session and not self._handlers:
             self._continue_setup()
 

@@ -254,7 +254,7 @@ class AcpTransport(SharedTransport):
         self._reader = reader
         if self._endpoint is not None:
             self._endpoint.sink = self._tool_server_message
-            self._endpoint.start_list_timer()
+            self._endpoint.start_list_timer(tested=self.dialect.tested)
         self.process.attach(self._channel, reader)
 
     def send(self, writes: bytes) -> None:

@@ -46,9 +46,11 @@ SETTLE_SECONDS: Final = 0.2
 """Seconds to wait after a call for another one of the same step."""
 UNREPORTED_SECONDS: Final = 5.0
 """Seconds to wait instead of `SETTLE_SECONDS` if the agent has reported other calls than it has made."""
-LIST_SECONDS: Final = 10.0
-"""The most seconds to wait until an agent requests the tools of a new session. After that it gets its prompt
-anyway."""
+LIST_SECONDS: Final = 45.0
+"""The most seconds to wait until a program that was tested requests the tools of a new session, before its turn fails.
+It takes a second, ten times as long on a busy machine, and longer where two sessions are opened at once."""
+UNTESTED_LIST_SECONDS: Final = 10.0
+"""The most seconds for any other program. After that it gets its prompt anyway, since it may request them later."""
 MAX_CALLS: Final = 128
 """The most calls of a session that wait at the same time."""
 VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
@@ -89,12 +91,13 @@ class ToolEndpoint:
         args = ["-I", "-S", FORWARDER, self._server.url]
         return {"name": SERVER, "command": sys.executable, "args": args, "env": env}
 
-    def start_list_timer(self) -> None:
-        """Starts the time limit for the agent's request of the tool list. If it does not come within
-        `LIST_SECONDS`, passes `ToolsListed(in_time=False)` to `sink`.
+    def start_list_timer(self, *, tested: bool) -> None:
+        """Starts the time limit for the agent's request of the tool list. If it does not come within `LIST_SECONDS`
+        (`UNTESTED_LIST_SECONDS` for a program that was not tested), passes `ToolsListed(in_time=False)` to `sink`.
         """
         loop = asyncio.get_running_loop()
-        self._list_timer = loop.call_later(LIST_SECONDS, self._notify, ToolsListed(in_time=False))
+        seconds = LIST_SECONDS if tested else UNTESTED_LIST_SECONDS
+        self._list_timer = loop.call_later(seconds, self._notify, ToolsListed(in_time=False))
 
     def list_requested(self) -> None:
         """Called when the agent has requested the tool list. Passes `ToolsListed` to `sink` the first time."""
