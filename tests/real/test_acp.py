@@ -250,6 +250,23 @@ async def test_a_model_that_tries_to_run_a_command_runs_none(
     assert not (server.settings.workdir / "made.txt").exists()
 
 
+async def test_a_declined_command_ends_no_turn_with_an_empty_answer(
+    agent: str, served: tuple[AsyncOpenAI, Server], apis: ScriptedApis
+) -> None:
+    client, _ = served
+    name, arguments = SHELL[agent]
+    steps = {"text": "", "tools": [{"name": name, "args": arguments}]}, {"text": "It may not be run."}
+    apis.bodies.clear()
+    try:
+        answer = await client.chat.completions.create(model="codex-5", messages=[user("Run.", *steps)])
+        assert answer.choices[0].message.content == "It may not be run."
+    except openai.PermissionDeniedError as refused:
+        assert refused.code == "not_allowed"
+    if agent == "opencode":
+        assert apis.bodies
+        assert not any(f'"name": "{name}"' in json.dumps(body["tools"]) for body in apis.bodies)
+
+
 async def test_a_confined_program_serves_as_before(agent: str, apis: ScriptedApis, tmp_path: Path) -> None:
     if PRESETS[agent].sandboxed:
         pytest.skip("it has a sandbox of its own")

@@ -28,7 +28,7 @@ CLIENT_META: Final = {
 of sessions (`AcpPreset.titled_by`)."""
 
 TOO_LONG: Final = re.compile(
-    r"(?:prompt|input|request)\b.{0,40}\btoo long|context (?:length|limit)", re.IGNORECASE
+    r"(?:prompt|input|request)\b.{0,40}\btoo long|context (?:length|limit)|prompt budget", re.IGNORECASE
 )
 UNAUTHORIZED: Final = re.compile(
     r"\b40[13]\b|unauthori[sz]ed|authenticat|api[ -]key|not logged in|sign in", re.IGNORECASE
