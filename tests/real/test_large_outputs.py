@@ -63,11 +63,11 @@ async def test_an_output_reaches_the_model_whole(
         {"role": "tool", "tool_call_id": said.tool_calls[0].id, "content": output},
     ]
     apis.bodies.clear()
-    try:
-        second = await client.chat.completions.create(model="codex-5", messages=messages, tools=[WEATHER])
-    except openai.BadRequestError as refused:
-        assert (refused.code, agent, size >= 400) == ("context_length_exceeded", "copilot", True)
+    if agent == "copilot" and size >= 400:  # more than its model's window takes
+        with pytest.raises(openai.BadRequestError, match="prompt budget"):
+            await client.chat.completions.create(model="codex-5", messages=messages, tools=[WEATHER])
         return
+    second = await client.chat.completions.create(model="codex-5", messages=messages, tools=[WEATHER])
     assert second.choices[0].message.content
     whole = json.dumps(output)[1:-1]
     nested = json.dumps(whole)[1:-1]
