@@ -88,9 +88,11 @@ def test_the_table_of_programs_that_speak_acp_is_what_their_presets_say() -> Non
     found = {row[0].strip("`"): row[1:] for row in rows("### The programs")}
     assert list(found) == list(PRESETS)
     for name, preset in PRESETS.items():
-        package, mode, usage, together, reopens = found[name]
+        package, mode, usage, together, reopens, apart, largest = found[name]
         assert package == f"`{preset.package}` {preset.tested}"
         assert mode.startswith(f"`{preset.read_only[0].rpartition('#')[2]}`")
         assert usage == f"`{preset.usage}`"
         assert together == ("no" if preset.one_call_at_a_time else "yes")
         assert reopens == ("yes" if preset.reopens else "no")
+        assert apart == preset.apart
+        assert largest == ("any" if preset.max_output is None else f"{preset.max_output // 1000} kB")
