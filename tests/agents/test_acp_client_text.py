@@ -74,7 +74,7 @@ def test_a_megabyte_of_blanks_takes_no_time() -> None:
 
 def test_what_the_user_has_set_for_opencode_stays_but_for_what_a_preset_sets() -> None:
     theirs = {"model": "m", "agent": {"title": {"model": "t"}, "build": {"prompt": "p"}}, "share": "auto"}
-    found = preset_variables(OPENCODE, {"OPENCODE_CONFIG_CONTENT": json.dumps(theirs)})
+    found = preset_variables(OPENCODE.env, {"OPENCODE_CONFIG_CONTENT": json.dumps(theirs)})
     config = json.loads(found["OPENCODE_CONFIG_CONTENT"])
     assert config["agent"] == {"title": {"model": "t", "disable": True}, "build": {"prompt": "p"}}
     assert (config["model"], config["share"], config["permission"]["bash"]) == ("m", "disabled", "ask")
