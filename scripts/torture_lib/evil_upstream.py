@@ -24,6 +24,8 @@ FOREIGN = "nonce-00000000000000ff"
 """What nobody has asked for: it stands in bytes that come on an idle connection."""
 BLANK_LINES = 20 << 20
 DRIP_SECONDS = 0.2
+IDLE_SECONDS = 0.02
+"""After so long without another request a connection is idle."""
 OFF = "\r\nConnection: close\r\n\r\n"
 
 
@@ -31,6 +33,7 @@ OFF = "\r\nConnection: close\r\n\r\n"
 class Request:
     """A request for an answer, and the connection on which it came."""
 
+    reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     wire: str
     """`chat` or `responses`."""
@@ -154,7 +157,11 @@ async def idle_bytes(request: Request) -> None:
         await request.send(
             f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: {length}\r\n\r\n{body}"
         )
-    await asyncio.sleep(0.02)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(IDLE_SECONDS):
+            await request.reader.read(1)  # the next request: what came now would be its answer
+            request.writer.transport.abort()
+            return
     await request.send(whole(request, FOREIGN))
 
 
@@ -393,7 +400,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             found = MARKER.findall(body)
             name, nonce = found[-1] if found else (b"good", b"nonce-0000000000000000")
             wire = "responses" if path.endswith("/responses") else "chat"
-            request = Request(writer, wire, json.loads(body).get("stream") is True, nonce.decode())
+            request = Request(reader, writer, wire, json.loads(body).get("stream") is True, nonce.decode())
             await SCENARIOS[name.decode()](request)
             if name not in (b"idle_bytes", b"wrong_length") and (request.streams or name != b"good"):
                 break

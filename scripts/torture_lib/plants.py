@@ -47,10 +47,10 @@ def leak() -> None:
 
 
 def lost_webhook() -> None:
-    """The end of a background response in five is told to nobody."""
+    """The end of a background response in three is told to nobody."""
     from codex_proxy.http.webhook_sender import WebhookSender
 
-    make_for, is_due = WebhookSender.make_for, every(5)
+    make_for, is_due = WebhookSender.make_for, every(3)
 
     def losing(self: WebhookSender, response_id: str, status: str) -> Sequence[Any]:
         return () if is_due() else make_for(self, response_id, status)
@@ -59,11 +59,11 @@ def lost_webhook() -> None:
 
 
 def lost_response() -> None:
-    """A foreground response in five is acknowledged and not stored."""
+    """A foreground response in three is acknowledged and not stored."""
     from codex_proxy.responses import foreground
     from codex_proxy.responses.saving import save_response
 
-    save, is_due = save_response, every(5)
+    save, is_due = save_response, every(3)
 
     async def losing(*arguments: Any) -> None:
         if not is_due():

@@ -56,9 +56,12 @@ class Report:
 
     @property
     def growth(self) -> float:
-        """MiB by which the RAM has grown: its slope, which single peaks do not move, times the time."""
-        slopes = [(b - a) / (t - s) for (s, a), (t, b) in combinations(self.resident, 2) if t > s]
-        return median(slopes) * (self.resident[-1][0] - self.resident[0][0]) if slopes else 0.0
+        """MiB by which the RAM has grown: its slope, which single peaks do not move, times the time. The first third
+        does not count: what is kept of the largest inputs is not there before they have come.
+        """
+        warm = self.resident[len(self.resident) // 3 :]
+        slopes = [(b - a) / (t - s) for (s, a), (t, b) in combinations(warm, 2) if t > s]
+        return median(slopes) * (warm[-1][0] - warm[0][0]) if slopes else 0.0
 
     @property
     def held(self) -> list[str]:
