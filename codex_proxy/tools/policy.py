@@ -228,7 +228,7 @@ class ToolPolicy:
         self._server_tools: dict[str, Tool] = {tool.name: tool for tool in turn.tools if tool.mcp is not None}
         self._steps_left = turn.max_server_steps
         self._calls_left = turn.max_server_calls
-        self._running: set[str] = set()
+        self._running: dict[str, ToolCallRequested] = {}
         """Calls of this server's tools that have no output yet, by the agent's request id."""
         self._parallel = turn.parallel_tool_calls
         self._waits_for_call = must_call(turn)
@@ -243,7 +243,6 @@ class ToolPolicy:
         """Events that came while the calls of `_judging` were being checked."""
         self._waiting: list[ToolCallRequested] = []
         """The step's calls for the client, who sees them once this server's calls have run."""
-        self._server_calls: list[ServerCall] = []
         self._bad_call = False
         """Whether the model made an invalid call in this step that the agent has answered with an error."""
         self._faults = 0
@@ -351,8 +350,7 @@ class ToolPolicy:
         done = PolicyResult([], [])
         if self._over or request_id not in self._running:
             return done
-        self._running.remove(request_id)
-        request = next(call.request for call in self._server_calls if call.request.request_id == request_id)
+        request = self._running.pop(request_id)
         done.events += output_events(request, output)
         answered = HiddenOutput(request_id, output_of(request, output))
         if not self._waiting:
@@ -454,8 +452,7 @@ class ToolPolicy:
         return ours, [_answered(request, LIMIT_REACHED) for request in asked[room:]]
 
     def _begin(self, ours: list[ServerCall], done: PolicyResult) -> None:
-        self._server_calls = ours
-        self._running = {call.request.request_id for call in ours}
+        self._running = {call.request.request_id: call.request for call in ours}
         self.ran_calls.update(call.request.call_id for call in ours)
         done.calls += ours
         for call in ours:

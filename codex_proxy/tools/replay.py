@@ -3,8 +3,8 @@ request.
 
 A step is one call of the model; its raw items are the items exactly as the model generated them (JSON of Responses
 items). A client sends its calls back without the reasoning, the hidden calls (those that it did not get) and the
-agent's own commands that belonged to them. These are kept in the step memory (`core/step_memory.py`) under each
-call that the client got, and put back where the client repeats the call. So the model gets the same input as
+agent's own commands that belonged to them. These are kept in the step memory (`core/step_memory.py`) under the first
+call that the client got, and put back where the client repeats these calls. So the model gets the same input as
 before, with only new items after it. If nothing is remembered, or the client's items differ, the client's items are
 used. The same applies to calls that are in a history twice, which is possible with a provider that begins to count
 call ids again in each answer: it is not known which of the two was remembered.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -72,6 +72,9 @@ class Remembered(msgspec.Struct, frozen=True):
     """The text of the assistant before the calls, as the client saw it (see `assistant_text`)."""
     model: str = ""
     """The model and its provider. Another one cannot read the encrypted reasoning in `items`."""
+    calls_key: bytes = b""
+    """The SHA-256 of the keys of the calls that the client got; empty in entries of earlier versions, which saved one
+    for each call."""
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -97,11 +100,15 @@ class _Identity(msgspec.Struct, frozen=True):
 def entries_of(
     raw: Sequence[bytes], policy: ToolPolicy, identity: str, *, plain: bool = False
 ) -> dict[bytes, bytes]:
-    """Returns the entries of the step memory for a turn that ended with calls: for each call that the client got,
-    its `call_key` and the turn's `Remembered` as JSON. The parameters are those of `remembered_turn`.
+    """Returns the entry of the step memory for a turn that ended with calls: the `call_key` of the first call that the
+    client got, and the turn's `Remembered` as JSON. The parameters are those of `remembered_turn`. Empty if the client
+    got no calls.
     """
-    value = msgspec.json.encode(remembered_turn(raw, policy, identity, plain=plain))
-    return {call_key(call): value for call in visible_calls(policy)}
+    keys = [call_key(call) for call in visible_calls(policy)]
+    if not keys:
+        return {}
+    turn = remembered_turn(raw, policy, identity, plain=plain)
+    return {keys[0]: msgspec.json.encode(msgspec.structs.replace(turn, calls_key=key_of_all(keys)))}
 
 
 def remembered_turn(
@@ -116,8 +123,11 @@ def remembered_turn(
     hidden = {answered.output.call_id: wire_output(answered.output.parts) for answered in policy.hidden}
     visible = [call.call_id for call in visible_calls(policy)]
     unanswered = _unanswered(items)
+    of_client = set(visible)
     cut_off: dict[str, str | list[dict[str, Any]]] = {
-        id: _not_answered(call) if plain else CUT_OFF for id, call in unanswered.items() if id not in visible
+        id: _not_answered(call) if plain else CUT_OFF
+        for id, call in unanswered.items()
+        if id not in of_client
     }
     return Remembered(
         items=items,
@@ -135,6 +145,11 @@ def call_key(call: HistoryCall) -> bytes:
     for part in (call.kind, call.call_id, call.name, canonical_arguments(call)):
         digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
     return digest.digest()
+
+
+def key_of_all(keys: Iterable[bytes]) -> bytes:
+    """Returns one key for all calls of a step: the SHA-256 of their keys."""
+    return hashlib.sha256(b"".join(keys)).digest()
 
 
 def canonical_arguments(call: HistoryCall) -> str:
@@ -259,13 +274,12 @@ def restored(
     history. A turn of another model is put back without its reasoning, which only that model can read.
     """
     repeated = {key for key, times in Counter(keys_of(history)).items() if times > 1}
-    known = {key: memory for key, memory in recalled.items() if key not in repeated}
     out: list[HistoryItem] = []
     index = 0
     while index < len(history):
         start, end = _echo(history, index)
         out += history[index:start]
-        memory = _memory_of(history[start:end], known)
+        memory = _memory_of(history[start:end], recalled, repeated)
         index = end
         if memory is None:
             out += history[start:end]
@@ -307,24 +321,23 @@ def _is_the_models(item: HistoryItem) -> bool:
     return item.by_server if isinstance(item, HistoryOutput) else True
 
 
-def _memory_of(echo: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered]) -> Remembered | None:
+def _memory_of(
+    echo: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered], repeated: Container[bytes]
+) -> Remembered | None:
     """Returns the turn in `recalled` whose answer a part of the history (`echo`) repeats; None if there is none.
     The part repeats the answer if it has the same calls, no raw items that the answer does not have, and the same
-    text or none.
+    text or none. `repeated` are the keys of the calls that are in the history twice.
     """
     calls = [item for item in echo if isinstance(item, HistoryCall) and not item.by_server]
-    if not calls:
-        return None
-    memory = recalled.get(call_key(calls[0]))
+    keys = [call_key(call) for call in calls]
+    memory = recalled.get(keys[0]) if keys else None
     if memory is None or [call.call_id for call in calls] != memory.visible:
         return None
-    if any(recalled.get(call_key(call)) != memory for call in calls[1:]):
+    if (memory.calls_key and memory.calls_key != key_of_all(keys)) or any(key in repeated for key in keys):
         return None
     raw = [_identity(item.json) for item in echo if isinstance(item, RawHistoryItem)]
-    if raw:
-        remembered = [_identity(item) for item in memory.items]
-        if not all(any(_same(each, other) for other in remembered) for each in raw):
-            return None
+    if raw and not _all_among(raw, [_identity(item) for item in memory.items]):
+        return None
     return memory if assistant_text(echo) in ("", memory.said) else None
 
 
@@ -332,12 +345,23 @@ def _identity(raw: bytes | msgspec.Raw) -> _Identity:
     return msgspec.json.decode(raw, type=_Identity)
 
 
-def _same(one: _Identity, other: _Identity) -> bool:
-    if one.type != other.type:
-        return False
-    if one.id and other.id:
-        return one.id == other.id
-    return one.encrypted_content is not None and one.encrypted_content == other.encrypted_content
+def _all_among(items: Iterable[_Identity], others: Sequence[_Identity]) -> bool:
+    """Whether each of the items is one of `others`: of the same type and id or, if one of the two has no id, of the
+    same encrypted content.
+    """
+    ids = {(other.type, other.id) for other in others if other.id}
+    contents = {(other.type, other.encrypted_content, bool(other.id)) for other in others}
+
+    def is_among(item: _Identity) -> bool:
+        if item.id and (item.type, item.id) in ids:
+            return True
+        content = item.encrypted_content
+        return content is not None and (
+            (item.type, content, False) in contents
+            or (not item.id and (item.type, content, True) in contents)
+        )
+
+    return all(map(is_among, items))
 
 
 def _items_of(memory: Remembered, model: str) -> list[HistoryItem]:
@@ -353,16 +377,19 @@ def _outputs_of(memory: Remembered, given: Sequence[HistoryItem]) -> list[Histor
     """Returns the outputs of the calls of the turn's last step, in the order of the calls: those that the client
     has given (`given`), and those that were remembered. Other outputs in `given` follow.
     """
-    left = [item for item in given if isinstance(item, HistoryOutput)]
+    outputs = [item for item in given if isinstance(item, HistoryOutput)]
+    first: dict[str, HistoryOutput] = {}
+    for item in outputs:
+        first.setdefault(item.call_id, item)
     out: list[HistoryItem] = []
     for call_id in memory.calls:
-        answer = next((item for item in left if item.call_id == call_id), None)
+        answer = first.get(call_id)
         if answer is not None:
-            left.remove(answer)
             out.append(answer)
         elif call_id in memory.hidden:
             out.append(HistoryOutput(call_id, parts_of(memory.hidden[call_id])))
-    return out + left
+    called = set(memory.calls)
+    return out + [item for item in outputs if item.call_id not in called or first[item.call_id] is not item]
 
 
 def wire_output(parts: Sequence[Part]) -> str | list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     TextPart,
 )
-from codex_proxy.tools.replay import Remembered, assistant_text, call_key, keys_of, restored
+from codex_proxy.tools.replay import Remembered, assistant_text, call_key, key_of_all, keys_of, restored
 from tests.tools.histories import CALLS, HISTORIES, WORDS
 
 QUESTION = HistoryMessage("user", (TextPart("Well?"),))
@@ -59,7 +59,8 @@ BACK = [past(item) for item in ITEMS]
 def remembered(*visible: HistoryCall, **more: Any) -> dict[bytes, Remembered]:
     ids = [each.call_id for each in visible]
     fields = {"items": ITEMS, "hidden": {}, "calls": ids, "visible": ids, "said": "Hm.", "model": "m"} | more
-    return {call_key(each): Remembered(**fields) for each in visible}
+    keys = [call_key(each) for each in visible]
+    return {keys[0]: Remembered(**fields, calls_key=key_of_all(keys))}
 
 
 def put_back(
@@ -264,8 +265,9 @@ def memories(draw: st.DrawFn) -> dict[bytes, Remembered]:
         )
         items = [raw("reasoning", id=f"r{number}"), raw("function_call", turn=number)]
         said_before = draw(WORDS)
-        memory = Remembered(items, hidden, draw(st.permutations([*ids, *hidden])), ids, said_before, "m")
-        recalled |= {call_key(each): memory for each in visible}
+        keys = [call_key(each) for each in visible]
+        calls = draw(st.permutations([*ids, *hidden]))
+        recalled[keys[0]] = Remembered(items, hidden, calls, ids, said_before, "m", key_of_all(keys))
     return recalled
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -25,13 +26,16 @@ from codex_proxy.tools.policy import DEFERRED, ToolPolicy
 from codex_proxy.tools.replay import (
     CUT_OFF,
     UNREADABLE,
+    Remembered,
     assistant_messages,
     clean_item,
     entries_of,
     recalled_history,
     remembered_turn,
+    restored,
     visible_calls,
 )
+from tests.growth import assert_linear
 
 LIMITS = StepMemorySettings()
 TOOL = Tool("f")
@@ -253,3 +257,42 @@ async def test_a_history_without_calls_asks_for_nothing() -> None:
 def test_entries_are_json_without_the_owner() -> None:
     (value,) = entries_of(raw(called("a")), broker_of("a"), "words/m").values()
     assert msgspec.json.decode(value)["visible"] == ["a"]
+
+
+# --- what it costs --------------------------------------------------------------------------------
+
+CALLS_COST: dict[str, Callable[[int], tuple[list[bytes], ToolPolicy]]] = {
+    "calls": lambda n: (raw(*(called(f"c{i}") for i in range(n))), broker_of(*(f"c{i}" for i in range(n)))),
+    "calls that the client does not get": lambda n: (
+        raw(*(called(f"c{i}") for i in range(n))),
+        broker_of(*(f"c{i}" for i in range(n)), parallel=False),
+    ),
+    "items before a call": lambda n: (raw(*[REASONING] * n, called("a")), broker_of("a")),
+}
+
+
+@pytest.mark.parametrize("shape", CALLS_COST)
+def test_a_step_is_remembered_once_whatever_the_number_of_its_calls(shape: str) -> None:
+    make = CALLS_COST[shape]
+    assert_linear(make, lambda step: entries_of(*step, "words/m"), 400)
+    small, large = (sum(map(len, entries_of(*make(n), "words/m").values())) for n in (400, 1600))
+    assert large < 4.5 * small  # it is written to the disk
+
+
+async def test_a_step_of_many_calls_comes_back_with_its_reasoning() -> None:
+    ids = [f"c{i}" for i in range(3000)]
+    memory = await remembered(raw(REASONING, *map(called, ids)), broker_of(*ids))
+    assert len(memory) == 1
+    found = await recall(memory, USER, *echo(*ids, said=""))
+    assert found == [USER, REASONING, *map(called, ids), *map(output, ids)]
+
+
+@pytest.mark.parametrize("outputs", [echo("a", said="")[1:], [output("z"), output("a"), output("a")]])
+def test_putting_a_step_back_costs_what_the_history_weighs(outputs: list[HistoryItem]) -> None:
+    def make(n: int) -> tuple[list[HistoryItem], dict[bytes, Remembered]]:
+        ids = [f"c{i}" for i in range(n)]
+        entries = entries_of(raw(REASONING, *map(called, ids)), broker_of(*ids), "words/m")
+        history = [RawHistoryItem(json.dumps(REASONING).encode())] * n + echo(*ids, said="") + outputs * n
+        return history, {key: msgspec.json.decode(value, type=Remembered) for key, value in entries.items()}
+
+    assert_linear(make, lambda given: restored(*given, "words/m"), 150)

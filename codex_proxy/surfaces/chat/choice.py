@@ -43,6 +43,8 @@ class Text:
         self._before = before
         self._after = after
         self._fragments = list(said)
+        self._lengths = [0]
+        """The number of characters in the first fragments, by their number, as far as it was asked for."""
 
     def add(self, text: str, out: list[bytes]) -> None:
         fragment = json_text(text)
@@ -69,7 +71,9 @@ class Text:
 
     def length(self, fragments: int) -> int:
         """Returns the number of characters in the first `fragments` fragments."""
-        return sum(len(msgspec.json.decode(fragment)) for fragment in self._fragments[:fragments])
+        for fragment in self._fragments[len(self._lengths) - 1 : fragments]:
+            self._lengths.append(self._lengths[-1] + len(msgspec.json.decode(fragment)))
+        return self._lengths[fragments]
 
     def whole(self) -> msgspec.Raw:
         """Returns the whole text as one JSON string, joined from the fragments."""

@@ -13,6 +13,7 @@ HTTP status. `result` raises the `Fault` of a failed turn.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
@@ -97,7 +98,7 @@ class MessagesRenderer(StreamRenderer):
         self._text_items: dict[str, TextItem] = {}
         """Open items that have a content block, by item id."""
         self._open_item: TextItem | None = None
-        self._waiting: list[TextItem] = []
+        self._waiting: deque[TextItem] = deque()
         self._calls: dict[str, _Call] = {}
         self._raw: list[bytes] = []
         self._ran_tools = False
@@ -200,7 +201,7 @@ class MessagesRenderer(StreamRenderer):
         if text_item.block is not None:
             text_item.block.add(texts, out)
             return
-        if text_item not in self._waiting:
+        if not text_item.kept:
             self._waiting.append(text_item)
         text_item.kept += texts
 
@@ -221,7 +222,7 @@ class MessagesRenderer(StreamRenderer):
         text_item.block.close(out)
         self._open_item = None
         while self._waiting and self._open_item is None:
-            following = self._waiting.pop(0)
+            following = self._waiting.popleft()
             self._open(following, out)
             assert following.block is not None
             following.block.add(following.kept, out)

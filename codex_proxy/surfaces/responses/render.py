@@ -132,6 +132,8 @@ class ResponsesRenderer:
         self._output = self._order.items
         self._lists: list[OutputItem] = []
         """Lists of MCP tools that wait until the answer begins."""
+        self._awaiting: dict[str | None, OutputItem] = {}
+        """Reasoning whose encrypted content has not arrived, by the agent's ids."""
         self._step_began = False
         self._begun = False
         self._status = "queued" if background else "in_progress"
@@ -222,8 +224,9 @@ class ResponsesRenderer:
     def _step_completed(self, event: StepCompleted) -> None:
         self.spent.add_call(event)
         self._step_began = False
-        for output in self._output:
+        for output in self._awaiting.values():
             output.awaiting = False
+        self._awaiting.clear()
 
     def _turn_ended(self, event: TurnEnded) -> None:
         stop = (event.choice_stops or {}).get(0, event.stop)
@@ -324,6 +327,7 @@ class ResponsesRenderer:
                 self._add_text(item.id, LINE, activity_line(item))
         elif isinstance(item, Reasoning) and self._encrypted:
             output.awaiting = True
+            self._awaiting[item.id] = output
             self._announce(output)
 
     def _announce(self, output: OutputItem) -> None:
@@ -420,9 +424,8 @@ class ResponsesRenderer:
         if event.type != "reasoning" or not self._encrypted:
             return
         raw = msgspec.json.decode(event.json, type=_RawReasoning)
-        awaiting = [output for output in self._output if output.awaiting]
-        named = [output for output in awaiting if output.item.id == raw.id]
-        output = next(iter(named or awaiting), None)
+        id = raw.id if raw.id in self._awaiting else next(iter(self._awaiting), None)
+        output = None if id is None else self._awaiting.pop(id)
         if output is None:
             # Behind a message it would be out of order: then it is better not there.
             if self._step_began or raw.encrypted_content is None:
