@@ -13,6 +13,9 @@ import psutil
 import pytest
 from openai import AsyncOpenAI
 
+from codex_proxy.agents.claude_code import history, spec
+from codex_proxy.agents.claude_code.messages import user_line
+from codex_proxy.agents.spec import AgentContext
 from codex_proxy.app import make_server
 from tests.pictures import png_of, url_of
 from tests.real.anthropic_model import CACHED, IN, OUT, WRITTEN, AnthropicModel, anthropic_model, script
@@ -509,3 +512,40 @@ async def test_what_the_agent_does_is_shown_and_its_calls_are_counted(
     assert usage_of(answer) == counted(2)
     shown: Any = answer.choices[0].message.model_dump()
     assert "a.txt" in shown["reasoning_content"]
+
+
+async def test_where_a_path_in_a_text_is_obeyed_the_process_of_a_plain_turn_cannot_read_it(
+    model: AnthropicModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second line: this Claude Code is not told that nobody typed the text, so that it reads what is mentioned."""
+
+    environment = spec.claude_environment
+
+    def reading_mentions(context: AgentContext) -> dict[str, str]:
+        off = "CLAUDE_CODE_DISABLE_FILE_MENTIONS"
+        return {name: value for name, value in environment(context).items() if name != off}
+
+    def typed(content: Any, *, query: bool, takes_mark: bool = True) -> bytes:
+        line = json.loads(user_line(content, query=query))
+        del line["text_not_typed"]
+        return json.dumps(line).encode() + b"\n"
+
+    monkeypatch.setattr(history, "user_line", typed)
+    monkeypatch.setattr(spec, "claude_environment", reading_mentions)
+    planted = tmp_path / "elsewhere" / "notes.txt"
+    planted.parent.mkdir()
+    planted.write_text("planted words")
+    messages: Any = [{"role": "system", "content": "Be brief."}]
+    messages.append({"role": "user", "content": f"Look at @{planted}."})
+    read = {}
+    for confinement in ("none", "auto"):
+        folder = tmp_path / confinement
+        folder.mkdir()
+        async with claude_proxy(folder, model, agent_confinement=confinement) as (client, server):
+            if confinement == "auto" and server.agent.warning:
+                pytest.skip(server.agent.warning)
+            before = len(model.requests)
+            answer = await client.chat.completions.create(model="default", messages=messages)
+            assert answer.choices[0].message.content
+            read[confinement] = "planted words" in json.dumps(model.requests[before:])
+    assert read == {"none": True, "auto": False}
