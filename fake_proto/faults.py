@@ -35,7 +35,7 @@ class StalledError(Exception):
 class Faults:
     """A set of faults, by name, with their options. It has no faults by default."""
 
-    __slots__ = ("at", "lines", "names", "options", "silent_file", "touches_lines")
+    __slots__ = ("at", "evil_file", "lines", "names", "options", "silent_file", "touches_lines")
 
     def __init__(self, names: str = "", options: dict[str, str] | None = None) -> None:
         self.names = frozenset(name for name in names.split(",") if name)
@@ -43,6 +43,7 @@ class Faults:
         self.at = int(self.options.get("at", AFTER_LINES))
         self.lines = 0
         self.silent_file = ""
+        self.evil_file = ""
         self.touches_lines = bool(self.names)
 
     def has(self, name: str) -> bool:
@@ -70,7 +71,7 @@ class Faults:
         `at` (0: before the first one).
         """
         if self.lines == 0 and self.at == 0:
-            self._strike(wire)
+            self._strike(wire, b"")
         if "unended" in self.names or "same_ids" in self.names:
             from fake_proto.damage import ends_item, with_same_ids
 
@@ -94,10 +95,13 @@ class Faults:
 
             wire.write(with_other_types(data))
         if self.lines == self.at:
-            self._strike(wire)
+            self._strike(wire, data)
 
-    def _strike(self, wire: Wire) -> None:
+    def _strike(self, wire: Wire, last: bytes) -> None:
+        """Carries out the faults that happen once. `last` is the line that was written last."""
         names = self.names
+        if "evil" in names:
+            wire.write(evil_lines(self.evil_file, last))
         if "garbage" in names:
             wire.write(b"Segmentation fault? no: {just a line that is not JSON\n")
         if "bad_utf8" in names:
@@ -130,6 +134,18 @@ class Faults:
         if "hang" in names:
             note_pid(self.silent_file, os.getpid())
             raise StalledError
+
+
+def evil_lines(evil_file: str, line: bytes) -> bytes:
+    """Returns the content of the file, in which `<threadId>`, `<turnId>` and `<sessionId>` stand for the ids that are
+    in `line`.
+    """
+    with open(evil_file, "rb") as file:
+        lines = file.read()
+    for name in (b"threadId", b"turnId", b"sessionId"):
+        _, _, rest = line.partition(b'"' + name + b'":"')
+        lines = lines.replace(b"<" + name + b">", rest.partition(b'"')[0])
+    return lines
 
 
 def note_pid(pid_file: str, pid: int) -> None:

@@ -68,6 +68,7 @@ class Script:
         self._settings = settings
         self.options = options
         self.faults = Faults(options["misbehave"], options) if "misbehave" in options else process_faults
+        self.faults.evil_file = settings.text("EVIL")
         chosen = found is not None or bool(settings.text("MODE"))
         unmarked = None if chosen else unmarked_scenario(request)
         self._scenario = unmarked or _scenario("count" if self.faults.has("flood") else marker.name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TypeAlias
 
@@ -19,6 +19,11 @@ from codex_proxy.core.events import Event
 
 HIGH_WATER = 1 << 20
 """The bytes that the slowest reader may be behind before the agent is paused: a second or two of the fastest agent."""
+EVENTS_AT_ONCE = 250
+"""The most events of a batch. What comes after them in one read of the agent's pipe is a batch of its own."""
+TAKEN_AT_ONCE = 1 << 16
+"""The bytes of agent output after which a reader that is behind is given no further batch at once: about one read of
+the pipe. To render and send its events takes some milliseconds, in which no other client is served."""
 LOW_WATER = 1 << 18
 """The bytes of backlog below which a paused agent is resumed."""
 CUT_WATER = 32 << 20
@@ -111,13 +116,22 @@ class EventLog:
 
     def append(self, events: list[Event], size: int, *, ended: bool = False) -> None:
         """Adds a batch and wakes the readers. `size` is the number of bytes of agent output that the events were
-        made from. `ended` is True for the last batch.
+        made from. `ended` is True for the last batch. Of very many events several batches are made.
         """
-        self._batches.append(Batch(events, size))
-        self.appended += size
+        is_long = len(events) > EVENTS_AT_ONCE
+        if is_long:
+            for start in range(0, len(events), EVENTS_AT_ONCE):
+                part = events[start : start + EVENTS_AT_ONCE]
+                self._batches.append(Batch(part, size * len(part) // len(events)))
+                self.appended += self._batches[-1].size
+        else:
+            self._batches.append(Batch(events, size))
+            self.appended += size
         self.ended = self.ended or ended
         for cursor in self._cursors:
-            cursor.wakeup.wake(last=self.ended)
+            cursor.wakeup.wake(
+                last=self.ended or is_long
+            )  # the reader's task takes one batch after the other
         self.report()
         if self.ended:
             self._on_backlog = None  # its owner holds this log: no cycle outlives the turn
@@ -135,15 +149,12 @@ class EventLog:
             return self.appended - self._cursors[0].seen
         return max((self.appended - cursor.seen for cursor in self._cursors), default=0)
 
-    def after(self, position: int) -> list[Batch]:
-        """Returns the batches from `position` on, which counts the batches since the start of the log. Used by
+    def after(self, position: int) -> Iterator[Batch]:
+        """Iterates over the batches from `position` on, which counts the batches since the start of the log. Used by
         cursors.
         """
-        start = position - self._dropped
-        batches = self._batches
-        if start <= 0:
-            return list(batches)
-        return list(islice(batches, start, None))  # an index in the middle of a deque has to be looked for
+        # An index in the middle of a deque would have to be looked for each time.
+        return islice(self._batches, max(0, position - self._dropped), None)
 
     @property
     def end(self) -> int:
@@ -186,25 +197,44 @@ class Cursor:
         self.position = position
         self.seen = seen
         self._taken = seen
+        self._took_part = False
+        """Whether the last `take` has left something, because there was very much."""
         self.wakeup = Wakeup()
         """Woken by the log for each batch."""
         self._log = log
 
     def take(self, *, passed_on: bool = True) -> list[Event]:
-        """Returns the events that were added since the last call, without waiting. With `passed_on=False` they
-        count as the reader's backlog until `pass_on` is called.
+        """Returns the events that were added since the last call, without waiting; of very many only the first ones,
+        and the next call of `wait` returns at once. With `passed_on=False` they count as the reader's backlog until
+        `pass_on` is called.
         """
-        batches = self._log.after(self.position)
+        batches = self._next()
         if not batches:
             return []
-        self.position = self._log.end
-        self._taken = self._log.appended
+        self.position += len(batches)
+        self._took_part = self.position != self._log.end
+        for batch in batches:
+            self._taken += batch.size
         if passed_on:
             self.seen = self._taken
         self._log.trim()
         if len(batches) == 1:
             return batches[0].events
         return [event for batch in batches for event in batch.events]
+
+    def _next(self) -> list[Batch]:
+        """Returns the next batches: no more than `TAKEN_AT_ONCE` bytes or `EVENTS_AT_ONCE` events, but at least one
+        batch if there is any.
+        """
+        batches: list[Batch] = []
+        size = events = 0
+        for batch in self._log.after(self.position):
+            size += batch.size
+            events += len(batch.events)
+            if batches and (size > TAKEN_AT_ONCE or events > EVENTS_AT_ONCE):
+                break
+            batches.append(batch)
+        return batches
 
     def pass_on(self) -> None:
         """Reports that the client was given all events taken so far, so that they no longer count as backlog."""
@@ -216,8 +246,11 @@ class Cursor:
         """Returns when there are events to take that `push` has not delivered, or when the log has ended. `push` is
         called for each batch while this waits (see `Wakeup`). Raises what `push` raises.
         """
-        if self.position == self._log.end and not self._log.ended:
-            await self.wakeup.wait(push)
+        if self.position == self._log.end:
+            if not self._log.ended:
+                await self.wakeup.wait(push)
+        elif self._took_part:
+            await asyncio.sleep(0)  # others are served first
 
     @property
     def finished(self) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,10 +17,11 @@ from tests.waiting import PATIENCE
 
 
 class ServerThread:
-    """A proxy on the fake agent, and the thread that it runs in."""
+    """A proxy on the fake agent, or with other settings, and the thread that it runs in."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, environment: Mapping[str, str] = ENVIRONMENT, **settings: Any) -> None:
+        self._settings = settings_of(folder, **(settings or {"fake_dialect": "app-server"}))
+        self._environment = environment
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._stop = asyncio.Event()
@@ -29,8 +31,7 @@ class ServerThread:
 
     async def _serve(self) -> None:
         self.holds.thread = threading.get_ident()
-        settings = settings_of(self._folder, fake_dialect="app-server")
-        self.server = await make_server(settings, ENVIRONMENT)
+        self.server = await make_server(self._settings, self._environment)
         try:
             await self.server.start()
             self._ready.set()

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from codex_proxy.core.events import Event, Notice
-from codex_proxy.runs.event_log import LOW_WATER, EventLog
+from codex_proxy.core.events import Event, Notice, TextDelta
+from codex_proxy.runs.event_log import EVENTS_AT_ONCE, LOW_WATER, EventLog
 from tests.runs.virtual import settled, virtual
 
 
@@ -50,9 +50,9 @@ def test_what_every_reader_has_seen_is_dropped() -> None:
     for number in range(100):
         log.append([note(number)], 1)
         quick.take()
-    assert len(log.after(0)) == 100, "the slow one has not seen it"
+    assert len(list(log.after(0))) == 100, "the slow one has not seen it"
     slow.take()
-    assert log.after(0) == []
+    assert list(log.after(0)) == []
     assert log.end == 100
 
 
@@ -123,7 +123,7 @@ def test_what_a_reader_has_taken_for_somebody_else_is_its_backlog_until_it_is_pa
     log.append([note(1)], LOW_WATER)
     assert numbers(reader.take(passed_on=False)) == [1]
     assert log.backlog == LOW_WATER
-    assert log.after(0) == [], "the log holds it no more"
+    assert list(log.after(0)) == [], "the log holds it no more"
     log.append([note(2)], LOW_WATER)
     reader.pass_on()
     assert told[-1] == log.backlog == LOW_WATER, "the second was not taken"
@@ -231,3 +231,26 @@ async def test_nothing_is_pushed_to_a_reader_that_does_not_wait() -> None:
     log.append([note(2)], 10)
     assert reader.got == []
     assert numbers(reader.cursor.take()) == [1, 2]
+
+
+async def test_a_reader_that_is_behind_is_given_a_part_at_once_and_others_are_served_in_between() -> None:
+    log = EventLog()
+    cursor = log.cursor()
+    log.append([TextDelta("m", str(number)) for number in range(4 * EVENTS_AT_ONCE)], 4000, ended=True)
+    others = 0
+    taken: list[int] = []
+
+    async def serve() -> None:
+        nonlocal others
+        while not cursor.finished:
+            others += 1
+            await asyncio.sleep(0)
+
+    serving = asyncio.create_task(serve())
+    while not cursor.finished:
+        await cursor.wait()
+        taken.append(len(cursor.take()))
+    await serving
+    assert taken == [EVENTS_AT_ONCE] * 4
+    assert others >= 3
+    assert cursor.seen == log.appended == 4000
