@@ -1,15 +1,18 @@
 """An agent that starts one child (a process) for each turn, and the transport over the child's stdin and stdout.
 
-A `ChildSpec` describes such an agent: the command to start, and the dialect for the child's output.
+A `ChildSpec` describes such an agent: the command to start, and the dialect for the child's output. A command that is
+used often has a child that waits for its next turn, if its program reads everything from stdin.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Literal
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, Literal
 
 import msgspec
+import structlog
 
 from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.agent import Agent, ProcessCounts
@@ -30,6 +33,18 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
 from codex_proxy.process.launch import find_program
 
+log = structlog.get_logger(__name__)
+
+AHEAD_USES: Final = 3
+AHEAD_SECONDS: Final = 60.0
+"""A child waits for the next turn of a command that was used so often within so many seconds."""
+WAIT_SECONDS: Final = 60.0
+"""The most seconds that a child waits. It has read the user's configuration and sign-in at its start."""
+MAX_EARLY_BYTES: Final = 1 << 16
+"""The bytes that a child may print before its turn; then its output is not read until the turn begins."""
+MAX_AHEAD: Final = 2
+"""The most children of an agent that wait for turns."""
+
 
 class ChildTransport:
     """A `Transport` over the stdin and stdout of one child, which serves one session. `release` ends the child.
@@ -40,16 +55,38 @@ class ChildTransport:
 
     def __init__(self, framer: LineFramer | ChunkFramer | None = None) -> None:
         """`framer` cuts stdout into the pieces that the dialect reads; None for lines."""
+        self.command: Command | None = None
+        """The command that started the child."""
         self._child: Child | None = None
         self._reader: TransportReader | None = None
         self._framer = framer or LineFramer()
+        self._early = bytearray()
+        """What the child has printed while it waited for a turn."""
 
     async def start(self, command: Command) -> None:
         """Starts the child. Raises `SpawnError` if that fails."""
+        self.command = command
         self._child = await spawn(command, self)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the child runs."""
+        return self._child is not None and self._child.alive
 
     def attach(self, reader: TransportReader) -> None:
         self._reader = reader
+        if self._early:
+            asyncio.get_running_loop().call_soon(self._read_early)
+
+    def _read_early(self) -> None:
+        """Passes on what the child printed before its turn. It counts as no output of the turn (its size is 0), so that
+        another child can take over if this one ends without more.
+        """
+        lines = self._framer.feed(bytes(self._early))
+        self._early.clear()
+        if self._reader is not None:
+            self._reader.received(lines, 0)
+        self.resume_reading()
 
     def kill(self) -> None:
         """Kills the child at once, and does not wait until it has ended."""
@@ -59,7 +96,10 @@ class ChildTransport:
     # --- the child's sink -----------------------------------------------------------------------
 
     def received(self, chunk: bytes) -> None:
-        if self._reader is None:
+        if self._reader is None or self._early:
+            self._early += chunk
+            if len(self._early) > MAX_EARLY_BYTES:
+                self.pause_reading()
             return
         try:
             lines = self._framer.feed(chunk)
@@ -126,6 +166,9 @@ class ChildSpec(msgspec.Struct, frozen=True):
     for it."""
     warning: str = ""
     """One or two sentences for the operator if the agent does less than they may expect; else empty."""
+    ahead: bool = False
+    """Whether the child may be started before its turn is known: the command does not depend on what the turn says, and
+    the program does nothing before it reads stdin."""
     reads: Literal["lines", "chunks"] = "lines"
     """`lines`: whole lines without line ends. `chunks`: bytes as they arrive, for programs that print plain text."""
 
@@ -148,6 +191,12 @@ class ChildPerTurnAgent:
         self.warning = spec.warning
         self._spec = spec
         self._transports: set[ChildTransport] = set()
+        self._ahead: list[ChildTransport] = []
+        """The transports of the children that wait for a turn."""
+        self._uses: deque[tuple[float, Command]] = deque(maxlen=16)
+        """The last commands that were used, each with the time."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
         self.limits = NewestLimits()
 
     async def start(self) -> None:
@@ -160,6 +209,12 @@ class ChildPerTurnAgent:
         """Starts the child of a turn with this command, and returns the session on it. Raises `Fault` if the child
         cannot be started.
         """
+        waiting = self._take(command) if self._spec.ahead else None
+        session = AgentSession(turn, self._spec.dialect(), waiting or await self._started(command))
+        session.ran_before = waiting is not None
+        return session
+
+    async def _started(self, command: Command) -> ChildTransport:
         transport = ChildTransport(LineFramer() if self._spec.reads == "lines" else ChunkFramer())
         self._transports.add(transport)
         try:
@@ -170,14 +225,63 @@ class ChildPerTurnAgent:
         except BaseException:
             self._transports.discard(transport)
             raise
-        return AgentSession(turn, self._spec.dialect(), transport)
+        return transport
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
         assert isinstance(session.transport, ChildTransport)
+        await self._end(session.transport)
+        command = session.transport.command
+        if command is not None and self._is_used_often(command):
+            self._do(self._start_ahead(command))
+
+    async def _end(self, transport: ChildTransport) -> None:
         try:
-            await session.transport.release(finished=finished)
+            await transport.release(finished=True)
         finally:
-            self._transports.discard(session.transport)
+            self._transports.discard(transport)
+
+    # --- children that wait for a turn ----------------------------------------------------------
+
+    def _take(self, command: Command) -> ChildTransport | None:
+        """Returns the child that waits for a turn of this command; None if there is none that runs."""
+        self._uses.append((asyncio.get_running_loop().time(), command))
+        found = next((each for each in self._ahead if each.command == command), None)
+        if found is None:
+            return None
+        self._ahead.remove(found)
+        if found.alive:
+            return found
+        self._do(self._end(found))
+        return None
+
+    def _is_used_often(self, command: Command) -> bool:
+        since = asyncio.get_running_loop().time() - AHEAD_SECONDS
+        return sum(at > since and used == command for at, used in self._uses) >= AHEAD_USES
+
+    async def _start_ahead(self, command: Command) -> None:
+        """Starts a child that waits for a turn of this command, unless there is one or too many wait. If it cannot be
+        started, the next turn says why.
+        """
+        waiting = [each.command for each in self._ahead]
+        if self._closed or command in waiting or len(waiting) >= MAX_AHEAD:
+            return
+        try:
+            transport = await self._started(command)
+        except Fault as fault:
+            log.info("child_not_started_ahead", agent=self.name, reason=fault.failure.unquoted)
+            return
+        self._ahead.append(transport)
+        asyncio.get_running_loop().call_later(WAIT_SECONDS, self._end_waiting, transport)
+
+    def _end_waiting(self, transport: ChildTransport) -> None:
+        if transport in self._ahead:
+            self._ahead.remove(transport)
+            self._do(self._end(transport))
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def models(self) -> tuple[AgentModel, ...]:
         return self._spec.models
@@ -186,8 +290,9 @@ class ChildPerTurnAgent:
         """Does nothing: a child reports the account's limits only during its turn."""
 
     def processes(self) -> ProcessCounts:
-        """Returns the number of running children, all of which count as busy."""
-        return ProcessCounts(busy=len(self._transports))
+        """Returns the number of running children: `busy` with a turn, `idle` while they wait for one."""
+        idle = len(self._ahead)
+        return ProcessCounts(idle=idle, busy=len(self._transports) - idle)
 
     def trouble(self) -> Failure | None:
         """Returns the failure if the program or its working folder does not exist; None if both exist."""
@@ -198,6 +303,9 @@ class ChildPerTurnAgent:
         return None
 
     async def close(self) -> None:
+        self._closed = True
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._ahead.clear()
         await asyncio.gather(*(transport.release(finished=False) for transport in list(self._transports)))
 
     def kill(self) -> None:

@@ -63,6 +63,7 @@ def _proto(context: AgentContext, env: dict[str, str]) -> Agent:
             capabilities=PROTO_CAPABILITIES,
             models=_models(),
             any_model=_takes_any_model(context),
+            ahead=True,
         )
     )
 

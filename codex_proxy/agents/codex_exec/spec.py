@@ -86,6 +86,7 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
         capabilities=CAPABILITIES if setup.plain is not None else CAPABILITIES - {"plain_model"},
         models=tuple(agent_model(model, setup.provider.service_tier) for model in setup.models),
         any_model=True,
+        ahead=True,
         warning=warning,
     )
     return CodexExecAgent(

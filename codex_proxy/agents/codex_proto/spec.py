@@ -109,6 +109,7 @@ async def make_proto(context: AgentContext) -> Agent:
             capabilities=CAPABILITIES,
             models=(),
             any_model=True,
+            ahead=True,
         )
     )
 
