@@ -191,8 +191,10 @@ class ChildPerTurnAgent:
         self.warning = spec.warning
         self._spec = spec
         self._transports: set[ChildTransport] = set()
-        self._ahead: list[ChildTransport] = []
-        """The transports of the children that wait for a turn."""
+        self._ahead: dict[ChildTransport, asyncio.TimerHandle] = {}
+        """The transports of the children that wait for a turn, each with the timer that ends it."""
+        self._starting: list[Command] = []
+        """The commands of the children that are being started to wait."""
         self._uses: deque[tuple[float, Command]] = deque(maxlen=16)
         """The last commands that were used, each with the time."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -248,7 +250,7 @@ class ChildPerTurnAgent:
         found = next((each for each in self._ahead if each.command == command), None)
         if found is None:
             return None
-        self._ahead.remove(found)
+        self._ahead.pop(found).cancel()
         if found.alive:
             return found
         self._do(self._end(found))
@@ -262,21 +264,23 @@ class ChildPerTurnAgent:
         """Starts a child that waits for a turn of this command, unless there is one or too many wait. If it cannot be
         started, the next turn says why.
         """
-        waiting = [each.command for each in self._ahead]
+        waiting = [*self._starting, *(each.command for each in self._ahead)]
         if self._closed or command in waiting or len(waiting) >= MAX_AHEAD:
             return
+        self._starting.append(command)
         try:
             transport = await self._started(command)
         except Fault as fault:
             log.info("child_not_started_ahead", agent=self.name, reason=fault.failure.unquoted)
             return
-        self._ahead.append(transport)
-        asyncio.get_running_loop().call_later(WAIT_SECONDS, self._end_waiting, transport)
+        finally:
+            self._starting.remove(command)
+        loop = asyncio.get_running_loop()
+        self._ahead[transport] = loop.call_later(WAIT_SECONDS, self._end_waiting, transport)
 
     def _end_waiting(self, transport: ChildTransport) -> None:
-        if transport in self._ahead:
-            self._ahead.remove(transport)
-            self._do(self._end(transport))
+        del self._ahead[transport]
+        self._do(self._end(transport))
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -291,7 +295,7 @@ class ChildPerTurnAgent:
 
     def processes(self) -> ProcessCounts:
         """Returns the number of running children: `busy` with a turn, `idle` while they wait for one."""
-        idle = len(self._ahead)
+        idle = len(self._ahead) + len(self._starting)
         return ProcessCounts(idle=idle, busy=len(self._transports) - idle)
 
     def trouble(self) -> Failure | None:
@@ -305,7 +309,8 @@ class ChildPerTurnAgent:
     async def close(self) -> None:
         self._closed = True
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._ahead.clear()
+        while self._ahead:
+            self._ahead.popitem()[1].cancel()
         await asyncio.gather(*(transport.release(finished=False) for transport in list(self._transports)))
 
     def kill(self) -> None:
