@@ -89,14 +89,13 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
         ahead=True,
         warning=warning,
     )
+    state = str(context.state_dir)
     return CodexExecAgent(
-        spec,
-        command,
-        (state := str(context.state_dir)),
+        spec, command, state,
         lambda: missing_sign_in(settings, setup.provider, setup.agent.env),
         profiles,
         lambda: can_confine(program, profiles, context.environ, state),
-    )
+    )  # fmt: skip
 
 
 async def _prepared(context: AgentContext, program: str) -> tuple[Version, ExecSetup]:
