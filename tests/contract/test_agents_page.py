@@ -1,4 +1,4 @@
-"""docs/agents.md and the table of the README say what the agents declare, and what can be off."""
+"""docs/agents.md says what the agents declare, and what can be off."""
 
 from __future__ import annotations
 
@@ -14,20 +14,12 @@ from codex_proxy.agents.spec import AgentSpec
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "agents.md").read_text("utf-8")
-README = (ROOT / "README.md").read_text("utf-8")
 SPECS = specs()
 
-IN_README: dict[str, Capability] = {
-    "images (data URLs)": "images",
-    "tools of the client": "client_tools",
-    "tools of MCP servers, run here": "tool_replies",
-}
-"""Rows of the README's table that are about a capability."""
 
-
-def rows(title: str, page: str = PAGE, *, head: bool = False) -> list[list[str]]:
+def rows(title: str, *, head: bool = False) -> list[list[str]]:
     """The cells of a section's first table, without its head unless that is wanted."""
-    section = f"\n{page}".partition(f"\n{title}\n")[2]
+    section = f"\n{PAGE}".partition(f"\n{title}\n")[2]
     lines = re.search(r"(?:^\|.*\n)+", section, re.MULTILINE)
     assert lines is not None
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[0].splitlines()]
@@ -66,16 +58,6 @@ def test_the_table_of_capabilities_is_what_agents_declare() -> None:
     assert {row[0].strip("`"): row[2:] for row in found} == {
         name: ["yes" if name in able else "no" for able in declared.values()] for name in get_args(Capability)
     }
-
-
-def test_the_table_of_the_readme_has_every_agent_and_what_it_declares() -> None:
-    head, *found = rows("## What works with which agent", README, head=True)
-    columns = {column(spec): spec.capabilities for spec in SPECS}
-    assert head[1:] == list(columns)
-    cells = {row[0]: row[1:] for row in found}
-    for row, capability in IN_README.items():
-        for able, cell in zip(columns.values(), cells[row], strict=True):
-            assert cell.startswith("no") == (capability not in able) or cell.startswith("only"), row
 
 
 def test_every_feature_that_can_be_off_is_on_the_page() -> None:
