@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from codex_proxy.agents.codex.program import find_codex
-from codex_proxy.agents.named import codex_settings, plugin_references
+from codex_proxy.agents.named import codex_settings, is_plain_only, plugin_references
 from codex_proxy.agents.registry import code_of
 from codex_proxy.config import Settings
 from codex_proxy.core.safety import Protected, endangered
@@ -199,9 +199,10 @@ def user_workspace_write(settings: Settings) -> WorkspaceWrite:
 
 def write_conflict(settings: Settings, environ: Mapping[str, str]) -> str | None:
     """Returns a message that says why the server must not start with these settings, and what to do: with the
-    sandbox `workspace-write`, the agent's commands could change a protected path. None if the server may start.
+    sandbox `workspace-write`, the agent's commands could change a protected path. None if the server may start, as
+    it may if there are no agent turns, since only these have commands.
     """
-    if settings.sandbox != "workspace-write" or settings.builtin_tools == "never":
+    if settings.sandbox != "workspace-write" or settings.builtin_tools == "never" or is_plain_only(settings):
         return None
     protected = protected_paths(settings, environ)
     found = endangered(os.path.realpath(settings.workdir), protected)

@@ -75,6 +75,27 @@ def test_a_workspace_that_holds_one_of_them_is_refused_with_both_paths(
     assert workspace_check(settings, {}).status == "failed"
 
 
+UPSTREAM = {"url": "http://127.0.0.1:9/v1"}
+
+
+@pytest.mark.parametrize(
+    ("agents", "starts"),
+    [
+        ({"agent": "openai-chat", "upstream_url": UPSTREAM["url"]}, True),
+        ({"agent": "openai-responses", "upstream_url": UPSTREAM["url"]}, True),
+        ({"agent": "a", "upstreams": {"a": UPSTREAM, "b": UPSTREAM}}, True),
+        ({"agent": "a", "upstreams": {"a": UPSTREAM}, "agents": {"fake": {}}}, False),
+    ],
+)
+def test_agents_without_commands_start_in_any_folder(top: Path, agents: dict[str, Any], starts: bool) -> None:
+    settings = settings_of(top, **agents, state_dir=top / "work" / "state")
+    if starts:
+        check(settings, {})
+        return
+    with pytest.raises(StartError, match="the state folder"):
+        check(settings, {})
+
+
 @pytest.mark.parametrize(
     ("folder", "what"),
     [
