@@ -21,8 +21,8 @@ from codex_proxy.agents.dialect import (
 )
 from codex_proxy.agents.failures import failure_from_exit, failure_from_text
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
-from codex_proxy.commands.checkup import Check
 from codex_proxy.core.account import AgentModel
+from codex_proxy.core.checks import Check
 from codex_proxy.process.child import Command
 from codex_proxy.process.launch import SpawnError, find_program
 

@@ -42,6 +42,9 @@ AGENT_WIRING = (
     r"codex_proxy\.agents\.\w+\.(spec|checks)",
 )
 """Modules of `agents` that belong to them, too: what is made from settings, and what `doctor` runs."""
+AGENT_WIRING_MAY_IMPORT = frozenset({"config", "config_tables", "protected_paths"})
+"""The modules beside the layers that they may import: three imports upwards, and no others."""
+IMPORT_COMMANDS = frozenset({"cli", "commands"})
 
 STAND_ALONE = ("agents", "surfaces")
 """Layers whose own packages (one per agent, one per API) do not know each other."""
@@ -224,6 +227,21 @@ def layering(module: Module) -> list[str]:
     return wrong
 
 
+def upwards(module: Module) -> list[str]:
+    """The wiring of agents knows the settings, but nothing that is made of agents; only `cli` knows the commands."""
+    package, *own = module.name.split(".")
+    wrong = []
+    for target in module.imports():
+        parts = target.split(".")
+        if package != "codex_proxy" or parts[0] != "codex_proxy" or len(parts) < 2 or not own:
+            continue
+        beside = parts[1] not in {*MAY_IMPORT, "__version__"}
+        above_agents = is_wiring(module.name) and beside and parts[1] not in AGENT_WIRING_MAY_IMPORT
+        if above_agents or (parts[1] == "commands" and own[0] not in IMPORT_COMMANDS):
+            wrong.append(f"{'.'.join(own)} imports {target}")
+    return wrong
+
+
 def standing_alone(module: Module) -> list[str]:
     """Agents do not import each other, nor do surfaces."""
     own = module.name.split(".")[1:3]
@@ -330,7 +348,7 @@ def words(module: Module) -> list[str]:
 
 
 RULES: tuple[Callable[[Module], list[str]], ...] = (
-    *(layering, standing_alone, sans_io, without_http, world, alone, agent_names, budgets, words),
+    *(layering, upwards, standing_alone, sans_io, without_http, world, alone, agent_names, budgets, words),
 )
 
 
@@ -448,6 +466,20 @@ BAD: list[tuple[Callable[[Module], list[str]], str, str, str]] = [
     (layering, "http.sse", "from codex_proxy.commands import chat", "http imports codex_proxy.commands.chat"),
     (layering, "runs.run", "import fake_proto.loop", "runs imports fake_proto.loop"),
     (
+        upwards,
+        "agents.auto",
+        "from codex_proxy.app import Server",
+        "agents.auto imports codex_proxy.app.Server",
+    ),
+    (
+        *(upwards, "agents.acp.checks", "def f():\n    from codex_proxy.commands.checkup import Checkup"),
+        "agents.acp.checks imports codex_proxy.commands.checkup.Checkup",
+    ),
+    (
+        *(upwards, "agent_plugin", "from codex_proxy.commands.checkup import Checkup"),
+        "agent_plugin imports codex_proxy.commands.checkup.Checkup",
+    ),
+    (
         *(
             standing_alone,
             "agents.codex_proto.dialect",
@@ -493,6 +525,7 @@ def test_the_fake_agent_may_not_import_the_proxy() -> None:
         ("agents.codex_proto.dialect", "from codex_proxy.agents.dialect import Step\nfrom . import wire"),
         ("app", "import os\nfrom codex_proxy.http import sse\nx = os.environ"),
         ("process.warden", "import sys\nx = sys.argv"),
+        ("agents.codex.spec", "from codex_proxy.config import Settings\nfrom codex_proxy.core import checks"),
         ("commands.doctor", "from codex_proxy.app import Server\nfrom codex_proxy.runs import run"),
     ],
 )

@@ -16,12 +16,12 @@ from codex_proxy.agents.codex.spec import (
     protocol_of,
 )
 from codex_proxy.agents.spec import AgentContext, AgentSpec
+from codex_proxy.core.checks import Check
 from codex_proxy.core.faults import Fault
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck
-    from codex_proxy.commands.checkup import Check
 
 
 async def _make(context: AgentContext) -> Agent:

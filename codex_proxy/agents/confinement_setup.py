@@ -11,7 +11,7 @@ from codex_proxy.agents.codex.program import find_codex
 from codex_proxy.agents.confinement import Mechanism, find_confinement
 from codex_proxy.agents.plain_confinement import MECHANISM_ADVICE, NO_ADVICE, PlainConfinement
 from codex_proxy.agents.spec import AgentContext, NoAgentError
-from codex_proxy.commands.checkup import Check, Fact
+from codex_proxy.core.checks import Check, Fact
 from codex_proxy.core.safety import endangered
 from codex_proxy.files.private import make_folder
 from codex_proxy.protected_paths import protected_paths

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from codex_proxy import __version__
 from codex_proxy.agents.spec import AgentContext, AgentSpec
+from codex_proxy.core.checks import Check
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.dialect import Capability
-    from codex_proxy.commands.checkup import Check
     from codex_proxy.core.account import AgentModel
 
 PROTO_CAPABILITIES: Final[frozenset[Capability]] = frozenset(
@@ -135,8 +135,6 @@ def _takes_any_model(context: AgentContext) -> bool:
 
 
 async def _check(context: AgentContext) -> list[Check]:
-    from codex_proxy.commands.checkup import Check
-
     message = "The embedded fake agent is chosen: its answers are made up."
     advice = "For real answers, install Codex, sign in, and omit --agent."
     return [Check(name="agent", status="warning", message=message, advice=advice, facts={"kind": "fake"})]

@@ -141,7 +141,7 @@ def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec
     except (Exception, SystemExit) as error:
         raise NoAgentError(
             f"{source}: the agent plugin {reference} cannot be imported ({type(error).__name__}: {error}). Install "
-            "its package into the Python environment of this server, or fix it."
+            f"the package of {reference} into the Python environment of this server, or fix it."
         ) from error
     if not hasattr(module, attribute):
         raise NoAgentError(

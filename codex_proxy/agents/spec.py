@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from codex_proxy.agents.upstream.config import UpstreamOptions
+from codex_proxy.core.checks import Check
 from codex_proxy.process.launch import ChildLimits, child_environment
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.dialect import Capability
-    from codex_proxy.commands.checkup import Check
     from codex_proxy.config import Settings
     from codex_proxy.core.interfaces import Clock
 

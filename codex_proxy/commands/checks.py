@@ -20,8 +20,8 @@ from codex_proxy.agents.named import NamedAgent, context_of, is_plain_only, name
 from codex_proxy.agents.registry import plugin_reference
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.app import SystemClock
-from codex_proxy.commands.checkup import Check, Fact, failed_check
 from codex_proxy.config import Settings
+from codex_proxy.core.checks import Check, Fact, failed_check
 from codex_proxy.core.keys import KeysError, with_default
 from codex_proxy.keys_file import open_to_others, read_keys
 from codex_proxy.mcp.config import StdioServer

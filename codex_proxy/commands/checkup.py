@@ -1,4 +1,4 @@
-"""The results of `doctor` as values: checks, settings with the sources of their values, and next steps.
+"""The report of `doctor`: its checks, the settings with the sources of their values, and the next steps.
 
 The JSON of `doctor --json` is made here. docs/operations.md describes it, and its keys do not change.
 """
@@ -6,42 +6,15 @@ The JSON of `doctor --json` is made here. docs/operations.md describes it, and i
 from __future__ import annotations
 
 import json
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import msgspec
 
 from codex_proxy import __version__
+from codex_proxy.core.checks import Check, Fact, Status
 
 SCHEMA = 1
 """The version of the JSON. It increases when a key is removed or changes its meaning, not when a key is added."""
-
-Status: TypeAlias = Literal["ok", "warning", "failed", "skipped"]
-Fact: TypeAlias = str | int | bool | None
-
-
-class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one check. The `name` says what was checked, such as `port`. `status`: `warning` for something
-    that does not keep a server from starting, `skipped` if the check could not or need not be made.
-    """
-
-    name: str
-    status: Status
-    message: str
-    """One sentence that says what was found."""
-    advice: str = ""
-    """What the user should do; empty if nothing."""
-    facts: dict[str, Fact] = {}
-    """Details for `doctor --json`, by name."""
-
-
-def failed_check(name: str, error: str, facts: dict[str, Fact] | None = None) -> Check:
-    """Returns a failed check made of an error's text: its first sentence becomes the message, and the rest, which
-    says what to do, the advice. A text of one sentence is both.
-    """
-    message, dot, advice = error.partition(". ")
-    if not advice:
-        message, advice = error, error
-    return Check(name=name, status="failed", message=message + dot.strip(), advice=advice, facts=facts or {})
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,9 +20,10 @@ from codex_proxy.agents.named import settings_without_effect
 from codex_proxy.app import StartError, is_loopback
 from codex_proxy.app import check as check_settings
 from codex_proxy.commands.checks import agent_checks, folder_checks, mcp_checks, port_check, spawner_check
-from codex_proxy.commands.checkup import Check, Checkup, Fact, Setting, failed_check
+from codex_proxy.commands.checkup import Checkup, Setting
 from codex_proxy.config import Settings, default_config_file, load, split_list, variables_of
 from codex_proxy.config_tables import text_of
+from codex_proxy.core.checks import Check, Fact, failed_check
 
 MAX_SECONDS = 90.0
 """The time limit of all checks, in seconds: each of four children may take 20 s, which a cold disk can need."""

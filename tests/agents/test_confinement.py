@@ -29,8 +29,8 @@ from codex_proxy.agents.confinement import (
 )
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.app import SystemClock, make_server
-from codex_proxy.commands.checkup import Check
 from codex_proxy.commands.serve import banner
+from codex_proxy.core.checks import Check
 from codex_proxy.process.child import Command, Exit, run_to_end
 from tests.http.serving import ENVIRONMENT, Answer, Proxy, fake_proxy, settings_of, user
 from tests.waiting import PATIENCE, eventually

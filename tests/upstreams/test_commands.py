@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.commands.checkup import Check
 from codex_proxy.commands.doctor import examine
 from codex_proxy.commands.serve import banner
+from codex_proxy.core.checks import Check
 from tests.upstreams.serving import Upstream, proxy_before, upstream
 
 

@@ -17,7 +17,7 @@ from codex_proxy.agents.acp.session_setup import session_options_of
 from codex_proxy.agents.confinement_setup import confinement_check
 from codex_proxy.agents.plain_confinement import PlainConfinement
 from codex_proxy.agents.spec import NoAgentError
-from codex_proxy.commands.checkup import Check, Fact, failed_check
+from codex_proxy.core.checks import Check, Fact, failed_check
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.process.child import Command, SpawnError
 

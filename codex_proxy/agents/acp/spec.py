@@ -22,11 +22,11 @@ from codex_proxy.agents.acp.presets import (
     AcpPreset,
 )
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
+from codex_proxy.core.checks import Check
 
 if TYPE_CHECKING:
     from codex_proxy.agents.acp.agent import AcpLaunch
     from codex_proxy.agents.agent import Agent
-    from codex_proxy.commands.checkup import Check
 
 
 NO_FOLDERS: Final = (

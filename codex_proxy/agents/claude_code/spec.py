@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from codex_proxy.agents.claude_code.launch import CAPABILITIES
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
+from codex_proxy.core.checks import Check, Fact, failed_check
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.claude_code.launch import LaunchKey
     from codex_proxy.agents.plain_confinement import PlainConfinement
-    from codex_proxy.commands.checkup import Check, Fact
     from codex_proxy.process.child import Command
 
 NAME: Final = "claude-code"
@@ -150,7 +150,6 @@ async def _check(context: AgentContext) -> list[Check]:
     )
     from codex_proxy.agents.claude_code.process import ask_version, is_signed_in, request_initialize
     from codex_proxy.agents.confinement_setup import confinement_check
-    from codex_proxy.commands.checkup import Check, failed_check
     from codex_proxy.core.faults import Fault
     from codex_proxy.process.child import Command
 
@@ -196,8 +195,6 @@ async def _check(context: AgentContext) -> list[Check]:
 
 
 def _version_check(version: str, tested: str, newer: bool) -> Check:
-    from codex_proxy.commands.checkup import Check
-
     more = f" The newest tested release is {tested}." if newer else ""
     facts: dict[str, Fact] = {"version": version, "newest_tested": tested}
     return Check(name="version", status="ok", message=f"Found Claude Code {version}.{more}", facts=facts)
@@ -205,8 +202,6 @@ def _version_check(version: str, tested: str, newer: bool) -> Check:
 
 def _text_check(takes_mark: bool, version: str) -> Check:
     """Returns the check of what the release makes of a client's text that looks like a command."""
-    from codex_proxy.commands.checkup import Check
-
     facts: dict[str, Fact] = {"takes_mark": takes_mark}
     if takes_mark:
         message = "It takes what a client writes as text: a command in it was not run."
@@ -231,7 +226,6 @@ def _sign_in_check(signed_in: bool, account: str, models: int, unseen: list[str]
     names them.
     """
     from codex_proxy.agents.claude_code.failures import SIGN_IN
-    from codex_proxy.commands.checkup import Check
 
     facts: dict[str, Fact] = {"account": account, "models": models, "keys_not_passed_on": ", ".join(unseen)}
     hint = (

@@ -41,8 +41,8 @@ from codex_proxy.agents.codex_app_server.launch import app_server_argv
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.agents.confinement_setup import confinement_check
 from codex_proxy.agents.spec import AgentContext, NoAgentError
-from codex_proxy.commands.checkup import Check, Fact, failed_check
 from codex_proxy.config import Settings
+from codex_proxy.core.checks import Check, Fact, failed_check
 from codex_proxy.core.faults import Fault
 from codex_proxy.process.child import Command, run_to_end
 from codex_proxy.process.launch import child_environment

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from codex_proxy.agents.codex.spec import PLAIN_CODEX_SETTINGS, codex_confinement, codex_program
 from codex_proxy.agents.codex_app_server.contract import CAPABILITIES
 from codex_proxy.agents.spec import AgentContext, AgentSpec
+from codex_proxy.core.checks import Check
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.codex.catalog import CatalogModel
     from codex_proxy.agents.codex_app_server.plan import PoolLimits
     from codex_proxy.agents.codex_app_server.setup import CodexPaths
-    from codex_proxy.commands.checkup import Check
     from codex_proxy.config import Settings
     from codex_proxy.core.account import AgentModel
 

@@ -14,6 +14,7 @@ from codex_proxy.agents.codex.spec import (
     lacks_for_exec,
 )
 from codex_proxy.agents.spec import AgentContext, AgentSpec
+from codex_proxy.core.checks import Check
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from codex_proxy.agents.codex.shadow_home import ProviderConfig
     from codex_proxy.agents.codex_exec.setup import ExecSetup
     from codex_proxy.agents.dialect import Capability
-    from codex_proxy.commands.checkup import Check
     from codex_proxy.config import Settings
     from codex_proxy.core.faults import Failure
 

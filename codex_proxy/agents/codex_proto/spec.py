@@ -15,11 +15,11 @@ from codex_proxy.agents.codex.spec import (
     speaks_proto,
 )
 from codex_proxy.agents.spec import AgentContext, AgentSpec
+from codex_proxy.core.checks import Check
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.dialect import Capability
-    from codex_proxy.commands.checkup import Check
 
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {"images", "sandbox", "exact_usage", "stop_reasons", "model_choice"}

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from codex_proxy.agents.spec import AgentContext, AgentSpec
 from codex_proxy.agents.upstream.config import CAPABILITIES, CHAT, NAME
 from codex_proxy.agents.upstream.spec import UPSTREAM_SETTINGS, check_upstream, upstream_of
+from codex_proxy.core.checks import Check
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.dialect import Dialect
-    from codex_proxy.commands.checkup import Check
     from codex_proxy.core.turn import Turn
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from codex_proxy.agents.spec import AgentContext, AgentSpec
 from codex_proxy.agents.upstream.config import RESPONSES
 from codex_proxy.agents.upstream.spec import UPSTREAM_SETTINGS, check_upstream, upstream_of
+from codex_proxy.core.checks import Check
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
-    from codex_proxy.commands.checkup import Check
 
 
 async def _make(context: AgentContext) -> Agent:

@@ -18,9 +18,9 @@ from codex_proxy.agents.upstream.config import (
     Upstream,
     UpstreamApi,
 )
+from codex_proxy.core.checks import Check, Fact, failed_check
 
 if TYPE_CHECKING:
-    from codex_proxy.commands.checkup import Check
     from codex_proxy.config import Settings
 
 CLIENTS_KEY: Final = "client"
@@ -46,7 +46,6 @@ async def check_upstream(context: AgentContext, wire: UpstreamApi) -> list[Check
     if requests use the keys of clients, since `doctor` has none.
     """
     from codex_proxy.agents.upstream.agent import request_models_once
-    from codex_proxy.commands.checkup import Check, Fact, failed_check
 
     try:
         upstream = upstream_of(context, wire)

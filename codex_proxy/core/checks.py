@@ -1,0 +1,35 @@
+"""The result of one check of `doctor`, as a value. An agent's spec returns such checks, `commands` reports them."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+Status: TypeAlias = Literal["ok", "warning", "failed", "skipped"]
+Fact: TypeAlias = str | int | bool | None
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one check. The `name` says what was checked, such as `port`. `status`: `warning` for something
+    that does not keep a server from starting, `skipped` if the check could not or need not be made.
+    """
+
+    name: str
+    status: Status
+    message: str
+    """One sentence that says what was found."""
+    advice: str = ""
+    """What the user should do; empty if nothing."""
+    facts: dict[str, Fact] = {}
+    """Details for `doctor --json`, by name."""
+
+
+def failed_check(name: str, error: str, facts: dict[str, Fact] | None = None) -> Check:
+    """Returns a failed check made of an error's text: its first sentence becomes the message, and the rest, which
+    says what to do, the advice. A text of one sentence is both.
+    """
+    message, dot, advice = error.partition(". ")
+    if not advice:
+        message, advice = error, error
+    return Check(name=name, status="failed", message=message + dot.strip(), advice=advice, facts=facts or {})
