@@ -12,8 +12,8 @@ from typing import Any
 
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.http.endpoint import Endpoint, Parameter
-from codex_proxy.http.endpoints import ENDPOINTS
-from codex_proxy.http.openapi.document import STATUSES, document
+from codex_proxy.http.endpoints import ACTIVITY, ENDPOINTS, MODE, NO_KEEPALIVE, SANDBOX, WORKDIR
+from codex_proxy.http.openapi.document import STATUSES, TURN_HEADERS, document
 from codex_proxy.surfaces.errors import TABLE, row_of
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "api.md"
@@ -24,89 +24,39 @@ HEAD = """# API reference
 
 *Written by `scripts/gen_api.py` from the OpenAPI document: change `codex_proxy/http/endpoints.py`, then run it.*
 
-A server publishes the document of what it serves at `/openapi.json` (OpenAPI 3.1; no key needed). Its schemas of
-request bodies are made from the very models that read them; tests hold the server to it.
+A server describes its API at `/openapi.json` (OpenAPI 3.1; no key needed). The schemas of request bodies are made from
+the code that parses them, and tests compare the server's answers with the document.
 
-- **Base**: `http://127.0.0.1:11435/v1`. Every path below is served with `/v1` and without it, but for those of the
+- **Base URL**: `http://127.0.0.1:11435/v1`. Every path is served with and without `/v1`, except those of the
   [server itself](#the-server-itself).
-- **Key**: `Authorization: Bearer KEY`, where the server wants one. A key sees only what it has made itself.
-- **Bodies** are `application/json`. Unknown fields are ignored; null is as good as leaving a field out.
+- **Key**: `Authorization: Bearer KEY`, if the server requires one. A key sees only the objects that it created.
+- **Bodies** are `application/json`. Unknown fields are ignored; null means the same as a missing field.
 - **Streams** are server-sent events. Chat: `data:` lines, at the end `data: [DONE]`. Responses: `event:` and `data:`,
-  at the end `event: done`. Lines that begin with a colon are comments that keep a silent connection open.
+  at the end `event: done`. Lines that begin with a colon are comments that keep the connection open.
 
-What each surface promises in particular, with the tests: [contract.md](contract.md),
-[responses.md](responses.md), [tools.md](tools.md).
+Details of each API: [contract.md](contract.md) (Chat Completions), [responses.md](responses.md),
+[messages.md](messages.md), [tools.md](tools.md).
 """
 
 SENT = (
     ("`Authorization`", "`Bearer KEY`"),
     (
         "`x-request-id`",
-        "the client's own name for the request, up to 128 visible ASCII characters; it comes back, and is in the log",
+        "The client's id for the request: up to 128 visible ASCII characters. It is in the answer and in the log.",
     ),
-    (
-        "`X-Codex-Mode`",
-        "`model`: the plain model; `agent`: the agent at work in its folder. It never widens what the server allows",
-    ),
-    (
-        "`X-Codex-Workdir`",
-        "the folder in which an agent turn works, inside of the configured roots; another one is a 400",
-    ),
-    (
-        "`X-Codex-Sandbox`",
-        "what an agent turn's commands may do, no more than the server and the key allow",
-    ),
-    ("`X-Codex-Activity`", "`items`: what the agent does as items of type `codex:activity` (Responses)"),
-    ("`x-no-keepalive`", "`1`: no comments in a silent stream (chat; also the query `no_keepalive=1`)"),
+    *((f"`{each.name}`", each.description) for each in (MODE, WORKDIR, SANDBOX, ACTIVITY, NO_KEEPALIVE)),
 )
-TOLD = (
-    ("`x-request-id`", "with every reply"),
-    (
-        "`x-codex-agent`",
-        "the agent that the turn was asked of, with the answers of turns and with the errors of turns that failed; "
-        "of an upstream that has a `fallback`, `x-codex-upstream` names the one that answered",
-    ),
-    (
-        "`x-codex-mode`",
-        "`agent`: the agent has no plain model, so the request with tools was a read-only agent turn",
-    ),
-    ("`x-codex-ignored-params`", "parameters that were accepted and change nothing, separated by commas"),
-    (
-        "`x-codex-passed-params`",
-        "parameters that this server does not know and has passed on to the agent's server, separated by commas",
-    ),
-    (
-        "`x-codex-estimated`",
-        "`true`: the answer of `count_tokens` is an estimate, and no less than the truth",
-    ),
-    (
-        "`x-codex-history`",
-        "`flattened`: the agent takes no history, so it was told as one text; `system-as-user`: the model takes no "
-        "system prompt, so the user says it",
-    ),
-    (
-        "`x-codex-uncertain`",
-        "what the agent does not vouch for: `usage` may be an estimate, `finish_reason` is `stop` also where the "
-        "answer was cut, `sandbox`: none of the system held what an agent turn ran",
-    ),
-    (
-        "`x-codex-empty`",
-        "why an answer that did not fail has no text, refusal or call: `no-output` (the model said nothing), "
-        "`reasoning-only`, `activity-only` (the agent worked, and said nothing), `stop-sequence` (the answer began "
-        "with it). Without a reason an empty answer is an error. Not sent with a stream that has begun",
-    ),
-    ("`x-codex-upstream`", "of several upstreams the one whose answer this is"),
-    ("`x-codex-attempts`", "requests to upstreams that this answer took"),
+ANSWERED = (
+    ("`x-request-id`", "With every answer."),
+    *((f"`{name}`", meaning) for name, meaning in TURN_HEADERS.items()),
+    ("`x-codex-estimated`", "`true`: the count of `count_tokens` is an estimate, not below the true number."),
     (
         "`x-ratelimit-limit-requests`, `x-ratelimit-remaining-requests`, `x-ratelimit-reset-requests`",
-        "where there is a limit of requests a minute",
+        "If there is a limit of requests per minute.",
     ),
-    ("`Retry-After`", "seconds, with a 429 or 503 whose end is known"),
-    ("`Allow`", "the methods of the path, with a 405"),
-    (
-        "`X-Conc-Before`, `X-Conc-After`, `X-Conc-Limit`",
-        "the guard of streams, where PROXY_TEST_ENDPOINTS is on",
-    ),
+    ("`Retry-After`", "Seconds to wait, with a 429, 503 or 529 if the time is known."),
+    ("`Allow`", "The methods of the path, with a 405."),
+    ("`X-Conc-Before`, `X-Conc-After`, `X-Conc-Limit`", "Open streams, if PROXY_TEST_ENDPOINTS is on."),
 )
 
 DOCUMENT = document(ENDPOINTS, max_choices=MAX_CHOICES)
@@ -217,39 +167,41 @@ def errors() -> str:
             str(chat.status) if chat.status == other.status else f"{chat.status} (Responses: {other.status})"
         )
         type_ = f"`{chat.type}`" if chat.type == other.type else f"`{chat.type}` (Responses: `{other.type}`)"
-        rows.append((status, type_, f"`{chat.code}`" if chat.code else "the field's own", MEANINGS[kind]))
+        rows.append(
+            (status, type_, f"`{chat.code}`" if chat.code else "depends on the field", MEANINGS[kind])
+        )
     return table(("status", "type", "code", "means"), rows)
 
 
 MEANINGS = {
     FaultKind.INVALID_REQUEST: "the request is wrong; `param` names the field",
-    FaultKind.REJECTED_BY_PROVIDER: "the model's provider refuses what is asked",
+    FaultKind.REJECTED_BY_PROVIDER: "the model's provider refused the request",
     FaultKind.CONTEXT_LENGTH_EXCEEDED: "the conversation is too long for the model",
-    FaultKind.INVALID_API_KEY: "no key, or one that is not this server's",
-    FaultKind.AGENT_NOT_AUTHENTICATED: "nobody is signed in to the agent: `codex login`",
-    FaultKind.NOT_ALLOWED: "the key, the host name, the web page or the reverse proxy may not do this",
-    FaultKind.MODEL_NOT_FOUND: "there is no such model",
-    FaultKind.NOT_FOUND: "there is no such path or object, or it is another key's",
-    FaultKind.METHOD_NOT_ALLOWED: "the path does not take this method",
+    FaultKind.INVALID_API_KEY: "the key is missing or wrong",
+    FaultKind.AGENT_NOT_AUTHENTICATED: "the agent is not signed in: `codex login`",
+    FaultKind.NOT_ALLOWED: "not allowed for this key, host name, web page or reverse proxy",
+    FaultKind.MODEL_NOT_FOUND: "the model does not exist",
+    FaultKind.NOT_FOUND: "the path or object does not exist, or belongs to another key",
+    FaultKind.METHOD_NOT_ALLOWED: "the path does not have this method",
     FaultKind.REQUEST_TOO_LARGE: "the body is larger than PROXY_BODY_LIMIT",
-    FaultKind.HEADERS_TOO_LARGE: "the head of the request is too large",
+    FaultKind.HEADERS_TOO_LARGE: "the headers of the request are too large",
     FaultKind.UNSUPPORTED_MEDIA_TYPE: "the body is not `application/json`",
-    FaultKind.RATE_LIMITED: "too many requests a minute",
-    FaultKind.CONCURRENCY_EXCEEDED: "too many at once",
-    FaultKind.AGENT_RATE_LIMITED: "the agent's provider wants a pause",
-    FaultKind.USAGE_LIMIT_REACHED: "the agent's account is used up for now: see `GET /v1/usage/limits`",
-    FaultKind.INSUFFICIENT_QUOTA: "the agent's account has no credit",
+    FaultKind.RATE_LIMITED: "too many requests per minute",
+    FaultKind.CONCURRENCY_EXCEEDED: "too many requests or streams at once",
+    FaultKind.AGENT_RATE_LIMITED: "the agent's provider limits the rate",
+    FaultKind.USAGE_LIMIT_REACHED: "the account's limit is reached: see `GET /v1/usage/limits`",
+    FaultKind.INSUFFICIENT_QUOTA: "the account has no credit",
     FaultKind.SPAWN_FAILED: "the agent cannot be started",
-    FaultKind.AGENT_CRASHED: "the agent ended in the middle of a turn",
-    FaultKind.AGENT_PROTOCOL: "the agent said something that it should not",
-    FaultKind.AGENT_MISCONFIGURED: "the agent's own configuration is wrong",
-    FaultKind.INTERNAL: "a fault of this server; the log has it under the request's id",
-    FaultKind.UPSTREAM_UNAUTHORIZED: "the provider refuses the agent's sign-in",
+    FaultKind.AGENT_CRASHED: "the agent's process ended during a turn",
+    FaultKind.AGENT_PROTOCOL: "the agent sent an invalid message",
+    FaultKind.AGENT_MISCONFIGURED: "the agent's configuration is wrong",
+    FaultKind.INTERNAL: "a fault of this server; the log has the details under the request id",
+    FaultKind.UPSTREAM_UNAUTHORIZED: "the provider refused the agent's credentials",
     FaultKind.UPSTREAM_ERROR: "the provider failed",
     FaultKind.UPSTREAM_DISCONNECTED: "the provider ended the connection",
     FaultKind.UPSTREAM_UNREACHABLE: "the provider cannot be reached",
-    FaultKind.UNAVAILABLE: "not now: the store is locked, its disk is full, or the agent is not there",
-    FaultKind.STOPPING: "the server stops; it begins no further turn",
+    FaultKind.UNAVAILABLE: "the store is locked, its disk is full, or the agent is not available",
+    FaultKind.STOPPING: "the server is stopping",
     FaultKind.UPSTREAM_TIMEOUT: "the provider took too long",
     FaultKind.TIMED_OUT: "the turn took too long",
 }
@@ -263,13 +215,14 @@ def page() -> str:
         parts += [section(each) for each in ENDPOINTS if each.chapter == chapter]
     turn = ", ".join(map(str, STATUSES["turn"]))
     parts += [
-        "## Headers\n\nOf a request:\n\n" + table(("header", "meaning"), SENT),
-        "Of a reply:\n\n" + table(("header", "meaning"), TOLD),
+        "## Headers\n\nOf requests:\n\n" + table(("header", "meaning"), SENT),
+        "Of answers:\n\n" + table(("header", "meaning"), ANSWERED),
         "## Errors\n\n"
-        'Every refusal is `{"error": {"message", "type", "param", "code"}}`, with all four keys. Before the first '
-        f"byte it has a status ({turn}), for streams too; after it, it is a frame: of chat the same object and then "
-        "`[DONE]`, of Responses the events `error` and `response.failed`. Where the provider gave a code of its own, "
-        "that one is told. Bytes that are not HTTP get the same shape, and the connection is closed.",
+        'An error is `{"error": {"message", "type", "param", "code"}}`, always with all four keys. Before the first '
+        f"byte of the answer it has a status ({turn}), also for streams. After that it is sent in the stream: in Chat "
+        "Completions the same object and then `[DONE]`, in Responses the events `error` and `response.failed`. If the "
+        "provider sent a code of its own, `code` has that one. Bytes that are not HTTP get the same body, and the "
+        "connection is closed.",
         errors(),
     ]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"

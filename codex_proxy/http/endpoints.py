@@ -47,42 +47,48 @@ def _header(name: str, schema: Schema, description: str) -> Parameter:
 MODE: Final = _header(
     "X-Codex-Mode",
     one_of("model", "agent", ""),
-    "The plain model, or the agent at work in its folder. A request can narrow it.",
+    "`model`: the plain model. `agent`: the agent works in a folder. Never allows more than the server's settings.",
 )
 WORKDIR: Final = _header(
     "X-Codex-Workdir",
     TEXT,
-    "Folder in which an agent turn works, inside of the configured roots. `metadata.workdir` does the same.",
+    "The folder of an agent turn, inside a configured root. `metadata.workdir` does the same.",
 )
 SANDBOX: Final = _header(
     "X-Codex-Sandbox",
     one_of(*SANDBOXES, ""),
-    "What an agent turn's commands may do: no more than the server and the key allow.",
+    "What the commands of an agent turn may do; at most what the server and the key allow.",
 )
 ACTIVITY: Final = _header(
     "X-Codex-Activity",
     TEXT,
-    "`items`: what the agent does as items of type `codex:activity`, and not as reasoning summaries.",
+    "`items`: show what the agent does as items of type `codex:activity`, not as reasoning summaries.",
 )
 HOPS: Final = _header(
     "X-Codex-Hops",
     TEXT,
-    "The servers that the request has come through; one that finds itself there refuses it.",
+    "Ids of the servers that forwarded the request. A server that finds its own id refuses the request.",
 )
-NO_KEEPALIVE: Final = _header("x-no-keepalive", TEXT, "`1`: no comments in a silent stream.")
+NO_KEEPALIVE: Final = _header("x-no-keepalive", TEXT, "`1`: send no keepalive comments in the stream.")
 _ANTHROPIC_VERSION: Final = _header(
-    "anthropic-version", TEXT, "Any: the answer, and an error, have the shape of Anthropic's API."
+    "anthropic-version",
+    TEXT,
+    "If sent, answers and errors have the form of Anthropic's API. Any version is accepted.",
 )
-BETA: Final = _query("beta", TEXT, "Accepted; what it asks for is decided by the fields of the body.")
+BETA: Final = _query("beta", TEXT, "Accepted, no effect: the fields of the body decide.")
 _INCLUDE: Final = _query(
     "include",
     array(one_of(*get_args(Include))),
-    "Accepted; what it names is shown anyway, or is not there to be shown.",
+    "Accepted, no effect: these fields are always included if they exist.",
 )
 _LISTED: Final = (
-    _query("limit", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE_ITEMS}, "Items on a page."),
-    _query("order", one_of("asc", "desc"), "Newest first (`desc`, the default) or oldest first."),
-    _query("after", TEXT, "Id of the last item that the client has."),
+    _query(
+        "limit",
+        {"type": "integer", "minimum": 1, "maximum": MAX_PAGE_ITEMS},
+        "Maximum number of items on a page.",
+    ),
+    _query("order", one_of("asc", "desc"), "`desc` (default): newest first. `asc`: oldest first."),
+    _query("after", TEXT, "Id of the last item on the previous page."),
     _INCLUDE,
 )
 _TIME: Final = {"type": "integer", "minimum": 0, "maximum": LATEST}
@@ -91,7 +97,7 @@ _CONVERSATION_ID: Final = Parameter("id", "path", TEXT, "Id of a conversation.")
 _ITEM_ID: Final = Parameter("item_id", "path", TEXT, "Id of an item of this conversation.")
 
 _CONTEXT_WORDS: Final = (
-    "One of `input`, `previous_response_id` and `conversation` is required; the last two exclude each other."
+    "`input`, `previous_response_id` or `conversation` is required. The last two cannot be combined."
 )
 
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
@@ -102,20 +108,21 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         name="create_chat_completion",
         chapter="Chat Completions",
         kind="turn",
-        summary="An answer to a conversation, whole or streamed.",
-        description="docs/contract.md has the whole contract.",
+        summary="Creates an answer to a conversation, streamed or not.",
+        description="Details: docs/contract.md.",
         parameters=(
             MODE,
             WORKDIR,
             SANDBOX,
             NO_KEEPALIVE,
             HOPS,
-            _query("no_keepalive", TEXT, "As the header `x-no-keepalive`."),
+            _query("no_keepalive", TEXT, "The same as the header `x-no-keepalive`."),
         ),
         body="ChatRequest",
-        body_description="Refused, too: names of tools that are taken twice, choices of tools that are not offered, "
-        "outputs without their call and calls without their output, both `tools` and `functions`, `stream_options` "
-        "without `stream`, images that are neither data nor web addresses, and what the serving agent cannot do.",
+        body_description="Also an error (400): two tools with one name, a `tool_choice` that is not in `tools`, a tool "
+        "call without its output or an output without its call, `tools` together with `functions`, `stream_options` "
+        "without `stream`, an image that is neither a data URL nor a web address, and anything that the agent does "
+        "not support.",
         answers={"200": ref("ChatCompletion")},
         streams="ChatCompletionChunk",
     ),
@@ -127,14 +134,14 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="Messages",
         kind="turn",
         errors="messages",
-        summary="An answer in the form of Anthropic's API, whole or streamed.",
-        description="docs/messages.md says what a client may count on. Any `anthropic-version` and `anthropic-beta` is "
-        "taken, and a key in `x-api-key` or as a bearer.",
+        summary="Creates an answer in the form of Anthropic's API, streamed or not.",
+        description="Details: docs/messages.md. Any `anthropic-version` and `anthropic-beta` is accepted. The key may "
+        "be in `x-api-key` or a bearer token.",
         parameters=(MODE, WORKDIR, SANDBOX, HOPS, BETA),
         body="MessagesRequest",
-        body_description="Refused: tools that only Anthropic's servers run, names of tools that are taken twice, "
-        "choices of tools that are not offered, images of the newest message that cannot be shown, and what the "
-        "serving agent cannot do. Nothing else that the messages say is refused, and no unknown field.",
+        body_description="An error (400): tools that only Anthropic's servers run, two tools with one name, a "
+        "`tool_choice` that is not in `tools`, an image in the newest message that cannot be read, and anything that "
+        "the agent does not support. No other content of messages is an error, and unknown fields are ignored.",
         answers={"200": ref("Message")},
         streams="MessageEvent",
     ),
@@ -147,9 +154,9 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         kind="read",
         errors="messages",
         counted=False,
-        summary="How many tokens a request of this API has at most.",
-        description="An estimate that is not below the model's own count of code, data and prose, since a client that "
-        "is told too few does not shorten its conversation in time. No turn is run, and it counts against no limit.",
+        summary="Estimates the input tokens of a request.",
+        description="The estimate is not below the model's own count for code, data and prose, so that clients shorten "
+        "their conversations in time. No turn is run, and no limit applies.",
         parameters=(BETA,),
         body="MessagesRequest",
         answers={"200": ref("MessageTokens")},
@@ -162,17 +169,18 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="Models",
         kind="read",
         also_anthropic=True,
-        summary="The models that can be asked for.",
-        description="With a header `anthropic-version`, or a key in `x-api-key` alone, it is Anthropic's list.",
+        summary="Lists the models.",
+        description="The list has Anthropic's form if the request has `anthropic-version`, or a key only in "
+        "`x-api-key`.",
         parameters=(
             _ANTHROPIC_VERSION,
-            _query("limit", TEXT, f"Of Anthropic's: entries on a page, from 1 to {MAX_PAGE}."),
-            _query("after_id", TEXT, "Of Anthropic's: the entry before the page."),
-            _query("before_id", TEXT, "Of Anthropic's: the entry behind the page."),
+            _query("limit", TEXT, f"Anthropic's form: entries on a page, 1 to {MAX_PAGE}."),
+            _query("after_id", TEXT, "Anthropic's form: id of the entry before the page."),
+            _query("before_id", TEXT, "Anthropic's form: id of the entry after the page."),
             _query(
                 "client_version",
                 TEXT,
-                "Codex as a client names its version, and gets its own shape of the list.",
+                "Sent by Codex. The list then has the form that Codex reads.",
             ),
         ),
         answers={"200": {"anyOf": [ref("ModelList"), ref("CodexModelList"), ref("AnthropicModelList")]}},
@@ -186,9 +194,9 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="Models",
         kind="read",
         also_anthropic=True,
-        summary="One model.",
+        summary="Returns a model.",
         parameters=(
-            Parameter("id", "path", TEXT, "A name of the list; it may hold slashes."),
+            Parameter("id", "path", TEXT, "A name from the list. It may contain slashes."),
             _ANTHROPIC_VERSION,
         ),
         answers={"200": {"anyOf": [ref("Model"), ref("AnthropicModel")]}},
@@ -201,13 +209,14 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="Responses",
         kind="turn",
         errors="responses",
-        summary="An answer that is stored, whole, streamed, or in the background.",
-        description="docs/responses.md says what a client may count on.",
+        summary="Creates a response: streamed, not streamed, or in the background.",
+        description="Details: docs/responses.md.",
         parameters=(MODE, WORKDIR, SANDBOX, ACTIVITY, HOPS),
         body="ResponseRequest",
-        body_description="Refused, too: `background` with `store: false`, `previous_response_id` with `conversation`, "
-        "an empty `input` with neither of them, `stream_options` without `stream`, tools that are named twice or "
-        "chosen without being there, outputs of unknown calls, and what the serving agent cannot do.",
+        body_description="Also an error (400): `background` with `store: false`, `previous_response_id` with "
+        "`conversation`, an empty `input` with neither of them, `stream_options` without `stream`, two tools with one "
+        "name, a `tool_choice` that is not in `tools`, the output of an unknown call, and anything that the agent does "
+        "not support.",
         answers={"200": ref("Response")},
         streams="ResponseEvent",
     ),
@@ -220,10 +229,10 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         kind="turn",
         errors="responses",
         head=False,
-        summary="A WebSocket: turns one after the other, their events as frames.",
-        description='Frames of the client are `{"type": "response.create", ...}` with the fields of `POST /responses`, '
-        "but for `background`; those of the server are its events, without `[DONE]`. A refusal is "
-        '`{"type": "error", "status": ..., "error": {...}}`. Without an upgrade: 405.',
+        summary="Opens a WebSocket that runs one turn after the other.",
+        description='The client sends `{"type": "response.create", ...}` with the fields of `POST /responses` except '
+        "`background`. The server sends the events of the stream, without `[DONE]`. An error is "
+        '`{"type": "error", "status": ..., "error": {...}}`. A request without an upgrade gets a 405.',
         parameters=(MODE, WORKDIR, SANDBOX, ACTIVITY),
         answers={"101": ""},
     ),
@@ -235,7 +244,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="Responses",
         kind="turn",
         errors="responses",
-        summary="A summary of a context, as the beginning of a new one.",
+        summary="Summarises a context for the start of a new one.",
         body="CompactRequest",
         body_description=_CONTEXT_WORDS,
         answers={"200": ref("Compaction")},
@@ -248,7 +257,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="Responses",
         kind="turn",
         errors="responses",
-        summary="How many tokens a context has: an estimate.",
+        summary="Estimates the tokens of a context.",
         body="ContextFields",
         body_description=_CONTEXT_WORDS,
         answers={"200": ref("InputTokens")},
@@ -261,15 +270,15 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="Responses",
         kind="stored",
         errors="responses",
-        summary="A stored response, or the stream of one in the background.",
+        summary="Returns a stored response, or the stream of a background response.",
         parameters=(
             _RESPONSE_ID,
             _query(
                 "stream",
                 FLAG,
-                "The events of a response that was created in the background with `stream: true`.",
+                "Return the events. For a background response created with `stream: true`.",
             ),
-            _query("starting_after", COUNT, "`sequence_number` of the last event that the client has."),
+            _query("starting_after", COUNT, "`sequence_number` of the last event that the client received."),
             _INCLUDE,
         ),
         answers={"200": ref("Response")},
@@ -283,7 +292,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="Responses",
         kind="stored",
         errors="responses",
-        summary="Deletes a response; one that runs is stopped.",
+        summary="Deletes a response. A running one is stopped.",
         parameters=(_RESPONSE_ID,),
         answers={"200": ref("ResponseDeleted")},
     ),
@@ -295,7 +304,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="Responses",
         kind="stored",
         errors="responses",
-        summary="What a response was asked with.",
+        summary="Lists the input items of a response.",
         parameters=(_RESPONSE_ID, *_LISTED),
         answers={"200": list_of("StoredItem")},
     ),
@@ -307,7 +316,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="Responses",
         kind="stored",
         errors="responses",
-        summary="Stops a response in the background.",
+        summary="Cancels a background response.",
         parameters=(_RESPONSE_ID,),
         answers={"200": ref("Response")},
     ),
@@ -319,7 +328,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="Conversations",
         kind="stored",
         errors="responses",
-        summary="A conversation that several turns share.",
+        summary="Creates a conversation.",
         body="CreateBody",
         body_required=False,
         answers={"200": ref("Conversation")},
@@ -332,7 +341,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="Conversations",
         kind="stored",
         errors="responses",
-        summary="One conversation.",
+        summary="Returns a conversation.",
         parameters=(_CONVERSATION_ID,),
         answers={"200": ref("Conversation")},
     ),
@@ -344,7 +353,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="Conversations",
         kind="stored",
         errors="responses",
-        summary="Merges metadata; null deletes a key.",
+        summary="Merges metadata into a conversation's. null deletes a key.",
         parameters=(_CONVERSATION_ID,),
         body="UpdateBody",
         answers={"200": ref("Conversation")},
@@ -369,7 +378,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="Conversations",
         kind="stored",
         errors="responses",
-        summary="Its items.",
+        summary="Lists the items of a conversation.",
         parameters=(_CONVERSATION_ID, *_LISTED),
         answers={"200": list_of("ConversationItem")},
     ),
@@ -381,7 +390,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="Conversations",
         kind="stored",
         errors="responses",
-        summary="Adds at most 20 items, all or none.",
+        summary="Adds up to 20 items to a conversation: all, or none.",
         parameters=(_CONVERSATION_ID, _INCLUDE),
         body="AddItemsBody",
         answers={"200": list_of("ConversationItem")},
@@ -394,7 +403,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="Conversations",
         kind="stored",
         errors="responses",
-        summary="One item.",
+        summary="Returns an item of a conversation.",
         parameters=(_CONVERSATION_ID, _ITEM_ID, _INCLUDE),
         answers={"200": ref("ConversationItem")},
     ),
@@ -406,7 +415,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="Conversations",
         kind="stored",
         errors="responses",
-        summary="Takes an item out of this conversation.",
+        summary="Removes an item from a conversation.",
         parameters=(_CONVERSATION_ID, _ITEM_ID),
         answers={"200": ref("Conversation")},
     ),
@@ -417,21 +426,22 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         name="retrieve_usage",
         chapter="Usage",
         kind="stored",
-        summary="What the turns of the key that asks have cost, by hour or day.",
-        description="Without a key it is for this machine only. `key` and `model` are null unless they are grouped by.",
+        summary="Returns the token usage of the request's key, by hour or day.",
+        description="If the server requires no key, only clients on this machine may read it. `key` and `model` are "
+        "null unless `group_by` names them.",
         parameters=(
             _query(
-                "start_time", _TIME, "Seconds since 1970; the bucket that it falls into is there as a whole."
+                "start_time", _TIME, "Seconds since 1970. The bucket with this time is included as a whole."
             ),
-            _query("end_time", _TIME, "Seconds since 1970, not included; now by default."),
-            _query("bucket_width", one_of(*WIDTHS), "`1d` by default."),
-            _query("group_by", array(one_of(*GROUPS)), "What the sums are told apart by."),
+            _query("end_time", _TIME, "Seconds since 1970, exclusive. Default: now."),
+            _query("bucket_width", one_of(*WIDTHS), "Default: `1d`."),
+            _query("group_by", array(one_of(*GROUPS)), "Return one sum for each value."),
             _query(
                 "limit",
                 {"type": "integer", "minimum": 1},
-                "Buckets: at most 31 days (7 by default), 168 hours (24).",
+                "Number of buckets: up to 31 days (default 7) or 168 hours (default 24).",
             ),
-            _query("page", TEXT, "`next_page` of the answer before, to the same question."),
+            _query("page", TEXT, "`next_page` of the previous answer to the same query."),
         ),
         answers={"200": ref("UsagePage")},
     ),
@@ -442,9 +452,9 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         name="retrieve_usage_limits",
         chapter="Usage",
         kind="read",
-        summary="What the agent's account may still use, as the agent tells it.",
-        description="`limits` is null, with the `reason`, where the agent has told none. No turn is run to find out. "
-        "Without a key it is for this machine only. Of several agents it is a list.",
+        summary="Returns the limits of the agent's account, as the agent reports them.",
+        description="If the agent reported none, `limits` is null and `reason` says why. No turn is run. If the server "
+        "requires no key, only clients on this machine may read it. With several agents, the answer is a list.",
         answers={"200": {"anyOf": [ref("UsageLimits"), ref("UsageLimitsList")]}},
     ),
     Endpoint(
@@ -455,7 +465,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="The server itself",
         kind="open",
         versioned=False,
-        summary="Which program answers here, and what it serves.",
+        summary="Returns the server's name and its endpoints.",
         answers={"200": ref("Index")},
     ),
     Endpoint(
@@ -466,7 +476,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="The server itself",
         kind="open",
         versioned=False,
-        summary="There is a server: what Anthropic's clients ask for before they begin.",
+        summary="Says that a server runs here. Anthropic's clients request it first.",
         answers={"200": ref("Hello")},
     ),
     Endpoint(
@@ -477,7 +487,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="The server itself",
         kind="open",
         versioned=False,
-        summary="The same, at the path of Claude Code.",
+        summary="The same, at the path that Claude Code uses.",
         answers={"200": ref("Hello")},
     ),
     Endpoint(
@@ -488,7 +498,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="The server itself",
         kind="open",
         versioned=False,
-        summary="What serves here, and whether a turn would work.",
+        summary="Returns the state of the server and its agents.",
         answers={"200": ref("Health")},
     ),
     Endpoint(
@@ -499,7 +509,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="The server itself",
         kind="open",
         versioned=False,
-        summary="The process answers.",
+        summary="Says that the process runs.",
         answers={"200": ref("Live")},
     ),
     Endpoint(
@@ -510,7 +520,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="The server itself",
         kind="open",
         versioned=False,
-        summary="Whether a turn would work.",
+        summary="Says whether the server can run turns.",
         answers={"200": ref("Ready"), "503": ref("Unready")},
     ),
     Endpoint(
@@ -521,7 +531,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="The server itself",
         kind="open",
         versioned=False,
-        summary="This document.",
+        summary="Returns the OpenAPI document.",
         answers={"200": {"type": "object"}},
     ),
     Endpoint(
@@ -533,7 +543,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         kind="open",
         versioned=False,
         needs=METER,
-        summary="Counters for Prometheus, where PROXY_METRICS is on.",
+        summary="Returns metrics for Prometheus, if PROXY_METRICS is on.",
         answers={"200": "text/plain"},
     ),
     Endpoint(
@@ -546,7 +556,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         versioned=False,
         counted=False,
         needs=TEST_ENDPOINTS,
-        summary="How many streams are open, where PROXY_TEST_ENDPOINTS is on.",
+        summary="Returns the number of open streams, if PROXY_TEST_ENDPOINTS is on.",
         answers={"200": ref("OpenStreams")},
     ),
     Endpoint(
@@ -559,7 +569,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         versioned=False,
         counted=False,
         needs=TEST_ENDPOINTS,
-        summary="Lets held turns of the fake agent go on.",
+        summary="Lets the held turns of the fake agent continue.",
         answers={"200": ref("Released")},
     ),
 )

@@ -21,8 +21,8 @@ NEW_SECONDS: Final = 60.0
 """The age in seconds from which the reported limits of an account are asked for again. The agent also reports them
 with each call of the model."""
 NO_LIMITS_YET: Final = (
-    "The agent has reported no limits: it reports them after its first turn, if its provider does (a sign-in with a "
-    "ChatGPT account has limits, a key of the API has none that are told)."
+    "The agent has reported no limits. It does so after its first turn, if its provider reports limits: those of a "
+    "ChatGPT account are reported, those of an API key are not."
 )
 
 

@@ -40,8 +40,8 @@ ERRORS: Final[dict[str, Schema]] = {
                 }
             )
         },
-        description="Every refusal and every fault. `param` names the field that is to blame; `code` is for "
-        "programs: one of the table in docs/api.md, or the provider's own.",
+        description="The body of every error. `param`: the field with the error. `code`: one of the codes in "
+        "docs/api.md, or the provider's own.",
     ),
     "AnthropicError": record(
         {
@@ -51,7 +51,7 @@ ERRORS: Final[dict[str, Schema]] = {
             ),
             "request_id": TEXT,
         },
-        description="The same in Anthropic's API.",
+        description="The body of an error in Anthropic's API.",
     ),
 }
 
@@ -80,7 +80,7 @@ CHAT: Final[dict[str, Schema]] = {
         {
             "estimated": {
                 **TRUE,
-                "description": "The agent told no figures, or not all: these go by the letters.",
+                "description": "The agent did not report all token counts; these are estimated from the text.",
             },
             "time_to_first_token": maybe(NUMBER),
             "throughput_after_first_token": maybe(NUMBER),
@@ -169,7 +169,7 @@ MESSAGES: Final[dict[str, Schema]] = {
             "cache_creation_input_tokens": COUNT,
             "cache_read_input_tokens": COUNT,
         },
-        description="`input_tokens` are those that no cache held. That of `message_start` is an estimate.",
+        description="`input_tokens`: without tokens read from a cache; in `message_start`, an estimate.",
     ),
     "Message": record(
         {
@@ -187,7 +187,7 @@ MESSAGES: Final[dict[str, Schema]] = {
     "MessageEvent": record(
         {"type": one_of(*EVENT_TYPES)},
         {"message": ref("Message"), "index": COUNT, "usage": ref("MessageUsage")},
-        description="An event of a stream: `event:` is its type, `data:` this. The last one is `message_stop`, or "
+        description="The `data:` of a stream's event; `event:` is its type. The last event is `message_stop` or "
         "`error`.",
     ),
 }
@@ -200,7 +200,7 @@ RESPONSES: Final[dict[str, Schema]] = {
     "StoredItem": record(
         {"type": TEXT, "id": TEXT},
         {"status": TEXT},
-        description="An item of input or output: OpenAI's types, and `codex:activity` for those that ask for it.",
+        description="An item of input or output: one of OpenAI's types, or `codex:activity` if it was requested.",
     ),
     "ConversationItem": record({"type": TEXT, "id": TEXT, "status": TEXT, "created_at": COUNT}),
     "ResponseUsage": record(
@@ -251,7 +251,7 @@ RESPONSES: Final[dict[str, Schema]] = {
     ),
     "ResponseEvent": record(
         {"type": TEXT, "sequence_number": COUNT},
-        description="An event of a stream: `event:` is its type, `data:` this. The last one is `event: done`.",
+        description="The `data:` of a stream's event; `event:` is its type. The last event is `done`.",
     ),
     "ResponseDeleted": record({"id": TEXT, "object": kind("response.deleted"), "deleted": TRUE}),
     "Compaction": record(
@@ -289,7 +289,9 @@ SERVER: Final[dict[str, Schema]] = {
         },
     ),
     "ModelList": record({"object": kind("list"), "data": array(ref("Model"))}),
-    "CodexModelList": record({"models": array(ANYTHING)}, description="Codex's own shape."),
+    "CodexModelList": record(
+        {"models": array(ANYTHING)}, description="The list in the form that Codex reads."
+    ),
     "AnthropicModel": record(
         {
             "type": kind("model"),
@@ -346,7 +348,7 @@ SERVER: Final[dict[str, Schema]] = {
     ),
     "UsageLimitsList": record(
         {"object": kind("list"), "data": array(ref("UsageLimits"))},
-        description="Of several agents, one for each that the key may ask.",
+        description="With several agents: the limits of each agent that the key may use.",
     ),
     "UsageLimits": record(
         {

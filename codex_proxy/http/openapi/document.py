@@ -15,8 +15,8 @@ from codex_proxy.http.openapi.bodies import body_schemas
 from codex_proxy.surfaces.errors import statuses
 
 BOTH: Final = [
-    {"url": "/v1", "description": "As OpenAI's clients have it."},
-    {"url": "/", "description": "The same, for clients that leave `/v1` out."},
+    {"url": "/v1", "description": "The base URL that OpenAI's clients use."},
+    {"url": "/", "description": "The same endpoints, for clients that leave out `/v1`."},
 ]
 ROOT: Final = [{"url": "/"}]
 
@@ -32,28 +32,31 @@ _OVERLOADED: Final = 529
 """The status of Anthropic's API for which HTTP has no phrase."""
 
 _DESCRIPTION: Final = (
-    "A local coding agent as an OpenAI endpoint. Unknown fields of bodies are accepted and ignored; null is as good as "
-    "leaving a field out. A fault of a stream that has begun is a frame of it: see docs/api.md."
+    "A local coding agent as an OpenAI endpoint. Unknown fields of bodies are ignored; null means the same as a "
+    "missing field. After a stream has begun, an error is sent as an event of it: see docs/api.md."
 )
-_TURN_HEADERS: Final = {
-    "x-codex-agent": "The agent that the turn was asked of.",
-    "x-codex-ignored-params": "Parameters of the request that were accepted and change nothing.",
-    "x-codex-mode": "`agent`: the agent has no plain model, so the request with tools was a read-only agent turn.",
-    "x-codex-passed-params": "Parameters that this server does not know and has passed on to the agent's server.",
-    "x-codex-history": "`flattened`: the agent takes no history, so it was told as one text. `system-as-user`: the "
-    "model takes no system prompt, so the user says it.",
-    "x-codex-uncertain": "What the agent does not vouch for: `usage` may be an estimate, `finish_reason` is `stop` "
-    "also where the answer was cut, `sandbox`: none of the system held what an agent turn ran.",
-    "x-codex-empty": "Why an answer that did not fail has no text, refusal or call: `no-output` (the model said "
-    "nothing), `reasoning-only`, `activity-only` (the agent worked, and said nothing), `stop-sequence` (the answer "
-    "began with it).",
-    "x-codex-upstream": "Of several upstreams the one whose answer this is.",
-    "x-codex-attempts": "Requests to upstreams that this answer took.",
+TURN_HEADERS: Final = {
+    "x-codex-agent": "The agent that ran the turn. If an upstream with a `fallback` ran it, `x-codex-upstream` "
+    "names the upstream that answered.",
+    "x-codex-ignored-params": "Parameters of the request that have no effect, separated by commas.",
+    "x-codex-mode": "`agent`: the agent has no plain model, so a request with tools was run as a read-only agent turn.",
+    "x-codex-passed-params": "Parameters that this server does not know and has passed to the upstream, separated by "
+    "commas.",
+    "x-codex-history": "`flattened`: the agent accepts no history, so the conversation was sent as one prompt. "
+    "`system-as-user`: the model accepts no system prompt, so it was sent as a user message.",
+    "x-codex-uncertain": "What is uncertain about the answer. `usage`: the token counts may be estimates. "
+    "`finish_reason`: it is `stop` even if the answer was cut off. `sandbox`: no sandbox of the operating system "
+    "confined the commands of the agent turn.",
+    "x-codex-empty": "Why a successful answer is empty: `no-output` (the model wrote nothing), `reasoning-only`, "
+    "`activity-only` (the agent only ran tools), `stop-sequence` (the answer began with one). Not sent once a stream "
+    "has begun. An empty answer with no known reason is an error.",
+    "x-codex-upstream": "The upstream that answered, if there are several.",
+    "x-codex-attempts": "The number of requests to upstreams that were needed for the answer.",
 }
 _LIMIT_HEADERS: Final = {
-    "x-ratelimit-limit-requests": "Requests a minute, where there is a limit.",
-    "x-ratelimit-remaining-requests": "What is left of them.",
-    "x-ratelimit-reset-requests": "Until all of them are back: `1m30s`, `12.5s`, `340ms`.",
+    "x-ratelimit-limit-requests": "Maximum requests per minute, if there is a limit.",
+    "x-ratelimit-remaining-requests": "Requests left in this minute.",
+    "x-ratelimit-reset-requests": "Time until the limit is fully available again: `1m30s`, `12.5s`, `340ms`.",
 }
 _WAITING: Final = (429, 503, _OVERLOADED)
 
@@ -78,16 +81,18 @@ def document(endpoints: Iterable[Endpoint], *, max_choices: int) -> Schema:
                 "bearer": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "A key of this server's, where it wants one.",
+                    "description": "A key of this server, if it requires one.",
                 },
                 "api_key": {
                     "type": "apiKey",
                     "in": "header",
                     "name": "x-api-key",
-                    "description": "The same, as Anthropic's clients send it.",
+                    "description": "The same key, in the header that Anthropic's clients use.",
                 },
             },
-            "headers": {"x-request-id": _header("The client's own, or one of ours: the log has it.")},
+            "headers": {
+                "x-request-id": _header("The client's own id, or one that the server made. It is in the log.")
+            },
         },
     }
 
@@ -138,10 +143,10 @@ def _answer(endpoint: Endpoint, schema: Schema | str) -> Schema:
     else:
         content["application/json"] = {"schema": schema}
     if endpoint.streams:
-        # OpenAPI 3.1 has no word for the shape of one event.
+        # OpenAPI 3.1 cannot describe the schema of one event.
         content["text/event-stream"] = {"x-event-schema": ref(endpoint.streams)}
     headers = (
-        {name: _header(words) for name, words in _TURN_HEADERS.items()} if endpoint.kind == "turn" else {}
+        {name: _header(words) for name, words in TURN_HEADERS.items()} if endpoint.kind == "turn" else {}
     )
     if endpoint.kind == "turn":
         headers |= {name: _header(words) for name, words in _LIMIT_HEADERS.items()}
@@ -155,7 +160,7 @@ def _answer(endpoint: Endpoint, schema: Schema | str) -> Schema:
 def _refusal(status: int, body: Schema) -> Schema:
     headers: Schema = {"x-request-id": {"$ref": "#/components/headers/x-request-id"}}
     if status in _WAITING:
-        headers["Retry-After"] = _header("Seconds until it makes sense to try again.")
+        headers["Retry-After"] = _header("Seconds to wait before the next attempt.")
     return {
         "description": "Overloaded" if status == _OVERLOADED else HTTPStatus(status).phrase,
         "headers": headers,
