@@ -185,7 +185,8 @@ class Admission:
         self._tools.check(offers)
         agent = agent_for(self._agent, turn.model)
         if "tool_replies" not in agent.capabilities:
-            raise self._cannot(agent, "tool_replies", "use MCP servers that a request names", offers[0].param)
+            message = f"The agent {agent.name} does not support MCP servers in requests."
+            raise self._unsupported(message, "tool_replies", offers[0].param)
         if not client.mcp:
             raise mcp_not_allowed(offers[0].param)
 
@@ -205,17 +206,23 @@ class Admission:
         agent = agent_for(self._agent, turn.model)
         able = agent.capabilities
         if turn.tools and "client_tools" not in able:
-            raise self._cannot(agent, "client_tools", "do tools of the client", "tools")
+            message = f"The agent {agent.name} does not support tools of the client."
+            raise self._unsupported(message, "client_tools", "tools")
         if turn.mode == "model" and "plain_model" not in able and turn.tools:
-            raise self._cannot(agent, "plain_model", "do plain-model turns", "tools")
+            message = f"The agent {agent.name} supports tools only in agent turns, which are switched off."
+            raise self._unsupported(message, "plain_model", "tools")
         if "images" not in able:
             for index, item in enumerate(turn.history):
                 if isinstance(item, HistoryMessage) and any(
                     isinstance(part, ImagePart) for part in item.parts
                 ):
-                    raise self._cannot(agent, "images", "do images", fields.input_item.format(index))
+                    message = f"The agent {agent.name} does not support images."
+                    raise self._unsupported(message, "images", fields.input_item.format(index))
 
-    def _cannot(self, agent: Agent, capability: str, what: str, field: str) -> Fault:
+    def _unsupported(self, message: str, capability: str, field: str) -> Fault:
+        """Returns a 400 whose text is `message` and the agents that have the capability. `field` is the parameter
+        to blame.
+        """
         here = [name for name, each in self._agent.members.items() if capability in each.capabilities]
         able = self._agent_able_to(capability)
         if here:
@@ -223,9 +230,8 @@ class Admission:
         elif able is not None:
             advice = f"To allow this, the operator must start the server with --agent {able}."
         else:
-            advice = "No agent can do that."
-        message = f"The agent {agent.name} cannot {what}. {advice}"
-        return bad_request(message, field, "unsupported_by_agent")
+            advice = "No agent supports it."
+        return bad_request(f"{message} {advice}", field, "unsupported_by_agent")
 
 
 def _check_sampling(turn: Turn) -> None:
