@@ -142,8 +142,8 @@ async def _check(context: AgentContext) -> list[Check]:
 
 SPEC = AgentSpec(
     name="fake",
-    summary="the embedded agent, deterministic to the byte: for trying, for tests, for golden transcripts",
-    processes="as its dialect has it (`PROXY_FAKE_DIALECT`)",
+    summary="embedded; its answers are the same every time",
+    processes="as in the agent that it imitates (`PROXY_FAKE_DIALECT`)",
     make=_make,
     check=_check,
     capabilities=PROTO_CAPABILITIES,

@@ -90,25 +90,13 @@ def table(results: list[Result]) -> str:
             each.date,
         ]
         rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*rows, *_notes(results)])
+    return "\n".join([*rows, *_failures(results)])
 
 
-def _notes(results: list[Result]) -> list[str]:
-    """What stands below the table: why tests were left out, and which failed."""
-    reasons: dict[str, list[str]] = {}
-    for each in results:
-        for left in each.left_out:
-            reasons.setdefault(left.reason, []).append(each.release)
-    notes = [f"- {_releases(releases)}: {reason}" for reason, releases in reasons.items()]
+def _failures(results: list[Result]) -> list[str]:
+    """What stands below the table: the tests that failed."""
     failures = [f"- {each.release}: `{name}`" for each in reversed(results) for name in each.failed]
-    lines = ["", "Left out, and why:", "", *notes] if notes else []
-    return [*lines, "", "Failed:", "", *failures] if failures else lines
-
-
-def _releases(releases: list[str]) -> str:
-    return (
-        releases[0] if len(releases) == 1 else f"{releases[0]} to {releases[-1]} ({len(releases)} releases)"
-    )
+    return ["", "Failed:", "", *failures] if failures else []
 
 
 def module(results: list[Result]) -> str:

@@ -13,6 +13,7 @@ from codex_proxy.agents.registry import specs
 from codex_proxy.agents.spec import AgentSpec
 
 ROOT = Path(__file__).parents[2]
+MATRIX = "The agents in columns, and the capabilities that they declare:"
 PAGE = (ROOT / "docs" / "agents.md").read_text("utf-8")
 SPECS = specs()
 
@@ -53,17 +54,21 @@ def test_the_table_of_capabilities_is_what_agents_declare() -> None:
         for spec in SPECS
         for variant, able in (spec.variants or {"": spec.capabilities}).items()
     }
-    head, *found = rows("## Capabilities", head=True)
-    assert head[2:] == list(declared)
-    assert {row[0].strip("`"): row[2:] for row in found} == {
-        name: ["yes" if name in able else "no" for able in declared.values()] for name in get_args(Capability)
+    head, *found = rows(MATRIX, head=True)
+    assert head[1:] == list(declared)
+    assert {row[0].strip("`"): row[1:] for row in found} == {
+        name: ["yes" if name in able else "" for able in declared.values()] for name in get_args(Capability)
     }
+
+
+def test_every_capability_is_explained() -> None:
+    assert [row[0].strip("`") for row in rows("## Capabilities")] == list(get_args(Capability))
 
 
 def test_every_feature_that_can_be_off_is_on_the_page() -> None:
     further = [name for alternative in get_args(Feature) for name in get_args(alternative)]
-    listed = {row[0].strip("`") for row in rows("## Releases")}
-    assert listed - {"a capability of the table below"} == set(further) - set(get_args(Capability))
+    listed = {row[0].strip("`") for row in rows("### Features that can be off")}
+    assert listed - {"a capability"} == set(further) - set(get_args(Capability))
 
 
 def test_the_table_of_programs_that_speak_acp_is_what_their_presets_say() -> None:

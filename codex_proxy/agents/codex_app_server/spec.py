@@ -152,7 +152,7 @@ async def _check(context: AgentContext) -> list[Check]:
 SPEC = AgentSpec(
     name="codex-app-server",
     summary="Codex, by `codex app-server` (JSON-RPC)",
-    processes="a few long-lived processes with many threads each, warm before the first request",
+    processes="a few, started early, with many threads each",
     make=make_app_server,
     check=_check,
     capabilities=CAPABILITIES,

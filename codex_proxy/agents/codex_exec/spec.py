@@ -160,8 +160,7 @@ async def _check(context: AgentContext) -> list[Check]:
 
 SPEC = AgentSpec(
     name="codex-exec",
-    summary="Codex, by `codex exec --json`, which OpenAI documents for scripts: where the others are "
-    "not available",
+    summary="Codex, by `codex exec --json`, if the other two are not available",
     processes="one for each turn",
     make=make_exec,
     check=_check,

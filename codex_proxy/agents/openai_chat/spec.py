@@ -39,7 +39,7 @@ async def _check(context: AgentContext) -> list[Check]:
 SPEC = AgentSpec(
     name=NAME,
     summary="any server that speaks Chat Completions (Ollama, vLLM, llama.cpp, a provider), at `PROXY_UPSTREAM_URL`",
-    processes="none: connections to the upstream, which are used again",
+    processes="none",
     make=_make,
     check=_check,
     capabilities=CAPABILITIES,

@@ -31,7 +31,7 @@ async def _check(context: AgentContext) -> list[Check]:
 SPEC = AgentSpec(
     name=RESPONSES.agent,
     summary="any server that speaks the Responses API, at `PROXY_UPSTREAM_URL`",
-    processes="none: connections to the upstream, which are used again",
+    processes="none",
     make=_make,
     check=_check,
     capabilities=RESPONSES.capabilities,
