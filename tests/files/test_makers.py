@@ -22,7 +22,7 @@ def makers(source: str) -> list[str]:
         elif isinstance(node, ast.Call):
             said = [each.value for each in node.args if isinstance(each, ast.Constant)]
             modes = [mode for mode in said if isinstance(mode, str) and set(mode) & set("wax")]
-            if modes and "open" in ast.unparse(node.func):
+            if modes and ast.unparse(node.func).rpartition(".")[2] == "open":
                 found += [f"open {mode}" for mode in modes]
     return found
 

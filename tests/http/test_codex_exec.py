@@ -186,7 +186,7 @@ async def test_health_has_the_warning_of_an_agent_beside_that_of_the_fake_one(tm
 async def test_auto_does_not_take_it_where_the_app_server_can_be_driven(tmp_path: Path) -> None:
     async with exec_proxy(tmp_path, "auto") as proxy:
         assert proxy.server.agent.name == "codex-app-server"
-        assert proxy.server.agent.warning == ""
+        assert "codex exec" not in proxy.server.agent.warning
 
 
 async def test_where_no_protocol_can_be_driven_the_start_ends_with_what_is_missing(tmp_path: Path) -> None:

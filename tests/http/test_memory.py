@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from codex_proxy.agents import child_per_turn
 from codex_proxy.agents.child_per_turn import ChildTransport
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
 from codex_proxy.agents.codex_proto.dialect import CodexProto
@@ -89,6 +90,12 @@ def without_collector() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def no_child_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that waits for the next turn is nothing that a request leaves."""
+    monkeypatch.setattr(child_per_turn, "MAX_AHEAD", 0)
 
 
 @pytest.fixture(params=["proto", "app-server"])

@@ -168,7 +168,7 @@ class ResponseRequest(ContextFields):
     stop: Stop | None = None
 
 
-def parse_body(body: bytes, notes: FieldNotes) -> ResponseRequest:
+def parse_body(body: bytes, notes: FieldNotes | None = None) -> ResponseRequest:
     """Returns the body as a `ResponseRequest`, and adds to `notes` which of its fields are ignored. Raises `Fault`
     INVALID_REQUEST; its `param` names the invalid or refused field.
     """
