@@ -30,7 +30,7 @@ FOLDERS = (
         "surfaces",
         "agents",
         "tools",
-        "doors",
+        "access",
         "store",
         "runs",
         "fake",
