@@ -420,7 +420,7 @@ def catalog_of(settings: Settings, agent: Agent, named: Mapping[str, NamedAgent]
     return ModelCatalog(
         source=agent,
         aliases=tuple(aliases),
-        lists_codex=not first.spec.plain_only,
+        codex=[name for name, each in named.items() if each.spec.uses_codex or each.spec.is_fake],
         default_model=(settings.codex_model or "") if alone else "",
         defaults={name: each.default_model for name, each in named.items() if each.default_model},
         plain=[name for name, each in named.items() if each.spec.plain_only],

@@ -25,6 +25,9 @@ from codex_proxy.core.turn import MODEL_SEPARATOR, Mode, Turn
 DEFAULT_NAME: Final = "codex-5"
 """The name under which clients ask for the default model. Requests without a model mean it, too."""
 
+OWN_DEFAULT: Final = "default"
+"""The name under which the default model of another agent than Codex is listed, if nothing is known of its models."""
+
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """Every reasoning effort in OpenAI's types. Each model supports some of them."""
 
@@ -83,9 +86,9 @@ class ModelCatalog:
     agent's default. `defaults`: if there are several agents, the default model of each, by the agent's name.
     `plain`: the names of agents that only serve plain models (the model answers without an agent's prompt and
     tools), so that they have no agent turns; an empty name means the only agent. `other_tiers`: the service tiers
-    of models that are not listed. `advice`: a sentence for the error about an unknown model. `lists_codex`: whether
-    `codex-5` and its variants are listed; they can be used in any case. `only`: the names of the agents whose
-    models are included; None: all.
+    of models that are not listed. `advice`: a sentence for the error about an unknown model. `codex`: the names of the
+    agents that are Codex, an empty name means the only agent: if the default agent is one, `codex-5` and its variants
+    are listed; they can be used in any case. `only`: the names of the agents whose models are included; None: all.
     """
 
     def __init__(
@@ -100,7 +103,7 @@ class ModelCatalog:
         plain: Collection[str] = (),
         other_tiers: tuple[str, ...] = (),
         advice: str = "",
-        lists_codex: bool = True,
+        codex: Collection[str] = ("",),
         only: frozenset[str] | None = None,
     ) -> None:
         self._models = models
@@ -112,7 +115,7 @@ class ModelCatalog:
         self.plain = frozenset(plain)
         self.other_tiers = other_tiers
         self.advice = advice
-        self.lists_codex = lists_codex
+        self.codex = frozenset(codex)
         self.only = only
         members = {} if source is None else source.members
         self.members: Mapping[str, ModelSource] = {
@@ -140,6 +143,11 @@ class ModelCatalog:
     def any_model(self) -> bool:
         """Whether a model that is not listed is sent to the provider, which accepts or refuses it."""
         return self._any_model if self._source is None else self._source.any_model
+
+    @property
+    def lists_codex(self) -> bool:
+        """Whether `codex-5` and its variants are listed: whether they mean a model of Codex."""
+        return next(iter(self.members), "") in self.codex
 
     @property
     def names(self) -> Names:
@@ -176,7 +184,7 @@ class ModelCatalog:
             plain=self.plain,
             other_tiers=self.other_tiers,
             advice=self.advice,
-            lists_codex=self.lists_codex,
+            codex=self.codex,
             only=frozenset(agents),
         )
 
@@ -283,7 +291,9 @@ class Names:
             )
         if short:
             return Resolved(short[0])
-        return Resolved(self._agents[name]) if name in self._agents else None
+        if name in self._agents:
+            return Resolved(self._agents[name])
+        return Resolved(self.default) if name == OWN_DEFAULT else None
 
 
 class ServiceTier(msgspec.Struct, frozen=True):
@@ -422,8 +432,9 @@ def with_claude_prefix(name: str) -> str:
 
 
 def listed_names(catalog: ModelCatalog, env: str) -> list[str]:
-    """Returns the names in the lists of models: those of the agent, the operator's aliases, and the built-in
-    aliases for `env`, the value of PROXY_ENV (`codev-5*` for `dev`, else `codex-5*`).
+    """Returns the names in the lists of models: those of the agent, the operator's aliases and, if the default agent
+    is Codex, the built-in aliases for `env`, the value of PROXY_ENV (`codev-5*` for `dev`, else `codex-5*`). Without
+    any of these, the list has the name `default`.
     """
     base = "codev-5" if env == "dev" else "codex-5"
     names = [
@@ -431,7 +442,7 @@ def listed_names(catalog: ModelCatalog, env: str) -> list[str]:
         *(model.id for model in catalog.models if not model.hidden),
         *(name for name, _ in catalog.aliases if _ANY not in name),
     ]
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(names)) or [OWN_DEFAULT]
 
 
 def model_of(name: str, catalog: ModelCatalog) -> AgentModel | None:

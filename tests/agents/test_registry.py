@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pydantic import ValidationError
 
+from codex_proxy.agents.named import named_agents
 from codex_proxy.agents.registry import BUILT_IN, agent_able_to, check_name, chosen_spec, names, specs
 from codex_proxy.agents.spec import NoAgentError
-from codex_proxy.app import make_server
+from codex_proxy.app import catalog_of, make_server
 from codex_proxy.commands.doctor import examine
 from codex_proxy.config import Settings
+from codex_proxy.core.account import AgentModel
 from codex_proxy.protected_paths import write_conflict
+from codex_proxy.surfaces.models import list_body, resolve
 from tests.agents.plugin_package import write_entry_point, write_plugin
 
 PLUGIN = "parrot_plugin"
 REFERENCE = f"{PLUGIN}:SPEC"
+CODEX = ("auto", "codex-app-server", "codex-exec", "codex-proto")
 
 
 @pytest.fixture
@@ -192,3 +199,53 @@ def test_a_misspelt_agent_is_refused_with_the_one_that_was_meant() -> None:
         check_name("claud-code", None)
     with pytest.raises(ValueError, match=r"no agent 'xyz'\. The agents are auto"):
         check_name("xyz", None)
+
+
+class Listing:
+    """An agent that lists these models, and takes no others."""
+
+    any_model = False
+    capabilities: frozenset[str] = frozenset()
+    members: Mapping[str, Any] = {}
+    missing_features: Mapping[str, tuple[str, ...]] = {}
+
+    def __init__(self, name: str, *models: AgentModel) -> None:
+        self.name = name
+        self._models = models
+
+    def models(self) -> tuple[AgentModel, ...]:
+        return self._models
+
+
+@pytest.mark.parametrize("env", ["prod", "dev"])
+@pytest.mark.parametrize("agent", [*names(), "several", "several others"])
+def test_only_an_agent_that_is_codex_lists_codex_5_and_no_list_is_empty(agent: str, env: str) -> None:
+    spoken: dict[str, Any] = {"agent": agent}
+    if agent.startswith("several"):
+        first = "codex" if agent == "several" else "up"
+        spoken = {
+            "agent": first,
+            "agents": {"codex": {"agent": "codex-exec"}},
+            "upstreams": {"up": {"url": "http://127.0.0.1:9/v1"}},
+        }
+    named = {each.name: each for each in named_agents(Settings(**spoken))}
+    is_codex = next(iter(named.values())).spec.name in (*CODEX, "fake")
+    for models in ((), (AgentModel(id="own", is_default=True),)):
+        of_each = {name: Listing(name, *models) for name in named}
+        source: Any = of_each.get("") or Listing(
+            "several",
+            *(
+                msgspec.structs.replace(model, id=f"{name}/{model.id}", agent=name)
+                for name, each in of_each.items()
+                for model in each.models()
+            ),
+        )
+        source.members = {} if "" in of_each else of_each
+        catalog = catalog_of(Settings(), source, named)
+        listed = [entry["id"] for entry in list_body(catalog, env, 0)["data"]]
+        assert listed
+        assert any(re.match("code[xv]-5", name) for name in listed) is is_codex
+        for name in (*listed, "codex-5", "codev-5-high", "default"):
+            resolve(name, catalog)
+        default = {resolve(name, catalog).agent_model for name in ("codex-5", "default")}
+        assert len(default) == 1

@@ -22,7 +22,7 @@ CATALOG = ModelCatalog(
     ),
 )
 NAMES = ("a", "b", "c", "d", "e")
-FIVE = ModelCatalog(models=tuple(AgentModel(id=name) for name in NAMES), lists_codex=False)
+FIVE = ModelCatalog(models=tuple(AgentModel(id=name) for name in NAMES), codex=())
 
 
 def page(query: PageQuery) -> tuple[list[str], bool]:
