@@ -154,6 +154,7 @@ CHAT_SHAPES: Final[dict[str, tuple[int, Callable[[int], bytes]]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize("shape", CHAT_SHAPES)
 @pytest.mark.parametrize("reader", CHAT)
 def test_an_answer_of_chat_completions_costs_what_it_weighs(reader: str, shape: str) -> None:
@@ -242,6 +243,7 @@ RESPONSES_SHAPES: Final[dict[str, tuple[int, Callable[[int], bytes]]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize("shape", RESPONSES_SHAPES)
 def test_an_answer_of_the_responses_api_costs_what_it_weighs(shape: str) -> None:
     size, make = RESPONSES_SHAPES[shape]
