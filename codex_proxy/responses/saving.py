@@ -4,8 +4,9 @@ generated it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -19,6 +20,10 @@ from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses.mcp_items import call_id_of
 from codex_proxy.surfaces.responses.parse import ParsedResponse
+
+_Key: TypeAlias = tuple[str, str | None]
+"""What an item that clients see and the model's item have in common if they are the same: its kind and its id."""
+_NOWHERE: Final[deque[int]] = deque()
 
 
 async def save_response(
@@ -134,16 +139,20 @@ class _OutputItems:
         self._ids = ids
         self._now = now
         self._next = 0
+        self._places: dict[_Key | None, deque[int]] = {}
+        """The places of the model's items, by key, in order: a turn may have thousands of items."""
+        for index, head in enumerate(heads):
+            self._places.setdefault((head.kind, _id_of(head)), deque()).append(index)
 
     def put(self, item: ItemDict) -> None:
         """Adds an item that clients see, after the model's items that precede it. The item gets the model's form of
         it, too, unless there is none or the client has seen only a part of the text.
         """
         raw = b""
-        index = next(
-            (index for index in range(self._next, len(self._from_model)) if _same(item, self._heads[index])),
-            None,
-        )
+        places = self._places.get(_key_of(item), _NOWHERE)
+        while places and places[0] < self._next:
+            places.popleft()
+        index = places[0] if places else None
         if index is not None:
             self.rest(index)
             self._next = index + 1
@@ -163,18 +172,23 @@ class _OutputItems:
         self._next = max(self._next, end)
 
 
-def _same(item: ItemDict, head: ItemHead) -> bool:
-    """Whether the client's item and the model's item with this `head` are the same. Any two messages count as the
-    same, because the caller compares them in order.
-    """
+def _id_of(head: ItemHead) -> str | None:
+    """Returns the id in the key of a model's item. Messages have none: they are compared in order."""
+    if head.kind == "call":
+        return head.call_id
+    return head.id if head.kind == "reasoning" else None
+
+
+def _key_of(item: ItemDict) -> _Key | None:
+    """Returns the key of the model's item that is the same as this item that clients see; None if there is none."""
     kind = item["type"]
     if kind in ("function_call", "custom_tool_call", "tool_search_call", "local_shell_call"):
-        return head.kind == "call" and head.call_id == item.get("call_id")
+        return "call", item.get("call_id")
     if kind in ("mcp_call", "mcp_approval_request"):
-        return head.kind == "call" and head.call_id == call_id_of(item["id"])
+        return "call", call_id_of(item["id"])
     if kind == "message":
-        return head.kind == "message"
-    return kind == "reasoning" and head.kind == "reasoning" and bool(head.id) and head.id == item["id"]
+        return "message", None
+    return ("reasoning", item["id"]) if kind == "reasoning" else None
 
 
 def _text_of(message: ItemDict) -> str:

@@ -92,7 +92,8 @@ def with_whole_calls(history: list[HistoryItem]) -> tuple[HistoryItem, ...]:
     left out, and so is a raw output without a call: its counterpart was deleted, or the turn ended before it.
     """
     heads = {id(item): _kind_and_call_id(item) for item in history}
-    called = [call_id for kind, call_id in heads.values() if kind == "call"]
+    # Of calls with one id, outputs stand where those of the last one stand.
+    called = {call_id: place for place, (kind, call_id) in enumerate(heads.values()) if kind == "call"}
     answered = {call_id for kind, call_id in heads.values() if kind == "output"}
     out: list[HistoryItem] = []
     group: list[HistoryItem] = []
@@ -112,10 +113,10 @@ def with_whole_calls(history: list[HistoryItem]) -> tuple[HistoryItem, ...]:
 
 
 def _in_order(
-    group: list[HistoryItem], called: list[str], heads: dict[int, tuple[str, str]]
+    group: list[HistoryItem], called: dict[str, int], heads: dict[int, tuple[str, str]]
 ) -> list[HistoryItem]:
-    places = {call_id: place for place, call_id in enumerate(called)}
-    return sorted(group, key=lambda item: places.get(heads[id(item)][1], len(places)))
+    """Returns outputs in the order of their calls. `called` has the place of each call, by its id."""
+    return sorted(group, key=lambda item: called.get(heads[id(item)][1], len(heads)))
 
 
 def _kind_and_call_id(item: HistoryItem) -> tuple[str, str]:
