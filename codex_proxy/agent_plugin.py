@@ -6,7 +6,7 @@ The values that a dialect reads and returns are in `codex_proxy.core.turn`, `cod
 
 from __future__ import annotations
 
-from codex_proxy.agents.agent import Agent, ProcessCounts
+from codex_proxy.agents.agent import Agent, AgentBase, ProcessCounts
 from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.agents.dialect import (
     NOTHING,
@@ -29,6 +29,7 @@ from codex_proxy.process.launch import SpawnError, find_program
 __all__ = [
     "NOTHING",
     "Agent",
+    "AgentBase",
     "AgentContext",
     "AgentModel",
     "AgentSpec",

@@ -123,6 +123,39 @@ class Agent(Protocol):
         ...
 
 
+class AgentBase:
+    """The common part of agents: what holds for an agent that is a single one, lacks nothing, reports no limits and
+    keeps no processes. A subclass implements the rest of `Agent`, and overrides what differs.
+    """
+
+    version = ""
+    any_model = False
+    missing_features: Mapping[str, tuple[str, ...]] = {}
+    members: Mapping[str, Agent] = {}
+
+    def __init__(self) -> None:
+        self.limits = NewestLimits()
+
+    @property
+    def warning(self) -> str:
+        return ""
+
+    async def start(self) -> None:
+        """Does nothing."""
+
+    async def ask_limits(self) -> None:
+        """Does nothing."""
+
+    def processes(self) -> ProcessCounts:
+        return ProcessCounts()
+
+    def trouble(self) -> Failure | None:
+        return None
+
+    def kill(self) -> None:
+        """Does nothing. An agent with processes must override it."""
+
+
 @runtime_checkable
 class UpstreamState(Protocol):
     """The additional properties of an agent that is an upstream (a model server that this server calls over HTTP),

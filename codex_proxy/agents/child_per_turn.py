@@ -14,8 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 import structlog
 
-from codex_proxy.agents.account_limits import NewestLimits
-from codex_proxy.agents.agent import Agent, ProcessCounts
+from codex_proxy.agents.agent import AgentBase, ProcessCounts
 from codex_proxy.agents.dialect import Capability, Dialect
 from codex_proxy.agents.session import (
     AgentSession,
@@ -177,18 +176,16 @@ ANY_TURN = Turn(model="", history=())
 """A turn without content, for finding out which program the command of a turn starts."""
 
 
-class ChildPerTurnAgent:
-    """An `Agent` that starts a child for each turn and ends it with the turn. `members`: see `Agent`."""
-
-    members: Mapping[str, Agent] = {}
+class ChildPerTurnAgent(AgentBase):
+    """An `Agent` that starts a child for each turn and ends it with the turn."""
 
     def __init__(self, spec: ChildSpec) -> None:
+        super().__init__()
         self.name = spec.name
         self.version = spec.version
         self.capabilities = spec.capabilities
-        self.missing_features: Mapping[str, tuple[str, ...]] = spec.missing_features
+        self.missing_features = spec.missing_features
         self.any_model = spec.any_model
-        self.warning = spec.warning
         self._spec = spec
         self._transports: set[ChildTransport] = set()
         self._ahead: dict[ChildTransport, asyncio.TimerHandle] = {}
@@ -199,10 +196,10 @@ class ChildPerTurnAgent:
         """The last commands that were used, each with the time."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
-        self.limits = NewestLimits()
 
-    async def start(self) -> None:
-        """Does nothing, because this agent starts a process only when there is a turn."""
+    @property
+    def warning(self) -> str:
+        return self._spec.warning
 
     async def open(self, turn: Turn) -> AgentSession:
         return await self.start_child(turn, self._spec.command(turn))
@@ -289,9 +286,6 @@ class ChildPerTurnAgent:
 
     def models(self) -> tuple[AgentModel, ...]:
         return self._spec.models
-
-    async def ask_limits(self) -> None:
-        """Does nothing: a child reports the account's limits only during its turn."""
 
     def processes(self) -> ProcessCounts:
         """Returns the number of running children: `busy` with a turn, `idle` while they wait for one."""

@@ -204,6 +204,14 @@ class SingleTurn:
         """Does nothing. It is never called, because `can_resume` is False."""
         return NOTHING
 
+    def answer(self, request_id: str, reply: Reply) -> Step:
+        """Does nothing. A dialect whose agent requests outputs or decisions overrides it."""
+        return NOTHING
+
+    def interrupt(self) -> Step:
+        """Does nothing: the caller then ends the child or closes the connection, which ends the turn."""
+        return NOTHING
+
 
 class ReopeningDialect(Protocol):
     """The additional interface of a dialect whose agent stores its sessions, so that a closed session can be opened

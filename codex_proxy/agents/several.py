@@ -15,8 +15,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from codex_proxy import __version__
-from codex_proxy.agents.account_limits import NewestLimits
-from codex_proxy.agents.agent import Agent, ProcessCounts
+from codex_proxy.agents.agent import Agent, AgentBase, ProcessCounts
 from codex_proxy.agents.attempts import AttemptPlan, NextAttempt, UpstreamTarget
 from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.failover import FailoverSession, UpstreamAttempt
@@ -31,16 +30,14 @@ from codex_proxy.core.turn import MODEL_SEPARATOR, Turn
 Listed = tuple[tuple[AgentModel, ...], ...]
 
 
-class SeveralAgents:
+class SeveralAgents(AgentBase):
     """An `Agent` that passes each turn to one of its members, by the turn's model. The first member is the default.
-    `missing_features` is part of that interface and empty, since each member has its own.
+    It has no warning, limits and missing features itself, since each member has its own. A model's name that does
+    not begin with a member's name must be in the list of models.
     """
 
     name = "several"
     version = __version__
-    warning = ""
-    """Empty: each member has its own warning."""
-    missing_features: Mapping[str, tuple[str, ...]] = {}
 
     def __init__(
         self,
@@ -54,10 +51,9 @@ class SeveralAgents:
         between attempts. `defaults`: the default models that the operator has set, by member. `sleep` waits for a
         number of seconds.
         """
-        self.limits = NewestLimits()
-        """Empty: each member has its own."""
+        super().__init__()
         self._members = dict(members)
-        self.members: Mapping[str, Agent] = dict(members)
+        self.members = dict[str, Agent](members)
         self._chance = chance
         self._sleep = sleep
         self._defaults = defaults or {}
@@ -68,17 +64,10 @@ class SeveralAgents:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """The capabilities of all members together. `agents.agent.serving` returns the member for a model, which
+        """The capabilities of all members together. `agent_for` returns the member for a model, which
         has its own.
         """
         return frozenset().union(*(member.capabilities for member in self._members.values()))
-
-    @property
-    def any_model(self) -> bool:
-        """Whether any model name is accepted: always False. A name that does not begin with a member's name must be
-        in the list of models.
-        """
-        return False
 
     async def start(self) -> None:
         """Starts all members at the same time. Raises `Fault` only if no member could start. If some could not,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from codex_proxy.agents.account_limits import NewestLimits
-from codex_proxy.agents.agent import Agent, ProcessCounts
+from codex_proxy.agents.agent import AgentBase, ProcessCounts
 from codex_proxy.agents.dialect import Capability, Ended, Reply, Step
 from codex_proxy.agents.session import AgentSession, TransportReader
 from codex_proxy.core.account import AgentModel
@@ -112,31 +111,25 @@ class WordTransport:
         self.reader.received(events, size)
 
 
-class WordAgent:
+class WordAgent(AgentBase):
     """An `Agent`. `gate`, when set, is what `open` waits for; `fault` is what it raises."""
 
     name = "words"
     version = "1"
     capabilities: frozenset[Capability] = frozenset()
     any_model = True
-    members: Mapping[str, Agent] = {}
-    warning = ""
 
     def __init__(self, *, exclusive: bool = False) -> None:
-        self.missing_features: Mapping[str, tuple[str, ...]] = {}
+        super().__init__()
         self.exclusive = exclusive
         self.transports: list[WordTransport] = []
         self.dialects: list[WordDialect] = []
         self.gate: asyncio.Event | None = None
         self.fault: Exception | None = None
-        self.limits = NewestLimits()
         self.breaks = ""
         self.slow_to_finish = False
         self.opening = 0
         self.closed = False
-
-    async def start(self) -> None:
-        """Nothing to start."""
 
     async def open(self, turn: Turn) -> AgentSession:
         self.opening += 1
@@ -161,12 +154,6 @@ class WordAgent:
 
     def processes(self) -> ProcessCounts:
         return ProcessCounts(busy=len(self.transports))
-
-    async def ask_limits(self) -> None:
-        """Tells nothing."""
-
-    def trouble(self) -> Failure | None:
-        return None
 
     async def close(self) -> None:
         self.closed = True

@@ -13,7 +13,6 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.acp.dialect import AcpTurn
 from codex_proxy.agents.acp.failures import failure_of_error
 from codex_proxy.agents.acp.presets import CAPABILITIES, AcpPreset
@@ -23,7 +22,7 @@ from codex_proxy.agents.acp.prompt import first_prompt
 from codex_proxy.agents.acp.session_setup import SessionOptions, session_options_of
 from codex_proxy.agents.acp.slots import ProcessScope, ProcessSlots, Slot, takes_sessions
 from codex_proxy.agents.acp.tool_server import ToolEndpoint, ToolServer
-from codex_proxy.agents.agent import Agent, ProcessCounts
+from codex_proxy.agents.agent import AgentBase, ProcessCounts
 from codex_proxy.agents.confinement import Confinement
 from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.plain_confinement import PlainConfinement
@@ -148,21 +147,15 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
         return UNCONFINED.format(title=title, why=why)
 
 
-class AcpAgent:
+class AcpAgent(AgentBase):
     """An `Agent` that keeps one ACP process running; if this server confines it, one for each folder and sandbox in
     use. A process that has ended, or that has served `MAX_SESSIONS` sessions, is replaced when the next turn comes.
-    `members`, `missing_features` and `any_model`: see `Agent`.
     """
 
-    members: Mapping[str, Agent] = {}
-    missing_features: Mapping[str, tuple[str, ...]] = {}
-    any_model = False
-
     def __init__(self, launch: AcpLaunch, clock: Clock) -> None:
+        super().__init__()
         self.name = launch.preset.name
-        self.version = ""
         self.capabilities: frozenset[Capability] = CAPABILITIES
-        self.limits = NewestLimits()
         self.session_options = SessionOptions()
         """The modes, models and options that the probe session of the newest process offered."""
         self._models = self.session_options.models()
@@ -302,9 +295,6 @@ class AcpAgent:
     def models(self) -> tuple[AgentModel, ...]:
         """Returns the models that the newest process listed at its start."""
         return self._models
-
-    async def ask_limits(self) -> None:
-        """Does nothing: ACP has no request for limits."""
 
     def processes(self) -> ProcessCounts:
         processes = [*self._leaving, *self._running()]

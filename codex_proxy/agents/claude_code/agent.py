@@ -9,14 +9,13 @@ process with the turn.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 import structlog
 
-from codex_proxy.agents.account_limits import NewestLimits
-from codex_proxy.agents.agent import Agent, ProcessCounts
+from codex_proxy.agents.agent import AgentBase, ProcessCounts
 from codex_proxy.agents.claude_code.dialect import ClaudeCodeTurn
 from codex_proxy.agents.claude_code.failures import NOT_SIGNED_IN
 from codex_proxy.agents.claude_code.launch import CAPABILITIES, LaunchKey
@@ -68,20 +67,16 @@ class ClaudeProcesses(msgspec.Struct, frozen=True):
     use), and those of conversations that may continue, of which at least one is kept."""
 
 
-class ClaudeCodeAgent:
-    """The `Agent` that runs Claude Code. `start` reads its models, and starts a process for the first turn.
-    `members`, `missing_features` and `any_model`: see `Agent`.
-    """
+class ClaudeCodeAgent(AgentBase):
+    """The `Agent` that runs Claude Code. `start` reads its models, and starts a process for the first turn."""
 
-    members: Mapping[str, Agent] = {}
-    missing_features: Mapping[str, tuple[str, ...]] = {}
     any_model = True
 
     def __init__(self, processes: ClaudeProcesses, clock: Clock) -> None:
+        super().__init__()
         self.name = processes.name
         self.version = processes.version
         self.capabilities = CAPABILITIES
-        self.limits = NewestLimits()
         self._processes = processes
         self._clock = clock
         self._initialized = InitializeResult()
@@ -237,9 +232,6 @@ class ClaudeCodeAgent:
 
     def models(self) -> tuple[AgentModel, ...]:
         return self._initialized.models
-
-    async def ask_limits(self) -> None:
-        """Does nothing: Claude Code reports the account's limits only during a turn."""
 
     def processes(self) -> ProcessCounts:
         idle = len(self._idle) + len(self._waiting)

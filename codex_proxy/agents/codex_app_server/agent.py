@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from weakref import WeakKeyDictionary
 
 import msgspec
 
 from codex_proxy import __version__
-from codex_proxy.agents.account_limits import NewestLimits
-from codex_proxy.agents.agent import Agent, ProcessCounts
+from codex_proxy.agents.agent import AgentBase, ProcessCounts
 from codex_proxy.agents.codex.home_locks import first_start_lock
 from codex_proxy.agents.codex.program import NOT_SIGNED_IN
 from codex_proxy.agents.codex.sandbox_config import Profiles
@@ -99,23 +98,22 @@ def _stamp(file: str) -> tuple[int, int, int] | None:
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-class AppServerAgent:
+class AppServerAgent(AgentBase):
     """An `Agent` with a pool of processes for plain-model turns and one for agent turns; if the constructor's
     `processes` have no command for agent turns (as the fake agent's), a single pool serves both. `start` starts the
     pool for plain-model turns if the constructor's `warm_plain` is True, else the pool for agent turns. The other
-    pool starts with its first turn. `members`: see `Agent`.
+    pool starts with its first turn.
     """
-
-    members: Mapping[str, Agent] = {}
 
     def __init__(
         self, processes: AppServerProcesses, limits: PoolLimits, clock: Clock, *, warm_plain: bool
     ) -> None:
+        super().__init__()
         self.name = processes.name
         self.version = processes.version
         self.any_model = processes.any_model
         self.capabilities = processes.contract.capabilities
-        self.missing_features: Mapping[str, tuple[str, ...]] = processes.contract.missing_features
+        self.missing_features = processes.contract.missing_features
         self._renewal: asyncio.Task[None] | None = None
         self._models = processes.models
         self._empty = processes.empty_folder
@@ -124,7 +122,6 @@ class AppServerAgent:
         self._sign_in_file = processes.sign_in_file
         self._starts: WeakKeyDictionary[AppServerProcess, _Start] = WeakKeyDictionary()
         self._clock = clock
-        self.limits = NewestLimits()
         self._plain = self._pool(processes.plain, limits, clock, processes.confinement)
         self._agent = self._plain
         if processes.agent is not None:

@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from codex_proxy.agents.codex_exec.wire import Item, Line, decode
-from codex_proxy.agents.dialect import NOTHING, Ended, Reply, SingleTurn, Step
+from codex_proxy.agents.dialect import NOTHING, Ended, SingleTurn, Step
 from codex_proxy.agents.failures import (
     cleaned,
     failure_from_exit,
@@ -101,10 +101,6 @@ class CodexExec(SingleTurn):
             if handler is not None:
                 handler(self, line, out)
         return Step(out) if out else NOTHING
-
-    def answer(self, request_id: str, reply: Reply) -> Step:
-        """Returns an empty step, because `codex exec` never requests anything."""
-        return NOTHING
 
     def interrupt(self) -> Step:
         """Records that the turn was interrupted, so that `eof` ends it as interrupted. Returns an empty step,

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.dialect import NOTHING, Ended, Reply, SingleTurn, Step
+from codex_proxy.agents.dialect import Ended, SingleTurn, Step
 from codex_proxy.agents.openai_chat.dialect import FAILURES, UNEXPLAINED
 from codex_proxy.agents.openai_chat.pass_through import PassThrough
 from codex_proxy.agents.upstream.failures import BROKEN_OFF, MAX_ERROR_BYTES
@@ -82,16 +82,6 @@ class Forwarding(SingleTurn):
             else:
                 writes = self._end(message, out)
         return Step(out, writes, close_stdin=self._ended)
-
-    def answer(self, request_id: str, reply: Reply) -> Step:
-        """Returns an empty step, because a forwarded turn requests no outputs or decisions."""
-        return NOTHING
-
-    def interrupt(self) -> Step:
-        """Returns an empty step. The upstream learns that the client has left when the connection is closed, which
-        the session does.
-        """
-        return NOTHING
 
     def eof(self, ended: Ended) -> Step:
         """Fails the turn with a broken connection if the turn has not ended. (`ended` describes the end of a

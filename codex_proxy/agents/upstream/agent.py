@@ -7,15 +7,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 import aiohttp
 import msgspec
 import structlog
 
-from codex_proxy.agents.account_limits import NewestLimits
-from codex_proxy.agents.agent import Agent, ProcessCounts
+from codex_proxy.agents.agent import AgentBase
 from codex_proxy.agents.dialect import Dialect
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.agents.transcript import with_instructions_of_user
@@ -59,21 +58,13 @@ MakeDialect: TypeAlias = Callable[[Turn, str, UpstreamContext], Dialect[Message]
 upstream share."""
 
 
-class UpstreamAgent:
-    """An `Agent` that starts no processes: its turns are HTTP requests to an upstream. Four attributes of that
-    interface are always empty, because nothing is known of the upstream's version, no capability is switched off,
-    the agent contains no others, and it has no warning.
-    """
-
-    version = ""
-    missing_features: Mapping[str, tuple[str, ...]] = {}
-    members: Mapping[str, Agent] = {}
-    warning = ""
+class UpstreamAgent(AgentBase):
+    """An `Agent` that starts no processes: its turns are HTTP requests to an upstream."""
 
     def __init__(self, upstream: Upstream, clock: Clock, make_dialect: MakeDialect) -> None:
         """`make_dialect` creates the dialect of each turn, for the API that the upstream has (`upstream.wire`)."""
+        super().__init__()
         self.name = upstream.wire.agent
-        self.limits = NewestLimits()
         self.capabilities = upstream.capabilities
         self._upstream = upstream
         self._make_dialect = make_dialect
@@ -88,14 +79,11 @@ class UpstreamAgent:
         self._id = uuid.uuid4().hex[:12]
         """Identifies this server in a request header, to detect a request that comes back to it."""
         self._models = self._served(())
+        self.any_model = not self._models
+        """True while neither the operator nor the upstream has listed models."""
         self._trouble: Failure | None = None
         self._transports: set[HttpTransport] = set()
         self._watch: asyncio.Task[None] | None = None
-
-    @property
-    def any_model(self) -> bool:
-        """Whether any model name is accepted: True while neither the operator nor the upstream has listed models."""
-        return not self._models
 
     async def start(self) -> None:
         """Requests the list of models at once, and then at intervals in a background task. An upstream that cannot
@@ -146,13 +134,6 @@ class UpstreamAgent:
         """Returns the models that clients can ask for, from the upstream's newest list and the operator's settings."""
         return self._models
 
-    async def ask_limits(self) -> None:
-        """Does nothing: Chat Completions has no request for an account's limits."""
-
-    def processes(self) -> ProcessCounts:
-        """Returns zero counts: this server starts no processes for an upstream."""
-        return ProcessCounts()
-
     def trouble(self) -> Failure | None:
         """Returns the failure of the newest request for the list of models; None if it did not fail."""
         return self._trouble
@@ -164,9 +145,6 @@ class UpstreamAgent:
             await asyncio.gather(self._watch, return_exceptions=True)
         await asyncio.gather(*(transport.release(finished=False) for transport in list(self._transports)))
         await self._client.close()
-
-    def kill(self) -> None:
-        """Does nothing: connections end with this server's process."""
 
     def _served(self, listed: Sequence[AgentModel]) -> tuple[AgentModel, ...]:
         """Returns the models that clients can use, from those that the upstream lists (`listed`) and those that the
@@ -208,7 +186,7 @@ class UpstreamAgent:
             with contextlib.suppress(TypeError):
                 found = self._served(models_in(body) or ())
                 if found != self._models:  # who has looked names up in them need not do so again
-                    self._models = found
+                    self._models, self.any_model = found, not found
             return None
         if status in (404, 405, 501):
             return None

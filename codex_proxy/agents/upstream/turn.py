@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from codex_proxy.agents.dialect import NOTHING, Ended, SingleTurn, Step
+from codex_proxy.agents.dialect import Ended, SingleTurn, Step
 from codex_proxy.agents.upstream.failures import BROKEN_OFF, MAX_ERROR_BYTES, ErrorReader
 from codex_proxy.agents.upstream.stream import (
     MAX_LINE_BYTES,
@@ -93,12 +93,6 @@ class UpstreamTurn(SingleTurn, ABC, Generic[A]):
             elif self._reader is not None:
                 self._read(self._reader.feed(message), out)
         return Step(out, self._writes, close_stdin=self._ended)
-
-    def interrupt(self) -> Step:
-        """Returns an empty step. The upstream learns that the client has left when the connection is closed, which
-        the session does.
-        """
-        return NOTHING
 
     def eof(self, ended: Ended) -> Step:
         """Fails the turn with a broken connection if the turn has not ended. (`ended` describes the end of a

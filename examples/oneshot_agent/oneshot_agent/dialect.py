@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
-from codex_proxy.agent_plugin import NOTHING, Ended, Reply, SingleTurn, Step, failure_from_exit
+from codex_proxy.agent_plugin import NOTHING, Ended, SingleTurn, Step, failure_from_exit
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded, TurnStarted
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, Message, TextPart
@@ -38,14 +38,6 @@ class OneShotTurn(SingleTurn):
     def receive(self, lines: Sequence[bytes]) -> Step:
         """Returns what the program has printed as text of the answer."""
         return Step(self._text(self._decoder.decode(b"".join(lines))))
-
-    def answer(self, request_id: str, reply: Reply) -> Step:
-        """Does nothing: the program requests nothing."""
-        return NOTHING
-
-    def interrupt(self) -> Step:
-        """Does nothing: stdin is closed, and the server ends the child with every process that it has started."""
-        return NOTHING
 
     def eof(self, ended: Ended) -> Step:
         """Ends the turn. The exit status of the program says whether the answer is complete."""
