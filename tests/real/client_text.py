@@ -233,5 +233,7 @@ def memories_in(home: Path) -> list[str]:
 
 
 def words_of(text: str) -> set[str]:
-    """Returns the words of a text, but for what differs from request to request: times, numbers and ids."""
-    return set(re.sub(r"[0-9a-fA-F-]{8,}|\d+", "#", text).split())
+    """Returns the words of a text, but for what differs from request to request: times, numbers, ids, and the folder of
+    a session.
+    """
+    return set(re.sub(r"\S*/codex-proxy-sessions-\S+|[0-9a-fA-F-]{8,}|\d+", "#", text).split())
