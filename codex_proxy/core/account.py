@@ -28,6 +28,9 @@ class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
     owned_by: str = "codex"
     agent: str = ""
     """The name of the agent that has this model, which `id` begins with. Empty if the server has a single agent."""
+    serves_unnamed: bool = False
+    """Whether the agent uses this model if it is sent no name, by the settings that its program had at the start. In
+    contrast to `is_default`, this server does not name the model to the agent."""
     service_tiers: tuple[str, ...] = ()
     """The service tiers that the model supports beside `default`, by OpenAI's names."""
     default_tier: str = "default"

@@ -137,7 +137,7 @@ def _model_of(turn: Turn, agent: Agent) -> AgentModel:
     """Returns the agent's model of a turn; if it is not listed, one of which nothing is known."""
     wanted = turn.model.removeprefix(f"{agent.name}{MODEL_SEPARATOR}")
     for model in agent.models():
-        if model.id == wanted or (not wanted and model.is_default):
+        if model.id == wanted or (not wanted and (model.is_default or model.serves_unnamed)):
             return model
     return AgentModel(id=wanted)
 

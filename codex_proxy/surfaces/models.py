@@ -312,10 +312,11 @@ class ServiceTier(msgspec.Struct, frozen=True):
 
 def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> ServiceTier:
     """Returns the service tier of a turn. `asked` is the request's `service_tier`, None if it has none. `model` is
-    the agent's name of the model; empty: the agent's default. A tier that the model does not list is sent to the
-    agent all the same, but the answer reports `default`, and the parameter counts as ignored.
+    the agent's name of the model; empty, or an agent's name and a slash: the one that the agent uses by itself. A
+    tier that the model does not list is sent to the agent all the same, but the answer reports `default`, and the
+    parameter counts as ignored.
     """
-    listed = [each for each in catalog.models if each.id == model or not model]
+    listed = [each for each in catalog.models if model in (each.id, _unnamed(each))]
     if asked is None or asked == "auto":
         return ServiceTier(None, listed[0].default_tier if listed else "default")
     if asked == "default":
@@ -327,6 +328,13 @@ def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> Servic
     }:
         return ServiceTier(asked, tier)
     return ServiceTier(asked, "default", ("service_tier",))
+
+
+def _unnamed(model: AgentModel) -> str | None:
+    """Returns the name by which the model is meant without being named; None if its agent would use another one."""
+    if not model.serves_unnamed:
+        return None
+    return f"{model.agent}{MODEL_SEPARATOR}" if model.agent else ""
 
 
 def default_of(catalog: ModelCatalog) -> str:

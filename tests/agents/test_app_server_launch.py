@@ -11,6 +11,7 @@ from codex_proxy.agents.codex.catalog import (
     CatalogError,
     plain_catalog,
     published_models,
+    with_own_default,
 )
 from codex_proxy.agents.codex.program import Version, version_from
 from codex_proxy.agents.codex.sandbox_config import toml_string
@@ -105,6 +106,20 @@ class TestCatalog:
         assert (model.efforts, model.default_effort) == (("low", "high"), "low")
         assert model.input_modalities == ("text", "image")
         assert not model.listed
+
+    @pytest.mark.parametrize(
+        ("configured", "own"), [(None, "gpt-b"), ("gpt-c", "gpt-c"), ("hidden", "hidden"), ("mine", "mine")]
+    )
+    def test_the_model_that_codex_uses_by_itself_is_known(self, configured: str | None, own: str) -> None:
+        places = {"gpt-a": 3, "gpt-b": 1, "gpt-c": 2}
+        entries = [entry(slug=slug, priority=place) for slug, place in places.items()]
+        bundled = published_models(
+            {"models": [entry(slug="hidden", visibility="hide", priority=0), *entries]}
+        )
+        models = with_own_default(bundled, configured)
+        assert [model.slug for model in models if model.is_own_default] == [own]
+        assert {model.slug for model in models} == {"hidden", *places, own}
+        assert not any(agent_model(model, "flex").native for model in models if model.slug == "mine")
 
     @pytest.mark.parametrize(("said", "taken"), [({}, True), (True, True), (False, False)])
     def test_a_model_that_gets_no_verbosity_is_known(self, said: Any, taken: bool) -> None:

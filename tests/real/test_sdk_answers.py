@@ -258,11 +258,24 @@ LISTED = next(
 @pytest.mark.sampled(every=8)
 @since("0.156", "`flex` reaches the provider only for models that list it, and is answered for all")
 @BOTH_MODES
-@pytest.mark.parametrize("configured", [None, "fast"])
-@pytest.mark.parametrize("model", [MODEL, LISTED])
+@pytest.mark.parametrize("configured", [None, "fast", "flex"])
+@pytest.mark.parametrize(
+    ("model", "own"),
+    [(MODEL, MODEL), (LISTED, MODEL), ("codex-5", MODEL), ("codex-5", LISTED), ("codex-5", None)],
+)
 async def test_the_service_tier_of_an_answer_is_the_one_that_the_provider_was_asked_for(
-    codex_home: CodexHome, model_server: ModelServer, system: str | None, configured: str | None, model: str
+    codex_home: CodexHome,
+    model_server: ModelServer,
+    system: str | None,
+    configured: str | None,
+    model: str,
+    own: str | None,
 ) -> None:
+    """`own`: the model in config.toml."""
+    text = codex_home.config.read_text()
+    line = f'model = "{MODEL}"\n'
+    assert line in text
+    codex_home.config.write_text(text.replace(line, "" if own is None else f'model = "{own}"\n'))
     if configured is not None:
         codex_home.add_config(f'service_tier = "{configured}"')
     async with running_proxy(codex_home) as proxy:

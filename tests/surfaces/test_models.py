@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -15,6 +17,7 @@ from codex_proxy.surfaces.models import (
     listed_names,
     one_body,
     resolve,
+    service_tier,
 )
 from tests.growth import assert_linear
 
@@ -191,3 +194,30 @@ def test_a_long_list_costs_in_proportion_to_its_length() -> None:
         return ModelCatalog(models=tuple(AgentModel(id=f"model-{number}") for number in range(size)))
 
     assert_linear(catalog_of, lambda catalog: list_body(catalog, "prod", 1), 2_500)
+
+
+@pytest.mark.parametrize("agent", ["", "codex"])
+@pytest.mark.parametrize(
+    ("asked", "own", "tier"),
+    [
+        ("priority", "fast", ("priority", ())),
+        ("fast", "fast", ("priority", ())),
+        ("auto", "fast", ("priority", ())),
+        ("priority", "slow", ("default", ("service_tier",))),
+        ("auto", "slow", ("default", ())),
+        ("priority", None, ("default", ("service_tier",))),
+        ("auto", None, ("default", ())),
+        ("flex", None, ("flex", ())),
+    ],
+)
+def test_the_tier_of_a_model_that_is_not_named_is_that_of_the_one_which_the_agent_uses(
+    agent: str, asked: str, own: str | None, tier: tuple[str, tuple[str, ...]]
+) -> None:
+    front = f"{agent}/" if agent else ""
+    of_fast: dict[str, Any] = {"service_tiers": ("flex", "priority"), "default_tier": "priority"}
+    models = tuple(
+        AgentModel(id=front + name, agent=agent, serves_unnamed=name == own, **more)
+        for name, more in {"fast": of_fast, "slow": {}}.items()
+    )
+    found = service_tier(asked, front, ModelCatalog(models=models, other_tiers=("flex",)))
+    assert (found.served, found.ignored) == tier

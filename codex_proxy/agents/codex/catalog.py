@@ -82,6 +82,10 @@ class CatalogModel(msgspec.Struct, frozen=True):
     """The service tiers of the model other than the default one."""
     verbosity: bool = True
     """Whether the model gets a request's verbosity. Codex leaves it out for the others."""
+    priority: int = 0
+    """The model's place in Codex's model picker."""
+    is_own_default: bool = False
+    """Whether Codex uses the model for a turn that names none."""
     native: bytes = b""
     """The whole entry as JSON, for clients that are Codex themselves."""
 
@@ -106,10 +110,23 @@ def published_models(bundled: bytes | dict[str, Any]) -> tuple[CatalogModel, ...
             visibility=entry["visibility"],
             service_tiers=_service_tiers(entry),
             verbosity=entry.get("support_verbosity") is not False,
+            priority=entry["priority"] if isinstance(entry.get("priority"), int) else 0,
             native=msgspec.json.encode(entry),
         )
         for entry in _entries(bundled)
     )
+
+
+def with_own_default(models: tuple[CatalogModel, ...], configured: str | None) -> tuple[CatalogModel, ...]:
+    """Returns the models with the mark `is_own_default` at one of them: at `configured`, the model in config.toml,
+    which is added if the catalog does not have it; without such a model, at the first one in Codex's model picker.
+    """
+    shown = sorted((model for model in models if model.listed), key=lambda model: model.priority)
+    own = configured or next((model.slug for model in shown), None)
+    marked = tuple(msgspec.structs.replace(model, is_own_default=model.slug == own) for model in models)
+    if own is None or any(model.is_own_default for model in marked):
+        return marked
+    return (*marked, CatalogModel(own, "", None, (), (), None, "hide", is_own_default=True))
 
 
 def plain_catalog(

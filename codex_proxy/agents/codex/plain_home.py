@@ -15,7 +15,13 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from codex_proxy.agents.codex.catalog import CatalogError, CatalogModel, plain_catalog, published_models
+from codex_proxy.agents.codex.catalog import (
+    CatalogError,
+    CatalogModel,
+    plain_catalog,
+    published_models,
+    with_own_default,
+)
 from codex_proxy.agents.codex.home_locks import private_home
 from codex_proxy.agents.codex.program import Version, misconfigured, output_of
 from codex_proxy.agents.codex.shadow_home import ConfigError, ShadowHome, plan_shadow_home
@@ -93,16 +99,15 @@ def write_catalog(
     state: str, version: Version, lite: bool | None, config: str, bundled: bytes
 ) -> tuple[Path, tuple[CatalogModel, ...]]:
     """Writes the patched catalog to the state folder `state`, and the JSON from which it is made (`bundled`).
-    Returns the path of the patched file, and the models of the bundled catalog. `lite`: see `plain_catalog`.
-    `config` is the text of the user's config.toml; the model in it gets an entry, too. Raises `Fault` if the
-    catalog cannot be patched, `OSError` if a file cannot be written.
+    Returns the path of the patched file, and the models: those of the bundled catalog, and the one in the user's
+    config.toml, whose text is `config`; it gets an entry in the patched catalog, too. `lite`: see `plain_catalog`.
+    Raises `Fault` if the catalog cannot be patched, `OSError` if a file cannot be written.
     """
     bundled_file = _bundled_file(state, version)
     try:
-        models = published_models(bundled)
         own = tomllib.loads(config).get("model")
-        extra = (own,) if isinstance(own, str) and own not in {model.slug for model in models} else ()
-        patched = plain_catalog(bundled, extra_slugs=extra, lite=lite)
+        models = with_own_default(published_models(bundled), own if isinstance(own, str) else None)
+        patched = plain_catalog(bundled, extra_slugs=[model.slug for model in models], lite=lite)
     except CatalogError as error:
         bundled_file.unlink(missing_ok=True)
         raise misconfigured(f"the model catalog of Codex {version} cannot be used: {error}") from error

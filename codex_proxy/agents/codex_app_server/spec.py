@@ -137,6 +137,7 @@ def agent_model(model: CatalogModel, tier: str) -> AgentModel:
         default_effort=model.default_effort,
         service_tiers=tiers,
         default_tier=tier if tier in tiers else "default",
+        serves_unnamed=model.is_own_default,
         verbosity=model.verbosity,
         hidden=not model.listed,
         native=model.native,
