@@ -193,6 +193,15 @@ class ClaudeTurn:
         self._agent.ask("unknown", {"subtype": "later_version"}, self._script.faults)
         yield None
 
+    def play_approval(self, action: Action) -> Waits:
+        """Writes a call of the agent's own tool `Bash`, asks for the permission, and waits for any answer."""
+        call_id, given = f"toolu_{self._agent.responses}_asked", {"command": action["command"]}
+        yield from self._call(call_id, "Bash", [json.dumps(given)])
+        wanted = {"subtype": "can_use_tool", "tool_name": "Bash", "tool_use_id": call_id, "input": given}
+        self._agent.ask("permission", wanted, self._script.faults)
+        yield None
+        self._output(call_id, "the answer has come", is_error=True)
+
     def play_retry(self, action: Action) -> Waits:
         """Writes that the model call failed and is repeated, and begins a new message for it."""
         self._send({"type": "system", "subtype": "api_retry", "error_status": None, "error": "unknown"})

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 AFTER_LINES = 3
 """The default of the option `at`: the number of lines after which a fault happens."""
+POLL_S = 0.01
 LIFE_S = 600
 """The most seconds that the fake agent, or a process that it starts, runs after its client has left."""
 STDERR_FLOOD = 4 * 1024 * 1024
@@ -35,12 +36,13 @@ class StalledError(Exception):
 class Faults:
     """A set of faults, by name, with their options. It has no faults by default."""
 
-    __slots__ = ("at", "evil_file", "lines", "names", "options", "silent_file", "touches_lines")
+    __slots__ = ("at", "behind", "evil_file", "lines", "names", "options", "silent_file", "touches_lines")
 
     def __init__(self, names: str = "", options: dict[str, str] | None = None) -> None:
         self.names = frozenset(name for name in names.split(",") if name)
         self.options = options or {}
-        self.at = int(self.options.get("at", AFTER_LINES))
+        self.behind = f'"{self.options["behind"]}"'.encode() if "behind" in self.options else b""
+        self.at = -1 if self.behind else int(self.options.get("at", AFTER_LINES))
         self.lines = 0
         self.silent_file = ""
         self.evil_file = ""
@@ -68,7 +70,7 @@ class Faults:
 
     def emit(self, data: bytes, wire: Wire) -> None:
         """Writes one line to `wire`, changed by the faults. The other faults happen after the line with the number
-        `at` (0: before the first one).
+        `at` (0: before the first one), or after the first line with the string `behind`.
         """
         if self.lines == 0 and self.at == 0:
             self._strike(wire, b"")
@@ -94,12 +96,17 @@ class Faults:
             from fake_proto.damage import with_other_types
 
             wire.write(with_other_types(data))
-        if self.lines == self.at:
+        if self.lines == self.at or (self.behind and self.behind in data):
+            self.behind = b""
             self._strike(wire, data)
 
     def _strike(self, wire: Wire, last: bytes) -> None:
         """Carries out the faults that happen once. `last` is the line that was written last."""
         names = self.names
+        if "wait" in names:
+            wire.flush()
+            while not os.path.exists(self.options["until"]):
+                time.sleep(POLL_S)
         if "evil" in names:
             wire.write(evil_lines(self.evil_file, last))
         if "garbage" in names:

@@ -24,8 +24,8 @@ UNANSWERED: Final = Failure(
 )
 DECLINED: Final = Failure(
     kind=FaultKind.NOT_ALLOWED,
-    message="The agent asked for a permission that this server does not give, and then ended its turn without an "
-    "answer. Ask for something that needs no permission, or let the operator allow it (docs/agents.md).",
+    message="The agent asked for a permission that this server does not give, and then ended its turn without "
+    "another word. Ask for something that needs no permission, or let the operator allow it (docs/agents.md).",
 )
 
 

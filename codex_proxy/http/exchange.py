@@ -40,7 +40,7 @@ from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.items import McpTools
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import CLOCK, RUNS
-from codex_proxy.http.middleware.request_context import NOTES, REPLY_HEADERS
+from codex_proxy.http.middleware.request_context import EMPTY_HEADER, NOTES, REPLY_HEADERS
 from codex_proxy.http.replies import log_unforeseen
 from codex_proxy.http.sse import EventStream, IdleTimer
 from codex_proxy.runs.event_log import Cursor, Push
@@ -158,7 +158,7 @@ def timings_of(request: web.Request) -> TurnTimings:
             request[NOTES]["upstream"] = event.upstream
 
     def empty_by(reason: EmptyReason) -> None:
-        request[REPLY_HEADERS]["x-codex-empty"] = reason
+        request[REPLY_HEADERS][EMPTY_HEADER] = reason
         request[NOTES]["empty"] = reason
 
     return TurnTimings(request.app[CLOCK], served_by, empty_by)

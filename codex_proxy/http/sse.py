@@ -10,6 +10,7 @@ from aiohttp import web
 from aiohttp.http import StreamWriter
 
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
+from codex_proxy.http.middleware.request_context import EMPTY_HEADER, REPLY_HEADERS
 
 HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -99,9 +100,13 @@ class EventStream:
         self._writing_since = None
 
     async def close(self, last: bytes = b"") -> web.StreamResponse:
-        """Writes the bytes `last` and the end of the body in one write, and returns the response. Raises
+        """Writes the bytes `last` and the end of the body in one write, and returns the response. Why the answer is
+        empty comes before them as a comment, if the headers were sent before that was known. Raises
         `ConnectionError` if the client has left.
         """
+        reason = self._request[REPLY_HEADERS].get(EMPTY_HEADER)
+        if reason is not None and self.begun:
+            last = b": %s: %s\n\n" % (EMPTY_HEADER.encode(), reason.encode()) + last
         await self._start_write(last)
         await self.response.write_eof(last)
         self.stop()

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.faults.places import APIS, PLACES, SOON, answer_at, assert_failed
 from tests.http.serving import WEATHER, Proxy
 from tests.upstreams.cases import DONE, chunk, event
 from tests.upstreams.serving import Talk, proxy_before, raw_upstream
@@ -107,9 +108,6 @@ WHOLE: Final[dict[str, bytes]] = {
 }
 """What is wrong with an answer as a whole; of both APIs."""
 
-PLACES: Final = ("at once", "behind a keep-alive", "behind a word", "behind a word and a keep-alive")
-APIS: Final = ("chat", "responses", "messages")
-
 
 def faults_of(wire: Wire) -> dict[str, tuple[bytes, bytes]]:
     """The faults that an answer in this API can have."""
@@ -149,10 +147,9 @@ async def served(agent: str, folder: Path, **settings: Any) -> AsyncIterator[Ser
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await talks[0](reader, writer)
 
-    soon = {"sse_keepalive_ms": 20, "heartbeat_interval": 0.02}
     async with (
         raw_upstream(talk) as url,
-        proxy_before(url, folder, agent=agent, **(soon | settings)) as proxy,
+        proxy_before(url, folder, agent=agent, **(SOON | settings)) as proxy,
     ):
         there = Served(proxy)
         talks.append(there.talk)
@@ -176,56 +173,11 @@ def request_of(api: str, wire: Wire, *, stream: bool) -> tuple[str, dict[str, An
     return "/v1/chat/completions", body | {"messages": say} | ({"tools": [WEATHER]} if wire.tools else {})
 
 
-def kept_alive(api: str, text: str) -> bool:
-    """Whether a stream has got a keep-alive."""
-    return '"type":"ping"' in text if api == "messages" else text.startswith(":") or "\n:" in text
-
-
 async def answer_of(there: Served, api: str, wire: Wire, place: str, *, stream: bool) -> tuple[int, str]:
     """The status and the whole text of an answer, whose fault comes at this place."""
     path, body = request_of(api, wire, stream=stream)
     there.go.clear()
-    text = ""
-
-    def is_there() -> bool:
-        last = text.rpartition("Hi")[2] if "word" in place else text
-        return ("word" not in place or "Hi" in text) and ("alive" not in place or kept_alive(api, last))
-
-    if place == "at once" or (not stream and place != "never"):
-        there.go.set()
-    async with there.proxy.session.post(there.proxy.url + path, json=body) as reply:
-        while piece := await reply.content.readany():
-            text += piece.decode()
-            if place != "never" and is_there():
-                there.go.set()
-        return reply.status, text
-
-
-def assert_failed(api: str, status: int, text: str) -> None:
-    """The answer is an error of its API, and nothing in it says that it ended well."""
-    if status != 200:
-        assert status >= 400
-        error = json.loads(text)["error"]
-        assert error["message"]
-        assert error["type"]
-        return
-    events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
-    kinds = [each.get("type") for each in events]
-    assert events, f"an empty success: {text!r}"
-    if api == "chat":
-        assert "error" in events[-1], text
-        assert text.endswith("data: [DONE]\n\n")
-        assert not any(
-            choice.get("finish_reason") for each in events for choice in each.get("choices", ())
-        ), text
-    elif api == "responses":
-        assert kinds[-1] == "response.failed", text
-        assert events[-1]["response"]["error"]["message"]
-        assert "response.completed" not in kinds
-    else:
-        assert kinds[-1] == "error", text
-        assert "message_stop" not in kinds
-        assert "message_delta" not in kinds
+    return await answer_at(there.proxy, path, body, place, there.go.set)
 
 
 @pytest.mark.parametrize(

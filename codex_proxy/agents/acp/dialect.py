@@ -235,7 +235,8 @@ class AcpTurn:
             self.calls.give_output(request_id, reply)
         elif isinstance(reply, Decision) and (asked := self._permissions.pop(request_id, None)) is not None:
             id, options = asked
-            self._rejected = self._rejected or not reply.approve
+            if not reply.approve:
+                self._rejected, self._reader.spoke = True, False
             self._writes.append(answer(id, decision(options, allow=reply.approve)))
         return self._take_step()
 

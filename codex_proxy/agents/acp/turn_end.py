@@ -8,6 +8,7 @@ from codex_proxy.agents.acp.failures import failure_of_session, failure_of_text
 from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.acp.updates import INFO, UpdateReader, session_failure
 from codex_proxy.agents.failures import stop_from_text
+from codex_proxy.core.empty_answers import DECLINED
 from codex_proxy.core.events import Notice, Stop, TurnEnded
 from codex_proxy.core.faults import Failure, FaultKind
 
@@ -34,7 +35,8 @@ def turn_end(
     """Returns the end of the turn, or its failure, by the result of `session/prompt`. The stop reason alone does
     not say whether the turn succeeded. Text that `reader` has held back, because it could be an error message, stays
     held if it is none; a text of the agent about itself becomes a `Notice` in the reader's events. `rejected`: a
-    request for permission was rejected in the turn."""
+    request for permission was rejected in the turn; if the model has said nothing since (`reader.spoke`), the turn
+    has failed."""
     failure = _failure_in(result, reader, preset, rejected=rejected)
     if failure is not None:
         return failure
@@ -55,7 +57,11 @@ def _failure_in(
         reader.events.append(Notice("agent_info", held.removeprefix(INFO)[:200]))
     elif held:
         reader.held = held
-    if result.get("stopReason") != "end_turn" or result.get("usage") is not None or told is not None:
+    if result.get("stopReason") != "end_turn":
+        return None
+    if rejected and not (reader.spoke or reader.held) and _cut_in(result) is None:
+        return DECLINED  # the text before a request for permission announces something, and answers nothing
+    if result.get("usage") is not None or told is not None:
         return None
     untold = preset.errors_as_text and not rejected
     return UNEXPLAINED if untold or (preset.null_usage_fails and "usage" in result) else None

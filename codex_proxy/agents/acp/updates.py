@@ -103,6 +103,8 @@ class UpdateReader:
         self._ended_calls: set[str] = set()
         self._step_called = False
         """Whether the latest model call has called tools."""
+        self.spoke = False
+        """Whether the model has said anything since the dialect last set this to False."""
 
     def open_client_calls(self) -> list[Update]:
         """Returns the calls of the client's tools that the agent has reported, and whose end it has not reported,
@@ -317,6 +319,7 @@ class UpdateReader:
         """Called when text or reasoning of a model call begins. Adds `StepCompleted` for the call before it if that
         one had tool calls; a retry of the new call then does not affect the completed steps.
         """
+        self.spoke = True
         if self._step_called:
             self._step_called = False
             self.events.append(StepCompleted())

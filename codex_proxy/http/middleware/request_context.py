@@ -27,6 +27,8 @@ NOTES = web.RequestKey("notes", dict[str, object])
 """The fields that handlers add to the log line of the request, by name."""
 REPLY_HEADERS = web.RequestKey("reply_headers", dict[str, str])
 """Headers that are added to every kind of answer: a stream, a body, or a fault."""
+EMPTY_HEADER = "x-codex-empty"
+"""The header with the reason for which an answer has no text, refusal or call."""
 OWNER = web.RequestKey("owner", str)
 """The name of the request's key; `local` if the server requires no keys."""
 

@@ -48,8 +48,8 @@ TURN_HEADERS: Final = {
     "`finish_reason`: it is `stop` even if the answer was cut off. `sandbox`: no sandbox of the operating system "
     "confined the commands of the agent turn.",
     "x-codex-empty": "Why a successful answer is empty: `no-output` (the model wrote nothing), `reasoning-only`, "
-    "`activity-only` (the agent only ran tools), `stop-sequence` (the answer began with one). Not sent once a stream "
-    "has begun. An empty answer with no known reason is an error.",
+    "`activity-only` (the agent only ran tools), `stop-sequence` (the answer began with one). Once a stream has begun, "
+    "a comment before its end says it. An empty answer with no known reason is an error.",
     "x-codex-upstream": "The upstream that answered, if there are several.",
     "x-codex-attempts": "The number of requests to upstreams that were needed for the answer.",
 }
