@@ -99,7 +99,7 @@ class ImageFetcher:
         parsed = self._permitted(_parsed(url))
         try:
             async with asyncio.timeout(self.limits.seconds):
-                return await self._followed(parsed)
+                return await self._fetch_following_redirects(parsed)
         except TimeoutError:
             raise _refused(parsed, f"was not received within {self.limits.seconds:g} s") from None
         except _ForbiddenAddressError:
@@ -121,7 +121,7 @@ class ImageFetcher:
 
     # --- one image ------------------------------------------------------------------------------
 
-    async def _followed(self, url: URL) -> str:
+    async def _fetch_following_redirects(self, url: URL) -> str:
         for _ in range(self.limits.redirects + 1):
             async with self._open().get(url, allow_redirects=False) as response:
                 if response.status not in _REDIRECTS:

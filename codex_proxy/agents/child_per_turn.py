@@ -209,11 +209,11 @@ class ChildPerTurnAgent(AgentBase):
         cannot be started.
         """
         waiting = self._take(command) if self._spec.ahead else None
-        session = AgentSession(turn, self._spec.dialect(), waiting or await self._started(command))
+        session = AgentSession(turn, self._spec.dialect(), waiting or await self._start_process(command))
         session.ran_before = waiting is not None
         return session
 
-    async def _started(self, command: Command) -> ChildTransport:
+    async def _start_process(self, command: Command) -> ChildTransport:
         transport = ChildTransport(LineFramer() if self._spec.reads == "lines" else ChunkFramer())
         self._transports.add(transport)
         try:
@@ -266,7 +266,7 @@ class ChildPerTurnAgent(AgentBase):
             return
         self._starting.append(command)
         try:
-            transport = await self._started(command)
+            transport = await self._start_process(command)
         except Fault as fault:
             log.info("child_not_started_ahead", agent=self.name, reason=fault.failure.unquoted)
             return

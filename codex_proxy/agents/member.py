@@ -212,7 +212,7 @@ class Member:
         Raises `UpstreamNotAskedError` if the agent has not started, its breaker is open, or too many turns are
         still running; and any `Fault` that the actual agent raises.
         """
-        agent = await self._started()
+        agent = await self._ensure_started()
         if not self.breaker.admits(self._clock.monotonic()):
             raise UpstreamNotAskedError(self._left_alone())
         try:
@@ -250,7 +250,7 @@ class Member:
                 log.info("upstream_is_back", upstream=self.name)
             self.breaker.succeeded()
 
-    async def _started(self) -> Agent:
+    async def _ensure_started(self) -> Agent:
         if self._agent is None and self._clock.monotonic() - self._failed_at >= RETRY_START_SECONDS:
             await self.start()
         if self._agent is not None:

@@ -45,7 +45,7 @@ class NoImageError(ValueError):
     """
 
 
-class Picture(NamedTuple):
+class ImageInfo(NamedTuple):
     """What the header of an image says: its media type, its width and height in pixels, and the bytes that its
     decoded pixels take.
     """
@@ -97,18 +97,18 @@ def check(data: bytes) -> str:
     for start, read in _READERS.items():
         if data.startswith(start):
             try:
-                picture = read(data)
+                info = read(data)
             except IndexError:
                 raise NoImageError("is damaged: its end is missing") from None
-            if not picture.width or not picture.height:
+            if not info.width or not info.height:
                 raise NoImageError("has no width or no height")
-            if picture.pixel_bytes > MAX_PIXEL_BYTES:
-                raise NoImageError(f"has too many pixels ({picture.width} x {picture.height})")
-            return picture.media_type
+            if info.pixel_bytes > MAX_PIXEL_BYTES:
+                raise NoImageError(f"has too many pixels ({info.width} x {info.height})")
+            return info.media_type
     raise NoImageError(f"is not {ACCEPTED}")
 
 
-def picture_of(payload: str) -> Picture | None:
+def image_info(payload: str) -> ImageInfo | None:
     """Returns what the header of an image says. `payload` is the image in base64. Returns None if it is not a
     complete image of a supported format.
     """
@@ -132,13 +132,13 @@ def _number(data: bytes, at: int, size: int, *, little: bool = False) -> int:
 # --- one reader per format: raises IndexError where the bytes end too early -----------------------
 
 
-def _png(data: bytes) -> Picture:
+def _png(data: bytes) -> ImageInfo:
     """Reads a PNG. Every chunk up to the end chunk must be present, and the critical ones must have the right
     checksum. Raises `NoImageError`, or `IndexError` if the data ends too early.
     """
     view = memoryview(data)
     at = len(_PNG_START)
-    picture: Picture | None = None
+    info: ImageInfo | None = None
     unpacker = zlib.decompressobj()
     unpacked = 0
     while True:
@@ -148,8 +148,8 @@ def _png(data: bytes) -> Picture:
         critical = kind[:1].isupper()
         if critical and zlib.crc32(view[at + 4 : at + 8 + length]) != checksum:
             raise NoImageError("is damaged: a checksum is wrong")
-        if picture is None:
-            picture = _png_header(data, at, kind, length)
+        if info is None:
+            info = _png_header(data, at, kind, length)
         elif kind == b"IDAT" and unpacked < _PNG_PROBE:
             try:
                 unpacked += len(unpacker.decompress(view[at + 8 : at + 8 + length], _PNG_PROBE))
@@ -158,25 +158,25 @@ def _png(data: bytes) -> Picture:
         elif kind == b"IEND":
             if not unpacked:
                 raise NoImageError("is damaged: it has no pixels")
-            return picture
+            return info
         at += 12 + length
 
 
-def _png_header(data: bytes, at: int, kind: bytes, length: int) -> Picture:
+def _png_header(data: bytes, at: int, kind: bytes, length: int) -> ImageInfo:
     if kind != b"IHDR" or length != 13:
         raise NoImageError("is damaged: its header is missing")
     width, height = _number(data, at + 8, 4), _number(data, at + 12, 4)
     depth, colour = data[at + 16], data[at + 17]
     bits = depth * _PNG_CHANNELS.get(colour, 4)
-    return Picture("image/png", width, height, width * height * max(bits, 8) // 8)
+    return ImageInfo("image/png", width, height, width * height * max(bits, 8) // 8)
 
 
-def _jpeg(data: bytes) -> Picture:
+def _jpeg(data: bytes) -> ImageInfo:
     """Reads a JPEG: the segments up to the first scan, which must follow a frame header, and the end marker. Raises
     `NoImageError`, or `IndexError` if the data ends too early.
     """
     at = 2
-    picture: Picture | None = None
+    info: ImageInfo | None = None
     while True:
         if data[at] != 0xFF:
             raise NoImageError("is damaged: a marker is missing")
@@ -190,20 +190,20 @@ def _jpeg(data: bytes) -> Picture:
         length = _number(data, at + 2, 2)
         if marker in _JPEG_FRAMES:
             height, width = _number(data, at + 5, 2), _number(data, at + 7, 2)
-            picture = Picture("image/jpeg", width, height, width * height * data[at + 9])
+            info = ImageInfo("image/jpeg", width, height, width * height * data[at + 9])
         at += 2 + length
         if marker == 0xD9 or length < 2:
             raise NoImageError("is damaged: it has no pixels")
         if marker == 0xDA:
             break
-    if picture is None:
+    if info is None:
         raise NoImageError("is damaged: its size is missing")
     if data.find(b"\xff\xd9", at) < 0:
         raise IndexError
-    return picture
+    return info
 
 
-def _gif(data: bytes) -> Picture:
+def _gif(data: bytes) -> ImageInfo:
     """Reads a GIF up to the end of its first frame, because models see only this frame of an animation. Raises
     `NoImageError`, or `IndexError` if the data ends too early.
     """
@@ -215,7 +215,7 @@ def _gif(data: bytes) -> Picture:
             at = _behind_gif_blocks(data, at + 2)
         elif kind == 0x2C:  # a picture
             at = _behind_gif_blocks(data, at + 11 + _gif_palette(data[at + 9]))
-            return Picture("image/gif", width, height, width * height * 4)
+            return ImageInfo("image/gif", width, height, width * height * 4)
         else:
             raise NoImageError("is damaged: it has no pixels")
 
@@ -233,7 +233,7 @@ def _behind_gif_blocks(data: bytes, at: int) -> int:
     return at + 1
 
 
-def _webp(data: bytes) -> Picture:
+def _webp(data: bytes) -> ImageInfo:
     """Reads a WebP. The file must be as long as its RIFF header says. Width and height are those in the first
     chunk. Raises `NoImageError`, or `IndexError` if the data ends too early.
     """
@@ -251,10 +251,10 @@ def _webp(data: bytes) -> Picture:
         width, height = (_number(data, at, 3, little=True) + 1 for at in (24, 27))
     else:
         raise NoImageError("is damaged: its size is missing")
-    return Picture("image/webp", width, height, width * height * 4)
+    return ImageInfo("image/webp", width, height, width * height * 4)
 
 
-_READERS: Final[dict[bytes, Callable[[bytes], Picture]]] = {
+_READERS: Final[dict[bytes, Callable[[bytes], ImageInfo]]] = {
     _PNG_START: _png,
     b"\xff\xd8\xff": _jpeg,
     b"GIF87a": _gif,

@@ -89,15 +89,15 @@ def _causes(error: BaseException) -> list[BaseException]:
     """Returns the causes of an error, nearest first, at most `MAX_CAUSES`. The members of an exception group are
     its causes."""
     found: list[BaseException] = []
-    to_see = _behind(error)
+    to_see = _direct_causes(error)
     while to_see and len(found) < MAX_CAUSES:
         cause = to_see.pop(0)
         found.append(cause)
-        to_see += _behind(cause)
+        to_see += _direct_causes(cause)
     return found
 
 
-def _behind(error: BaseException) -> list[BaseException]:
+def _direct_causes(error: BaseException) -> list[BaseException]:
     inner = list(error.exceptions) if isinstance(error, BaseExceptionGroup) else []
     cause = error.__cause__ or error.__context__
     return inner if cause is None else [*inner, cause]

@@ -56,7 +56,7 @@ SHOWN = VISIBLE - {TurnEnded}
 """The types of events of which a client can see something."""
 
 
-def _shows(event: Event) -> bool:
+def _is_first_visible(event: Event) -> bool:
     """Whether the client can see something of this event (text, reasoning, a call), so that it counts as the first
     event of an answer. A list of MCP tools does not count, because it is sent together with the first output.
     """
@@ -120,7 +120,7 @@ class TurnTimings:
             self._counts.count(events)
         if self._on_served is not None and ServedBy in map(type, events):
             self._on_served(next(event for event in events if isinstance(event, ServedBy)))
-        if self._first is None and any(map(_shows, events)):
+        if self._first is None and any(map(_is_first_visible, events)):
             self._first = self._clock.monotonic()
         if events and isinstance(events[-1], TurnEnded):
             self.ended_by = events[-1].trigger

@@ -323,7 +323,7 @@ async def cancel(request: web.Request) -> web.Response:
     the background.
     """
     found = await stored_response(request)
-    if response_object.cancelling(msgspec.json.decode(found.json)) == "cancel":
+    if response_object.cancel_action(msgspec.json.decode(found.json)) == "cancel":
         await cancel_in_background(request.app[RESPONSES], store_for(request), found)
         found = await stored_response(request)
     return web.Response(body=found.json, content_type="application/json")

@@ -155,7 +155,7 @@ class McpServer:
             self._raise_in_backoff()
             self._start_began = self._clock.monotonic()
             self._starting = asyncio.create_task(self._start(), name=f"mcp start {self._label}")
-            self._starting.add_done_callback(self._started)
+            self._starting.add_done_callback(self._on_start_ended)
         starting = self._starting
         if not (await asyncio.wait((starting,), timeout=max(wait, 0.0)))[0]:
             raise self._error(McpFaultKind.STARTING, "is still starting. Try again.")
@@ -201,7 +201,7 @@ class McpServer:
         watch.add_done_callback(self._watches.discard)
         return connection
 
-    def _started(self, starting: asyncio.Task[McpConnection]) -> None:
+    def _on_start_ended(self, starting: asyncio.Task[McpConnection]) -> None:
         """Called when the task of `_start` has ended. Records a failure, so that the next start may be delayed."""
         self._starting = None
         error = None if starting.cancelled() else starting.exception()

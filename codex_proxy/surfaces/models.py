@@ -1,6 +1,6 @@
 """Resolves names of models, and makes the lists of models that are published.
 
-Input: a name as a client wrote it, and the models of the agent. Output: `Resolved`. Raises `Fault` MODEL_NOT_FOUND,
+Input: a name as a client wrote it, and the agent's models. Output: `ResolvedModel`. Raises `Fault`: MODEL_NOT_FOUND,
 or INVALID_REQUEST for a blank name and for one that models of several agents have. A name is looked up as written
 first; only then without its suffix `:model` or `:agent`, without an effort suffix (`-high`) and without the prefix
 `claude-`. Case does not matter. Sources: docs/contract.md#whole-answers (the aliases),
@@ -189,7 +189,7 @@ class ModelCatalog:
         )
 
 
-class Resolved(msgspec.Struct, frozen=True):
+class ResolvedModel(msgspec.Struct, frozen=True):
     """What the name of a model means. `agent_model` is the agent's name of the model, empty for the agent's
     default. `effort` and `mode` are those that the name contains, None if it has none.
     """
@@ -229,7 +229,7 @@ class Names:
             if short.partition(MODEL_SEPARATOR)[0] not in catalog.agent_names:
                 self._short.setdefault(short, []).append(model.id)
 
-    def find(self, name: str, depth: int = 0) -> Resolved | None:
+    def find(self, name: str, depth: int = 0) -> ResolvedModel | None:
         """Returns what a name means: as it is written, else without its effort suffix; None if it is unknown.
         Raises `Fault` INVALID_REQUEST if models of several agents have the name. `depth` is how many aliases led to
         the name; from `_ALIAS_DEPTH` on, aliases are not looked up, which ends a cycle of aliases.
@@ -248,7 +248,7 @@ class Names:
         """Returns the agent's entry for its model of this name; None if it does not list it."""
         return self._entries.get(model)
 
-    def find_pattern(self, name: str) -> Resolved | None:
+    def find_pattern(self, name: str) -> ResolvedModel | None:
         """Finds the first alias with a `*` that matches the name, and returns the model that it stands for. None if
         no alias matches, or its model is unknown.
         """
@@ -263,24 +263,24 @@ class Names:
         near = difflib.get_close_matches(name.lower()[:_MAX_COMPARED], list(known)[:_MAX_CANDIDATES], n=3)
         return list(dict.fromkeys(known[each] for each in near))
 
-    def _target(self, target: str, depth: int) -> Resolved | None:
+    def _target(self, target: str, depth: int) -> ResolvedModel | None:
         found = self.find(target, depth + 1)
         if found is None and (
             self._any_model or target.partition(MODEL_SEPARATOR)[0].lower() in self._agents
         ):
-            return Resolved(target)
+            return ResolvedModel(target)
         return found
 
-    def _as_written(self, name: str, depth: int) -> Resolved | None:
+    def _as_written(self, name: str, depth: int) -> ResolvedModel | None:
         if name in self._operator and depth < _ALIAS_DEPTH:
             found = self._target(self._operator[name], depth)
             if found is not None:
                 return found
         if name in self._models:
-            return Resolved(self._models[name])
+            return ResolvedModel(self._models[name])
         # An upstream may be another such server, which lists these names too: here they stay this server's own.
         if name in self._builtin and name not in self._agents:
-            return Resolved(self.default, self._builtin[name])
+            return ResolvedModel(self.default, self._builtin[name])
         short = self._short.get(name, ())
         if len(short) > 1:
             named = ", ".join(f"'{each}'" for each in short)
@@ -290,10 +290,10 @@ class Names:
                 "ambiguous_model",
             )
         if short:
-            return Resolved(short[0])
+            return ResolvedModel(short[0])
         if name in self._agents:
-            return Resolved(self._agents[name])
-        return Resolved(self.default) if name == OWN_DEFAULT else None
+            return ResolvedModel(self._agents[name])
+        return ResolvedModel(self.default) if name == OWN_DEFAULT else None
 
 
 class ServiceTier(msgspec.Struct, frozen=True):
@@ -365,7 +365,7 @@ def default_model_of(catalog: ModelCatalog, agent: str) -> str:
     return f"{agent}{MODEL_SEPARATOR}{named}"
 
 
-def resolve(name: str, catalog: ModelCatalog) -> Resolved:
+def resolve(name: str, catalog: ModelCatalog) -> ResolvedModel:
     """Returns the model, effort and mode that `name` means. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST if
     the name is blank or models of several agents have it.
     """
@@ -392,17 +392,17 @@ def resolve(name: str, catalog: ModelCatalog) -> Resolved:
     return msgspec.structs.replace(found, plain=True) if agent in catalog.plain else found
 
 
-def _unlisted(name: str, catalog: ModelCatalog) -> Resolved | None:
+def _unlisted(name: str, catalog: ModelCatalog) -> ResolvedModel | None:
     """Returns a model that is not listed, if its agent accepts any name; else None. If the server has several
     agents, the name must begin with the agent's name and a slash.
     """
     if catalog.any_model:
-        return Resolved(name)
+        return ResolvedModel(name)
     agent, _, own = name.partition(MODEL_SEPARATOR)
     member = catalog.members.get(agent.lower())
     if member is None or not own or not member.any_model:
         return None
-    return Resolved(f"{agent.lower()}{MODEL_SEPARATOR}{own}")
+    return ResolvedModel(f"{agent.lower()}{MODEL_SEPARATOR}{own}")
 
 
 def _not_found(name: str, like: Sequence[str], catalog: ModelCatalog) -> Fault:

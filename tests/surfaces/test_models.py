@@ -11,7 +11,7 @@ from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.surfaces.models import (
     ModelCatalog,
-    Resolved,
+    ResolvedModel,
     codex_list_body,
     list_body,
     listed_names,
@@ -46,22 +46,22 @@ ANY = ModelCatalog(any_model=True)
 @pytest.mark.parametrize(
     ("name", "meaning"),
     [
-        ("gpt-5.5", Resolved("gpt-5.5")),
-        ("codex-5", Resolved("gpt-5.5")),
-        ("codev-5", Resolved("gpt-5.5")),
-        ("codex-5-minimal", Resolved("gpt-5.5", "minimal")),
-        ("codev-5-high", Resolved("gpt-5.5", "high")),
-        ("gpt-5.5-low", Resolved("gpt-5.5", "low")),
-        ("gpt-4o", Resolved("gpt-5.5")),
-        ("gpt-4o-high", Resolved("gpt-5.5", "high")),
-        ("quick", Resolved("GPT-mini", "low")),
-        ("quick-high", Resolved("GPT-mini", "high")),
-        ("secret", Resolved("secret")),
-        ("codex-5:model", Resolved("gpt-5.5", None, "model")),
-        ("codex-5-high:agent", Resolved("gpt-5.5", "high", "agent")),
+        ("gpt-5.5", ResolvedModel("gpt-5.5")),
+        ("codex-5", ResolvedModel("gpt-5.5")),
+        ("codev-5", ResolvedModel("gpt-5.5")),
+        ("codex-5-minimal", ResolvedModel("gpt-5.5", "minimal")),
+        ("codev-5-high", ResolvedModel("gpt-5.5", "high")),
+        ("gpt-5.5-low", ResolvedModel("gpt-5.5", "low")),
+        ("gpt-4o", ResolvedModel("gpt-5.5")),
+        ("gpt-4o-high", ResolvedModel("gpt-5.5", "high")),
+        ("quick", ResolvedModel("GPT-mini", "low")),
+        ("quick-high", ResolvedModel("GPT-mini", "high")),
+        ("secret", ResolvedModel("secret")),
+        ("codex-5:model", ResolvedModel("gpt-5.5", None, "model")),
+        ("codex-5-high:agent", ResolvedModel("gpt-5.5", "high", "agent")),
     ],
 )
-def test_a_name_means_a_model_an_effort_and_a_mode(name: str, meaning: Resolved) -> None:
+def test_a_name_means_a_model_an_effort_and_a_mode(name: str, meaning: ResolvedModel) -> None:
     assert resolve(name, CATALOG) == meaning
 
 
@@ -71,8 +71,8 @@ def test_a_models_name_is_found_in_any_case(name: str) -> None:
 
 
 def test_a_name_as_written_wins_over_an_effort_suffix() -> None:
-    assert resolve("gpt-odd-high", CATALOG) == Resolved("gpt-odd-high")
-    assert resolve("gpt-odd-low", CATALOG) == Resolved("gpt-odd", "low")
+    assert resolve("gpt-odd-high", CATALOG) == ResolvedModel("gpt-odd-high")
+    assert resolve("gpt-odd-low", CATALOG) == ResolvedModel("gpt-odd", "low")
 
 
 @pytest.mark.parametrize("name", ["", "gpt-3", "-high", ":model", "round", "codex-5-huge", "x" * 1000])
@@ -85,28 +85,28 @@ def test_an_unknown_name_is_not_found_and_the_message_says_where_names_are_liste
 
 
 def test_with_a_custom_provider_any_name_passes_as_written() -> None:
-    assert resolve("Meta/Llama-high", ANY) == Resolved("Meta/Llama-high")
-    assert resolve("Meta/Llama:model", ANY) == Resolved("Meta/Llama", None, "model")
+    assert resolve("Meta/Llama-high", ANY) == ResolvedModel("Meta/Llama-high")
+    assert resolve("Meta/Llama:model", ANY) == ResolvedModel("Meta/Llama", None, "model")
 
 
 def test_with_a_custom_provider_an_alias_means_its_model_all_the_same() -> None:
     aliases = (("gpt-4o", "Meta/Llama"), ("fast", "GPT-4o"), ("round", "about"), ("about", "round"))
     catalog = ModelCatalog(any_model=True, aliases=aliases)
-    assert resolve("gpt-4o", catalog) == resolve("fast", catalog) == Resolved("Meta/Llama")
-    assert resolve("gpt-4o-high:model", catalog) == Resolved("Meta/Llama", "high", "model")
+    assert resolve("gpt-4o", catalog) == resolve("fast", catalog) == ResolvedModel("Meta/Llama")
+    assert resolve("gpt-4o-high:model", catalog) == ResolvedModel("Meta/Llama", "high", "model")
     assert resolve("round", catalog).agent_model in ("round", "about")
 
 
 @pytest.mark.parametrize(
     ("name", "meaning"),
     [
-        ("claude-codex-5-high", Resolved("gpt-5.5", "high")),
-        ("claude-gpt-mini", Resolved("GPT-mini")),
-        ("Claude-gpt-4o:agent", Resolved("gpt-5.5", mode="agent")),
+        ("claude-codex-5-high", ResolvedModel("gpt-5.5", "high")),
+        ("claude-gpt-mini", ResolvedModel("GPT-mini")),
+        ("Claude-gpt-4o:agent", ResolvedModel("gpt-5.5", mode="agent")),
     ],
 )
 def test_every_name_may_have_claude_in_front_for_clients_that_list_no_other(
-    name: str, meaning: Resolved
+    name: str, meaning: ResolvedModel
 ) -> None:
     assert resolve(name, CATALOG) == meaning
 
@@ -116,11 +116,11 @@ def test_an_alias_with_a_star_means_what_no_other_name_does() -> None:
         models=CATALOG.models,
         aliases=(("claude-haiku-*", "gpt-mini-low"), ("claude-*", "codex-5"), ("claude-real", "gpt-odd")),
     )
-    assert resolve("Claude-Haiku-5-5", catalog) == Resolved("GPT-mini", "low")
-    assert resolve("claude-opus-5-5", catalog) == Resolved("gpt-5.5")
-    assert resolve("claude-opus-5-5:agent", catalog) == Resolved("gpt-5.5", mode="agent")
-    assert resolve("claude-real", catalog) == Resolved("gpt-odd")
-    assert resolve("claude-gpt-odd", catalog) == Resolved("gpt-odd")
+    assert resolve("Claude-Haiku-5-5", catalog) == ResolvedModel("GPT-mini", "low")
+    assert resolve("claude-opus-5-5", catalog) == ResolvedModel("gpt-5.5")
+    assert resolve("claude-opus-5-5:agent", catalog) == ResolvedModel("gpt-5.5", mode="agent")
+    assert resolve("claude-real", catalog) == ResolvedModel("gpt-odd")
+    assert resolve("claude-gpt-odd", catalog) == ResolvedModel("gpt-odd")
     with pytest.raises(Fault):
         resolve("gemini-3", catalog)
     assert not any("*" in name for name in listed_names(catalog, "prod"))
@@ -128,15 +128,15 @@ def test_an_alias_with_a_star_means_what_no_other_name_does() -> None:
 
 def test_with_a_custom_provider_an_alias_with_a_star_may_mean_any_name() -> None:
     catalog = ModelCatalog(any_model=True, aliases=(("claude-*", "some/model"),))
-    assert resolve("claude-opus-5-5", catalog) == Resolved("some/model")
+    assert resolve("claude-opus-5-5", catalog) == ResolvedModel("some/model")
 
 
 def test_the_operators_default_model_is_what_codex_5_means() -> None:
-    assert resolve("codex-5", ModelCatalog(default_model="mine")) == Resolved("mine")
+    assert resolve("codex-5", ModelCatalog(default_model="mine")) == ResolvedModel("mine")
 
 
 def test_without_a_known_default_the_agent_takes_its_own() -> None:
-    assert resolve("codex-5-low", ModelCatalog()) == Resolved("", "low")
+    assert resolve("codex-5-low", ModelCatalog()) == ResolvedModel("", "low")
 
 
 def listed(env: str) -> list[str]:

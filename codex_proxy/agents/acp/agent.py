@@ -205,7 +205,7 @@ class AcpAgent(AgentBase):
         (slot, _), started = self._slots.take(scope), list[AcpProcess]()
 
         async def start(command: Command) -> AcpProcess:
-            started.append(await self._launched(command, scope))
+            started.append(await self._start_process(command, scope))
             return started[-1]
 
         unconfined = msgspec.structs.replace(self._launch.command, cwd=scope.workdir)
@@ -353,15 +353,15 @@ class AcpAgent(AgentBase):
             self._retire(slot)
         if slot.failure is not None and current is None and now - slot.failed_at < PAUSE_SECONDS:
             raise Fault(slot.failure)
-        return await self._started(slot, scope)
+        return await self._start_in_slot(slot, scope)
 
-    async def _started(self, slot: Slot, scope: ProcessScope) -> AcpProcess:
+    async def _start_in_slot(self, slot: Slot, scope: ProcessScope) -> AcpProcess:
         try:
             try:
                 command = self._launch.command_in(scope)
             except SpawnError as error:
                 raise Fault(spawn_failure(error)) from error
-            process = await self._launched(command, scope)
+            process = await self._start_process(command, scope)
         except Fault as fault:
             slot.failure, slot.failed_at = fault.failure, self._clock.monotonic()
             log.warning("agent_start_failed", agent=self.name, reason=fault.failure.unquoted)
@@ -369,7 +369,7 @@ class AcpAgent(AgentBase):
         self._keep(slot, process)
         return process
 
-    async def _launched(self, command: Command, scope: ProcessScope) -> AcpProcess:
+    async def _start_process(self, command: Command, scope: ProcessScope) -> AcpProcess:
         """Starts a process and opens its probe session. Raises `Fault` if that fails; the process is ended then."""
         process = AcpProcess(self._launch.preset, opens_ahead=not scope.number)
         try:

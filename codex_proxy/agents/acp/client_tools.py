@@ -128,7 +128,7 @@ class ClientTools:
         for name in (call.name, meta.get("toolName"), by_claude):
             if isinstance(name, str):
                 # The agent's own name of the tool says it all: a title beside it counts for nothing.
-                return self._behind(name, f"mcp__{SERVER}__")
+                return self._tool_without_prefix(name, f"mcp__{SERVER}__")
         if meta.get("is_mcp_tool_call") is True and isinstance(call.raw_input, dict):
             server, tool = call.raw_input.get("server"), call.raw_input.get("tool")
             return self._tools.get(tool) if server == SERVER and isinstance(tool, str) else None
@@ -141,7 +141,10 @@ class ClientTools:
         if not titles:
             return None
         title = call.title or ""
-        named = (self._behind(title, prefix) for prefix in (f"mcp__{SERVER}__", f"{SERVER}_", f"{SERVER}-"))
+        named = (
+            self._tool_without_prefix(title, prefix)
+            for prefix in (f"mcp__{SERVER}__", f"{SERVER}_", f"{SERVER}-")
+        )
         return next((tool for tool in named if tool is not None), None)
 
     def is_reported_in(self, made: ToolCalled, report: Update) -> bool:
@@ -156,5 +159,5 @@ class ClientTools:
         arguments = arguments_in(report)
         return not arguments or arguments == msgspec.json.decode(made.arguments)
 
-    def _behind(self, name: str, prefix: str) -> Tool | None:
+    def _tool_without_prefix(self, name: str, prefix: str) -> Tool | None:
         return self._tools.get(name.removeprefix(prefix)) if name.startswith(prefix) else None

@@ -142,7 +142,7 @@ class ClaudeCodeAgent(AgentBase):
             turn = msgspec.structs.replace(turn, model="")
         waiting = self._take(key)
         dialect = ClaudeCodeTurn(takes_mark=self._initialized.takes_mark)
-        session = AgentSession(turn, dialect, waiting or await self._started(key))
+        session = AgentSession(turn, dialect, waiting or await self._start_process(key))
         session.ran_before = waiting is not None
         session.max_output = CLAUDE_MAX_OUTPUT
         self._restock_soon(key)
@@ -172,7 +172,7 @@ class ClaudeCodeAgent(AgentBase):
         self._end_later(transport)
         return None
 
-    async def _started(self, key: LaunchKey) -> ClaudeTransport:
+    async def _start_process(self, key: LaunchKey) -> ClaudeTransport:
         transport = ClaudeTransport(self._clock.monotonic(), self._set_idle)
         try:
             await transport.start(self._command(key))
@@ -195,7 +195,7 @@ class ClaudeCodeAgent(AgentBase):
         if self._closed or (previous is not None and previous[0] == key):
             return
         try:
-            self._waiting[key.mode] = (key, await self._started(key))
+            self._waiting[key.mode] = (key, await self._start_process(key))
         except Fault as fault:
             log.warning("agent_start_failed", reason=fault.failure.unquoted)
             return

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from codex_proxy.agents.conversions import CustomInput
 from codex_proxy.agents.openai_chat.calls import Call, Piece, ToolCalls
-from codex_proxy.agents.openai_chat.think_tags import Split, ThinkTags
+from codex_proxy.agents.openai_chat.think_tags import ThinkSplit, ThinkTags
 from codex_proxy.agents.upstream.stream import encoded
 from codex_proxy.core.events import (
     AnnotationAdded,
@@ -169,7 +169,7 @@ class Answer:
         if not isinstance(part, dict):
             return
         if isinstance(part.get("text"), str):
-            self._add_split(Split(text=part["text"]), out)
+            self._add_split(ThinkSplit(text=part["text"]), out)
         thinking = part.get("thinking")
         texts = thinking if isinstance(thinking, list) else [thinking]
         for each in texts:
@@ -177,7 +177,7 @@ class Answer:
             if isinstance(said, str):
                 self._add_reasoning(said, out)
 
-    def _add_split(self, split: Split, out: list[Event]) -> None:
+    def _add_split(self, split: ThinkSplit, out: list[Event]) -> None:
         self._add_reasoning(split.reasoning, out)
         if split.text:
             self.text.append(split.text)

@@ -14,7 +14,7 @@ OPEN: Final = "<think>"
 CLOSE: Final = "</think>"
 
 
-class Split(msgspec.Struct, frozen=True, gc=False):
+class ThinkSplit(msgspec.Struct, frozen=True, gc=False):
     """A piece of a model's text, split into its part of the reasoning and its part of the answer. Either may be
     empty.
     """
@@ -38,12 +38,12 @@ class ThinkTags:
         self._held = ""
         """The last characters, if they may be part of a tag."""
 
-    def feed(self, piece: str) -> Split:
+    def feed(self, piece: str) -> ThinkSplit:
         """Splits the next piece of the text. The end of the piece is held back if it may be the first part of a
         tag.
         """
         if self.plain:
-            return Split(text=piece)
+            return ThinkSplit(text=piece)
         if not (self._held or self._inside or self._after):
             start = piece.lstrip()
             self._spaces.append(piece[: len(piece) - len(start)])
@@ -54,23 +54,23 @@ class ThinkTags:
                 self._inside, self._held = True, self._held[len(OPEN) :]
                 self._spaces.clear()
             elif OPEN.startswith(self._held):
-                return Split()
+                return ThinkSplit()
             else:
-                return Split(text=self._all_plain())
+                return ThinkSplit(text=self._all_plain())
         reasoning = self._reasoning() if self._inside else ""
         if self._inside:
-            return Split(reasoning)
+            return ThinkSplit(reasoning)
         self._held = self._held.lstrip()
-        return Split(reasoning, self._all_plain() if self._held else "")
+        return ThinkSplit(reasoning, self._all_plain() if self._held else "")
 
-    def close(self) -> Split:
+    def close(self) -> ThinkSplit:
         """Ends the text. Returns the characters that were held back because they might have begun a tag, as
         reasoning or text.
         """
         if self._inside:
             held, self._held = self._held, ""
-            return Split(held)
-        return Split(text="" if self._after else self._all_plain())
+            return ThinkSplit(held)
+        return ThinkSplit(text="" if self._after else self._all_plain())
 
     def _reasoning(self) -> str:
         """Removes the reasoning from the held text, and returns it: everything before the closing tag. If there is

@@ -66,7 +66,7 @@ class _Table(NamedTuple):
     what: str
 
 
-def _sums(*bodies_and_sums: Any) -> bool:
+def _checksums_match(*bodies_and_sums: Any) -> bool:
     """Whether each body matches its checksum. The arguments are pairs: a body and its checksum."""
     pairs = zip(bodies_and_sums[::2], bodies_and_sums[1::2], strict=True)
     return all(checksum(data) == stored for data, stored in pairs)
@@ -83,26 +83,26 @@ TABLES: Final = (
         "SELECT seq, id, json, json_sum, recovery, recovery_sum FROM response_bodies"
         " JOIN responses ON seq = response WHERE response > ? ORDER BY response LIMIT ?",
         (0,),
-        _sums,
+        _checksums_match,
         "the response",
     ),
     _Table(
         "SELECT response, number, id, data, data_sum FROM frames JOIN responses ON seq = response"
         " WHERE (response, number) > (?, ?) ORDER BY response, number LIMIT ?",
         (0, -1),
-        _sums,
+        _checksums_match,
         "an event of the response",
     ),
     _Table(
         "SELECT seq, id, metadata, metadata_sum FROM conversations WHERE seq > ? ORDER BY seq LIMIT ?",
         (0,),
-        _sums,
+        _checksums_match,
         "the metadata of the conversation",
     ),
     _Table(
         "SELECT seq, hex(key), value, value_sum FROM steps WHERE seq > ? ORDER BY seq LIMIT ?",
         (0,),
-        _sums,
+        _checksums_match,
         "the tool step",
     ),
 )

@@ -148,7 +148,7 @@ class SqliteStore:
     ) -> T:
         return await self._writer.run(lambda connection: job(connection, *args, **named))
 
-    async def _trimmed(
+    async def _write_and_trim(
         self, job: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **named: P.kwargs
     ) -> T:
         """Runs a write that may add a conversation (a chain of responses). If there are then more than
@@ -224,7 +224,7 @@ class SqliteStore:
     ) -> None:
         if response.previous_id is not None:
             self._continued.pop((response.owner, response.previous_id), None)
-        await self._trimmed(responses.add, response, input, output, append, self._now)
+        await self._write_and_trim(responses.add, response, input, output, append, self._now)
 
     async def update_response(
         self,
@@ -240,7 +240,9 @@ class SqliteStore:
     ) -> bool:
         change = responses.ResponseUpdate(status, json, webhooks)
         self._continue(owner, id)  # it was made when it began, and somebody waits for its end
-        return await self._trimmed(responses.update, owner, id, change, output, append, only_from, self._now)
+        return await self._write_and_trim(
+            responses.update, owner, id, change, output, append, only_from, self._now
+        )
 
     async def response(self, owner: str, id: str) -> StoredResponse | None:
         return await self._read(responses.get, owner, id)

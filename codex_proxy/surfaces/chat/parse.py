@@ -44,7 +44,7 @@ from codex_proxy.surfaces.chat.forward import (
 from codex_proxy.surfaces.chat.messages import has_calls, has_instructions, history_of, web_images
 from codex_proxy.surfaces.chat.wire import ChatRequest, parse_body
 from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields, refuse_noted
-from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, Resolved, resolve, service_tier
+from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, ResolvedModel, resolve, service_tier
 from codex_proxy.surfaces.request_options import (
     Format,
     Logprobs,
@@ -238,7 +238,7 @@ def parse(
 
 def _forwarded(
     request: ChatRequest,
-    resolved: Resolved,
+    resolved: ResolvedModel,
     fields: Fields,
     settings: ChatSettings,
     headers: RequestHints,
@@ -284,7 +284,7 @@ def _forwarded(
 
 def _converted(
     request: ChatRequest,
-    resolved: Resolved,
+    resolved: ResolvedModel,
     settings: ChatSettings,
     catalog: ModelCatalog,
     headers: RequestHints,

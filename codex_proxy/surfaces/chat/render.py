@@ -189,14 +189,14 @@ class ChatRenderer(StreamRenderer):
     def _pieces(self, pieces: TextRun, out: list[bytes]) -> None:
         targets = self._choices_with(pieces.id, out)
 
-        def saying(texts: list[str]) -> Callable[[Choice, list[bytes]], None]:
+        def text_setter(texts: list[str]) -> Callable[[Choice, list[bytes]], None]:
             return lambda choice, said: choice.add_text(pieces.id, texts, said)
 
         if len(targets) == 1:
-            self._each(targets, saying(pieces.texts), out)
+            self._each(targets, text_setter(pieces.texts), out)
             return
         for text in pieces.texts:  # each piece goes to all choices before the next one does
-            self._each(targets, saying([text]), out)
+            self._each(targets, text_setter([text]), out)
 
     def _refusal_delta(self, event: RefusalDelta, out: list[bytes]) -> None:
         targets = self._choices_with(event.id, out)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.core.media import picture_of
+from codex_proxy.core.media import image_info
 from codex_proxy.core.token_bound import Piece, max_tokens_in
 from codex_proxy.surfaces.messages.tools import loaded_names
 from codex_proxy.surfaces.messages.wire import InputMessage, parse_body
@@ -122,11 +122,11 @@ def _image(source: Any) -> int:
     patches, whichever is more. An image of unknown size counts as the largest.
     """
     data = source.get("data") if isinstance(source, dict) else None
-    picture = picture_of(data) if isinstance(data, str) else None
-    if picture is None:
+    info = image_info(data) if isinstance(data, str) else None
+    if info is None:
         return _MAX_IMAGE
-    tiles = math.ceil(picture.width / _TILE) * math.ceil(picture.height / _TILE) * _TILE_TOKENS
-    patches = math.ceil(picture.width / _PATCH) * math.ceil(picture.height / _PATCH) * _PATCH_TOKENS
+    tiles = math.ceil(info.width / _TILE) * math.ceil(info.height / _TILE) * _TILE_TOKENS
+    patches = math.ceil(info.width / _PATCH) * math.ceil(info.height / _PATCH) * _PATCH_TOKENS
     return min(_MAX_IMAGE, 100 + math.ceil(max(tiles, patches)))
 
 

@@ -22,7 +22,7 @@ from codex_proxy.core.turn import Mode, Turn
 from codex_proxy.surfaces.body import check_length
 from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields
 from codex_proxy.surfaces.items import CLIENT_CALLS, ItemDict, normalised
-from codex_proxy.surfaces.models import ModelCatalog, Resolved, resolve, service_tier
+from codex_proxy.surfaces.models import ModelCatalog, ResolvedModel, resolve, service_tier
 from codex_proxy.surfaces.request_options import (
     JSON_OBJECT,
     Format,
@@ -181,7 +181,7 @@ def parse(
 
 
 def _mode(
-    resolved: Resolved, headers: RequestHints, settings: ResponsesSettings, *, client_acts: bool
+    resolved: ResolvedModel, headers: RequestHints, settings: ResponsesSettings, *, client_acts: bool
 ) -> Mode:
     return mode_of(
         by_name=resolved.mode,

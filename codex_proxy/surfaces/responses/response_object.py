@@ -210,7 +210,7 @@ def deleted(id: str) -> dict[str, Any]:
     return {"id": id, "object": "response.deleted", "deleted": True}
 
 
-def cancelling(response: Mapping[str, Any]) -> Literal["cancel", "keep"]:
+def cancel_action(response: Mapping[str, Any]) -> Literal["cancel", "keep"]:
     """Returns what a request to cancel a response does: `cancel` stops a background response that runs, `keep`
     leaves one that has ended as it is. Raises `Fault` INVALID_REQUEST for a response that does not run in the
     background.

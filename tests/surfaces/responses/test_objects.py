@@ -35,7 +35,7 @@ def test_a_deleted_response_says_so() -> None:
 
 def test_a_synchronous_response_cannot_be_cancelled_in_the_seeds_words() -> None:
     with pytest.raises(Fault) as raised:
-        response_object.cancelling(DONE)
+        response_object.cancel_action(DONE)
     error = json.loads(error_body(raised.value.failure, "responses"))["error"]
     assert (status_of(raised.value.failure, "responses"), error["code"]) == (
         400,
@@ -49,9 +49,9 @@ def test_a_synchronous_response_cannot_be_cancelled_in_the_seeds_words() -> None
 
 def test_cancelling_is_idempotent() -> None:
     response = running()
-    assert response_object.cancelling(response) == "cancel"
+    assert response_object.cancel_action(response) == "cancel"
     stopped = response_object.cancelled(response)
-    assert (stopped["status"], response_object.cancelling(stopped)) == ("cancelled", "keep")
+    assert (stopped["status"], response_object.cancel_action(stopped)) == ("cancelled", "keep")
     Response.model_validate(stopped, strict=True)
 
 
@@ -61,7 +61,7 @@ def test_a_response_that_nobody_ends_any_more_failed_for_a_reason() -> None:
     )
     Response.model_validate(lost, strict=True)
     assert lost["status"] == "failed"
-    assert response_object.cancelling(lost) == "keep"
+    assert response_object.cancel_action(lost) == "keep"
 
 
 def test_the_output_of_a_compaction_begins_a_new_chain() -> None:
