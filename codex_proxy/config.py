@@ -68,18 +68,18 @@ class Settings(BaseSettings):
         default=11435,
         ge=0,
         le=65535,
-        description="port to listen on; 0: any free one",
+        description="port to listen on; 0: any free port",
     )
     api_key: SecretStr | None = Field(
         None, description="key that clients must send as a bearer token; its name is `default`"
     )
     keys_file: Path | None = Field(
-        None, description="file of `codex-proxy keys`; unset: `keys.toml` in the state folder"
+        None, description="file with the keys of `codex-proxy keys`; unset: `keys.toml` in the state folder"
     )
     trusted_proxies: str = Field(
-        "", description="addresses and networks of reverse proxies in front, separated by commas"
+        "", description="addresses and networks of trusted reverse proxies, separated by commas"
     )
-    allowed_hosts: str = Field("", description="further Host names to answer to, separated by commas")
+    allowed_hosts: str = Field("", description="further accepted names in `Host`, separated by commas")
     allowed_origins: str = Field(
         "",
         description="origins whose web pages may use this server (`app://obsidian.md`), separated by commas",
@@ -88,12 +88,12 @@ class Settings(BaseSettings):
     key_body_bytes: int = Field(
         128 << 20,
         ge=0,
-        description="maximum bytes that the bodies of one key's running requests may have together; 0: no limit",
+        description="maximum bytes of the bodies of one key's running requests together; 0: no limit",
     )
     total_body_bytes: int = Field(
         512 << 20,
         ge=0,
-        description="maximum bytes of request bodies that all running requests may have together; 0: no limit",
+        description="maximum bytes of the bodies of all running requests together; 0: no limit",
     )
 
     # The agent.
@@ -109,39 +109,35 @@ class Settings(BaseSettings):
     )
     agent: str = Field(
         registry.DEFAULT,
-        description="the agent that serves; auto: the agent of the plugin, otherwise the Codex that is found; unset: "
-        "with `upstream_url` the agent for Chat Completions, otherwise auto",
+        description="the agent; auto: the agent of the plugin, otherwise the installed Codex; unset: with "
+        "`upstream_url` the agent for Chat Completions, otherwise auto",
         examples=[*registry.names()],
     )
     agent_command: str | None = Field(
         None,
-        description="program and arguments of the agent `acp`, or of another ACP agent in place of its own",
+        description="program and arguments of the agent `acp`, or of another ACP agent instead of its default",
     )
     agent_env: str = Field(
         "",
-        description="variables for an agent that speaks ACP, separated by commas: names, or `NAME=value`",
+        description="environment variables for an ACP agent, separated by commas: names, or `NAME=value`",
     )
     agent_usage: Literal["turn", "last", "session", "chunks"] | None = Field(
-        None, description="what the token counts of an agent that speaks ACP cover (docs/agents.md)"
+        None, description="what an ACP agent's token counts cover (docs/agents.md)"
     )
     agent_unconfined: bool = Field(
-        False, description="serve an agent that speaks ACP even if it does not ask before it acts"
+        False, description="use an ACP agent even if it does not ask for permissions"
     )
     agent_confinement: Literal["auto", "codex", "bubblewrap", "landlock", "none"] = Field(
         "auto",
         description=(
-            "how processes of plain-model turns are kept from reading the user's files, and an agent that "
-            "speaks ACP from writing outside of its sandbox (with auto: only with agent_unconfined). auto: "
-            "the first way that works on this machine; a name: this way, or the server does not start "
-            "(docs/agents.md)"
+            "what keeps plain-model turns from reading the user's files, and ACP agents from writing outside "
+            "their sandbox (with auto: only with agent_unconfined). auto: the first one that works on this "
+            "machine; a name: the server does not start if it does not work (docs/agents.md)"
         ),
     )
     agent_state_folders: str = Field(
         "",
-        description=(
-            "folders that a confined agent may read and write, beside its own and its workspace; separated by "
-            "colons"
-        ),
+        description=("further folders that a confined agent may read and write, separated by colons"),
     )
     codex_bin: str | None = _named(
         "codex_bin", "CODEX_BIN", default=None, description="path of the Codex binary"
@@ -153,7 +149,7 @@ class Settings(BaseSettings):
         description="Codex's home folder",
     )
     codex_model: str | None = _named(
-        "codex_model", "CODEX_MODEL", default=None, description="what the model name codex-5 means"
+        "codex_model", "CODEX_MODEL", default=None, description="the model for the name codex-5"
     )
     claude_bin: str | None = _named(
         "claude_bin", "CLAUDE_BIN", default=None, description="path of Claude Code's program"
@@ -163,37 +159,39 @@ class Settings(BaseSettings):
         ge=1,
         le=64,
         description=(
-            "processes of Claude Code kept between turns (each 100 to 200 MB): one for a new conversation, "
-            "others with conversations that may continue"
+            "processes of Claude Code kept between turns, 100 to 200 MB each: one for a new conversation, the "
+            "others for conversations that may continue"
         ),
     )
-    codex_lite: bool | None = Field(None, description="force Codex's lite request form on or off")
+    codex_lite: bool | None = Field(None, description="force Codex's lite form of requests on or off")
     workdir: Path = Field(default_factory=Path.cwd, description="folder in which agent turns work")
-    workdir_roots: str = Field("", description="folders a request may choose from, separated by colons")
+    workdir_roots: str = Field("", description="folders that requests may choose, separated by colons")
     sandbox: Literal["read-only", "workspace-write", "danger-full-access"] = Field(
         "read-only", description="what the agent's own commands may do"
     )
     builtin_tools: Literal["auto", "always", "never"] = Field(
-        "auto", description="whether turns are agent turns; auto: as the request asks"
+        "auto", description="whether turns are agent turns; auto: the request decides"
     )
     fake_dialect: Literal["proto", "app-server", "acp"] = Field(
         "proto", description="protocol of the fake agent"
     )
     fake_markers: bool = Field(
         True,
-        description="whether a marker in a prompt (`[[fake:NAME ...]]`) chooses what the fake agent does",
+        description="markers in prompts (`[[fake:NAME ...]]`) control the fake agent",
     )
-    child_env: str = Field("", description="further variables that children may see, separated by commas")
+    child_env: str = Field(
+        "", description="further environment variables for child processes, separated by commas"
+    )
     child_open_files: int = Field(
-        4096, ge=0, description="files that each child may have open; 0 for as many as the server"
+        4096, ge=0, description="maximum open files of each child process; 0: the server's limit"
     )
     child_address_space: int = Field(
-        0, ge=0, description="maximum bytes of address space of each process of an agent; 0: no limit"
+        0, ge=0, description="maximum bytes of address space of each agent process; 0: no limit"
     )
     child_processes: int = Field(
         0,
         ge=0,
-        description="processes and threads of this user above which children start none; 0 for any number",
+        description="processes and threads of this user above which children start no more; 0: no limit",
     )
     state_dir: Path = Field(default_factory=default_state_dir, description="folder of this server's files")
 
@@ -203,23 +201,23 @@ class Settings(BaseSettings):
         "PROXY_UPSTREAM_URL",
         "OPENAI_BASE_URL_INTERNAL",
         default=None,
-        description="address of the model server, for an agent that uses one (docs/upstreams.md)",
+        description="URL of the model server, for agents that use one (docs/upstreams.md)",
     )
     upstream_key: SecretStr | None = Field(
-        None, description="API key that is sent to it; `client`: each client's own key"
+        None, description="API key for the model server; `client`: each client's own key"
     )
-    upstream_key_file: Path | None = Field(None, description="file with that key")
+    upstream_key_file: Path | None = Field(None, description="file with the key for the model server")
     upstream_ca_file: Path | None = Field(
         None,
-        description="certificates (PEM) that are trusted in addition to the system's for its https address",
+        description="further trusted certificates (PEM) for the model server",
     )
     upstream_connect_timeout: float = Field(
-        5.0, gt=0, description="maximum seconds until the connection to it is open"
+        5.0, gt=0, description="maximum seconds to connect to the model server"
     )
     upstream_first_byte_timeout: float = Field(
         300.0,
         gt=0,
-        description="maximum seconds until its answer begins; a local model may read a long prompt for minutes",
+        description="maximum seconds until its answer begins; local models may need minutes",
     )
     upstream_idle_timeout: float = _named(
         "upstream_idle_timeout",
@@ -227,98 +225,96 @@ class Settings(BaseSettings):
         "STREAM_TIMEOUT",
         default=120.0,
         gt=0,
-        description="maximum seconds without a byte in the middle of its answer",
+        description="maximum seconds without data during the model server's answer",
     )
 
     upstream_retries: int = Field(
         2,
         ge=0,
         le=10,
-        description="further attempts after a failure or a rate limit, while no answer has begun",
+        description="further attempts after an error or rate limit, before the answer begins",
     )
     upstream_retry_wait: float = Field(
-        30.0, ge=0, description="maximum seconds that it may ask to wait before a further attempt"
+        30.0, ge=0, description="maximum `Retry-After` in seconds for which another attempt is made"
     )
     upstream_breaker_failures: int = Field(
-        5, ge=0, description="failures in a row after which no request is sent to it for 10 s; 0: never"
+        5,
+        ge=0,
+        description="consecutive failures after which the model server gets no request for 10 s; 0: off",
     )
 
     # Models.
-    env: Literal["prod", "dev"] = Field("prod", description="dev lists codev-5*, prod codex-5*")
+    env: Literal["prod", "dev"] = Field("prod", description="dev lists codev-5* models, prod codex-5*")
     model_aliases: str = Field(
         "",
-        description="further names, separated by commas: gpt-4o=codex-5,other=codex-5-high; `*` is any characters: "
-        "claude-*=codex-5",
+        description="further names of models, separated by commas: gpt-4o=codex-5,other=codex-5-high; `*` matches any "
+        "characters: claude-*=codex-5",
     )
 
     # Answers.
     max_chat_choices: int = Field(5, ge=1, le=128, description="largest `n` of a chat request")
     choices: Literal["broadcast", "sample"] = Field(
         "broadcast",
-        description="for `n` choices: one turn whose answer all have (broadcast), or one turn each (sample)",
+        description="for `n` choices: one turn for all (broadcast), or one turn each (sample)",
     )
     structured_output: bool = Field(
         True, description="accept response_format json_object and json_schema in chat requests"
     )
     image_fetch: str = Field("", description="hosts from which https images are fetched, separated by commas")
     chat_profile: Literal["openai", "codex-completions-api"] = Field(
-        "openai", description="chunks of chat streams: OpenAI's, or those of codex-completions-api"
+        "openai", description="form of chunks in chat streams"
     )
     logprobs: Literal["refuse", "ignore"] = Field(
         "refuse",
-        description="requests for log probabilities, which no agent has: a 400, or answered without them",
+        description="requests for log probabilities, which no agent supports: a 400, or ignored",
     )
     reasoning_state: Literal["client", "server", "off"] = Field(
         "client",
-        description="where the model's reasoning is kept between two steps of a Messages client: in its own history "
-        "(and here), only here, or nowhere",
+        description="where the model's reasoning is kept between steps of a Messages client: in the client's history "
+        "and on the server, only on the server, or nowhere",
     )
     stream_metrics: bool = Field(False, description="add measured times to the usage chunk of chat streams")
     enable_parallel_tool_calls: bool = Field(
         False,
-        description="allow models several tool calls at once, where the agent has a switch for it",
+        description="allow parallel tool calls if the agent has a switch",
     )
     show_activity: bool = Field(True, description="show the agent's commands in `reasoning_content`")
     web_search: bool = Field(
         True,
-        description="allow requests (`web_search`, `web_search_options`) to switch on the agent's web search",
+        description="allow requests to enable the agent's web search (`web_search`, `web_search_options`)",
     )
     sse_keepalive_ms: int = Field(
-        15000, ge=0, description="milliseconds of silence until a comment is sent in a stream; 0: never"
+        15000,
+        ge=0,
+        description="milliseconds of silence until a keepalive comment is sent in a stream; 0: never",
     )
 
     # Limits and times.
     sse_max_concurrency: int | None = Field(
-        None, ge=1, description="maximum open streams, further ones get a 429; unset: no limit"
+        None, ge=1, description="maximum open streams; more get a 429; unset: no limit"
     )
     rate_limit_rpm: int = Field(
-        0, ge=0, description="maximum requests of one key in a minute, further ones get a 429; 0: no limit"
+        0, ge=0, description="maximum requests of one key per minute; more get a 429; 0: no limit"
     )
-    key_concurrency: int = Field(
-        256,
-        ge=0,
-        description="maximum requests of one key at once, whose bodies are all in memory; 0: no limit",
-    )
+    key_concurrency: int = Field(256, ge=0, description="maximum requests of one key at once; 0: no limit")
     max_input_items: int = Field(
-        10_000, ge=1, description="maximum messages or input items of a request, without its earlier context"
+        10_000, ge=1, description="maximum messages or input items of a request, without stored context"
     )
     max_output_size: int = Field(
-        32 << 20, ge=1, description="maximum characters that one turn may put out; then it ends with `length`"
+        32 << 20, ge=1, description="maximum characters of output of a turn; then it ends with `length`"
     )
-    max_running_turns: int = Field(16, ge=1, description="maximum turns at the same time; further ones wait")
-    max_queued_turns: int = Field(
-        64, ge=0, description="maximum turns of one key that wait for others to end; further ones get a 429"
-    )
+    max_running_turns: int = Field(16, ge=1, description="maximum running turns; more wait")
+    max_queued_turns: int = Field(64, ge=0, description="maximum waiting turns of one key; more get a 429")
     queue_wait: float = Field(
-        30.0, gt=0, description="maximum seconds that a turn waits for others to end; then it gets a 429"
+        30.0, gt=0, description="maximum seconds that a turn waits to start; then it gets a 429"
     )
     first_event_timeout: float = Field(
         60.0, gt=0, description="maximum seconds to the first visible output; then the turn fails"
     )
     idle_timeout: float = Field(
-        300.0, gt=0, description="maximum seconds without output of the agent; then the turn fails"
+        300.0, gt=0, description="maximum seconds without output; then the turn fails"
     )
-    total_timeout: float = Field(3600.0, gt=0, description="maximum seconds of a whole turn; then it fails")
+    total_timeout: float = Field(3600.0, gt=0, description="maximum seconds of a turn; then it fails")
     app_server_processes: int = Field(2, ge=1, le=16, description="app-server processes per kind of turn")
     app_server_max_age: float = Field(
         6 * 3600.0, gt=0, description="seconds after which an app-server process is replaced"
@@ -327,48 +323,50 @@ class Settings(BaseSettings):
         2000, ge=1, description="turns after which an app-server process is replaced"
     )
     app_server_max_memory: int = Field(
-        1 << 30, ge=0, description="bytes of memory at which an app-server process is replaced; 0: at no size"
+        1 << 30, ge=0, description="bytes of memory at which an app-server process is replaced; 0: never"
     )
     kept_threads: int = Field(
-        32, ge=0, description="idle sessions of the agent that are kept for a next request; 0: none"
+        32, ge=0, description="idle agent sessions that are kept for a next request; 0: none"
     )
     kept_thread_seconds: float = Field(300.0, gt=0, description="seconds that an idle session is kept")
     drain_ms: int = Field(
-        10000, ge=0, description="maximum milliseconds that the stopping server waits for running turns"
+        10000, ge=0, description="maximum milliseconds for running turns to end when the server stops"
     )
 
     # Responses, conversations, and where they are kept.
     store: Literal["sqlite", "memory", "off"] = Field(
         "sqlite",
-        description="where responses and conversations are kept: a file, RAM until the server stops, or nowhere",
+        description="where responses and conversations are stored: a file, memory, or nowhere",
     )
     store_path: Path | None = Field(
         None, description="file of the store; unset: `store.sqlite3` in the state folder"
     )
-    store_max_age: float = Field(30 * 86400.0, ge=0, description="seconds a response is kept; 0 for ever")
+    store_max_age: float = Field(
+        30 * 86400.0, ge=0, description="seconds that a response is kept; 0: no limit"
+    )
     store_conversation_max_age: float = Field(
-        0.0, ge=0, description="seconds a conversation is kept after its last use; 0 for ever"
+        0.0, ge=0, description="seconds that an unused conversation is kept; 0: no limit"
     )
     store_frames_max_age: float = Field(
-        86400.0, ge=0, description="seconds that the stream of a background response can be read again"
+        86400.0, ge=0, description="seconds that the stream of a background response can be resumed"
     )
     store_max_responses: int = Field(100_000, ge=0, description="maximum stored responses; 0: no limit")
     store_max_bytes: int = Field(4 << 30, ge=0, description="maximum bytes of the store; 0: no limit")
     store_max_context_items: int = Field(
         20_000,
         ge=0,
-        description="maximum items of a conversation, or of a chain of responses; 0: no limit",
+        description="maximum items of a conversation or chain of responses; 0: no limit",
     )
     store_max_context_bytes: int = Field(
         64 << 20,
         ge=0,
-        description="maximum bytes of these items, which a turn that continues from them has in memory; 0: no limit",
+        description="maximum bytes of these items, which are in memory during a turn; 0: no limit",
     )
     store_prune_seconds: float = Field(
-        600.0, gt=0, description="seconds between two removals of what is too old or too much"
+        600.0, gt=0, description="seconds between removals of objects beyond the limits"
     )
     tool_memory: Literal["disk", "ram", "off"] = Field(
-        "disk", description="where the model's own items of a tool loop are remembered, for a day"
+        "disk", description="where the model's items of a tool loop are kept for a day"
     )
     max_conversation_history: int = _named(
         "max_conversation_history",
@@ -376,25 +374,25 @@ class Settings(BaseSettings):
         default=100,
         ge=1,
         description=(
-            "conversations (chains of responses) that are stored with PROXY_STORE=memory, and in a file where "
-            "this is set; tool steps that are remembered in memory"
+            "maximum chains of responses with PROXY_STORE=memory, and in a file if this is set; maximum tool "
+            "steps kept in memory"
         ),
     )
     responses_profile: Literal["openai", "open-responses-server"] = Field(
-        "openai", description="events of `/responses`: OpenAI's, or those of open-responses-server"
+        "openai", description="form of the events of `/responses`"
     )
     heartbeat_interval: float = _named(
         "heartbeat_interval",
         "HEARTBEAT_INTERVAL",
         default=15.0,
         ge=0,
-        description="seconds without data after which a comment is sent in a stream of `/responses`; 0: never",
+        description="seconds of silence until a keepalive comment is sent in a stream of `/responses`; 0: never",
     )
     background_recovery: Literal["fail", "rerun"] = Field(
-        "fail", description="background responses that a restart interrupted: failed, or run again"
+        "fail", description="what happens after a restart to interrupted background responses"
     )
     webhook_urls: str = Field(
-        "", description="URLs to which webhooks are posted when background responses end, separated by commas"
+        "", description="URLs for webhooks about ended background responses, separated by commas"
     )
     webhook_secret: SecretStr | None = Field(None, description="secret that signs webhooks (`whsec_...`)")
 
@@ -408,28 +406,27 @@ class Settings(BaseSettings):
     )
     mcp_allowed_urls: str = Field(
         "",
-        description="URLs of MCP servers that requests may name, each with what is below it, separated by commas; "
-        "none by default",
+        description="URLs of MCP servers that requests may use, with all paths below them, separated by commas",
     )
     mcp_start_wait: float = Field(
         10.0,
         ge=0,
-        description="seconds a request waits for an MCP server that starts; then it goes without its tools",
+        description="maximum seconds that a request waits for an MCP server to start; then its tools are missing",
     )
-    mcp_call_timeout: float = Field(60.0, gt=0, description="maximum seconds of one call of an MCP tool")
+    mcp_call_timeout: float = Field(60.0, gt=0, description="maximum seconds of an MCP tool call")
     mcp_tool_refresh_interval: float = _named(
         "mcp_tool_refresh_interval",
         "MCP_TOOL_REFRESH_INTERVAL",
         default=10.0,
         gt=0,
-        description="seconds after which the tools of an MCP server are listed again",
+        description="seconds between listings of an MCP server's tools",
     )
     max_tool_call_iterations: int = _named(
         "max_tool_call_iterations",
         "MAX_TOOL_CALL_ITERATIONS",
         default=25,
         ge=1,
-        description="maximum steps of the model in one request in which MCP tools are called",
+        description="maximum steps with MCP tool calls in one request",
     )
 
     # Instrumentation for tests.
@@ -438,21 +435,21 @@ class Settings(BaseSettings):
         "stream_release_file",
         "STREAM_RELEASE_FILE",
         default=None,
-        description="file that the held turns of the fake agent wait for",
+        description="file for which held turns of the fake agent wait",
     )
 
     # Metrics.
     metrics: bool = Field(False, description="serve `GET /metrics`, for Prometheus")
     metrics_key: SecretStr | None = Field(
-        None, description="key that a reader of the metrics must send; unset: only this machine can read them"
+        None, description="key for `GET /metrics`; unset: only this machine can read it"
     )
 
     # Logs.
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="least severe messages in the log"
+        "info", description="minimum level of messages in the log"
     )
     log_format: Literal["console", "json"] = Field("console", description="format of the log")
-    log_content: bool = Field(False, description="log prompts and answers too, to find a fault")
+    log_content: bool = Field(False, description="log prompts and answers too, to find faults")
 
     _file: Path | None = PrivateAttr(default=None)
     _server: Settings | None = PrivateAttr(default=None)
@@ -471,7 +468,9 @@ class Settings(BaseSettings):
     @classmethod
     def _is_a_file(cls, path: Path | None) -> Path | None:
         if path is not None and path.name == ":memory:":
-            raise ValueError("a store in RAM is PROXY_STORE=memory; this would be a file with that name")
+            raise ValueError(
+                "use PROXY_STORE=memory for a store in memory; this would be a file named :memory:"
+            )
         return path
 
     @field_validator("agent")
@@ -564,7 +563,7 @@ def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
     """
     global _config_file
     if config_file is not None and not config_file.is_file():
-        raise ValueError(f"there is no file {config_file}")
+        raise ValueError(f"the file {config_file} does not exist")
     file = config_file or default_config_file()
     check_names(file, _names_in_file())
     _config_file = file

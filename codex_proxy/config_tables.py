@@ -42,8 +42,8 @@ _SECRET: Final = frozenset({"cookie", "x-api-key", "api-key", "proxy-authorizati
 def _checked_name(name: str) -> str:
     if _NAME.fullmatch(name) is None:
         raise ValueError(
-            "a name has up to 64 lower-case letters, digits, - _ and ., with a letter or a digit first, since it "
-            "stands before the / in the names of models"
+            "a name has up to 64 lower-case letters, digits, -, _ and ., and starts with a letter or digit, because "
+            "it is the part before the / in model names"
         )
     return name
 
@@ -75,79 +75,68 @@ class UpstreamTable(BaseModel):
 
     preset: PresetName | None = Field(
         None,
-        description="the kind of server: gives its address, the variable of its key, and what it cannot do",
+        description="the kind of server: sets its URL, the variable of its key, and what it does not support",
     )
-    url: str | None = Field(None, description="its address; without a path, `/v1` is added")
-    wire: Literal["chat", "responses"] = Field(
-        "chat", description="the API that it has: Chat Completions or Responses"
-    )
-    key_env: str | None = Field(
-        None, description="the environment variable with the API key that is sent to it"
-    )
-    key_file: Path | None = Field(None, description="the file with that key")
-    headers: dict[HeaderName, SecretStr] = Field({}, description="further headers that are sent to it")
+    url: str | None = Field(None, description="its URL; without a path, `/v1` is added")
+    wire: Literal["chat", "responses"] = Field("chat", description="its API: Chat Completions or Responses")
+    key_env: str | None = Field(None, description="environment variable with its API key")
+    key_file: Path | None = Field(None, description="file with its API key")
+    headers: dict[HeaderName, SecretStr] = Field({}, description="further headers of requests to it")
     models: tuple[str, ...] = Field(
-        (), description="its models: names, and patterns with `*`; if none are given, those that it lists"
+        (), description="its models: names, and patterns with `*`; empty: those that it lists"
     )
     aliases: dict[str, str] = Field({}, description="further names for its models")
     default_model: str | None = Field(
-        None, description="the model that the table's own name stands for; unset: the first that it lists"
+        None, description="model for the table's name; unset: the first in its list"
     )
     cannot: tuple[Capability, ...] = Field(
-        (), description="capabilities (docs/agents.md) that it lacks, in addition to those of the preset"
+        (), description="capabilities (docs/agents.md) that it lacks, beside those of the preset"
     )
     context_window: int | None = Field(
-        None, ge=1, description="tokens in its models' context, if its list does not say"
+        None, ge=1, description="size of its models' context in tokens, if its list has none"
     )
     reasoning_back: Literal["none", "reasoning_content", "reasoning"] | None = Field(
         None,
         description=(
-            "the field in which its models get back the reasoning of their calls, until the next message of "
-            "the user"
+            "field in which its models get the reasoning of their calls back, until the next user message"
         ),
     )
     forward_headers: tuple[ForwardedName, ...] = Field(
         (),
-        description="headers of clients that are sent on to it, such as `x-request-id`; never keys or cookies",
+        description="client headers that are forwarded to it, such as `x-request-id`; never keys or cookies",
     )
-    ca_file: Path | None = Field(
-        None, description="certificates (PEM) that are trusted in addition to the system's"
-    )
-    connect_timeout: float | None = Field(
-        None, gt=0, description="maximum seconds until the connection is open"
-    )
+    ca_file: Path | None = Field(None, description="further trusted certificates (PEM)")
+    connect_timeout: float | None = Field(None, gt=0, description="maximum seconds to connect")
     first_byte_timeout: float | None = Field(
         None, gt=0, description="maximum seconds until its answer begins"
     )
     idle_timeout: float | None = Field(
-        None, gt=0, description="maximum seconds without a byte in the middle of its answer"
+        None, gt=0, description="maximum seconds without data during its answer"
     )
-    total_timeout: float | None = Field(None, gt=0, description="maximum seconds of a whole turn")
+    total_timeout: float | None = Field(None, gt=0, description="maximum seconds of a turn")
     retries: int = Field(
         2,
         ge=0,
         le=10,
-        description="further attempts after a failure or a rate limit, while its answer has not begun",
+        description="further attempts after an error or rate limit, before its answer begins",
     )
     retry_wait: float = Field(
         30.0,
         ge=0,
-        description="maximum seconds that a 429 or 503 may ask to wait before another attempt here",
+        description="maximum `Retry-After` in seconds for which another attempt is made",
     )
     fallback: tuple[str, ...] = Field(
         (),
-        description="upstreams that are asked instead while no answer has begun: `NAME`, or `NAME/MODEL`",
+        description="upstreams to try next, before an answer begins: `NAME` or `NAME/MODEL`",
     )
-    concurrency: int = Field(0, ge=0, description="maximum turns at the same time; 0: no limit")
-    health_interval: float = Field(
-        30.0, gt=0, description="seconds between two requests for its list of models"
-    )
+    concurrency: int = Field(0, ge=0, description="maximum running turns; 0: no limit")
+    health_interval: float = Field(30.0, gt=0, description="seconds between requests for its list of models")
     breaker_failures: int = Field(
         5,
         ge=0,
-        description="failures in a row after which no request is sent to it for `breaker_seconds`; 0: never",
+        description="consecutive failures after which it gets no request for `breaker_seconds`; 0: off",
     )
-    breaker_seconds: float = Field(10.0, gt=0, description="seconds until a single turn tries it again")
+    breaker_seconds: float = Field(10.0, gt=0, description="seconds until one turn tries it again")
 
 
 class AgentTable(BaseModel):
@@ -158,7 +147,7 @@ class AgentTable(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     agent: str | None = Field(
-        None, description="the agent, as for `--agent`; unset: the agent with the name of the table"
+        None, description="the agent, as in `--agent`; unset: the agent with the table's name"
     )
 
     @property

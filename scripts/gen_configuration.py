@@ -25,12 +25,11 @@ HEAD = """# Settings
 
 *Written by `scripts/gen_configuration.py` from the settings themselves: change `codex_proxy/config.py`, then run it.*
 
-A setting is read from a flag of `codex-proxy serve`, else from a variable of the environment, else from a TOML
-file, else it has its default. This is the order of the tools a user knows: what is typed for one start wins over
-what a shell exports, and that over what is kept on disk. An empty variable counts as none.
+A value comes from a flag of `codex-proxy serve`, else from an environment variable, else from the settings file, else
+it is the default. An empty variable counts as unset.
 
-The file is `~/.config/codex-proxy/config.toml` (under `$XDG_CONFIG_HOME` where that is set), or the one that
-`--config` names. Its keys are the names in the first column, at the top level:
+The file is `~/.config/codex-proxy/config.toml` (in `$XDG_CONFIG_HOME`, if set), or the one in `--config`. Its keys are
+the names in the first column:
 
 ```toml
 agent = "codex-app-server"
@@ -44,7 +43,7 @@ max_running_turns = 4
 
 DEFAULTS = {
     "codex_home": "`~/.codex`",
-    "workdir": "the folder of the start",
+    "workdir": "the current folder",
     "connect_timeout": "`upstream_connect_timeout`",
     "first_byte_timeout": "`upstream_first_byte_timeout`",
     "idle_timeout": "`upstream_idle_timeout`",
@@ -98,9 +97,9 @@ def default(name: str, field: FieldInfo) -> str:
 TABLES = """
 ## Several agents
 
-Tables stand beside the settings, one for each agent, under the name that its models get: `ollama/qwen3:8b`. What they
-are for: [agents](agents.md#several-agents-in-one-server), [upstreams](upstreams.md#several-upstreams). As a variable
-each kind is one JSON object.
+Each agent has a table. Its name is the first part of its models' names: `ollama/qwen3:8b`. See
+[agents](agents.md#several-agents-in-one-server) and [upstreams](upstreams.md#several-upstreams). In an environment
+variable, all tables of a kind are one JSON object.
 
 ```toml
 [upstreams.ollama]
