@@ -249,9 +249,9 @@ async def test_an_answer_that_is_told_anew_keeps_what_openais_wire_has(
         deltas = [each["delta"] for frame in frames for each in frame["choices"]]
         assert [delta["annotations"] for delta in deltas if "annotations" in delta] == [[CITED]]
         assert [each["finish_reason"] for frame in frames for each in frame["choices"]][-2:] == [None, "stop"]
-        tops, usage = [frame for frame in frames if "service_tier" in frame], frames[-1]["usage"]
+        tops, usage = frames, frames[-1]["usage"]
         assert all("usage" in frame for frame in frames)
-    assert [{name: top[name] for name in DETAILS} for top in tops] == [DETAILS]
+    assert all({name: top[name] for name in DETAILS} == DETAILS for top in tops)
     for field in ("prompt_tokens_details", "completion_tokens_details"):
         assert usage[field] == COUNTED[field]
 

@@ -75,6 +75,8 @@ class Answer:
         """The id of the open or last message; empty before there is one."""
         self.fields: dict[str, str] = {}
         """The fields in `DETAILS`, with the value that came last."""
+        self.has_new_fields = False
+        """Whether a value in `fields` was added or changed; the reader of `fields` sets it back."""
         self.annotations: list[Any] = []
         """The first annotations of the message, up to `MAX_ANNOTATIONS`."""
         self._told_annotations = 0
@@ -99,8 +101,10 @@ class Answer:
             self.usage = usage
             self.tokens = _further_tokens(chunk)
         for name in DETAILS:
-            if isinstance(chunk.get(name), str):
-                self.fields[name] = chunk[name]
+            value = chunk.get(name)
+            if isinstance(value, str) and value != self.fields.get(name):
+                self.fields[name] = value
+                self.has_new_fields = True
         choice = _first_choice(chunk)
         if choice is None:
             return []

@@ -123,11 +123,13 @@ class OpenAIChat(UpstreamTurn[Answer]):
             if answer is None:
                 break
             if event.kind == "chunk":
+                found = answer.feed(event.value)
+                if found and answer.has_new_fields:
+                    answer.has_new_fields = False
+                    out.append(self._details_of(answer))
+                out += found
                 if is_error(event.value):
-                    out += answer.feed(event.value)
                     out += self._failed(self._errors.of_event(event.value))
-                else:
-                    out += answer.feed(event.value)
             elif event.kind == "error":
                 out += self._failed(self._errors.of_event(event.value))
             elif event.kind == "done" and answer.begun:
@@ -151,6 +153,7 @@ class OpenAIChat(UpstreamTurn[Answer]):
         the turn unless outputs of calls have to be sent in a further request.
         """
         self._answer = None
+        self._add_details(answer, out)  # before the first item, if the answer's items come only now
         out += answer.close()
         if answer.finish == "error":
             out += self._failed(UNEXPLAINED)
@@ -164,7 +167,6 @@ class OpenAIChat(UpstreamTurn[Answer]):
         stop = _CUT.get(answer.finish or "", Stop.STOP)
         calls = answer.calls.named() if stop is Stop.STOP else []
         self._add_usage(answer.usage, out)
-        self._add_details(answer, out)
         ends = not calls or (self._ends_with_calls and all(call.item_id for call in calls))
         if not ends:
             self._ends_with_calls = False  # what the client does not see is remembered with its calls
@@ -180,13 +182,14 @@ class OpenAIChat(UpstreamTurn[Answer]):
             for name, count in counts.items():
                 sums[name] = sums.get(name, 0) + count
         if answer.fields or answer.annotations or self._tokens:
-            out.append(
-                AnswerDetails(
-                    {name: msgspec.Raw(encoded(value)) for name, value in answer.fields.items()},
-                    encoded(answer.annotations) if answer.annotations else b"",
-                    {field: dict(sums) for field, sums in self._tokens.items()},
-                )
-            )
+            out.append(self._details_of(answer))
+
+    def _details_of(self, answer: Answer) -> AnswerDetails:
+        return AnswerDetails(
+            {name: msgspec.Raw(encoded(value)) for name, value in answer.fields.items()},
+            encoded(answer.annotations) if answer.annotations else b"",
+            {field: dict(sums) for field, sums in self._tokens.items()},
+        )
 
     def _request_outputs(self, answer: Answer, calls: Sequence[Call], out: list[Event]) -> None:
         """Adds the calls of `answer` to the conversation, and to `out`: first as raw items (Responses items that

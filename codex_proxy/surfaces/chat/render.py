@@ -29,7 +29,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
-from codex_proxy.surfaces.base import StreamRenderer, TextRun, json_bytes, json_text, raw_text
+from codex_proxy.surfaces.base import StreamRenderer, TextRun, json_bytes, raw_text
 from codex_proxy.surfaces.chat.choice import Choice, Chunk
 from codex_proxy.surfaces.errors import error_frame
 from codex_proxy.surfaces.usage import TurnTokens
@@ -113,32 +113,36 @@ class ChatRenderer(StreamRenderer):
     ) -> None:
         super().__init__(stream=stream, prompt_tokens=prompt_tokens)
         self._envelope: dict[str, Any] = {"id": raw_text(id), "created": created, "model": raw_text(model)}
-        tier = b""
         if service_tier is not None:
             self._envelope["service_tier"] = service_tier
-            tier = b'"service_tier":%b,' % json_text(service_tier)
-        self._chunk_head = (
-            b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,%b"choices":['
-            % (json_text(id), created, json_text(model), tier)
-        )
         usage_null = include_usage or profile == "codex-completions-api"
         self._chunk_end = b'],"usage":null}\n\n' if usage_null else b"]}\n\n"
         self._joined = profile == "codex-completions-api" and choices > 1
-        # A choice that shares its chunks says its part as a line: JSON has no raw line breaks.
-        chunk = Chunk(b"", b"\n") if self._joined else Chunk(self._chunk_head, self._chunk_end)
-        self._choices = tuple(
-            Choice(index, chunk, legacy=legacy_function_call, whole_calls=whole_calls)
-            for index in range(choices)
-        )
+        self._legacy = legacy_function_call
+        self._whole_calls = whole_calls
+        self._details = AnswerDetails()
+        self._make_choices(choices)
         self._targets: dict[str, tuple[Choice, ...]] = {}
         self._include_usage = include_usage
         self._show_activity = show_activity
         self._max_tokens = max_tokens
         self._measure = metrics
         self._routed = False
-        self._details = AnswerDetails()
         self._cited: list[tuple[tuple[Choice, ...], AnnotationAdded]] = []
         """The annotations, each with the choices that have its message."""
+
+    def _make_choices(self, count: int) -> None:
+        """Makes the choices, and the bytes that every chunk begins with: the envelope and the fields of the answer
+        that are known.
+        """
+        head = {"id": self._envelope["id"], "object": "chat.completion.chunk"}
+        body = json_bytes({**head, **self._envelope, **self._details.fields})
+        self._chunk_head = b"data: " + body[:-1] + b',"choices":['
+        # A choice that shares its chunks says its part as a line: JSON has no raw line breaks.
+        chunk = Chunk(b"", b"\n") if self._joined else Chunk(self._chunk_head, self._chunk_end)
+        self._choices = tuple(
+            Choice(index, chunk, legacy=self._legacy, whole_calls=self._whole_calls) for index in range(count)
+        )
 
     # --- what an exchange asks ------------------------------------------------------------------
 
@@ -275,8 +279,8 @@ class ChatRenderer(StreamRenderer):
             return
         if not self.visible:
             self._begin(out)
-        if self._details.fields or self._details.annotations or self._cited:
-            out.append(self._details_chunk())
+        if self._details.annotations or self._cited:
+            out.append(self._annotations_chunk())
         stops = event.choice_stops or {}
         self._each(
             self._choices, lambda choice, said: choice.finish(stops.get(choice.index, event.stop), said), out
@@ -286,19 +290,16 @@ class ChatRenderer(StreamRenderer):
             out.append(self._usage_chunk())
         out.append(DONE)
 
-    def _details_chunk(self) -> bytes:
-        """Returns a chunk with the fields and annotations that the model's server adds to its answer. Some of them
-        are known only at the end, so the chunk comes directly before those with the finish reasons.
+    def _annotations_chunk(self) -> bytes:
+        """Returns a chunk with the annotations. Some of them are known only at the end, so the chunk comes directly
+        before those with the finish reasons.
         """
-        details = self._details
         choices = []
         for choice in self._choices:
             annotations = self._annotations(choice)
             delta = {"annotations": annotations} if annotations else {}
-            choices.append({"index": choice.index, "delta": delta, "finish_reason": None})
-        head = {"id": self._envelope["id"], "object": "chat.completion.chunk"}
-        body = json_bytes({**head, **self._envelope, **details.fields, "choices": choices})
-        return b"data: " + body[:-1] + self._chunk_end.removeprefix(b"]")
+            choices.append(json_bytes({"index": choice.index, "delta": delta, "finish_reason": None}))
+        return self._chunk_head + b",".join(choices) + self._chunk_end
 
     def _annotations(self, choice: Choice) -> msgspec.Raw | list[dict[str, Any]]:
         """Returns the annotations of a choice's message; an empty list if there are none."""
@@ -314,7 +315,13 @@ class ChatRenderer(StreamRenderer):
         self._cited.append((self._choices_with(event.id, out), event))
 
     def _take_details(self, event: AnswerDetails, out: list[bytes]) -> None:
+        """Keeps the fields of the answer. Those that are known before its first item are in every chunk of a stream,
+        and later ones in none: clients expect the same in all.
+        """
+        is_new = event.fields != self._details.fields
         self._details = event
+        if is_new and not (self.visible or self._targets):
+            self._make_choices(len(self._choices))
 
     # --- usage ----------------------------------------------------------------------------------
 

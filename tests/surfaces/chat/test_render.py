@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from codex_proxy.core.events import (
+    AnswerDetails,
     ArgumentsDelta,
     Event,
     ItemEnded,
@@ -279,3 +281,29 @@ def test_the_last_total_counts_and_steps_count_only_without_one() -> None:
 
 def test_a_stream_never_ends_without_done() -> None:
     assert streamed(turn(said("x")))[-1] == "[DONE]"
+
+
+FIELDS = {"service_tier": msgspec.Raw(b'"flex"'), "system_fingerprint": msgspec.Raw(b'"fp_1"')}
+LATER = {"system_fingerprint": msgspec.Raw(b'"fp_2"')}
+
+
+@pytest.mark.parametrize("profile", ["openai", "codex-completions-api"])
+@pytest.mark.parametrize("parts", [said("Hel", "lo!"), thought("Hm.") + said("Hi"), called(), []])
+def test_a_field_of_the_answer_is_in_every_chunk_with_one_value_or_in_none(
+    parts: list[Event], profile: str
+) -> None:
+    plain = turn(parts, counted())
+    for first in range(1, len(plain)):
+        for second in (None, *range(first, len(plain))):
+            events = list(plain)
+            if second is not None:
+                events.insert(second, AnswerDetails(LATER, b'[{"type":"x"}]'))
+            events.insert(first, AnswerDetails(FIELDS))
+            chunks = streamed(events, profile=profile, choices=2, include_usage=True, service_tier="auto")
+            for name in FIELDS:
+                assert len({chunk.get(name) for chunk in chunks if isinstance(chunk, dict)}) == 1
+            kept = FIELDS if second is None else LATER
+            top = whole(events, profile=profile, choices=2)
+            assert {name: top.get(name) for name in kept} == {
+                name: msgspec.json.decode(value) for name, value in kept.items()
+            }
