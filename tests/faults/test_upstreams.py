@@ -272,3 +272,17 @@ async def test_an_answer_without_text_and_call_says_why(name: str, said: str, tm
                 assert answer.status == 200
                 if not stream or (name == "passed on" and api == "chat" and reason == "no-output"):
                     assert answer.headers.get("x-codex-empty") == reason, f"{api} {stream} {answer.text}"
+
+
+@pytest.mark.parametrize("said", NOTHING)
+@pytest.mark.parametrize("name", ["passed on", "read"])
+async def test_an_answer_without_text_and_call_says_why_behind_a_keep_alive(
+    name: str, said: str, tmp_path: Path
+) -> None:
+    wire, (delta, reason) = WIRES[name], NOTHING[said]
+    async with served(wire.agent, tmp_path) as there:
+        there.before = HEAD + wire.begin
+        there.then = event(chunk(delta)) + event(chunk({}, "stop")) + DONE
+        for api in APIS:
+            status, text = await answer_of(there, api, wire, "behind a keep-alive", stream=True)
+            assert (status, text.count(f": x-codex-empty: {reason}\n\n")) == (200, 1), f"{api}: {text}"
