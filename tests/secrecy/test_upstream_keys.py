@@ -157,6 +157,19 @@ async def test_a_key_that_an_upstream_repeats_anywhere_reaches_nobody(
         assert not file.is_file() or KEY.encode() not in file.read_bytes()
 
 
+@pytest.mark.parametrize("tools", [[], [WEATHER]], ids=["passed on", "rendered"])
+async def test_a_key_that_a_model_says_in_pieces_is_not_recognised(tools: list[Any], tmp_path: Path) -> None:
+    """The limit: each piece is a part of the model's text, and only the client joins them."""
+    halves = (KEY[:9], KEY[9:])
+    said = b"".join(event(chunk({"content": half})) for half in halves) + event(chunk({}, "stop")) + DONE
+    async with upstream() as server, proxy_before(server.url, tmp_path, upstream_key=KEY) as proxy:
+        server.script = [said]
+        more: dict[str, Any] = {"tools": tools} if tools else {}
+        answer = await proxy.ask(user() | {"model": "small", "stream": True} | more)
+        texts = [each["delta"].get("content") for frame in answer.frames[:-1] for each in frame["choices"]]
+        assert "".join(filter(None, texts)) == KEY
+
+
 async def test_a_list_of_models_does_not_hold_the_key(tmp_path: Path, logged: list[Any]) -> None:
     for each in with_key({"id": "a", "owned_by": "b", "meta": {"x": "y"}}):
         async with upstream() as server:
