@@ -59,6 +59,9 @@ from codex_proxy.core.retries import ARGUMENTS, REFUSAL, TEXT, SentItem, SentSte
 
 MAX_OPEN_ITEMS: Final = 1000
 """The most items that may be open at once. All of them are ended in one go; no agent was seen with a hundred."""
+MAX_ITEMS: Final = 5000
+"""The most items of a turn. All of them are in the final object, which is made in one go; an agent that works for an
+hour has some hundreds."""
 MAX_RETRIES: Final = 200
 """The most retries of one call of the model. For each of them all texts of the call are looked at again; Codex can be
 set to 100."""
@@ -78,6 +81,14 @@ TOO_MANY_OPEN = TurnEnded(
     Failure(
         kind=FaultKind.AGENT_PROTOCOL,
         message=f"The agent began more than {MAX_OPEN_ITEMS} items of its answer and ended none of them. Try again.",
+    ),
+)
+TOO_MANY_ITEMS = TurnEnded(
+    Stop.FAILED,
+    "provider",
+    Failure(
+        kind=FaultKind.AGENT_PROTOCOL,
+        message=f"The agent began more than {MAX_ITEMS} items in one turn. Ask for less at once.",
     ),
 )
 TOO_MANY_RETRIES = TurnEnded(
@@ -268,6 +279,8 @@ class TurnRepair:
         self._out.append(ItemStarted(named))
         if len(self._open_items) > MAX_OPEN_ITEMS:
             self._turn_ended(TOO_MANY_OPEN)
+        elif len(self._used) > MAX_ITEMS:
+            self._turn_ended(TOO_MANY_ITEMS)
 
     def _unused_id(self, id: str) -> str:
         """Returns a new id for another item with the id `id`."""

@@ -198,6 +198,7 @@ class RunningResponse(ABC):
             ended = self._render_next(cursor)
             await self._release(self._renderer.take_frames())
             if ended is not None:
+                await asyncio.sleep(0)  # a long text is in several of the last frames: not all in one go
                 return ended
 
     def _render_next(self, cursor: Cursor) -> TurnEnded | None:
@@ -237,6 +238,7 @@ class RunningResponse(ABC):
         final, frames = renderer.response(), renderer.take_frames()
         failure = ended.failure
         not_saved = await self._try_to_save(final, ended)
+        await asyncio.sleep(0)  # as above: saving need not wait for anything
         if not_saved is not None:
             failure = not_saved
             final, frames = failed_end(self._service.profile, final, frames, not_saved)

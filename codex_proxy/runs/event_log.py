@@ -10,12 +10,19 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import islice
-from typing import TypeAlias
+from itertools import chain, islice
+from typing import Final, TypeAlias
 
 import msgspec
 
-from codex_proxy.core.events import Event
+from codex_proxy.core.events import (
+    ArgumentsDelta,
+    Event,
+    OutputDelta,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+)
 
 HIGH_WATER = 1 << 20
 """The bytes that the slowest reader may be behind before the agent is paused: a second or two of the fastest agent."""
@@ -24,6 +31,9 @@ EVENTS_AT_ONCE = 250
 TAKEN_AT_ONCE = 1 << 16
 """The bytes of agent output after which a reader that is behind is given no further batch at once: about one read of
 the pipe. To render and send its events takes some milliseconds, in which no other client is served."""
+_TEXTS: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta})
+TEXT_AT_ONCE = 1 << 18
+"""The most characters of a text in one event. A longer one becomes several events, each a batch of its own."""
 LOW_WATER = 1 << 18
 """The bytes of backlog below which a paused agent is resumed."""
 CUT_WATER = 32 << 20
@@ -94,6 +104,47 @@ class Batch(msgspec.Struct, frozen=True):
 
     events: list[Event]
     size: int
+    chars: int = 0
+    """The characters of its texts, if it is a part of what came from one read."""
+
+
+def _has_long_text(events: list[Event]) -> bool:
+    return True in [type(event) in _TEXTS and len(event.text) > TEXT_AT_ONCE for event in events]  # type: ignore[union-attr]
+
+
+def _parts(events: list[Event], size: int) -> list[Batch]:
+    """Returns the events, with long texts in several events, as batches of at most `EVENTS_AT_ONCE` events and
+    `TEXT_AT_ONCE` characters.
+    """
+    parts: list[tuple[list[Event], int]] = []
+    part: list[Event] = []
+    chars = 0
+    for event in chain.from_iterable(map(_pieces, events)):
+        length = len(event.text) if type(event) in _TEXTS else 0  # type: ignore[union-attr]
+        if part and (len(part) == EVENTS_AT_ONCE or chars + length > TEXT_AT_ONCE):
+            parts.append((part, chars))
+            part, chars = [], 0
+        part.append(event)
+        chars += length
+    parts.append((part, chars))
+    share, rest = divmod(size, len(parts))
+    return [
+        Batch(part, share + (rest if not place else 0), chars) for place, (part, chars) in enumerate(parts)
+    ]
+
+
+def _pieces(event: Event) -> Iterator[Event]:
+    """Yields the event or, if its text is long, events with its pieces."""
+    if type(event) not in _TEXTS or len(event.text) <= TEXT_AT_ONCE:  # type: ignore[union-attr]
+        yield event
+        return
+    text: str = event.text  # type: ignore[union-attr]
+    start = 0
+    while start < len(text):
+        end = start + TEXT_AT_ONCE - 1
+        end += "\ud800" <= text[end - 1 : end] <= "\udbff"  # both halves of a surrogate pair stay together
+        yield msgspec.structs.replace(event, text=text[start:end])
+        start = end
 
 
 class EventLog:
@@ -116,17 +167,13 @@ class EventLog:
 
     def append(self, events: list[Event], size: int, *, ended: bool = False) -> None:
         """Adds a batch and wakes the readers. `size` is the number of bytes of agent output that the events were
-        made from. `ended` is True for the last batch. Of very many events several batches are made.
+        made from. `ended` is True for the last batch. Of very many events, and of long texts, several batches are
+        made.
         """
-        is_long = len(events) > EVENTS_AT_ONCE
-        if is_long:
-            for start in range(0, len(events), EVENTS_AT_ONCE):
-                part = events[start : start + EVENTS_AT_ONCE]
-                self._batches.append(Batch(part, size * len(part) // len(events)))
-                self.appended += self._batches[-1].size
-        else:
-            self._batches.append(Batch(events, size))
-            self.appended += size
+        is_long = len(events) > EVENTS_AT_ONCE or _has_long_text(events)
+        for batch in _parts(events, size) if is_long else (Batch(events, size),):
+            self._batches.append(batch)
+            self.appended += batch.size
         self.ended = self.ended or ended
         for cursor in self._cursors:
             cursor.wakeup.wake(
@@ -229,7 +276,7 @@ class Cursor:
         batches: list[Batch] = []
         size = events = 0
         for batch in self._log.after(self.position):
-            size += batch.size
+            size += max(batch.size, batch.chars)
             events += len(batch.events)
             if batches and (size > TAKEN_AT_ONCE or events > EVENTS_AT_ONCE):
                 break

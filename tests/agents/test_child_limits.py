@@ -88,6 +88,16 @@ def test_items_that_are_left_open_end_the_turn(child: str, shape: str) -> None:
     assert sorted(begun) == sorted(event.id for event in reader.log if isinstance(event, ItemEnded))
 
 
+@pytest.mark.parametrize(("child", "shape"), [("codex-proto", "many messages"), ("acp", "many messages")])
+def test_a_turn_has_no_more_items_than_a_final_object_may_have(child: str, shape: str) -> None:
+    reader = READERS[child](keeps_log=True)
+    reader.say(*shapes.SHAPES[child][shape](repair.MAX_ITEMS + 1))
+    failure = ended(reader).failure
+    assert failure is not None
+    assert failure.kind is FaultKind.AGENT_PROTOCOL
+    assert failure.message.startswith(f"The agent began more than {repair.MAX_ITEMS} items")
+
+
 @pytest.mark.parametrize("child", ["codex-proto", "codex-exec", "app-server", "acp"])
 def test_a_call_of_the_model_is_not_repeated_for_ever(child: str) -> None:
     reader = READERS[child](keeps_log=True)

@@ -29,6 +29,7 @@ from codex_proxy.agents.upstream.stream import (
     decoded_event,
 )
 from codex_proxy.agents.upstream.turn import UpstreamContext
+from codex_proxy.core.faults import FaultKind
 from codex_proxy.core.items import HistoryMessage, TextPart, Tool
 from codex_proxy.core.turn import ForwardedRequest, Turn
 from tests.growth import assert_linear
@@ -272,6 +273,22 @@ def test_an_upstream_that_never_sends_an_event_is_not_read_for_ever(what: str) -
     reader = AnswerReader(max_line=10_000)
     events = [event for _ in range(40) for event in reader.feed(ENDLESS[what])]
     assert events == [StreamEvent("too_long")]
+
+
+@pytest.mark.parametrize("levels", [200, 500, 900, 960, 990, 2000])
+@pytest.mark.parametrize("place", ["content", "logprobs", "tool_calls"])
+@pytest.mark.parametrize("reader", CHAT)
+def test_values_nested_hundreds_deep_are_merged_or_refused(reader: str, place: str, levels: int) -> None:
+    nested = b'{"a":' * levels + b"1" + b"}" * levels
+    calls = b'{"tool_calls":[{"index":0,"id":"c","x":%b}]}' % nested
+    choice = {
+        "content": b'{"index":0,"delta":{"content":"a","x":%b}}' % nested,
+        "logprobs": b'{"index":0,"delta":{"content":"a"},"logprobs":%b}' % nested,
+        "tool_calls": b'{"index":0,"delta":%b}' % calls,
+    }[place]
+    ended = read(CHAT[reader](), b'data: {"choices":[%b]}\n\n' % choice * 3 + said(1, content="a"))[-1]
+    failure = getattr(ended, "failure", None)
+    assert failure is None or failure.kind in (FaultKind.UPSTREAM_ERROR, FaultKind.UPSTREAM_DISCONNECTED)
 
 
 @pytest.mark.parametrize("value", [b"[]", b"{}", b"1", b'{"a":[]}'])

@@ -24,8 +24,9 @@ PROGRAM = '#!/bin/sh\nexport FAKE_CODEX_EVIL={evil}\nexec {python} -P -m fake_pr
 PLACEHOLDERS = ((THREAD, "<threadId>"), (TURN, "<turnId>"), (SESSION, "<sessionId>"))
 SIZE = 1_500
 LINE = 12 << 20
-MAX_HOLD_OF_LONG_TEXT = 0.5
-"""A text of 12 MiB is in four frames of the Responses API, which are rendered and sent in one go: 0.3 s."""
+MAX_HOLD_OF_LONG_TEXT = 0.3
+"""A text of 12 MiB is in four frames of the Responses API, of which a client that reads slowly gets all at once: up to
+0.2 s."""
 
 COSTLY = {
     "app-server": ("items left open", "calls", "one id reused", "parts of reasoning", "retries"),

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from codex_proxy.core.events import Event, Notice, TextDelta
-from codex_proxy.runs.event_log import EVENTS_AT_ONCE, LOW_WATER, EventLog
+from codex_proxy.core.events import Event, Notice, ReasoningDelta, TextDelta
+from codex_proxy.runs.event_log import EVENTS_AT_ONCE, LOW_WATER, TEXT_AT_ONCE, EventLog
 from tests.runs.virtual import settled, virtual
 
 
@@ -254,3 +254,21 @@ async def test_a_reader_that_is_behind_is_given_a_part_at_once_and_others_are_se
     assert taken == [EVENTS_AT_ONCE] * 4
     assert others >= 3
     assert cursor.seen == log.appended == 4000
+
+
+@pytest.mark.parametrize(
+    "text", ["words " * TEXT_AT_ONCE, "\ud83d\ude00" * TEXT_AT_ONCE], ids=["words", "pairs"]
+)
+def test_a_long_text_is_given_in_pieces_one_at_once_that_are_together_the_text(text: str) -> None:
+    log = EventLog()
+    cursor = log.cursor()
+    log.append([note(1), ReasoningDelta("r", text, 2, "summary"), note(2)], 10, ended=True)
+    taken: list[list[Event]] = []
+    while not cursor.finished:
+        taken.append(cursor.take())
+    pieces = [event for events in taken for event in events if isinstance(event, ReasoningDelta)]
+    assert "".join(piece.text for piece in pieces) == text
+    assert {(piece.id, piece.part, piece.kind) for piece in pieces} == {("r", 2, "summary")}
+    assert max(sum(len(getattr(event, "text", "")) for event in events) for events in taken) <= TEXT_AT_ONCE
+    assert all(piece.text.encode("utf-16-le", "surrogatepass").decode("utf-16-le") for piece in pieces)
+    assert (cursor.seen, log.appended) == (10, 10)

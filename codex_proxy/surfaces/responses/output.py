@@ -79,7 +79,9 @@ class Part:
 
     def whole(self) -> bytes:
         """Returns the whole text so far as one JSON string."""
-        return b'"' + b"".join([fragment[1:-1] for fragment in self.fragments]) + b'"'
+        if len(self.fragments) != 1:  # joined once: several events at the end have the whole text
+            self.fragments = [b"".join([b'"', *[fragment[1:-1] for fragment in self.fragments], b'"'])]
+        return self.fragments[0]
 
 
 class OutputItem:

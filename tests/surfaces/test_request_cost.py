@@ -1,0 +1,355 @@
+"""What a request costs to be read: CPU time and memory in proportion to its bytes, in each of the APIs.
+
+A further shape is a row of a table. The shapes are valid requests, or those that are refused only at their end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+from mcp_types import CallToolResult
+
+from codex_proxy.core.faults import Fault
+from codex_proxy.mcp.results import result_of
+from codex_proxy.mcp.values import McpLimits
+from codex_proxy.surfaces.chat.parse import parse as parse_chat
+from codex_proxy.surfaces.messages.count import count_tokens
+from codex_proxy.surfaces.responses.history import history_of
+from codex_proxy.surfaces.responses.parse import turn_of
+from tests.growth import assert_linear
+from tests.pictures import PIXEL
+from tests.surfaces.chat import asking as chat
+from tests.surfaces.messages import asking as messages
+from tests.surfaces.responses import asking as responses
+
+Fields = dict[str, Any]
+Make = Callable[[int], Fields]
+
+DEEP: Final = 100
+"""Levels of nesting, of at most 128."""
+
+
+def deep(value: Any) -> Any:
+    for _ in range(DEEP):
+        value = [value]
+    return value
+
+
+def schema(count: int) -> Fields:
+    return {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(count)}}
+
+
+def user(content: Any) -> Fields:
+    return {"role": "user", "content": content}
+
+
+def text(value: str, type: str = "text") -> Fields:
+    return {"type": type, "text": value}
+
+
+def rounds(count: int, *make: Callable[[int], Fields]) -> list[Fields]:
+    return [one(i) for i in range(count) for one in make]
+
+
+# --- Chat Completions -----------------------------------------------------------------------------
+
+
+def assistant(*calls: Fields) -> Fields:
+    return {"role": "assistant", "content": None, "tool_calls": list(calls)}
+
+
+def calls_of(count: int) -> list[Fields]:
+    return [chat.call(f"c{i}") for i in range(count)]
+
+
+def outputs_of(count: int) -> list[Fields]:
+    return [chat.answer(f"c{i}") for i in range(count)]
+
+
+def said(*given: Fields) -> Fields:
+    return {"messages": [chat.HELLO, *given, chat.HELLO]}
+
+
+CHAT: Final[dict[str, tuple[int, Make]]] = {
+    "messages": (
+        300,
+        lambda n: said(
+            *rounds(n, lambda i: user(f"word {i}"), lambda i: {"role": "assistant", "content": "ok"})
+        ),
+    ),
+    "one long text": (1 << 20, lambda n: said(user("word " * (n // 5)))),
+    "parts": (800, lambda n: said(user([text("a")] * n))),
+    "images": (150, lambda n: said(user([{"type": "image_url", "image_url": {"url": PIXEL}}] * n))),
+    "tools": (32, lambda n: {"tools": [chat.function_tool(f"f{i}", parameters=schema(3)) for i in range(n)]}),
+    "properties of a tool": (500, lambda n: {"tools": [chat.function_tool(parameters=schema(n))]}),
+    "properties of an answer": (
+        500,
+        lambda n: {
+            "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema(n)}}
+        },
+    ),
+    "calls of one message": (300, lambda n: said(assistant(*calls_of(n)), *outputs_of(n))),
+    "calls answered backwards": (300, lambda n: said(assistant(*calls_of(n)), *outputs_of(n)[::-1])),
+    "calls of many messages": (
+        300,
+        lambda n: said(*rounds(n, lambda i: assistant(chat.call(f"c{i}")), lambda i: chat.answer(f"c{i}"))),
+    ),
+    "calls of one id": (
+        300,
+        lambda n: said(*rounds(n, lambda _: assistant(chat.call()), lambda _: chat.answer())),
+    ),
+    "outputs without calls": (300, lambda n: said(*outputs_of(n))),
+    "calls without outputs": (300, lambda n: said(assistant(*calls_of(n)))),
+    "unknown fields": (1000, lambda n: {f"field_{i}": i for i in range(n)}),
+    "nested": (40, lambda n: {"metadata": [deep(1)] * n}),
+    "stop sequences": (1000, lambda n: {"stop": [f"s{i}" for i in range(n)]}),
+}
+
+# --- Messages -------------------------------------------------------------------------------------
+
+
+def uses(count: int) -> list[Fields]:
+    return [messages.use(f"c{i}") for i in range(count)]
+
+
+def results(count: int) -> list[Fields]:
+    return [messages.result(f"c{i}") for i in range(count)]
+
+
+def picture(_: int = 0) -> Fields:
+    return {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": PIXEL.partition(",")[2]},
+    }
+
+
+def talk(*given: Fields) -> Fields:
+    return {"messages": [messages.HELLO, *given, messages.HELLO]}
+
+
+MESSAGES: Final[dict[str, tuple[int, Make]]] = {
+    "messages": (
+        300,
+        lambda n: talk(*rounds(n, lambda i: user(f"word {i}"), lambda _: messages.said("assistant", "ok"))),
+    ),
+    "one long text": (1 << 16, lambda n: talk(user("word " * (n // 5)))),
+    "one long word": (1 << 16, lambda n: talk(user("w" * n))),
+    "blocks": (500, lambda n: talk(user([text("a")] * n))),
+    "blocks of the assistant": (500, lambda n: talk(messages.said("assistant", *["a"] * n))),
+    "images": (150, lambda n: talk(user([picture()] * n))),
+    "tools": (100, lambda n: {"tools": [messages.tool(f"f{i}", input_schema=schema(3)) for i in range(n)]}),
+    "deferred tools": (
+        100,
+        lambda n: {
+            "tools": [messages.tool(f"f{i}", defer_loading=True) for i in range(n)] + [messages.tool()]
+        },
+    ),
+    "properties of a tool": (500, lambda n: {"tools": [messages.tool(input_schema=schema(n))]}),
+    "calls of one message": (300, lambda n: talk(messages.said("assistant", *uses(n)), user(results(n)))),
+    "calls answered backwards": (
+        300,
+        lambda n: talk(messages.said("assistant", *uses(n)), user(results(n)[::-1])),
+    ),
+    "calls of many messages": (
+        300,
+        lambda n: talk(
+            *rounds(
+                n,
+                lambda i: messages.said("assistant", messages.use(f"c{i}")),
+                lambda i: user([messages.result(f"c{i}")]),
+            )
+        ),
+    ),
+    "calls of one id": (
+        300,
+        lambda n: talk(
+            *rounds(
+                n, lambda _: messages.said("assistant", messages.use()), lambda _: user([messages.result()])
+            )
+        ),
+    ),
+    "outputs without calls": (300, lambda n: talk(user(results(n)))),
+    "outputs of many blocks": (
+        500,
+        lambda n: talk(
+            messages.said("assistant", messages.use()), user([messages.result(content=[text("a")] * n)])
+        ),
+    ),
+    "thinking": (
+        300,
+        lambda n: talk(
+            messages.said(
+                "assistant", *[{"type": "thinking", "thinking": "hm", "signature": f"s{i}"} for i in range(n)]
+            )
+        ),
+    ),
+    "unknown blocks": (
+        300,
+        lambda n: talk(messages.said("assistant", *[{"type": f"t{i}"} for i in range(n)])),
+    ),
+    "system blocks": (500, lambda n: {"system": [text("a")] * n}),
+    "unknown fields": (1000, lambda n: {f"field_{i}": i for i in range(n)}),
+    "nested": (40, lambda n: {"metadata": {"user_id": [deep(1)] * n}}),
+}
+
+# --- Responses ------------------------------------------------------------------------------------
+
+
+def function_call(i: int) -> Fields:
+    return {"type": "function_call", "call_id": f"c{i}", "name": "f", "arguments": "{}"}
+
+
+def function_output(i: int) -> Fields:
+    return {"type": "function_call_output", "call_id": f"c{i}", "output": "sunny"}
+
+
+def given(*items: Fields) -> Fields:
+    return {"input": [responses.HELLO, *items, responses.HELLO]}
+
+
+RESPONSES: Final[dict[str, tuple[int, Make]]] = {
+    "messages": (
+        300,
+        lambda n: given(
+            *rounds(n, lambda i: user(f"word {i}"), lambda _: {"role": "assistant", "content": "ok"})
+        ),
+    ),
+    "one long text": (1 << 20, lambda n: {"input": "word " * (n // 5)}),
+    "parts": (500, lambda n: given(user([text("a", "input_text")] * n))),
+    "images": (150, lambda n: given(user([{"type": "input_image", "image_url": PIXEL}] * n))),
+    "tools": (
+        30,
+        lambda n: {"tools": [responses.function_tool(f"f{i}", parameters=schema(3)) for i in range(n)]},
+    ),
+    "properties of a tool": (500, lambda n: {"tools": [responses.function_tool(parameters=schema(n))]}),
+    "properties of an answer": (
+        500,
+        lambda n: {"text": {"format": {"type": "json_schema", "name": "a", "schema": schema(n)}}},
+    ),
+    "calls and outputs by turns": (300, lambda n: given(*rounds(n, function_call, function_output))),
+    "calls, then outputs": (300, lambda n: given(*rounds(n, function_call), *rounds(n, function_output))),
+    "calls, then outputs, backwards": (
+        300,
+        lambda n: given(*rounds(n, function_call), *rounds(n, function_output)[::-1]),
+    ),
+    "calls of one id": (
+        300,
+        lambda n: given(*rounds(n, lambda _: function_call(0), lambda _: function_output(0))),
+    ),
+    "outputs without calls": (300, lambda n: given(*rounds(n, function_output))),
+    "calls without outputs": (300, lambda n: given(*rounds(n, function_call))),
+    "reasoning": (
+        300,
+        lambda n: given(
+            *(
+                {"type": "reasoning", "id": f"rs_{i}", "summary": [], "encrypted_content": "x"}
+                for i in range(n)
+            )
+        ),
+    ),
+    "references": (300, lambda n: given(*({"type": "item_reference", "id": f"msg_{i}"} for i in range(n)))),
+    "searches": (
+        300,
+        lambda n: given(
+            *({"type": "web_search_call", "id": f"ws_{i}", "status": "completed"} for i in range(n))
+        ),
+    ),
+    "approvals": (
+        300,
+        lambda n: given(
+            *(
+                {"type": "mcp_approval_response", "approval_request_id": f"mcpr_{i}", "approve": True}
+                for i in range(n)
+            )
+        ),
+    ),
+    "unknown fields": (1000, lambda n: {f"field_{i}": i for i in range(n)}),
+    "includes": (1000, lambda n: {"include": [f"field_{i}" for i in range(n)]}),
+    "nested": (40, lambda n: {"metadata": [deep(1)] * n}),
+}
+
+
+def _responses(body: bytes) -> object:
+    parsed = responses.ask_bytes(body)
+    return turn_of(parsed, history_of(parsed.input_items))
+
+
+APIS: Final[dict[str, tuple[dict[str, tuple[int, Make]], Callable[[bytes], object]]]] = {
+    "chat": (
+        CHAT,
+        lambda body: parse_chat(body, settings=chat.STRUCTURED, catalog=chat.CATALOG, headers=chat.NO_HINTS),
+    ),
+    "messages": (MESSAGES, messages.read),
+    "count_tokens": (MESSAGES, lambda body: count_tokens(body, chat.CATALOG)),
+    "responses": (RESPONSES, _responses),
+}
+HEAD: Final = {"model": "codex-5", "max_tokens": 100}
+
+
+def body_of(fields: Fields, api: str) -> bytes:
+    more: Fields = {"input": "hi"} if api == "responses" else {"messages": [chat.HELLO]}
+    head = {"model": "codex-5"} if api == "responses" else HEAD
+    return json.dumps({**head, **more, **fields}).encode()
+
+
+@pytest.mark.sampled(every=10)
+@pytest.mark.parametrize(("api", "shape"), [(api, shape) for api in APIS for shape in APIS[api][0]])
+def test_a_request_costs_what_it_weighs(api: str, shape: str) -> None:
+    shapes, parse = APIS[api]
+    size, make = shapes[shape]
+
+    def read(body: bytes) -> object:
+        with contextlib.suppress(Fault):
+            return parse(body)
+        return None
+
+    assert_linear(lambda count: body_of(make(count), api), read, size)
+
+
+# --- results of tools of MCP ----------------------------------------------------------------------
+
+RESULTS: Final[dict[str, tuple[int, Make]]] = {
+    "texts": (800, lambda n: {"content": [text("word")] * n}),
+    "one long text": (1 << 20, lambda n: {"content": [text("word " * (n // 5))]}),
+    "images": (
+        150,
+        lambda n: {
+            "content": [{"type": "image", "data": PIXEL.partition(",")[2], "mimeType": "image/png"}] * n
+        },
+    ),
+    "broken images": (
+        300,
+        lambda n: {"content": [{"type": "image", "data": "AAAA", "mimeType": "image/png"}] * n},
+    ),
+    "links": (
+        500,
+        lambda n: {
+            "content": [{"type": "resource_link", "name": f"r{i}", "uri": f"file:///{i}"} for i in range(n)]
+        },
+    ),
+    "files": (
+        500,
+        lambda n: {
+            "content": [
+                {"type": "resource", "resource": {"uri": f"file:///{i}", "blob": "AAAA"}} for i in range(n)
+            ]
+        },
+    ),
+    "structured": (3000, lambda n: {"content": [], "structuredContent": {f"field_{i}": i for i in range(n)}}),
+}
+
+
+@pytest.mark.sampled(every=4)
+@pytest.mark.parametrize("shape", RESULTS)
+def test_a_result_of_a_tool_of_mcp_costs_what_it_weighs(shape: str) -> None:
+    size, make = RESULTS[shape]
+    limits = McpLimits(text_bytes=1 << 30, image_bytes=1 << 30, max_parts=1 << 30)
+    assert_linear(
+        lambda count: CallToolResult.model_validate(make(count)),
+        lambda answer: result_of(answer, limits),
+        size,
+    )
