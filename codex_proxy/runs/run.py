@@ -269,6 +269,10 @@ class Run:
             self.log.append(events, size)  # no stage has anything to do with it
             return
         if self._decisive is None or not self._decisive.isdisjoint(map(type, events)):
+            if not VISIBLE.isdisjoint(map(type, events)):
+                self._watch.alive(
+                    visible=True
+                )  # the agent has begun, also where its answer is held to be checked
             self._apply(self.attempt.feed(events), session, size)
         else:  # most batches are text alone
             self._log_events(events, size)

@@ -22,7 +22,7 @@ from codex_proxy.workers.schema_worker import Question, answer
 WALL_SECONDS: Final = 10.0
 """The most seconds that one check may take."""
 BATCH_SECONDS: Final = 20.0
-"""The most seconds for all schemas of a request or of an MCP server."""
+"""The most seconds for all schemas of a request or of an MCP server, or all texts of an answer."""
 MAX_KNOWN: Final = 20_000
 """The most schemas whose result is cached, some 200 bytes each. The largest MCP servers have about a thousand
 schemas."""
@@ -94,15 +94,27 @@ class SchemaChecks:
 
     async def of_texts(self, checks: Sequence[TextCheck]) -> list[Verdict]:
         """Returns a verdict for each text, in order: whether it is valid under its schema. Raises nothing;
-        `Verdict.unchecked` says why a check could not be made.
+        `Verdict.unchecked` says why a check could not be made. Takes about `BATCH_SECONDS` at most, whatever the
+        number of texts.
         """
         from codex_proxy.tools.schemas import is_quick
 
-        questions = [Question(check.schema, check.text, check.in_strict_form) for check in checks]
-        return [
-            answer(question) if is_quick(check.schema, check.text) else await self._asked(question)
-            for check, question in zip(checks, questions, strict=True)
-        ]
+        until = asyncio.get_running_loop().time() + BATCH_SECONDS
+        given_up: set[bytes] = set()
+        """Schemas that took too long with a text: they would with the others, too."""
+        verdicts: list[Verdict] = []
+        for check in checks:
+            question = Question(check.schema, check.text, check.in_strict_form)
+            if is_quick(check.schema, check.text):
+                verdict = answer(question)
+            elif check.schema in given_up or asyncio.get_running_loop().time() >= until:
+                verdict = TOO_LONG
+            else:
+                verdict = await self._asked(question)
+            if verdict == TOO_LONG:
+                given_up.add(check.schema)
+            verdicts.append(verdict)
+        return verdicts
 
     async def strict_form(self, schema: bytes) -> StrictForm | None:
         """Returns the strict form of a schema, which OpenAI's structured outputs accept; None if it has none, or if

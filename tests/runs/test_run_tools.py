@@ -443,6 +443,23 @@ async def test_an_agent_that_dies_while_its_call_is_checked_has_made_the_call() 
 
 
 @virtual
+async def test_an_answer_that_is_held_for_its_check_has_begun_for_the_deadlines() -> None:
+    scheduler, agent, checks = checked()
+    run = await scheduler.start(SLOW_ANSWER)
+    begin, delta, *rest = words(GOOD)
+    agent.transports[0].say(begin, delta)
+    await asyncio.sleep(200)
+    assert text_of(read(run)) == ""
+    agent.transports[0].say(*rest)
+    await asyncio.sleep(15)
+    checks.asked[0].set_result(Verdict())
+    await settled()
+    assert text_of(read(run)) == GOOD
+    assert end_of(run).stop == Stop.STOP
+    await scheduler.close()
+
+
+@virtual
 @pytest.mark.parametrize(
     ("turn", "said"), [(SLOW_TOOL, step(("a", GOOD))), (SLOW_ANSWER, words(GOOD))], ids=["call", "answer"]
 )

@@ -15,8 +15,9 @@ import pytest
 
 from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.workers import schema_checks
+from codex_proxy.workers.pool import NoAnswer
 from codex_proxy.workers.schema_checks import STOPPING, TOO_LONG, SchemaChecks
-from codex_proxy.workers.schema_worker import MEMORY_BYTES
+from codex_proxy.workers.schema_worker import MEMORY_BYTES, Question
 from tests.cpu_time import cpu_seconds
 from tests.process.children import gone
 from tests.waiting import eventually
@@ -110,6 +111,25 @@ async def test_a_check_without_end_is_given_up_and_the_next_one_is_made(checks: 
 
 
 @pytest.mark.exhaustive
+async def test_a_schema_that_takes_too_long_is_given_up_once_for_all_texts_of_an_answer(
+    checks: SchemaChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    async def ask(question: Question) -> NoAnswer:
+        asked.append(question)
+        return NoAnswer.GAVE_UP
+
+    monkeypatch.setattr(checks._pool, "ask", ask)
+    trap = TextCheck(raw(DOUBLING), '{"a":1}')
+    assert await checks.of_texts([trap, TextCheck(raw(STRING), '"a"'), *[trap] * 50]) == [
+        TOO_LONG,
+        Verdict(),
+        *[TOO_LONG] * 50,
+    ]
+    assert len(asked) == 1
+
+
 async def test_the_loop_goes_on_while_a_check_is_made(checks: SchemaChecks) -> None:
     under_way = asyncio.ensure_future(of_text(checks, DOUBLING, "1"))
     longest, last = 0.0, cpu_seconds()
