@@ -41,7 +41,7 @@ from codex_proxy.tools.policy import ToolPolicy
 from tests.http.serving import WEATHER, Proxy, fake_proxy, until, user
 from tests.pictures import PNG
 
-pytestmark = pytest.mark.sampled(every=2)
+pytestmark = pytest.mark.sampled(every=2, first=1)
 
 OF_A_REQUEST = (
     *(

@@ -16,7 +16,7 @@ from tests.surfaces.messages.answering import fold, frames
 from tests.surfaces.messages.asking import recorded, result, tool, use
 from tests.surfaces.messages.asking import said as spoken
 
-pytestmark = pytest.mark.sampled(every=2)
+pytestmark = pytest.mark.sampled(every=2, first=1)
 
 TEXT = "Hello from the deterministic fake agent."
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, SecretStr
 from tests.http.serving import WEATHER, Proxy, fake_proxy
 from tests.waiting import PATIENCE
 
-pytestmark = pytest.mark.sampled(every=2)
+pytestmark = pytest.mark.sampled(every=2, first=1)
 
 TEXT = "Hello from the deterministic fake agent."
 

@@ -64,7 +64,7 @@ def runs_of(proxy: Proxy) -> list[Run]:
     return list(proxy.server.runs._runs)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=2, first=1)
 @pytest.mark.parametrize("dialect", ["proto", "app-server"])
 async def test_a_stream_that_is_not_read_is_bounded_and_cut_and_others_go_on_meanwhile(
     tmp_path: Path, dialect: str, monkeypatch: pytest.MonkeyPatch

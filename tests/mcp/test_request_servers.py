@@ -212,7 +212,7 @@ async def test_what_was_resolved_and_checked_is_what_is_connected_to(make: Make,
     assert listing.faults[0].kind == McpFaultKind.FORBIDDEN
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=2, first=1)
 @pytest.mark.parametrize(("certified", "reached"), [("localhost", True), ("127.0.0.1", False)])
 async def test_a_certificate_is_checked_for_the_name_though_the_address_is_connected_to(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, certified: str, reached: bool

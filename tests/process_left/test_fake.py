@@ -111,7 +111,7 @@ async def test_a_client_that_leaves_a_deaf_shared_process_takes_it_along(codex_h
         await eventually(lambda: gone(scene.family))
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=2, first=1)
 @DIALECTS
 async def test_a_child_that_is_killed_ends_its_stream_with_an_error_and_leaves_nothing(
     codex_home: CodexHome, dialect: str
@@ -123,7 +123,7 @@ async def test_a_child_that_is_killed_ends_its_stream_with_an_error_and_leaves_n
         assert scene.talk.error_code == "agent_crashed"
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=2, first=1)
 @DIALECTS
 async def test_a_warden_that_is_killed_takes_everything_along_and_the_server_goes_on(
     codex_home: CodexHome, dialect: str
@@ -185,7 +185,7 @@ async def test_a_proxy_that_is_told_to_stop_ends_everything_within_its_time(
         assert gone(scene.family)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=2, first=1)
 @DIALECTS
 async def test_a_second_signal_ends_everything_at_once(codex_home: CodexHome, dialect: str) -> None:
     async with misbehaving(codex_home, dialect, "grandchild,hang", drain=60_000) as scene:
@@ -197,7 +197,7 @@ async def test_a_second_signal_ends_everything_at_once(codex_home: CodexHome, di
 
 
 @pytest.mark.exhaustive
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=2, first=1)
 @DIALECTS
 async def test_a_child_that_closes_its_output_and_lives_on_is_ended(
     codex_home: CodexHome, dialect: str

@@ -99,7 +99,7 @@ async def test_a_command_for_a_client_with_a_key_reads_nothing_that_the_server_k
     assert (proxies.home.workdir / "within").exists() is (sandbox == "workspace-write")
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=2, first=1)
 @pytest.mark.parametrize("variable", ["", "TMPDIR"])
 async def test_a_temporary_folder_with_the_servers_own_files_is_not_written_to(
     own_proxies: Proxies, model_server: ModelServer, variable: str

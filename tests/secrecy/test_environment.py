@@ -66,7 +66,7 @@ def environments(pid: int) -> Iterator[tuple[list[str], dict[str, str]]]:
             continue
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=2, first=1)
 @pytest.mark.parametrize("dialect", ["proto", "app-server"])
 async def test_no_child_sees_a_secret_of_the_operators(tmp_path: Path, dialect: str) -> None:
     home = CodexHome(tmp_path / "home", tmp_path / "work", tmp_path / "user")

@@ -237,7 +237,7 @@ async def _leaver(scene: Scene) -> None:
         reply.close()
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=2, first=1)
 @pytest.mark.parametrize(("format", "dialect"), [("json", "app-server"), ("console", "proto")])
 async def test_nothing_that_a_server_writes_holds_what_was_said_to_it(
     tmp_path: Path, format: str, dialect: str
