@@ -104,11 +104,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _leave_out_most_of_the_sampled(items: list[pytest.Item]) -> None:
-    """Marks as exhaustive what is no part of the sample. Of the cases of each function, in their order, the sample
-    has every so many-th, beginning with the first or with the one that the mark names; at least one."""
+    """Marks as exhaustive what is no part of the sample. Of the cases of each function that are not exhaustive by
+    themselves, in their order, the sample has every so many-th, beginning with the first or with the one that the
+    mark names; at least one."""
     functions: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("sampled"):
+        if item.get_closest_marker("sampled") and not item.get_closest_marker("exhaustive"):
             functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cases in functions.values():
         mark = cases[0].get_closest_marker("sampled")

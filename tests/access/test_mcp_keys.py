@@ -26,7 +26,6 @@ async def called(proxy: Proxy, path: str, name: str) -> bool:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.sampled(every=2, first=1)
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 async def test_a_key_without_mcp_is_offered_no_tool_of_the_operator_s(tmp_path: Path, path: str) -> None:
     server = {"command": sys.executable, "args": [PROGRAM, "stdio", "--only", "get_weather"]}

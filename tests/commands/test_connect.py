@@ -297,7 +297,6 @@ def test_whatever_else_is_in_a_file_is_still_there_afterwards(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", ["langchain", "openai-python", "anthropic-python"])
 async def test_the_python_that_is_printed_gets_an_answer(name: str, tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy:

@@ -264,7 +264,6 @@ async def test_a_store_that_takes_nothing_fails_what_was_to_be_stored_and_nothin
 
 
 @pytest.mark.exhaustive
-@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("trouble", [locked, full])
 async def test_a_server_whose_store_takes_nothing_is_not_ready_until_it_does(
     there: Scene, trouble: Callable[[Scene], Any], monkeypatch: pytest.MonkeyPatch

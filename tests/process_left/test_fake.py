@@ -141,7 +141,6 @@ async def test_a_warden_that_is_killed_takes_everything_along_and_the_server_goe
 
 
 @pytest.mark.exhaustive
-@pytest.mark.sampled(every=2)
 @DIALECTS
 async def test_a_child_that_crashes_ends_its_stream_with_an_error_and_leaves_nothing(
     codex_home: CodexHome, dialect: str
@@ -171,7 +170,6 @@ async def test_a_proxy_that_is_killed_takes_everything_along(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.sampled(every=3)
 @DIALECTS
 @FAULTS
 async def test_a_proxy_that_is_told_to_stop_ends_everything_within_its_time(
@@ -197,7 +195,6 @@ async def test_a_second_signal_ends_everything_at_once(codex_home: CodexHome, di
 
 
 @pytest.mark.exhaustive
-@pytest.mark.sampled(every=2, first=1)
 @DIALECTS
 async def test_a_child_that_closes_its_output_and_lives_on_is_ended(
     codex_home: CodexHome, dialect: str

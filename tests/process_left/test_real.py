@@ -180,7 +180,6 @@ async def test_a_running_stream_is_finished_while_the_server_drains_and_listens_
 
 
 @pytest.mark.exhaustive
-@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_proxy_that_dies_while_its_agent_starts_leaves_no_process(
     codex_home: CodexHome, signum: signal.Signals

@@ -99,7 +99,6 @@ async def test_an_image_reaches_the_model(exec_proxy: Proxy, model_server: Model
 
 
 @pytest.mark.exhaustive
-@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("marker", "status", "code"),
     [

@@ -117,7 +117,6 @@ async def test_images_and_structured_content_reach_the_model(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("tool", "arguments", "told"),
     [

@@ -255,7 +255,6 @@ LISTED = next(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.sampled(every=8)
 @since("0.156", "`flex` reaches the provider only for models that list it, and is answered for all")
 @BOTH_MODES
 @pytest.mark.parametrize("configured", [None, "fast", "flex"])

@@ -42,7 +42,6 @@ def test_a_second_start_installs_nothing(checkout: Checkout) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("changed", ["requirements/runtime.txt", "pyproject.toml"])
 def test_what_the_environment_is_made_from_is_installed_again_when_it_changes(
     checkout: Checkout, changed: str

@@ -168,7 +168,6 @@ BOTH = [
 
 
 @pytest.mark.exhaustive
-@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("agent", "path"), BOTH)
 async def test_a_model_that_never_stops_calling_is_told_and_then_given_up(
     agent: str, path: str, tmp_path: Path
@@ -230,7 +229,6 @@ async def test_the_answer_behind_a_tool_that_runs_here_streams_while_the_upstrea
 
 
 @pytest.mark.exhaustive
-@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("agent", ["openai-chat", "openai-responses"])
 async def test_a_call_of_the_clients_streams_also_where_other_tools_run_here(
     agent: str, tmp_path: Path

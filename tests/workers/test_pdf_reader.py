@@ -44,7 +44,6 @@ async def refused(reader: PdfReader, data: bytes) -> str:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("kind", pdfs.BOMBS)
 async def test_a_bomb_is_refused_and_the_next_file_is_read(reader: PdfReader, kind: str) -> None:
     longest = asyncio.ensure_future(_longest_stop())
