@@ -110,7 +110,6 @@ async def test_a_check_without_end_is_given_up_and_the_next_one_is_made(checks: 
     assert await of_text(checks, LONG, "{}") == Verdict()
 
 
-@pytest.mark.exhaustive
 async def test_a_schema_that_takes_too_long_is_given_up_once_for_all_texts_of_an_answer(
     checks: SchemaChecks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +129,7 @@ async def test_a_schema_that_takes_too_long_is_given_up_once_for_all_texts_of_an
     assert len(asked) == 1
 
 
+@pytest.mark.exhaustive
 async def test_the_loop_goes_on_while_a_check_is_made(checks: SchemaChecks) -> None:
     under_way = asyncio.ensure_future(of_text(checks, DOUBLING, "1"))
     longest, last = 0.0, cpu_seconds()
