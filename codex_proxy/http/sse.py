@@ -104,7 +104,7 @@ class EventStream:
         empty comes before them as a comment, if the headers were sent before that was known. Raises
         `ConnectionError` if the client has left.
         """
-        reason = self._request[REPLY_HEADERS].get(EMPTY_HEADER)
+        reason = self._request.get(REPLY_HEADERS, {}).get(EMPTY_HEADER)
         if reason is not None and self.begun:
             last = b": %s: %s\n\n" % (EMPTY_HEADER.encode(), reason.encode()) + last
         await self._start_write(last)
