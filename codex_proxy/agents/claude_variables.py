@@ -17,7 +17,7 @@ CLAUDE_VARIABLES: Final[Mapping[str, str]] = {
     # No telemetry, no updates.
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
-    # What a client writes is no typing. These hold for releases, too, that know no mark for that.
+    # What a client writes was not typed at a terminal. These hold for releases, too, that know no mark for that.
     "CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1",
     "CLAUDE_CODE_DISABLE_ULTRATHINK": "1",
     "CLAUDE_CODE_DISABLE_WORKFLOWS": "1",

@@ -238,10 +238,10 @@ class ToolServer:
     async def _call(
         self, request: web.Request, endpoint: ToolEndpoint, id: Any, params: dict[str, Any]
     ) -> web.StreamResponse:
-        parked = endpoint.add_call(params)
-        if parked is None:
+        waiting = endpoint.add_call(params)
+        if waiting is None:
             return _error(id, -32000, "Too many calls are waiting")
-        key, future = parked
+        key, future = waiting
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
         )
