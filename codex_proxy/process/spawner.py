@@ -185,6 +185,8 @@ class SpawnerProcess:
                 answer = self._socket.recv(REPLY_BYTES)
             except BlockingIOError:
                 return
+            except ConnectionResetError:
+                continue  # the spawner has left requests unread; replies that came before are still to be read
             except OSError:
                 answer = b""
             if not answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shlex
 import sys
@@ -255,8 +256,9 @@ async def test_a_process_that_ended_while_it_waited_serves_nobody(proxy: Proxy) 
     agent = proxy.server.agent
     await until(lambda: agent.processes().idle >= 2)
     for child in psutil.Process().children(recursive=True):
-        if "claude" in child.cmdline():
-            child.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended, and is not waited for yet
+            if "claude" in child.cmdline():
+                child.kill()
     answer = await proxy.ask(plain("[[fake:text say=Again.]]"))
     assert answer.body["choices"][0]["message"]["content"] == "Again."
 

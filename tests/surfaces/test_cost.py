@@ -138,7 +138,9 @@ SHAPES: Final[dict[str, tuple[int, Callable[[int], list[Event]]]]] = {
     "whole texts": (500, lambda n: one_by_one(n, Message, text, lambda id: FullText(id, "word and more"))),
     "whole texts again and again": (300, lambda n: inside(Message("a"), *[text("a"), FullText("a", "word ")] * n)),
     "whole arguments": (500, lambda n: one_by_one(n, call, lambda id: FullArguments(id, "{}"))),
-    "steps": (500, lambda n: turn(*([ItemStarted(Message(str(i))), text(str(i)), StepCompleted()] for i in range(n)))),
+    "steps": (500, lambda n: turn(*(
+        [ItemStarted(Message(str(i))), text(str(i)), ItemEnded(str(i)), StepCompleted()] for i in range(n)
+    ))),
     "retries": (45, lambda n: turn([ItemStarted(Message("a")), text("a")], *[[Retrying("again"), text("a")]] * n)),
     "raw items": (1000, lambda n: turn([RawItem("reasoning", ENCRYPTED)] * n)),
     "details": (500, lambda n: turn(AnswerDetails({}, b"[]", {}) for _ in range(n))),

@@ -19,10 +19,10 @@ from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.agents.session import LineFramer, LineTooLong
 from codex_proxy.core.faults import Failure
 
-MAX_LINE_BYTES: Final = 32 << 20
+MAX_LINE_BYTES: Final = 16 << 20
 """The most bytes of one event, or of a whole JSON answer. The longest contain base64 audio or images of several
 MiB."""
-MAX_ANSWER_BYTES: Final = 4 * MAX_LINE_BYTES
+MAX_ANSWER_BYTES: Final = 8 * MAX_LINE_BYTES
 """The most bytes of one answer. A stream takes some hundred bytes for each token, so that the longest answers of
 models have a third of this."""
 MAX_EVENT_MARKS: Final = 1 << 20
