@@ -334,9 +334,15 @@ async def test_a_plain_turn_answers_and_neither_its_text_nor_its_model_gets_a_fi
             assert "no mechanism works here" in server.agent.warning
             pytest.skip(server.agent.warning)
         messages: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": parts}]
-        first = await client.chat.completions.create(model="codex-5", messages=messages)
-        assert first.choices[0].message.content
-        messages += [{"role": "assistant", "content": first.choices[0].message.content}]
+        said = "I look."
+        try:
+            first = await client.chat.completions.create(model="codex-5", messages=messages)
+            said = first.choices[0].message.content or ""
+            assert said
+        except openai.PermissionDeniedError:
+            # It asks for permission to read there, and ends its turn when that is declined.
+            assert agent == "qwen"
+        messages += [{"role": "assistant", "content": said}]
         messages += [user("And now?", {"text": "The same."})]
         second = await client.chat.completions.create(model="codex-5", messages=messages)
         assert second.choices[0].message.content == "The same."
