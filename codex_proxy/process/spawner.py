@@ -231,7 +231,7 @@ class Spawner:
         self._loop = loop
         self.process: SpawnerProcess | None = None
         """The process that takes requests; None before the first child, and after the process has ended."""
-        self._forbidden = ""
+        self._forbidden = "" if sys.platform == "linux" else "only Linux has what it needs"
         """Why this machine does not allow the spawner's way to fork; empty if it does, or that is not known yet."""
         self.users = 1
         """The number of servers on this event loop that use it."""
@@ -240,11 +240,12 @@ class Spawner:
         """Starts the command under a warden, as `launch.launch` does, which it calls if the spawner cannot be used.
         Raises `SpawnError`, also if the spawner ends or hangs. If the call is cancelled, the child is ended.
         """
-        program = find_program(command)
-        with start_errors(program), Pipes() as pipes:
-            warden = None if self._forbidden else await self._fork(program, command, pipes)
-            if warden is not None:
-                return pipes.launched(warden)
+        if not self._forbidden:
+            program = find_program(command)
+            with start_errors(program), Pipes() as pipes:
+                warden = await self._fork(program, command, pipes)
+                if warden is not None:
+                    return pipes.launched(warden)
         return launch(command)
 
     async def _fork(self, program: str, command: Command, pipes: Pipes) -> Warden | None:
@@ -353,10 +354,10 @@ async def why_no_spawner() -> str:
     """Returns why children cannot be started by a spawner on this machine, as a phrase; empty if they can. For
     `doctor`: a spawner is started and ended.
     """
-    if sys.platform != "linux":
-        return "only Linux has what it needs"
     loop = asyncio.get_running_loop()
     spawner = Spawner(loop)
+    if spawner._forbidden:
+        return spawner._forbidden
     nothing = Command((sys.executable, "-I", "-S", "-c", ""), {}, "/")
     try:
         with Pipes() as pipes:

@@ -177,6 +177,18 @@ async def test_where_there_can_be_no_spawner_children_start_without_one(
     assert await why_no_spawner() != ""
 
 
+async def test_on_another_system_children_start_without_a_spawner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.delattr(os, "memfd_create")
+    using = use_spawner()
+    child, recorder = await started()
+    await talks(child, recorder)
+    assert (await child.end(grace=PATIENCE)).code == 3
+    assert using.process is None
+    assert await why_no_spawner() == "only Linux has what it needs"
+    await using.close()
+
+
 async def test_a_machine_with_a_spawner_says_so(spawner: Spawner) -> None:
     assert await why_no_spawner() == ""
 
