@@ -12,7 +12,7 @@ from typing import Any
 
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.http.endpoint import Endpoint, Parameter
-from codex_proxy.http.endpoints import ACTIVITY, ENDPOINTS, MODE, NO_KEEPALIVE, SANDBOX, WORKDIR
+from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.openapi.document import STATUSES, TURN_HEADERS, document
 from codex_proxy.surfaces.errors import TABLE, row_of
 
@@ -24,32 +24,31 @@ HEAD = """# API reference
 
 *Written by `scripts/gen_api.py` from the OpenAPI document: change `codex_proxy/http/endpoints.py`, then run it.*
 
-A server describes its API at `/openapi.json` (OpenAPI 3.1; no key needed). The schemas of request bodies are made from
-the code that parses them, and tests compare the server's answers with the document.
+A server describes its API at `/openapi.json` (OpenAPI 3.1; no key needed). Tests compare its answers with it.
 
-- **Base URL**: `http://127.0.0.1:11435/v1`. Every path is served with and without `/v1`, except those of the
+- **Base URL**: `http://127.0.0.1:11435/v1`. Every path works with and without `/v1`, except those of the
   [server itself](#the-server-itself).
 - **Key**: `Authorization: Bearer KEY`, if the server requires one. A key sees only the objects that it created.
 - **Bodies** are `application/json`. Unknown fields are ignored; null means the same as a missing field.
 - **Streams** are server-sent events. Chat: `data:` lines, at the end `data: [DONE]`. Responses: `event:` and `data:`,
   at the end `event: done`. Lines that begin with a colon are comments that keep the connection open.
+- **Headers and shared parameters** are explained [once](#parameters), at the end.
 
-Details of each API: [contract.md](contract.md) (Chat Completions), [responses.md](responses.md),
-[messages.md](messages.md), [tools.md](tools.md).
+Each API's own page: [Chat Completions](chat-completions.md), [Responses](responses.md), [Messages](messages.md),
+[tools](tools.md).
 """
 
 SENT = (
     ("`Authorization`", "`Bearer KEY`"),
     (
         "`x-request-id`",
-        "The client's id for the request: up to 128 visible ASCII characters. It is in the answer and in the log.",
+        "The client's id of the request, for answer and log: up to 128 visible ASCII characters.",
     ),
-    *((f"`{each.name}`", each.description) for each in (MODE, WORKDIR, SANDBOX, ACTIVITY, NO_KEEPALIVE)),
 )
 ANSWERED = (
     ("`x-request-id`", "With every answer."),
     *((f"`{name}`", meaning) for name, meaning in TURN_HEADERS.items()),
-    ("`x-codex-estimated`", "`true`: the count of `count_tokens` is an estimate, not below the true number."),
+    ("`x-codex-estimated`", "`true`: the count of `count_tokens` is an estimate."),
     (
         "`x-ratelimit-limit-requests`, `x-ratelimit-remaining-requests`, `x-ratelimit-reset-requests`",
         "If there is a limit of requests per minute.",
@@ -68,16 +67,34 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines)
 
 
+MANY = 10
+"""A choice of more schemas than this is the one of input items, which has a section of its own."""
+
+FEW = 3
+"""A body with fewer fields has a table of its own, even if another endpoint's body has the same fields."""
+
+EMPTY: dict[str, Any] = {}
+"""One of the values of a field that is refused unless it is empty."""
+
+
 # --- a schema in words ----------------------------------------------------------------------------
 
 
 def words_of(schema: dict[str, Any]) -> str:
     """What a value may be, in words; null is left out, since it may stand everywhere."""
+    if len(schema.get("anyOf", ())) > MANY and "$ref" in schema["anyOf"][0]:
+        return "[item](#items)"
+    return _in_words(schema)
+
+
+def _in_words(schema: dict[str, Any]) -> str:
     if "anyOf" in schema:
         kinds = [words_of(each) for each in schema["anyOf"] if each != {"type": "null"}]
         return " or ".join(dict.fromkeys(kinds))
     if "$ref" in schema:
         return _named(schema["$ref"].rpartition("/")[2])
+    if EMPTY in schema.get("enum", ()):
+        return "empty"
     if "enum" in schema:
         return " ".join(f"`{word}`" for word in schema["enum"] if word != "")
     if "const" in schema:
@@ -98,7 +115,7 @@ def _named(name: str) -> str:
     schema = SCHEMAS[name]
     for field in ("type", "role"):
         marker = schema.get("properties", {}).get(field)
-        if marker is not None and field in schema.get("required", ()):
+        if marker is not None and marker.keys() & {"enum", "const"} and field in schema.get("required", ()):
             return words_of(marker)
     fields = ", ".join(f"`{field}`" for field in schema.get("properties", {}))
     return f"object ({fields})" if fields else "object"
@@ -130,33 +147,80 @@ def section(endpoint: Endpoint) -> str:
         f"### {title(endpoint)}",
         endpoint.summary + (f" {endpoint.description}" if endpoint.description else ""),
     ]
-    if endpoint.parameters:
-        rows = [_parameter(each) for each in endpoint.parameters]
-        parts.append(table(("parameter", "in", "values", "meaning"), rows))
-    if endpoint.body is not None:
-        parts.append(_body(endpoint))
-    return "\n\n".join(parts)
+    parts += [_parameters(endpoint), "" if endpoint.body is None else _body(endpoint)]
+    return "\n\n".join(filter(None, parts))
 
 
-def _parameter(parameter: Parameter) -> tuple[str, ...]:
-    return f"`{parameter.name}`", parameter.place, words_of(parameter.schema), parameter.description
+def _is_shared(parameter: Parameter) -> bool:
+    """Whether several endpoints have the parameter; it is then described in a section of its own."""
+    return sum(parameter in each.parameters for each in ENDPOINTS) > 1
+
+
+def _parameters(endpoint: Endpoint) -> str:
+    """The names of the shared parameters, and a line for each of the endpoint's own."""
+    listed = [each for each in endpoint.parameters if each.place != "path"]
+    shared = ", ".join(f"`{each.name}`" for each in listed if _is_shared(each))
+    own = [
+        f"- `{each.name}` ({_values(each)}): {each.description}" for each in listed if not _is_shared(each)
+    ]
+    return "\n\n".join(filter(None, (f"Parameters: {shared}".strip(), "\n".join(own)))) if listed else ""
+
+
+def _values(parameter: Parameter) -> str:
+    return f"{parameter.place}, {words_of(parameter.schema)}"
+
+
+def shared_parameters() -> str:
+    """The table of the parameters that several endpoints have."""
+    shared = dict.fromkeys(
+        (each.name, _values(each), each.description)
+        for endpoint in ENDPOINTS
+        for each in endpoint.parameters
+        if _is_shared(each) and each.place != "path"
+    )
+    return table(("parameter", "values", "meaning"), [(f"`{name}`", *rest) for name, *rest in shared])
+
+
+def _fields(schema: dict[str, Any]) -> dict[str, str]:
+    """What the value of each field may be."""
+    required = schema.get("required", ())
+    return {
+        name: words_of(each) + (" (required)" if name in required else "")
+        for name, each in schema["properties"].items()
+    }
 
 
 def _body(endpoint: Endpoint) -> str:
-    schema = SCHEMAS[endpoint.body or ""]
-    required = schema.get("required", ())
-    rows = [
-        (f"`{name}`", words_of(each), "yes" if name in required else "")
-        for name, each in schema["properties"].items()
-    ]
-    optional = "" if endpoint.body_required else " It may be left out."
+    """The fields of the body: those of one type together, or the names alone if another endpoint has them too."""
+    fields = _fields(SCHEMAS[endpoint.body or ""])
+    optional = "" if endpoint.body_required else " The body may be left out."
     words = f"{endpoint.body_description}{optional}".strip()
-    return table(("field", "values", "required"), rows) + (f"\n\n{words}" if words else "")
+    before = ENDPOINTS[: ENDPOINTS.index(endpoint)]
+    larger = next((each for each in before if each.body and _has_fields(each, fields)), None)
+    if larger is None or len(fields) < FEW:
+        kinds = {kind: [name for name in fields if fields[name] == kind] for kind in fields.values()}
+        rows = [(", ".join(f"`{name}`" for name in names), kind) for kind, names in kinds.items()]
+        fields_text = table(("field", "values"), rows)
+    elif larger.body == endpoint.body:
+        fields_text = f"The body is that of {title(larger)}."
+    else:
+        names = ", ".join(f"`{name}`" for name in fields)
+        fields_text = f"Fields, as of {title(larger)}: {names}."
+    return fields_text + (f"\n\n{words}" if words else "")
 
 
-def overview() -> str:
-    rows = [(title(each), each.summary) for each in ENDPOINTS]
-    return table(("", ""), rows)
+def _has_fields(endpoint: Endpoint, fields: dict[str, str]) -> bool:
+    """Whether the endpoint's body has all of these fields, with the same values."""
+    own = {
+        name: kind.removesuffix(" (required)") for name, kind in _fields(SCHEMAS[endpoint.body or ""]).items()
+    }
+    return all(own.get(name) == kind.removesuffix(" (required)") for name, kind in fields.items())
+
+
+def items() -> str:
+    """What an input item may be."""
+    schema = SCHEMAS["AddItemsBody"]["properties"]["items"]["items"]
+    return "An input item has one of these roles or types: " + _in_words(schema).replace(" or ", ", ") + "."
 
 
 def errors() -> str:
@@ -209,20 +273,21 @@ MEANINGS = {
 
 def page() -> str:
     """The whole file."""
-    parts = [HEAD, overview()]
+    parts = [HEAD]
     for chapter in dict.fromkeys(each.chapter for each in ENDPOINTS):
         parts.append(f"## {chapter}")
         parts += [section(each) for each in ENDPOINTS if each.chapter == chapter]
     turn = ", ".join(map(str, STATUSES["turn"]))
     parts += [
-        "## Headers\n\nOf requests:\n\n" + table(("header", "meaning"), SENT),
+        "## Items\n\n" + items(),
+        "## Parameters\n\n" + shared_parameters(),
+        "## Headers\n\nOf requests, beside the parameters above:\n\n" + table(("header", "meaning"), SENT),
         "Of answers:\n\n" + table(("header", "meaning"), ANSWERED),
         "## Errors\n\n"
         'An error is `{"error": {"message", "type", "param", "code"}}`, always with all four keys. Before the first '
-        f"byte of the answer it has a status ({turn}), also for streams. After that it is sent in the stream: in Chat "
-        "Completions the same object and then `[DONE]`, in Responses the events `error` and `response.failed`. If the "
-        "provider sent a code of its own, `code` has that one. Bytes that are not HTTP get the same body, and the "
-        "connection is closed.",
+        f"byte of the answer it has a status ({turn}), also for streams. Later it is sent in the stream: in Chat "
+        "Completions the same object and then `[DONE]`, in Responses the events `error` and `response.failed`. A "
+        "provider's own code replaces `code`.",
         errors(),
     ]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"

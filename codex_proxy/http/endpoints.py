@@ -67,7 +67,7 @@ ACTIVITY: Final = _header(
 HOPS: Final = _header(
     "X-Codex-Hops",
     TEXT,
-    "Ids of the servers that forwarded the request. A server that finds its own id refuses the request.",
+    "Ids of the servers that forwarded the request. A server refuses a request with its own id.",
 )
 NO_KEEPALIVE: Final = _header("x-no-keepalive", TEXT, "`1`: send no keepalive comments in the stream.")
 _ANTHROPIC_VERSION: Final = _header(
@@ -109,7 +109,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="Chat Completions",
         kind="turn",
         summary="Creates an answer to a conversation, streamed or not.",
-        description="Details: docs/contract.md.",
+        description="Details: docs/chat-completions.md.",
         parameters=(
             MODE,
             WORKDIR,
