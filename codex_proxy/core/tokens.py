@@ -36,6 +36,8 @@ white space; punctuation."""
 _EXACT: Final = 16 * 1024
 """The most characters of which every one is counted. Of a longer text only its beginning and its end are counted,
 which takes at most 10 ms, and the rest is extrapolated."""
+_SAMPLE: Final = 1024
+"""How many characters `TokenLimit` counts of each block of a longer text."""
 _MAX_PIECE: Final = 256
 """The longest piece, in characters, that `TokenLimit` keeps to count it again when it has grown. A longer piece is
 no word, so its parts may be counted one by one."""
@@ -64,7 +66,10 @@ def pieces(text: str) -> Iterator[tuple[int, str]]:
 class TokenLimit:
     """Computes how many characters of a text that arrives in deltas fit into `tokens` tokens.
 
-    A text with no more characters than `tokens` always fits, so nothing else is computed for it.
+    A text with no more characters than `tokens` always fits, so nothing else is computed for it. The first `_EXACT`
+    characters are counted. After them the text is divided into blocks: the first `_SAMPLE` characters of a block are
+    counted, and the rest of it is taken to have as many tokens per character. Blocks depend on the position in the
+    text alone, so the result does not depend on how the text is cut into deltas.
     """
 
     def __init__(self, tokens: int) -> None:
@@ -72,6 +77,11 @@ class TokenLimit:
         self._tail: list[str] = []
         """The deltas at the end of the text whose count may still change."""
         self._chars = 0
+        self._position = 0
+        """Where the tail begins in the whole text."""
+        self._left_at_block = tokens
+        self._sampled_tokens = 0
+        self._sample_end = self._block_end = _EXACT
 
     def room_in(self, text: str) -> int | None:
         """Takes the next delta. Returns None if all of it fits, else the number of its characters that fit. Do not
@@ -83,21 +93,61 @@ class TokenLimit:
         if self._chars <= self._left:
             return None
         tail = "".join(self._tail)
+        start = 0
+        while start < len(tail):
+            if self._position < self._sample_end:
+                part = tail[start : start + self._sample_end - self._position]
+                taken, fits = self._count(part)
+            else:
+                part = tail[start : start + self._block_end - self._position]
+                taken, fits = len(part), self._extrapolate(len(part))
+            if fits is not None:
+                return max(0, start + fits - before)
+            start += taken
+            self._position += taken
+            if self._position == self._block_end:
+                self._begin_block()
+            if taken < len(part):
+                break
+        self._tail = [tail[start:]]
+        self._chars = len(tail) - start
+        return None
+
+    def _begin_block(self) -> None:
+        """Begins a block at the position: longer ones later, so that a text of 16 MiB has 64 KiB of samples."""
+        self._left_at_block = self._left
+        self._sample_end = self._position + _SAMPLE
+        self._block_end = self._position + max(_EXACT, self._position // 8)
+
+    def _count(self, part: str) -> tuple[int, int | None]:
+        """Counts the pieces of a part that ends where the sample ends, or before. Returns how many characters need
+        not be counted again, and, if the limit is reached, how many fit.
+        """
         start = end = 0
         kind = 0
-        for match in _PIECE.finditer(tail):
+        for match in _PIECE.finditer(part):
             if match.start():  # the one before it is whole
-                self._left -= piece_cost(kind, tail[start:end])
+                self._left -= piece_cost(kind, part[start:end])
             start, end = match.span()
             kind = match.lastindex or 0
-            if piece_cost(kind, tail[start:end]) > self._left:
-                fits = start + _fitting(kind, tail[start:end], self._left)
-                return max(0, fits - before)
-        if end - start > _MAX_PIECE:
-            self._left -= piece_cost(kind, tail[start:end])
+            if piece_cost(kind, part[start:end]) > self._left:
+                return start, start + _fitting(kind, part[start:end], self._left)
+        if end - start > _MAX_PIECE or self._position + end == self._sample_end:
+            self._left -= piece_cost(kind, part[start:end])
             start = end
-        self._tail = [tail[start:]]
-        self._chars = end - start
+        if self._position + end == self._sample_end:
+            self._sampled_tokens = self._left_at_block - self._left
+        return start, None
+
+    def _extrapolate(self, chars: int) -> int | None:
+        """Counts the next characters of a block by its sample. If the limit is reached, returns how many fit."""
+        sampled = self._sampled_tokens
+        done = self._position - self._sample_end
+        tokens_done = done * sampled // _SAMPLE
+        tokens = (done + chars) * sampled // _SAMPLE - tokens_done
+        if tokens > self._left:
+            return ((self._left + tokens_done + 1) * _SAMPLE - 1) // sampled - done
+        self._left -= tokens
         return None
 
 

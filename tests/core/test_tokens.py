@@ -5,12 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codex_proxy.core.events import ItemStarted, TextDelta
 from codex_proxy.core.items import Message
 from codex_proxy.core.limits import MaxTokens
+from codex_proxy.core.tokens import _PIECE as PIECE
 from codex_proxy.core.tokens import TokenLimit, estimate_all, estimate_tokens
 
 TEXTS = st.one_of(st.text(max_size=80), st.text("aB1 \n_.-é語한", max_size=80))
@@ -97,3 +98,47 @@ def test_a_word_without_end_is_not_read_anew_with_every_piece() -> None:
         given += 10
     assert 0 <= room <= 10
     assert estimate_tokens("a" * given) == pytest.approx(1000, rel=0.02)
+
+
+LONG = st.builds(
+    lambda parts: "".join(text * times for text, times in parts),
+    st.lists(
+        st.tuples(
+            st.sampled_from(["one two, ", '{"a": 12}', "語" * 9, " ", "x1", "\n\n"]), st.integers(1, 9000)
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+)
+
+
+@settings(max_examples=40)
+@given(LONG, st.integers(1, 40_000), st.lists(st.integers(0, 200_000), max_size=8))
+def test_a_long_text_is_cut_at_the_same_place_however_it_arrives_but_for_a_word(
+    text: str, tokens: int, cuts: list[int]
+) -> None:
+    assert abs(len(kept(text, tokens, [])) - len(kept(text, tokens, cuts))) <= 256
+
+
+@pytest.mark.parametrize("text", ["one two three four. ", '{"name": "value", "number": 12},\n'])
+def test_a_limit_of_many_tokens_is_near_the_estimate(text: str) -> None:
+    said = kept(text * 50_000, 100_000, [])
+    assert estimate_tokens(said) == pytest.approx(100_000, rel=0.02)
+
+
+@pytest.mark.parametrize("text", ["a", "a1!", " ", '{"a": 12},'])
+def test_a_text_of_a_million_characters_is_counted_by_a_few_samples(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = 0
+
+    class Counted:
+        def finditer(self, text: str) -> object:
+            nonlocal read
+            read += len(text)
+            return PIECE.finditer(text)
+
+    monkeypatch.setattr("codex_proxy.core.tokens._PIECE", Counted())
+    limit = TokenLimit(900_000)
+    limit.room_in(text * (1_000_000 // len(text)))
+    assert 0 < read < 64 * 1024
