@@ -25,16 +25,13 @@ DIAGRAMS: dict[str, tuple[Path, StateTable[Any, Any]]] = {
 
 
 def diagram(table: StateTable[Any, Any]) -> str:
-    """A diagram for Mermaid, which draws it on the page, and what the names mean. What leads back to the same state is
-    left out."""
+    """A diagram for Mermaid, which draws it on the page. Changes that lead back to the same state are left out."""
     rows: list[tuple[Enum, Enum, Enum]] = [
         (*key, after) for key, after in table.items() if key[0] is not after
     ]
     lines = ["stateDiagram-v2", f"    [*] --> {table.start.name}"]
     lines += [f"    {state.name} --> {following.name}: {words(change)}" for state, change, following in rows]
-    kinds: tuple[type[Enum], type[Enum]] = (type(table.start), type(rows[0][1]))
-    names = [f"| `{each.name}` | {each.value} |" for kind in kinds for each in kind]
-    return "\n".join(["```mermaid", *lines, "```", "", "| state, change | means |", "| --- | --- |", *names])
+    return "\n".join(["```mermaid", *lines, "```"])
 
 
 def words(change: Enum) -> str:
@@ -46,8 +43,8 @@ def pages() -> Iterator[tuple[Path, str]]:
     for name, (page, table) in DIAGRAMS.items():
         mark = f"<!-- states of a {name}: scripts/gen_states.py -->"
         text, found = re.subn(
-            rf"(?s)({re.escape(mark)}\n).*?(\n<!-- end -->)",
-            lambda match, table=table: match[1] + diagram(table) + match[2],  # type: ignore[misc]
+            rf"(?s)({re.escape(mark)}\n).*?((?<=\n)<!-- end -->)",
+            lambda match, table=table: match[1] + diagram(table) + "\n" + match[2],  # type: ignore[misc]
             page.read_text("utf-8"),
         )
         assert found == 1, f"{page} has no place for the states of a {name}"
