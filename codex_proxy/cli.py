@@ -143,9 +143,10 @@ def serve(config_file: Path | None, **flags: Any) -> None:
     """
     gc.disable()  # until it serves: what is imported stays, and looking at it again and again takes a fifth of the time
     from codex_proxy.logs import configure, take_over
-    from codex_proxy.process.own_process import adopt_orphans, make_undumpable
+    from codex_proxy.process.own_process import adopt_orphans, make_undumpable, return_large_buffers
 
     make_undumpable()
+    return_large_buffers()
     adopt_orphans()
     settings = load_settings(flags, config_file)
     configure(settings.log_level, settings.log_format, content=settings.log_content)

@@ -1,7 +1,8 @@
-"""Two kernel settings of the proxy's own process, and the killing of orphaned processes. Linux only.
+"""Settings of the proxy's own process, and the killing of orphaned processes. Linux only.
 
 - `make_undumpable`: the agent's commands run as the same user, who may read the environment and memory of the
   user's other processes. The proxy's memory contains its clients' keys.
+- `return_large_buffers`: the memory of a large request or answer goes back to the system when it is over.
 - `adopt_orphans`: a warden (`process/warden.py`) kills the processes that its child has started, unless the warden
   itself is killed (SIGKILL, out of memory). Then its child is killed too (parent-death signal), and the child's
   descendants become children of the proxy, where `OrphanSweep` finds and kills them.
@@ -30,6 +31,9 @@ _OWN_PROGRAMS: Final = b"\0".join((os.fsencode(sys.executable), b"-I", b"-S", b"
 
 
 PR_SET_DUMPABLE: Final = 4
+M_MMAP_THRESHOLD: Final = -3
+LARGE_BUFFER: Final = 1 << 20
+"""Bytes from which on a buffer is mapped by itself."""
 
 _inherits_orphans = False
 """Whether orphans become children of this process. If not, its children are never taken for orphans."""
@@ -45,6 +49,17 @@ def make_undumpable() -> bool:
     if sys.platform != "linux":
         return False
     return bool(ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0)
+
+
+def return_large_buffers() -> bool:
+    """Makes glibc map each buffer of `LARGE_BUFFER` bytes and more by itself, so that its memory is returned as soon
+    as it is freed. Returns False if the C library has no such setting.
+
+    By default glibc takes buffers of up to 32 MiB from its heap once a buffer as large was freed, and small objects
+    behind them keep the heap from shrinking: the server would grow by tens of MiB.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and bool(mallopt(M_MMAP_THRESHOLD, LARGE_BUFFER))
 
 
 def adopt_orphans() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -68,3 +69,33 @@ def test_a_server_is_undumpable_before_it_reads_its_settings(tmp_path: Path) -> 
         timeout=PATIENCE,
     )
     assert done.stdout == "0\n", done.stderr
+
+
+GROWING = """
+import os, sys
+from codex_proxy.process.own_process import return_large_buffers
+if sys.argv[1] == "returned":
+    assert return_large_buffers()
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+large = bytes(30 << 20)
+del large
+before, small = resident(), []
+for _ in range(20):
+    large = [bytearray(b"x") * (3 << 20) for _ in range(6)]
+    small.append(bytearray(3000))
+    del large
+print(resident() - before)
+"""
+
+
+def test_the_memory_of_large_buffers_is_returned_although_small_ones_stay() -> None:
+    if not hasattr(ctypes.CDLL(None), "mallopt"):
+        pytest.skip("only glibc keeps it")
+
+    def growth(how: str) -> int:
+        argv = [sys.executable, "-c", GROWING, how]
+        return int(subprocess.run(argv, check=True, capture_output=True, timeout=PATIENCE).stdout)
+
+    assert growth("returned") < 2 << 20 < 8 << 20 < growth("kept")
