@@ -48,7 +48,7 @@ IMPORT_COMMANDS = frozenset({"cli", "commands"})
 
 STAND_ALONE = ("agents", "surfaces")
 """Layers whose own packages (one per agent, one per API) do not know each other."""
-SHARED_PACKAGES = frozenset({"agents.codex", "agents.upstream"})
+SHARED_PACKAGES = frozenset({"agents.codex", "agents.process_pool", "agents.upstream"})
 """Packages of those layers that their neighbours may import."""
 
 SANS_IO = frozenset({"core", "agents", "surfaces", "tools"})
@@ -61,6 +61,8 @@ DRIVES_CHILDREN = frozenset(
         "agents.several",
         "agents.child_per_turn",
         "agents.shared_process",
+        "agents.process_pool.group",
+        "agents.process_pool.pool",
         "agents.account_limits",
         "agents.confinement",
         "agents.plain_confinement",
@@ -71,7 +73,6 @@ DRIVES_CHILDREN = frozenset(
         "agents.codex_exec.agent",
         "agents.codex_exec.setup",
         "agents.codex_app_server.agent",
-        "agents.codex_app_server.pool",
         "agents.codex_app_server.binary_check",
         "agents.codex_app_server.process",
         "agents.codex_app_server.setup",

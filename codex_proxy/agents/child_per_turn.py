@@ -28,6 +28,7 @@ from codex_proxy.agents.session import (
 )
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
+from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
 from codex_proxy.process.launch import find_program
@@ -280,9 +281,7 @@ class ChildPerTurnAgent(AgentBase):
         self._do(self._end(transport))
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        keep_until_done(self._tasks, asyncio.get_running_loop().create_task(work))
 
     def models(self) -> tuple[AgentModel, ...]:
         return self._spec.models

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Protocol, TypeVar
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.responses.frame_buffer import FrameBuffer
 from codex_proxy.workers.slots import Slots, share_of
 
@@ -37,10 +38,7 @@ class ServerTasks:
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Runs `work` in a task, which `close` waits for."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return keep_until_done(self._tasks, asyncio.get_running_loop().create_task(work))
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Awaits `work` and returns its result. If the caller is cancelled, `work` still runs to its end; the

@@ -23,6 +23,7 @@ from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultK
 from codex_proxy.core.items import Activity, HistoryItem, HistoryOutput, Item, Message, Reasoning
 from codex_proxy.core.limits import MAX_TURN_CHARS
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
+from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import (
@@ -401,10 +402,7 @@ class RunScheduler:
         return self._runs[run].context if run in self._runs else None
 
     def _spawn(self, work: Coroutine[Any, Any, None], context: Context | None = None) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work, context=context)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return keep_until_done(self._tasks, asyncio.get_running_loop().create_task(work, context=context))
 
     async def drain(self, within: float) -> None:
         """Accepts no new turns and waits for the running ones, at most `within` seconds; then fails the remaining

@@ -16,6 +16,7 @@ import structlog
 
 from codex_proxy.core.events import Event, ToolCallRequested
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput, TextPart, Tool
+from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.policy import ServerCall, ToolOutput, call_events, output_events
 
@@ -66,11 +67,11 @@ class ServerCalls:
     def begin(self, caller: Caller, calls: Iterable[ServerCall]) -> None:
         """Starts a task for each call. The task passes the output to `caller.tool_finished`."""
         for call in calls:
-            self._keep(self._spawn(self._one(caller, call)))
+            keep_until_done(self._tasks, self._spawn(self._one(caller, call)))
 
     def begin_work(self, work: Coroutine[Any, Any, None]) -> None:
         """Starts `work` as a task that, like the tasks of calls, is cancelled when the turn ends."""
-        self._keep(self._spawn(work))
+        keep_until_done(self._tasks, self._spawn(work))
 
     def cancel(self) -> None:
         """Cancels all tasks that are running, except the calling one."""
@@ -110,10 +111,6 @@ class ServerCalls:
         except Exception:
             log.exception("tool_broke")
             return BROKEN
-
-    def _keep(self, task: asyncio.Task[None]) -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def approved_calls(turn: Turn) -> list[tuple[HistoryCall, str]]:

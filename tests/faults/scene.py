@@ -19,10 +19,10 @@ import msgspec
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
-from codex_proxy.agents.codex_app_server.plan import PoolLimits
 from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.agents.fake import PROTO_CAPABILITIES
 from codex_proxy.agents.plain_confinement import PlainConfinement
+from codex_proxy.agents.process_pool.plan import PoolLimits
 from codex_proxy.app import SystemClock
 from codex_proxy.process.child import Command
 from tests.http.serving import ENVIRONMENT, Answer, Proxy, proxy_of, until
@@ -119,8 +119,7 @@ class Scene:
         self._pids.write_text("".join(self._pids.read_text().splitlines(keepends=True)[-8:]))
 
     def things(self) -> Things:
-        pools = self.agent.pools if isinstance(self.agent, AppServerAgent) else ()
-        processes = [process for pool in pools for process in pool.processes]
+        processes = self.agent.pool.processes if isinstance(self.agent, AppServerAgent) else []
         scheduler = self.proxy.server.runs
         return Things(
             turns=(scheduler.running, scheduler.queued, self.proxy.streams),

@@ -25,7 +25,7 @@ HISTORY = [
 def agent_process(proxy: Proxy) -> int:
     agent = proxy.server.agent
     assert isinstance(agent, AppServerAgent)
-    [process] = agent.pools[0].processes
+    [process] = agent.pool.processes
     assert process.pid is not None
     [pid] = child_pids(process.pid)
     return pid

@@ -117,7 +117,7 @@ async def ended(there: Scene) -> None:
         can_run = there.program.is_file() and os.access(there.program, os.X_OK)
         assert (await there.proxy.send("GET", "/readyz")).status == (200 if can_run else 503)
         return
-    [process] = there.agent.pools[0].processes
+    [process] = there.agent.pool.processes
     assert process.pid is not None
     for pid in child_pids(process.pid):
         os.kill(pid, signal.SIGKILL)
@@ -171,7 +171,7 @@ async def test_a_machine_that_has_no_room_for_a_process_says_so_until_it_has(
     async with answered(there, MODES) as ask:
         with lack(there):
             if isinstance(there.agent, AppServerAgent):
-                [process] = there.agent.pools[0].processes
+                [process] = there.agent.pool.processes
                 process.kill()
                 await until(lambda: there.agent.trouble() is not None)
             answers = [await ask(mode, "[[fake:text]]") for mode in MODES]

@@ -157,7 +157,7 @@ async def test_app_server_processes_and_their_restarts_are_seen(tmp_path: Path) 
         assert await value(proxy, "children", state="idle") == 1
         await proxy.ask(user("[[fake:text misbehave=crash]]"))
         agent = proxy.server.agent
-        await until(lambda: sum(pool.restarts for pool in agent.pools) == 1)  # type: ignore[attr-defined]
+        await until(lambda: agent.pool.restarts == 1)  # type: ignore[attr-defined]
         assert await value(proxy, "child_restarts_total") == 1
 
 

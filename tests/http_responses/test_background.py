@@ -310,9 +310,9 @@ async def test_a_turn_that_waits_for_a_process_when_the_server_stops_is_run_agai
     assert isinstance(agent, AppServerAgent)
     async with proxy_of(agent, tmp_path, background_recovery="rerun") as proxy:
         program.write_text("#!/bin/sh\nexec sleep 600\n")
-        [process] = agent.pools[0].processes
+        [process] = agent.pool.processes
         process.kill()
-        await until(lambda: not agent.pools[0].processes)
+        await until(lambda: not agent.pool.processes)
         created = await ask(proxy, said("Hello."), background=True, instructions="Be brief.")
         await until(lambda: proxy.server.runs.running == 1)
     async with serving(tmp_path, background_recovery="rerun") as (_, client):

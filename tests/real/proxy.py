@@ -20,10 +20,11 @@ import psutil
 from openai import AsyncOpenAI
 
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent
-from codex_proxy.agents.codex_app_server.pool import Pool
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
+from codex_proxy.agents.process_pool.pool import ProcessPool
 from codex_proxy.app import Server, make_server
 from codex_proxy.config import Settings
+from codex_proxy.core.turn import Mode
 from codex_proxy.process.warden import SPAWNER_NAME
 from tests.real.codex_home import MODEL, CodexHome
 from tests.real.release import codex_path
@@ -61,16 +62,16 @@ class Proxy:
     url: str
 
     @property
-    def pools(self) -> tuple[Pool, ...]:
-        """The pools of the agent: the plain one, then that of agent turns."""
+    def pool(self) -> ProcessPool[Mode, AppServerProcess]:
+        """The processes of the agent, by the mode of their turns."""
         agent = self.server.agent
         assert isinstance(agent, AppServerAgent)
-        return agent.pools
+        return agent.pool
 
     @property
     def processes(self) -> list[AppServerProcess]:
         """Every process that is ready, of both kinds."""
-        return [process for pool in self.pools for process in pool.processes]
+        return self.pool.processes
 
     @property
     def idle(self) -> bool:

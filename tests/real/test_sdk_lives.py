@@ -15,6 +15,7 @@ from openai.types.chat import ChatCompletionChunk
 
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.core.faults import Fault
+from codex_proxy.core.turn import Mode
 from tests.real.codex_home import CodexHome
 from tests.real.model_server import ModelServer
 from tests.real.outside_sink import OutsideSink
@@ -51,6 +52,9 @@ def agent_of(process: AppServerProcess) -> psutil.Process:
     assert process.pid is not None
     [agent] = psutil.Process(process.pid).children()
     return agent
+
+
+MODES: tuple[Mode, ...] = ("agent", "model")
 
 
 @pytest.mark.exhaustive
@@ -104,14 +108,14 @@ async def test_a_client_that_leaves_while_its_process_starts_leaves_no_trace(
     codex_home: CodexHome, model_server: ModelServer
 ) -> None:
     async with proxy(codex_home) as running:
-        plain, _ = running.pools
+        pool = running.pool
         first = asyncio.create_task(answer(running, "[[model:text say=never]]", system="Be brief."))
         await eventually(lambda: running.server.runs.running == 1)
-        assert plain.processes == []
+        assert pool.processes_of("model") == []
         first.cancel()
         await eventually(lambda: running.idle)
         assert await answer(running, "[[model:text say=Hi.]]", system="Be brief.") == "Hi."
-        assert len(plain.processes) == 1
+        assert len(pool.processes_of("model")) == 1
     assert len(model_server.calls) == 1
 
 
@@ -173,8 +177,8 @@ async def test_a_killed_process_fails_its_own_turns_and_the_next_one_takes_over(
         other = "Be brief." if system is None else None
         bystander = await streaming(running, "[[model:stall n=2 gate=go]]", system=other)
         hit = [await streaming(running, f"[[model:stall n={n}]]", system=system) for n in (1, 2)]
-        pool = running.pools[0 if system else 1]
-        [process] = pool.processes
+        pool, mode = running.pool, MODES[system is not None]
+        [process] = pool.processes_of(mode)
         assert process.turns_running == 2
         agent_of(process).send_signal(signal.SIGKILL)
         for stream in hit:
@@ -182,7 +186,7 @@ async def test_a_killed_process_fails_its_own_turns_and_the_next_one_takes_over(
                 await rest_of(stream)
             assert (caught.value.type, caught.value.code) == ("server_error", "agent_crashed")
         assert await answer(running, "[[model:text say=Hi.]]", system=system) == "Hi."
-        [successor] = pool.processes
+        [successor] = pool.processes_of(mode)
         assert successor is not process
         assert pool.restarts == 1
         model_server.open_gate("go")

@@ -77,7 +77,7 @@ class Heard:
 
 async def threads_of(proxy: Proxy) -> Any:
     """Ids of the threads that the agent itself has loaded."""
-    [process] = proxy.pools[0].processes
+    [process] = proxy.pool.processes_of("model")
     transport, heard = process.open_channel(), Heard()
     transport.attach(heard)
     transport.send(request(f"{transport.channel}.1", "thread/loaded/list", {}))
@@ -274,7 +274,7 @@ async def test_an_agent_that_dies_with_parked_turns_is_no_loss(
         for id in call_ids(await loop.ask()):
             loop.output(id, "sunny")
         assert loop.proxy is not None
-        [process] = loop.proxy.pools[0].processes
+        [process] = loop.proxy.pool.processes_of("model")
         assert process.pid is not None
         [agent] = psutil.Process(process.pid).children()
         if moment == "in its use":

@@ -30,6 +30,7 @@ from codex_proxy.agents.session import AgentSession, spawn_failure
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.core.turn import Sandbox, Turn
 from codex_proxy.process.child import Command, SpawnError
 
@@ -436,9 +437,7 @@ class AcpAgent(AgentBase):
                 self._spawn(process.end())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        keep_until_done(self._tasks, asyncio.get_running_loop().create_task(work))
 
 
 def _is_instructed(turn: Turn) -> bool:

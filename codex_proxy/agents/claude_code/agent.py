@@ -9,8 +9,8 @@ process with the turn.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -31,6 +31,7 @@ from codex_proxy.agents.session import AgentSession, spawn_failure
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import STOPPING, Failure, Fault
 from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.core.turn import Mode, Turn
 from codex_proxy.process.child import Command, SpawnError
 from codex_proxy.process.launch import find_program
@@ -223,10 +224,8 @@ class ClaudeCodeAgent(AgentBase):
     def _end_later(self, transport: ClaudeTransport) -> None:
         self._do(self._end(transport))
 
-    def _do(self, work: object) -> None:
-        task = asyncio.ensure_future(work)  # type: ignore[call-overload]
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        keep_until_done(self._tasks, asyncio.get_running_loop().create_task(work))
 
     # --- what is known of it --------------------------------------------------------------------
 

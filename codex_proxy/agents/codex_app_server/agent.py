@@ -1,13 +1,11 @@
-"""The agent `codex-app-server`: two pools of long-lived processes, one for plain-model turns (in which Codex only
+"""The agent `codex-app-server`: long-lived processes of two kinds, one for plain-model turns (in which Codex only
 calls the model) and one for agent turns (in which Codex works with its own tools).
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
-from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -17,24 +15,20 @@ from codex_proxy.agents.codex.home_locks import first_start_lock
 from codex_proxy.agents.codex.program import NOT_SIGNED_IN
 from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex_app_server.contract import ContractCheck
-from codex_proxy.agents.codex_app_server.plan import PoolLimits
-from codex_proxy.agents.codex_app_server.pool import Pool
 from codex_proxy.agents.codex_app_server.process import AppServerProcess, ThreadTransport
 from codex_proxy.agents.plain_confinement import PlainConfinement
+from codex_proxy.agents.process_pool.plan import PoolLimits
+from codex_proxy.agents.process_pool.pool import ProcessPool
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.interfaces import Clock
-from codex_proxy.core.turn import Turn
+from codex_proxy.core.turn import Mode, Turn
 from codex_proxy.process.child import Command
 
 START_SECONDS = 20.0
 """The most seconds that a process may take to answer `initialize`. It usually takes 70 ms; 0.5 s in a new home,
 more from a cold disk."""
-
-RECHECK_SECONDS = 10.0
-"""Seconds after which a new process is started to find out whether somebody has signed in, since a sign-in in the
-system's keyring changes no file."""
 
 LIMITS_SECONDS = 5.0
 """The most seconds to wait for the agent to report the limits of its account, for which it asks its provider."""
@@ -78,31 +72,11 @@ class AppServerProcesses(msgspec.Struct, frozen=True):
     background. None if there is nothing to ask (the fake agent)."""
 
 
-class _Start(msgspec.Struct, frozen=True):
-    """When a process was started, in seconds of a monotonic clock (`at`), and the result of `_stamp` for the
-    sign-in file at that time.
-    """
-
-    at: float
-    stamp: tuple[int, int, int] | None
-
-
-def _stamp(file: str) -> tuple[int, int, int] | None:
-    """Returns the inode, size and modification time of a file, which change when it is replaced or written; None if
-    it does not exist.
-    """
-    try:
-        stat = os.stat(file)
-    except OSError:
-        return None
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
-
-
 class AppServerAgent(AgentBase):
-    """An `Agent` with a pool of processes for plain-model turns and one for agent turns; if the constructor's
-    `processes` have no command for agent turns (as the fake agent's), a single pool serves both. `start` starts the
-    pool for plain-model turns if the constructor's `warm_plain` is True, else the pool for agent turns. The other
-    pool starts with its first turn.
+    """An `Agent` with processes for plain-model turns and others for agent turns; if the constructor's `processes`
+    have no command for agent turns (as the fake agent's), one kind serves both. `start` starts those for plain-model
+    turns if the constructor's `warm_plain` is True, else those for agent turns. The other kind starts with its first
+    turn.
     """
 
     def __init__(
@@ -119,30 +93,31 @@ class AppServerAgent(AgentBase):
         self._empty = processes.empty_folder
         self._processes = processes
         self._confines: asyncio.Task[bool] | None = None
-        self._sign_in_file = processes.sign_in_file
-        self._starts: WeakKeyDictionary[AppServerProcess, _Start] = WeakKeyDictionary()
-        self._clock = clock
-        self._plain = self._pool(processes.plain, limits, clock, processes.confinement)
-        self._agent = self._plain
-        if processes.agent is not None:
-            self._agent = self._pool(processes.agent, limits, clock, None)
+        self.pool = ProcessPool[Mode, AppServerProcess](
+            lambda mode: self._process(),
+            self._start,
+            lambda mode: limits,
+            clock,
+            sign_in_file=processes.sign_in_file,
+        )
         self._warm_plain = warm_plain
 
     @property
     def warning(self) -> str:
         return self._processes.confinement.warning
 
-    def _pool(
-        self, command: Command, limits: PoolLimits, clock: Clock, confinement: PlainConfinement | None
-    ) -> Pool:
-        async def start(process: AppServerProcess) -> None:
-            await self._start(process, command if confinement is None else confinement.around(command))
+    def _key(self, mode: Mode) -> Mode:
+        """Returns the key of the processes for turns of a mode."""
+        return "model" if self._processes.agent is None else mode
 
-        return Pool(self._process, start, limits, clock)
+    async def _start(self, process: AppServerProcess, key: Mode) -> None:
+        processes = self._processes
+        command = processes.confinement.around(processes.plain) if key == "model" else processes.agent
+        assert command is not None
+        await self._start_with(process, command)
 
-    async def _start(self, process: AppServerProcess, command: Command) -> None:
+    async def _start_with(self, process: AppServerProcess, command: Command) -> None:
         async with first_start_lock(self._processes.start_mark, START_SECONDS):
-            self._starts[process] = _Start(self._clock.monotonic(), _stamp(self._sign_in_file))
             await process.start(command, timeout_seconds=START_SECONDS)
 
     def _process(self) -> AppServerProcess:
@@ -152,17 +127,12 @@ class AppServerAgent(AgentBase):
         process.on_limits = self.limits.update
         return process
 
-    @property
-    def pools(self) -> tuple[Pool, ...]:
-        """The pools of processes: one for plain-model turns and one for agent turns, or a single one for both."""
-        return (self._plain,) if self._plain is self._agent else (self._plain, self._agent)
-
     async def start(self) -> None:
         trial = asyncio.ensure_future(self._try_confined())
         try:
             if self._warm_plain:  # its processes are started as the trial has found
                 await trial
-            await (self._plain if self._warm_plain else self._agent).warm()
+            await self.pool.warm(self._key("model" if self._warm_plain else "agent"))
         finally:
             await asyncio.wait((trial,))
         trial.result()
@@ -179,17 +149,19 @@ class AppServerAgent(AgentBase):
         async def start(command: Command) -> bool:
             process = self._process()
             try:
-                await self._start(process, command)
-                return process.connection.signed_in
+                await self._start_with(process, command)
+                return process.signed_in
             finally:
                 await process.end()
 
         await self._processes.confinement.try_out(start, self._processes.plain, bool)
 
     async def open(self, turn: Turn) -> AgentSession:
-        pool = self._plain if turn.mode == "model" else self._agent
-        permissions = await self._permissions(turn)
-        transport = await self._signed_in_transport(pool)
+        permissions, key = await self._permissions(turn), self._key(turn.mode)
+        transport = await self.pool.acquire(key, AppServerProcess.open_channel)
+        if not transport.process.signed_in:
+            await self.pool.release(key, transport, finished=True)
+            raise Fault(NOT_SIGNED_IN)
         if turn.mode == "model" and self._empty:
             turn = msgspec.structs.replace(turn, workdir=self._empty)
         if permissions is not None:
@@ -212,66 +184,35 @@ class AppServerAgent(AgentBase):
             self._confines = asyncio.ensure_future(can_confine())
         return profiles.of(turn.sandbox) if await asyncio.shield(self._confines) else None
 
-    async def _signed_in_transport(self, pool: Pool) -> ThreadTransport:
-        """Returns a transport on a process that is signed in. If the process is not, and somebody may have signed
-        in since its start, replaces it by a new one, because only a process's start reads the sign-in. Raises
-        `Fault` if nobody is signed in.
-        """
-        transport = await pool.acquire()
-        if not transport.process.connection.signed_in and self._may_have_changed(transport.process):
-            pool.retire(transport.process)
-            await pool.release(transport, finished=True)
-            transport = await pool.acquire()
-        if transport.process.connection.signed_in:
-            return transport
-        await pool.release(transport, finished=True)
-        raise Fault(NOT_SIGNED_IN)
-
-    def _may_have_changed(self, process: AppServerProcess) -> bool:
-        """Returns whether somebody may have signed in since the process was started: if the sign-in file has
-        changed, or more than `RECHECK_SECONDS` have passed.
-        """
-        start = self._starts.get(process)
-        if start is None or start.stamp != _stamp(self._sign_in_file):
-            return True
-        return self._clock.monotonic() - start.at > RECHECK_SECONDS
-
     async def release(self, session: AgentSession, *, finished: bool) -> None:
         assert isinstance(session.transport, ThreadTransport)
-        pool = self._plain if session.turn.mode == "model" else self._agent
-        await pool.release(session.transport, finished=finished)
+        await self.pool.release(self._key(session.turn.mode), session.transport, finished=finished)
 
     def models(self) -> tuple[AgentModel, ...]:
         return self._models
 
     async def ask_limits(self) -> None:
-        process = next((process for pool in self.pools for process in pool.processes if process.alive), None)
+        process = next((process for process in self.pool.processes if process.alive), None)
         if process is not None:
             process.ask_limits()
             await self.limits.answered(LIMITS_SECONDS)
 
     def processes(self) -> ProcessCounts:
-        processes = [process for pool in self.pools for process in pool.processes]
+        processes = self.pool.processes
         busy = sum(1 for process in processes if process.turns_running)
-        restarts = sum(pool.restarts for pool in self.pools)
-        return ProcessCounts(idle=len(processes) - busy, busy=busy, restarts=restarts)
+        return ProcessCounts(idle=len(processes) - busy, busy=busy, restarts=self.pool.restarts)
 
     def trouble(self) -> Failure | None:
-        for pool in self.pools:
-            trouble = pool.readiness_failure()
-            if trouble is not None:
-                return trouble
-        processes = [process for pool in self.pools for process in pool.processes]
-        if processes and not any(process.connection.signed_in for process in processes):
+        failure, processes = self.pool.readiness_failure(), self.pool.processes
+        if failure is None and processes and not any(process.signed_in for process in processes):
             return NOT_SIGNED_IN
-        return None
+        return failure
 
     async def close(self) -> None:
         for task in (self._confines, self._renewal):
             if task is not None:
                 task.cancel()
-        await asyncio.gather(*(pool.close() for pool in self.pools))
+        await self.pool.close()
 
     def kill(self) -> None:
-        for pool in self.pools:
-            pool.kill()
+        self.pool.kill()

@@ -59,6 +59,10 @@ class AppServerProcess(SharedProcess[AppServerConnection]):
         self._agent_pids = frozenset(children_of(child.pid))
         self._agent_processes = descendants_of(child.pid)
 
+    @property
+    def signed_in(self) -> bool:
+        return self.connection.signed_in
+
     def _refusal(self, fault: str) -> Failure:
         return Failure(kind=FaultKind.SPAWN_FAILED, message=fault, quoted=fault.partition(": ")[2])
 

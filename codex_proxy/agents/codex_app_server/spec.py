@@ -13,8 +13,8 @@ from codex_proxy.core.checks import Check
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.codex.catalog import CatalogModel
-    from codex_proxy.agents.codex_app_server.plan import PoolLimits
     from codex_proxy.agents.codex_app_server.setup import CodexPaths
+    from codex_proxy.agents.process_pool.plan import PoolLimits
     from codex_proxy.config import Settings
     from codex_proxy.core.account import AgentModel
 
@@ -23,7 +23,7 @@ def pool_limits(settings: Settings) -> PoolLimits:
     """Returns the limits of the pool from the settings: the most processes and waiting turns, and the age, number
     of turns and memory after which a process is replaced.
     """
-    from codex_proxy.agents.codex_app_server.plan import PoolLimits
+    from codex_proxy.agents.process_pool.plan import PoolLimits
 
     return PoolLimits(
         max_processes=settings.app_server_processes,

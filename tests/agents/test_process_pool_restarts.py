@@ -7,27 +7,22 @@ import asyncio
 import pytest
 import structlog
 
-from codex_proxy.agents.codex_app_server.plan import (
+from codex_proxy.agents.codex_app_server.process import ThreadTransport
+from codex_proxy.agents.process_pool.plan import (
     FIRST_PAUSE_SECONDS,
     LOOP_FAILURES,
     MAX_PAUSE_SECONDS,
     STABLE_SECONDS,
 )
-from codex_proxy.agents.codex_app_server.pool import MEMORY_SECONDS
-from codex_proxy.agents.codex_app_server.process import ThreadTransport
+from codex_proxy.agents.process_pool.pool import MEMORY_SECONDS
 from codex_proxy.core.faults import Fault, FaultKind
-from tests.agents.test_app_server_pool import NO_START, FakeProcess, PoolHarness
+from tests.agents.test_process_pool import NO_START, FakeProcess, PoolHarness, fake_process_of
 from tests.runs.virtual import settled, virtual
-
-
-def fake_process_of(transport: ThreadTransport) -> FakeProcess:
-    assert isinstance(transport.process, FakeProcess)
-    return transport.process
 
 
 async def warm(**limits: float) -> PoolHarness:
     harness = PoolHarness(**limits)
-    await harness.pool.warm()
+    await harness.pool.warm("")
     return harness
 
 
@@ -54,16 +49,16 @@ async def test_a_process_that_ends_is_replaced_at_once_and_nobody_has_to_ask_for
 @virtual
 async def test_a_process_takes_only_its_own_turns_along() -> None:
     harness = await warm(busy_from=1)
-    transport = await harness.pool.acquire()
+    transport = await harness.acquire()
     await settled()
-    other = await harness.pool.acquire()
+    other = await harness.acquire()
     assert other.process is not transport.process
     fake_process_of(transport).die()
     await settled()
     assert other.process.alive
     assert other.process.turns_running == 1
     for each in (transport, other):
-        await harness.pool.release(each, finished=True)
+        await harness.release(each, finished=True)
     await harness.close()
 
 
@@ -90,14 +85,14 @@ async def test_who_comes_in_a_pause_gets_the_reason_and_when_to_come_back() -> N
     harness = await warm()
     await crash(harness, 3)
     with pytest.raises(Fault, match=r"keeps exiting.*\(signal 9\)") as caught:
-        await harness.pool.acquire()
+        await harness.acquire()
     failure = caught.value.failure
     assert failure.kind is FaultKind.UNAVAILABLE
     assert failure.retry_after == pytest.approx(2.0, abs=0.2)
     assert harness.pool.readiness_failure() is not None, "a turn would not work just now"
     await asyncio.sleep(failure.retry_after or 0)
-    transport = await harness.pool.acquire()
-    await harness.pool.release(transport, finished=True)
+    transport = await harness.acquire()
+    await harness.release(transport, finished=True)
     await harness.close()
 
 
@@ -106,19 +101,19 @@ async def test_who_waits_when_the_pause_begins_gets_the_reason_too() -> None:
     harness = await warm(max_processes=1, max_turns_running=1)
     await crash(harness, 2)
     await asyncio.sleep(1.1)
-    transport = await harness.pool.acquire()
+    transport = await harness.acquire()
     waiting = await harness.acquire_later()
     fake_process_of(transport).die()
     with pytest.raises(Fault, match="keeps exiting"):
         await waiting
-    await harness.pool.release(transport, finished=True)
+    await harness.release(transport, finished=True)
     await harness.close()
 
 
 @virtual
 async def test_a_pause_of_the_pool_does_not_stop_a_process_that_serves() -> None:
     harness = await warm(busy_from=1)
-    first = await harness.pool.acquire()
+    first = await harness.acquire()
     await settled()
     for _ in range(3):
         flapping = harness.pool.processes[-1]
@@ -128,10 +123,10 @@ async def test_a_pause_of_the_pool_does_not_stop_a_process_that_serves() -> None
         while len(harness.pool.processes) < 2:
             await asyncio.sleep(0.1)
     await crash(harness)
-    second = await harness.pool.acquire()
+    second = await harness.acquire()
     assert second.process is first.process
     for each in (first, second):
-        await harness.pool.release(each, finished=True)
+        await harness.release(each, finished=True)
     await harness.close()
 
 
@@ -157,9 +152,9 @@ async def test_a_turn_that_ends_well_ends_the_loop() -> None:
     await crash(harness, LOOP_FAILURES)
     while not harness.pool.processes:
         await asyncio.sleep(0.1)
-    transport = await harness.pool.acquire()
+    transport = await harness.acquire()
     transport.has_begun = True
-    await harness.pool.release(transport, finished=True)
+    await harness.release(transport, finished=True)
     assert harness.pool.readiness_failure() is None
     await harness.close()
 
@@ -171,11 +166,11 @@ async def test_a_channel_that_was_not_used_ends_no_loop(how: str) -> None:
     await crash(harness, LOOP_FAILURES)
     while not harness.pool.processes:
         await asyncio.sleep(0.1)
-    transport = await harness.pool.acquire()
+    transport = await harness.acquire()
     transport.has_begun = how != "unused"
     if how == "dead":
         fake_process_of(transport).die()
-    await harness.pool.release(transport, finished=how != "unsettled")
+    await harness.release(transport, finished=how != "unsettled")
     assert harness.pool.readiness_failure() is not None
     await harness.close()
 
@@ -185,14 +180,14 @@ async def test_starts_that_fail_are_tried_again_without_being_asked_for() -> Non
     harness = PoolHarness()
     harness.fault = Fault(NO_START)
     with pytest.raises(Fault):
-        await harness.pool.acquire()
+        await harness.acquire()
     await settled()
     tried = len(harness.processes)
     assert tried == 2, "the second at once"
     await asyncio.sleep(60)
     assert 4 < len(harness.processes) < 10
     with pytest.raises(Fault, match="will not start") as caught:
-        await harness.pool.acquire()
+        await harness.acquire()
     assert caught.value.failure.kind is FaultKind.SPAWN_FAILED
     assert (caught.value.failure.retry_after or 0) > 0
     harness.fault = None
@@ -204,7 +199,7 @@ async def test_starts_that_fail_are_tried_again_without_being_asked_for() -> Non
 @virtual
 async def test_a_process_that_has_grown_too_large_gets_a_successor_before_it_goes() -> None:
     harness = await warm(max_memory=1000)
-    transport = await harness.pool.acquire()
+    transport = await harness.acquire()
     old = fake_process_of(transport)
     old.memory_held = 1000
     harness.starts_manually = True
@@ -213,14 +208,14 @@ async def test_a_process_that_has_grown_too_large_gets_a_successor_before_it_goe
     assert harness.pool.processes == [old], "it serves until the next one is ready"
     harness.starting[harness.processes[-1]].set_result(None)
     await settled()
-    successor = await harness.pool.acquire()
+    successor = await harness.acquire()
     assert successor.process is harness.processes[-1]
     assert old.alive, "its turn goes on"
-    await harness.pool.release(transport, finished=True)
+    await harness.release(transport, finished=True)
     await asyncio.sleep(1)
     assert not old.alive
     assert harness.pool.restarts == 0, "it was asked to"
-    await harness.pool.release(successor, finished=True)
+    await harness.release(successor, finished=True)
     await harness.close()
 
 
@@ -228,8 +223,8 @@ async def test_a_process_that_has_grown_too_large_gets_a_successor_before_it_goe
 async def test_memory_is_measured_seldom_however_many_turns_there_are() -> None:
     harness = await warm()
     for _ in range(200):
-        transport = await harness.pool.acquire()
-        await harness.pool.release(transport, finished=True)
+        transport = await harness.acquire()
+        await harness.release(transport, finished=True)
         await asyncio.sleep(0.5)
     assert harness.processes[0].memory_reads <= 100 / MEMORY_SECONDS + 1
     await harness.close()
@@ -241,11 +236,11 @@ async def test_a_thread_that_is_kept_after_its_turn_has_ended_well_too() -> None
     await crash(harness, LOOP_FAILURES)
     while not harness.pool.processes:
         await asyncio.sleep(0.1)
-    transport = await harness.pool.acquire()
+    transport = await harness.acquire()
     transport.attach(Nobody())
     transport.set_idle(True)
     assert harness.pool.readiness_failure() is None
-    await harness.pool.release(transport, finished=True)
+    await harness.release(transport, finished=True)
     await harness.close()
 
 
@@ -265,23 +260,23 @@ async def test_a_process_that_may_never_answer_again_gives_up_the_turns_on_which
     None
 ):
     harness = await warm()
-    transports = [await harness.pool.acquire() for _ in range(4)]
+    transports = [await harness.acquire() for _ in range(4)]
     readers = [Nobody() for _ in transports]
     for transport, reader in zip(transports[:3], readers, strict=False):
         transport.attach(reader)
     heard, unheard, stuck, late = transports
     process = fake_process_of(heard)
     process.received(b'{"id":"%d.1","result":{}}\n' % heard.channel)
-    await harness.pool.release(stuck, finished=False)
+    await harness.release(stuck, finished=False)
     assert [reader.ends for reader in readers] == [0, 1, 0, 0]
     late.attach(readers[3])
     await settled()
     assert [reader.ends for reader in readers] == [0, 1, 0, 1]
     assert process.alive, "it ends when the turn is over that it has begun"
-    successor = await harness.pool.acquire()
+    successor = await harness.acquire()
     assert successor.process is not process
     for transport in (heard, unheard, late, successor):
-        await harness.pool.release(transport, finished=True)
+        await harness.release(transport, finished=True)
     await harness.close()
 
 
@@ -313,7 +308,7 @@ async def lane_after_pauses(harness: PoolHarness) -> tuple[ThreadTransport, list
     pauses: list[float] = []
     while True:
         try:
-            return await harness.pool.acquire(), pauses
+            return await harness.acquire(), pauses
         except Fault as fault:
             pauses.append(fault.failure.retry_after or 0.0)
         await asyncio.sleep(pauses[-1])
@@ -327,9 +322,9 @@ async def test_one_clients_turns_that_end_processes_stop_nobody_else_for_longer_
         transport, pauses = await lane_after_pauses(harness)
         told += pauses
         fake_process_of(transport).die()
-        await harness.pool.release(transport, finished=True)
+        await harness.release(transport, finished=True)
         await settled()
     other, pauses = await lane_after_pauses(harness)
     assert max(told + pauses) <= FIRST_PAUSE_SECONDS
-    await harness.pool.release(other, finished=True)
+    await harness.release(other, finished=True)
     await harness.close()

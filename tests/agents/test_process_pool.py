@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from codex_proxy.agents.codex_app_server.plan import PoolLimits
-from codex_proxy.agents.codex_app_server.pool import ORPHAN_SECONDS, Pool
 from codex_proxy.agents.codex_app_server.process import AppServerProcess, ThreadTransport
 from codex_proxy.agents.dialect import Ended
+from codex_proxy.agents.process_pool.plan import PoolLimits
+from codex_proxy.agents.process_pool.pool import ORPHAN_SECONDS, ProcessPool
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Exit
 from tests.runs.virtual import settled, virtual
@@ -93,14 +93,13 @@ class PoolHarness:
         self.starts_manually = False
         self.fault: Exception | None = None
         given = PoolLimits(**{"max_processes": 2, "max_age": 1e9, "max_turns_served": 10**9, **limits})  # type: ignore[arg-type]
-        self.pool = Pool(self._new, self._start, given, Clock())
+        self.pool = ProcessPool[str, FakeProcess](self._new, self._start, lambda key: given, Clock())
 
-    def _new(self) -> AppServerProcess:
+    def _new(self, key: str) -> FakeProcess:
         self.processes.append(FakeProcess())
         return self.processes[-1]
 
-    async def _start(self, process: AppServerProcess) -> None:
-        assert isinstance(process, FakeProcess)
+    async def _start(self, process: FakeProcess, key: str) -> None:
         if self.starts_manually:
             self.starting[process] = asyncio.get_running_loop().create_future()
             process.run()
@@ -117,8 +116,14 @@ class PoolHarness:
             raise self.fault
         process.run()
 
+    async def acquire(self) -> ThreadTransport:
+        return await self.pool.acquire("", FakeProcess.open_channel)
+
+    async def release(self, transport: ThreadTransport, *, finished: bool) -> None:
+        await self.pool.release("", transport, finished=finished)
+
     async def acquire_later(self) -> asyncio.Task[ThreadTransport]:
-        task = asyncio.create_task(self.pool.acquire())
+        task = asyncio.create_task(self.acquire())
         await settled()
         return task
 
@@ -130,6 +135,11 @@ class PoolHarness:
         )
 
 
+def fake_process_of(transport: ThreadTransport) -> FakeProcess:
+    assert isinstance(transport.process, FakeProcess)
+    return transport.process
+
+
 async def fault_of(asking: asyncio.Task[ThreadTransport]) -> Failure:
     with pytest.raises(Fault) as caught:
         await asking
@@ -139,10 +149,10 @@ async def fault_of(asking: asyncio.Task[ThreadTransport]) -> Failure:
 @virtual
 async def test_a_turn_waits_for_the_first_process_and_gets_a_channel_on_it() -> None:
     harness = PoolHarness()
-    transport = await harness.pool.acquire()
+    transport = await harness.acquire()
     assert [transport.process] == harness.pool.processes == harness.processes
     assert transport.process.turns_running == 1, "counted from its opening, not from its first reader"
-    await harness.pool.release(transport, finished=True)
+    await harness.release(transport, finished=True)
     assert transport.process.turns_running == 0
     await harness.close()
 
@@ -153,13 +163,12 @@ async def test_a_failed_start_fails_everybody_who_waits_with_its_reason() -> Non
     harness.fault = Fault(NO_START)
     first, second = await harness.acquire_later(), await harness.acquire_later()
     assert await fault_of(first) == await fault_of(second) == NO_START
-    assert harness.pool.last_failure == harness.pool.readiness_failure() == NO_START
+    assert harness.pool.readiness_failure() == NO_START
     harness.fault = None
     await asyncio.sleep(1.1)
     assert harness.pool.readiness_failure() is None
-    transport = await harness.pool.acquire()
-    assert harness.pool.last_failure is None
-    await harness.pool.release(transport, finished=True)
+    transport = await harness.acquire()
+    await harness.release(transport, finished=True)
     await harness.close()
 
 
@@ -193,7 +202,7 @@ async def test_who_waits_is_not_failed_while_another_process_is_starting() -> No
 @virtual
 async def test_a_process_that_dies_is_replaced_and_who_waits_is_assigned_to_the_next() -> None:
     harness = PoolHarness(max_processes=1, max_turns_running=1)
-    transport = await harness.pool.acquire()
+    transport = await harness.acquire()
     waiting = await harness.acquire_later()
     assert not waiting.done()
     assert isinstance(transport.process, FakeProcess)
@@ -201,7 +210,7 @@ async def test_a_process_that_dies_is_replaced_and_who_waits_is_assigned_to_the_
     successor = (await waiting).process
     assert successor is not transport.process
     assert harness.pool.restarts == 1
-    await harness.pool.release(transport, finished=True)
+    await harness.release(transport, finished=True)
     await harness.close()
 
 
@@ -220,7 +229,7 @@ async def test_a_process_that_dies_before_the_first_reader_of_a_channel_is_repor
             raise AssertionError
 
     harness, reader = PoolHarness(), Reader()
-    transport = await harness.pool.acquire()
+    transport = await harness.acquire()
     assert isinstance(transport.process, FakeProcess)
     transport.process.die()
     transport.attach(reader)
@@ -228,7 +237,7 @@ async def test_a_process_that_dies_before_the_first_reader_of_a_channel_is_repor
     assert reader.ended_with is None, "not in the middle of its beginning"
     await settled()
     assert reader.ended_with == Ended(None, 9, "")
-    await harness.pool.release(transport, finished=True)
+    await harness.release(transport, finished=True)
     await harness.close()
 
 
@@ -236,32 +245,32 @@ async def test_a_process_that_dies_before_the_first_reader_of_a_channel_is_repor
 @pytest.mark.parametrize("why", ["not settled", "orphans"])
 async def test_an_unhealthy_process_takes_no_turn_and_goes_when_it_is_idle(why: str) -> None:
     harness = PoolHarness()
-    transport, other = await harness.pool.acquire(), await harness.pool.acquire()
+    transport, other = await harness.acquire(), await harness.acquire()
     process = transport.process
     assert isinstance(process, FakeProcess)
     assert other.process is process
     process.orphans = why == "orphans"
-    await harness.pool.release(transport, finished=why != "not settled")
+    await harness.release(transport, finished=why != "not settled")
     if why == "orphans":
         await asyncio.sleep(ORPHAN_SECONDS)
-    next_lane = await harness.pool.acquire()
+    next_lane = await harness.acquire()
     assert next_lane.process is not process
     assert process.alive, "a turn is still running there"
-    await harness.pool.release(other, finished=True)
+    await harness.release(other, finished=True)
     await asyncio.sleep(1)
     assert not process.alive
     assert process.ends == 1
-    await harness.pool.release(next_lane, finished=True)
+    await harness.release(next_lane, finished=True)
     await harness.close()
 
 
 @virtual
 async def test_an_orphan_that_appears_only_after_the_turn_is_found() -> None:
     harness = PoolHarness()
-    transport = await harness.pool.acquire()
+    transport = await harness.acquire()
     process = transport.process
     assert isinstance(process, FakeProcess)
-    await harness.pool.release(transport, finished=True)
+    await harness.release(transport, finished=True)
     process.orphans = True
     await asyncio.sleep(1.5)
     assert not process.alive
@@ -273,7 +282,7 @@ async def test_an_orphan_that_appears_only_after_the_turn_is_found() -> None:
 async def test_orphans_are_looked_for_once_a_second_however_many_turns_end() -> None:
     harness = PoolHarness()
     for _ in range(40):  # two seconds of them
-        await harness.pool.release(await harness.pool.acquire(), finished=True)
+        await harness.release(await harness.acquire(), finished=True)
         await asyncio.sleep(0.05)
     [process] = harness.processes
     assert 1 <= process.orphan_checks <= 3
@@ -283,10 +292,10 @@ async def test_orphans_are_looked_for_once_a_second_however_many_turns_end() -> 
 @virtual
 async def test_the_turn_that_ended_just_before_a_check_for_orphans_gets_another() -> None:
     harness = PoolHarness()
-    first, second = await harness.pool.acquire(), await harness.pool.acquire()
-    await harness.pool.release(first, finished=True)
+    first, second = await harness.acquire(), await harness.acquire()
+    await harness.release(first, finished=True)
     await asyncio.sleep(0.9 * ORPHAN_SECONDS)
-    await harness.pool.release(second, finished=True)
+    await harness.release(second, finished=True)
     await asyncio.sleep(0.5 * ORPHAN_SECONDS)
     [process] = harness.processes
     assert process.orphan_checks == 1
@@ -299,14 +308,14 @@ async def test_the_turn_that_ended_just_before_a_check_for_orphans_gets_another(
 @virtual
 async def test_a_process_is_ended_once_however_often_the_pool_maintains_itself() -> None:
     harness = PoolHarness()
-    transport = await harness.pool.acquire()
+    transport = await harness.acquire()
     process = transport.process
     assert isinstance(process, FakeProcess)
     harness.pool.retire(process)
-    await harness.pool.release(transport, finished=True)
+    await harness.release(transport, finished=True)
     for _ in range(5):
-        other = await harness.pool.acquire()
-        await harness.pool.release(other, finished=True)
+        other = await harness.acquire()
+        await harness.release(other, finished=True)
     await asyncio.sleep(1)
     assert process.ends == 1
     await harness.close()
@@ -327,14 +336,14 @@ async def test_an_idle_thread_is_ended_when_its_process_takes_no_more_turns() ->
             raise AssertionError
 
     harness = PoolHarness()
-    resting, busy = await harness.pool.acquire(), await harness.pool.acquire()
+    resting, busy = await harness.acquire(), await harness.acquire()
     resting.attach(Reader())
     resting.set_idle(True)
     assert resting.process.turns_running == 1
-    harness.pool.retire(resting.process)
+    harness.pool.retire(fake_process_of(resting))
     assert len(told) == 1
     for transport in (resting, busy):
-        await harness.pool.release(transport, finished=True)
+        await harness.release(transport, finished=True)
     await harness.close()
 
 
@@ -374,7 +383,7 @@ async def test_a_close_while_a_process_starts_leaves_none_and_fails_who_waits(
 ) -> None:
     harness = PoolHarness()
     harness.starts_manually = True
-    asking = asyncio.create_task(harness.pool.acquire())
+    asking = asyncio.create_task(harness.acquire())
     await asyncio.sleep(0)
     if moment is settled:
         await settled()
@@ -382,16 +391,16 @@ async def test_a_close_while_a_process_starts_leaves_none_and_fails_who_waits(
     await harness.close()
     assert (await fault_of(asking)).kind is FaultKind.STOPPING
     with pytest.raises(Fault):
-        await harness.pool.acquire()
-    assert harness.pool.last_failure is None, "a start that was broken off is no failure"
+        await harness.acquire()
+    assert harness.pool.readiness_failure() is None, "a start that was broken off is no failure"
 
 
 @virtual
 async def test_a_close_while_a_process_ends_waits_for_it() -> None:
     harness = PoolHarness()
-    transport = await harness.pool.acquire()
-    harness.pool.retire(transport.process)
-    await harness.pool.release(transport, finished=True)
+    transport = await harness.acquire()
+    harness.pool.retire(fake_process_of(transport))
+    await harness.release(transport, finished=True)
     await harness.close()
     await harness.pool.close()
 
@@ -399,13 +408,13 @@ async def test_a_close_while_a_process_ends_waits_for_it() -> None:
 @virtual
 async def test_more_turns_than_one_process_should_have_start_another_ahead() -> None:
     harness = PoolHarness(busy_from=2)
-    transports = [await harness.pool.acquire() for _ in range(3)]
+    transports = [await harness.acquire() for _ in range(3)]
     await settled()
     assert len(harness.pool.processes) == 2
-    transports.append(await harness.pool.acquire())
+    transports.append(await harness.acquire())
     assert sorted(process.turns_running for process in harness.pool.processes) == [1, 3]
     for transport in transports:
-        await harness.pool.release(transport, finished=True)
+        await harness.release(transport, finished=True)
     await harness.close()
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec.structs import replace
 
-from codex_proxy.agents.codex_app_server.plan import (
+from codex_proxy.agents.process_pool.plan import (
     PoolLimits,
     PoolMaintenance,
     ProcessInfo,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from codex_proxy.agents.codex_app_server.plan import (
+from codex_proxy.agents.process_pool.plan import (
     FIRST_PAUSE_SECONDS,
     LOOP_FAILURES,
     MAX_PAUSE_SECONDS,

@@ -1,0 +1,365 @@
+"""The processes of a pool that have one key, and the turns that wait for one of them.
+
+Performs what the module `plan` decides. Turns wait in order of arrival while every process is busy. After failed
+starts, the next start is delayed, and turns without a process fail at once instead of waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+import structlog
+
+from codex_proxy.agents.process_pool.plan import (
+    PoolLimits,
+    ProcessInfo,
+    ProcessState,
+    Refuse,
+    RestartBackoff,
+    Use,
+    assign,
+    is_stable,
+    maintain,
+)
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.interfaces import Clock
+
+log = structlog.get_logger(__name__)
+
+BROKEN_START = Failure(
+    kind=FaultKind.INTERNAL, message="The agent could not be started. The server's log has the reason."
+)
+
+MAINTENANCE_SECONDS = 30.0
+"""Seconds between two maintenances of the pool if nothing else causes one."""
+
+KEEPS_ENDING_TEXT = "The agent's process keeps exiting and is restarted after a pause. It ended"
+
+
+FileStamp = tuple[int, int, int]
+"""The inode, size and modification time of a file, which change when it is replaced or written."""
+
+
+class PooledProcess(Protocol):
+    """The interface of a process in a pool."""
+
+    on_change: Callable[[], None] | None
+    """Called when the process has ended, becomes unhealthy, or a turn on it begins or ends."""
+    unhealthy: bool
+    """Whether the process gets no further turns, because it violated the protocol or did not finish a turn."""
+    completed_turn: bool
+    """Whether a turn on the process has ended without a failure of the process."""
+    ended_during_turn: bool
+    """Whether the process ended while a turn was running on it."""
+    turns_served: int
+
+    @property
+    def signed_in(self) -> bool:
+        """Whether somebody was signed in to the agent when the process was started, as far as the process says."""
+        ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    @property
+    def turns_running(self) -> int: ...
+
+    @property
+    def has_orphans(self) -> bool:
+        """Whether a process that an ended turn has left behind is still running."""
+        ...
+
+    @property
+    def memory(self) -> int:
+        """The resident memory in bytes."""
+        ...
+
+    @property
+    def exit_suffix(self) -> str:
+        """The end of a sentence about the process: how it ended."""
+        ...
+
+    def end_idle_channels(self) -> None:
+        """Ends the sessions that only wait for a later turn."""
+        ...
+
+    def end_silent_channels(self) -> None:
+        """Ends the sessions on which nothing has come since their turn began."""
+        ...
+
+    async def end(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+class PooledTransport(Protocol):
+    """The interface of what a turn gets from a pool."""
+
+    async def release(self, *, finished: bool) -> None:
+        """Ends the use of the process (see `Transport.release`)."""
+        ...
+
+
+P = TypeVar("P", bound=PooledProcess)
+T = TypeVar("T", bound=PooledTransport)
+
+
+class PoolEntry(Generic[P]):
+    """One process of a group, with its state, its age and its memory, by which the module `plan` decides whether it
+    gets turns and when it ends.
+    """
+
+    def __init__(self, number: int, process: P, started_at: float, sign_in: FileStamp | None) -> None:
+        self.number = number
+        self.process = process
+        self.started_at = started_at
+        self.ready_at = math.inf
+        """When the process became ready, in seconds of the monotonic clock; infinity before that."""
+        self.memory = 0
+        """The resident memory of the process in bytes, when it was last measured."""
+        self.sign_in = sign_in
+        """The stamp of the sign-in file when the process was started."""
+        self.state = ProcessState.STARTING
+        self.is_ending = False
+        """Whether a task is already ending the process."""
+
+    def drain(self) -> None:
+        """Marks the process as draining, so that it gets no further turns, and ends the idle sessions on it."""
+        self.state = ProcessState.DRAINING
+        self.process.end_idle_channels()
+
+
+class GroupOwner(Protocol):
+    """What a group asks of its pool."""
+
+    closed: bool
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs `work` in a task, which the pool waits for."""
+        ...
+
+    def schedule_tick(self, seconds: float) -> None:
+        """Has the pool look after its groups in so many seconds at the latest."""
+        ...
+
+    def sign_in_stamp(self) -> FileStamp | None:
+        """Returns the stamp of the sign-in file as it is now."""
+        ...
+
+    def schedule_orphan_check(self) -> None:
+        """Has the pool look for what ended turns have left behind."""
+        ...
+
+
+class ProcessGroup(Generic[P]):
+    """The processes with one key. `new_process` creates the object of a process without starting it;
+    `start_process` starts the process, or raises `Fault`.
+    """
+
+    def __init__(
+        self,
+        owner: GroupOwner,
+        new_process: Callable[[], P],
+        start_process: Callable[[P], Awaitable[None]],
+        limits: PoolLimits,
+        clock: Clock,
+    ) -> None:
+        self._owner = owner
+        self._new_process = new_process
+        self._start_process = start_process
+        self._limits = limits
+        self._clock = clock
+        self.entries: dict[int, PoolEntry[P]] = {}
+        self._waiting: deque[tuple[asyncio.Future[Any], Callable[[P], Any]]] = deque()
+        self._last_number = 0
+        self._backoff = RestartBackoff()
+        self._last_crash: Failure | None = None
+        """How the last process ended that the pool had not asked to end."""
+        self.last_failure: Failure | None = None
+        """Why the last start failed; None if it succeeded."""
+        self.restarts = 0
+        """The number of processes that ended although the pool had not asked them to."""
+
+    async def acquire(self, open: Callable[[P], T]) -> T:
+        """See `ProcessPool.acquire`."""
+        decision = assign(self._process_infos(), self._limits, len(self._waiting))
+        if isinstance(decision, Use):
+            transport = open(self.entries[decision.key].process)
+            self.maintain()
+            return transport
+        if isinstance(decision, Refuse):
+            raise Fault(Failure(kind=FaultKind.UNAVAILABLE, message=decision.reason, retry_after=1))
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.append((future, open))
+        self.maintain()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                await future.result().release(finished=True)
+                self.turn_finished()
+            raise
+        finally:
+            if (future, open) in self._waiting:
+                self._waiting.remove((future, open))
+            del future  # its exception holds this frame: no cycle stays behind
+
+    @property
+    def processes(self) -> list[P]:
+        """The processes that have been started and are still running, including those that get no further turns."""
+        return [each.process for each in self.entries.values() if each.state is not ProcessState.STARTING]
+
+    def readiness_failure(self) -> Failure | None:
+        """See `ProcessPool.readiness_failure`."""
+        if self.last_failure is not None:
+            return self.last_failure
+        now = self._clock.monotonic()
+        steady = any(is_stable(now - each.ready_at) for each in self.entries.values())
+        if (self._backoff.looping and not steady) or (
+            self._backoff.pause_seconds(now) and not self._has_usable_process()
+        ):
+            return self._last_crash
+        return None
+
+    def fail_waiting(self, failure: Failure) -> None:
+        """Fails the turns that wait for a process."""
+        while self._waiting:
+            future, _ = self._waiting.popleft()
+            if not future.done():
+                future.set_exception(Fault(failure))
+
+    # --- performing the plan --------------------------------------------------------------------
+
+    def _process_infos(self) -> tuple[ProcessInfo, ...]:
+        now = self._clock.monotonic()
+        return tuple(
+            ProcessInfo(
+                each.number,
+                each.state,
+                each.process.turns_running,
+                each.process.turns_served,
+                now - each.started_at,
+                each.memory,
+            )
+            for each in self.entries.values()
+        )
+
+    def changed(self) -> None:
+        """Removes processes that have ended, assigns waiting turns to processes, and then starts and ends processes
+        as needed. Called after each change of a process or a turn.
+        """
+        for each in list(self.entries.values()):
+            if each.process.completed_turn:
+                self._backoff = self._backoff.after_success(each.started_at)
+            if each.state is not ProcessState.STARTING and not each.process.alive:
+                del self.entries[each.number]
+                if each.state is ProcessState.READY and not self._owner.closed:
+                    self.restarts += 1
+                    self._crashed(each)
+            elif each.state is ProcessState.READY and each.process.unhealthy:
+                each.drain()
+                each.process.end_silent_channels()
+        while self._waiting:
+            decision = assign(self._process_infos(), self._limits, len(self._waiting) - 1)
+            if not isinstance(decision, Use):
+                break
+            future, open = self._waiting.popleft()
+            if not future.done():
+                future.set_result(open(self.entries[decision.key].process))
+        self.maintain()
+
+    def maintain(self) -> None:
+        """Starts, drains and ends processes as `plan.maintain` decides."""
+        if self._owner.closed:
+            return
+        maintenance = maintain(self._process_infos(), self._limits, len(self._waiting))
+        for number in maintenance.drain:
+            self.entries[number].drain()
+        for number in maintenance.retire:
+            leaving = self.entries[number]
+            leaving.drain()
+            if not leaving.is_ending:
+                leaving.is_ending = True
+                self._owner.spawn(self._end(leaving))
+        if maintenance.start:
+            self._start_another()
+        self._owner.schedule_tick(MAINTENANCE_SECONDS)
+
+    def turn_finished(self) -> None:
+        """Called when a turn may have ended, or a process has changed in another way."""
+        self.changed()
+        self._owner.schedule_orphan_check()
+
+    def _start_another(self) -> None:
+        """Starts a process. If starts are delayed after failures, starts none; then, unless a running process can
+        serve the waiting turns, these fail at once with the last failure and the seconds until the next start.
+        """
+        now = self._clock.monotonic()
+        pause = self._backoff.pause_seconds(now)
+        if not pause:
+            self._last_number += 1
+            starting = PoolEntry(self._last_number, self._new_process(), now, self._owner.sign_in_stamp())
+            self.entries[starting.number] = starting
+            self._owner.spawn(self._start(starting))
+            return
+        self._owner.schedule_tick(pause)
+        reason = self.last_failure or self._last_crash
+        if reason is not None and not self._has_usable_process():
+            self.fail_waiting(msgspec.structs.replace(reason, retry_after=pause))
+
+    def _has_usable_process(self) -> bool:
+        """Returns whether any process accepts turns or is starting."""
+        return any(each.state is not ProcessState.DRAINING for each in self.entries.values())
+
+    def _crashed(self, entry: PoolEntry[P]) -> None:
+        now = self._clock.monotonic()
+        self._backoff = self._backoff.after_failure(
+            now, now - entry.ready_at, during_turn=entry.process.ended_during_turn
+        )
+        how = entry.process.exit_suffix
+        self._last_crash = Failure(kind=FaultKind.UNAVAILABLE, message=f"{KEEPS_ENDING_TEXT}{how}")
+        log.warning("agent_ended", reason=how.strip(" .()"), in_a_row=self._backoff.failures)
+
+    async def _start(self, starting: PoolEntry[P]) -> None:
+        try:
+            await self._start_process(starting.process)
+        except Fault as fault:
+            self._start_failed(starting, fault.failure)
+        except Exception:
+            log.exception("agent_start_broke")
+            starting.process.kill()
+            self._start_failed(starting, BROKEN_START)
+        except BaseException:
+            starting.process.kill()
+            self.entries.pop(starting.number, None)
+            raise
+        else:
+            self.last_failure = None
+            starting.state = ProcessState.READY
+            starting.ready_at = self._clock.monotonic()
+            starting.process.on_change = self.turn_finished
+            self.changed()
+
+    def _start_failed(self, starting: PoolEntry[P], failure: Failure) -> None:
+        del self.entries[starting.number]
+        self._backoff = self._backoff.after_failure(self._clock.monotonic())
+        self.last_failure = failure
+        log.warning(
+            "agent_start_failed",
+            reason=failure.unquoted,
+            in_a_row=self._backoff.failures,
+            said=failure.message,
+        )
+        if not self._has_usable_process():  # else somebody may still come and take who waits
+            self.fail_waiting(failure)
+        self.maintain()
+
+    async def _end(self, leaving: PoolEntry[P]) -> None:
+        await leaving.process.end()
+        self.entries.pop(leaving.number, None)
+        self.changed()

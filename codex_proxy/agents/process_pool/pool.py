@@ -1,0 +1,216 @@
+"""The pool of an agent's processes. Starts and ends processes and assigns them to turns, as the module `plan` decides.
+
+Turns share a process only if they have the same key, such as the folder that the process may write to. Each key has
+a `ProcessGroup`; the pool looks after all of them, and ends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from typing import Any, Final, Generic, TypeVar
+
+from codex_proxy.agents.process_pool.group import FileStamp, P, PoolEntry, ProcessGroup, T
+from codex_proxy.agents.process_pool.plan import PoolLimits, ProcessState
+from codex_proxy.core.faults import STOPPING, Failure, Fault
+from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.tasks import keep_until_done
+
+MEMORY_SECONDS: Final = 30.0
+"""The least time between two measurements of memory, which read files of the system."""
+ORPHAN_SECONDS: Final = 1.0
+"""Seconds after a turn until its orphaned processes are looked for, and at least between two such checks."""
+RECHECK_SECONDS: Final = 10.0
+"""Seconds after which a process that found no sign-in is replaced by one that looks again, since a sign-in in the
+system's keyring changes no file."""
+
+K = TypeVar("K", bound=Hashable)
+
+
+class _Unused:
+    """What `ProcessPool.warm` gets from the pool."""
+
+    async def release(self, *, finished: bool) -> None:
+        """Does nothing, because nothing was opened."""
+
+
+class ProcessPool(Generic[K, P]):
+    """A pool of processes for turns, by key. `new_process` creates the object of a process without starting it;
+    `start_process` starts the process, or raises `Fault`. `limits` returns the limits for the processes of a key.
+    `sign_in_file` is the path of the file that changes when somebody signs in; empty if none is known.
+    """
+
+    def __init__(
+        self,
+        new_process: Callable[[K], P],
+        start_process: Callable[[P, K], Awaitable[None]],
+        limits: Callable[[K], PoolLimits],
+        clock: Clock,
+        *,
+        sign_in_file: str = "",
+    ) -> None:
+        self._new_process = new_process
+        self._start_process = start_process
+        self._limits = limits
+        self._clock = clock
+        self._sign_in_file = sign_in_file
+        self._groups: dict[K, ProcessGroup[P]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_turn_end = -ORPHAN_SECONDS
+        """When the last turn ended, in seconds of the event loop's clock."""
+        self._memory_measured_at = clock.monotonic()
+
+    # --- for the agent --------------------------------------------------------------------------
+
+    async def warm(self, key: K) -> None:
+        """Starts the processes with this key that are kept ready, and returns when one of them is ready. Raises
+        `Fault` if none can be started.
+        """
+        await self.acquire(key, lambda process: _Unused())
+
+    async def acquire(self, key: K, open: Callable[[P], T]) -> T:
+        """Calls `open` with the least busy process with this key, and returns the transport that it returns; waits
+        until a process is free if none is. The process must count the turn from then on. Raises `Fault` if too many
+        turns wait, the server is stopping, or no process can be started.
+
+        A process that found no sign-in when it was started is replaced if somebody may have signed in since.
+        """
+        if self.closed:
+            raise Fault(STOPPING)
+        group = self._group(key)
+        for entry in group.entries.values():
+            if entry.state is ProcessState.READY and not entry.process.signed_in and self._is_outdated(entry):
+                entry.drain()
+        return await group.acquire(open)
+
+    async def release(self, key: K, transport: T, *, finished: bool) -> None:
+        """Takes back what `acquire` returned for this key. `finished`: whether the agent has reported the end of the
+        turn. If it has not, the process gets no further turns, and is ended when its other turns have ended.
+        """
+        await transport.release(finished=finished)
+        if key in self._groups:
+            self._groups[key].turn_finished()
+
+    @property
+    def processes(self) -> list[P]:
+        """The processes that have been started and are still running, including those that get no further turns."""
+        return [process for group in self._groups.values() for process in group.processes]
+
+    def processes_of(self, key: K) -> list[P]:
+        """Returns the `processes` with this key."""
+        return self._groups[key].processes if key in self._groups else []
+
+    @property
+    def restarts(self) -> int:
+        """The number of processes that ended although the pool had not asked them to."""
+        return sum(group.restarts for group in self._groups.values())
+
+    def readiness_failure(self) -> Failure | None:
+        """Returns the failure with which a new turn would end now, because the last start failed or the processes
+        keep crashing; None if turns of every key can be served.
+        """
+        failures = (group.readiness_failure() for group in self._groups.values())
+        return next((failure for failure in failures if failure is not None), None)
+
+    def retire(self, process: P) -> None:
+        """Gives the process no further turns, and ends it when its running turns have ended."""
+        for group in self._groups.values():
+            for entry in group.entries.values():
+                if entry.process is process:
+                    entry.drain()
+            group.changed()
+
+    async def close(self) -> None:
+        """Ends every process, also those with running turns, and returns when all have ended. Turns that wait for a
+        process fail with the fault STOPPING.
+        """
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for group in self._groups.values():
+            group.fail_waiting(STOPPING)
+        processes = [entry.process for entry in self._entries()]
+        # First what may still start a process, then the processes: in the other order one could be missed.
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(process.end() for process in processes))
+
+    def kill(self) -> None:
+        """Sends SIGKILL to every process, and returns at once."""
+        for entry in self._entries():
+            entry.process.kill()
+
+    # --- for the groups -------------------------------------------------------------------------
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        keep_until_done(self._tasks, asyncio.get_running_loop().create_task(work))
+
+    def sign_in_stamp(self) -> FileStamp | None:
+        """Returns the stamp of the sign-in file; None if it does not exist, or is not known."""
+        try:
+            stat = os.stat(self._sign_in_file)
+        except OSError:
+            return None
+        return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+    def schedule_orphan_check(self) -> None:
+        self._last_turn_end = asyncio.get_running_loop().time()
+        self.schedule_tick(ORPHAN_SECONDS)
+
+    def schedule_tick(self, seconds: float) -> None:
+        if self.closed:
+            return
+        loop = asyncio.get_running_loop()
+        when = loop.time() + seconds
+        if self._timer is None or when < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_at(when, self._tick)
+
+    # --- looking after the processes ------------------------------------------------------------
+
+    def _group(self, key: K) -> ProcessGroup[P]:
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = ProcessGroup(
+                self,
+                lambda: self._new_process(key),
+                lambda process: self._start_process(process, key),
+                self._limits(key),
+                self._clock,
+            )
+        return group
+
+    def _entries(self) -> list[PoolEntry[P]]:
+        return [entry for group in self._groups.values() for entry in group.entries.values()]
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._measure_memory()
+        for entry in self._entries():
+            if entry.state is ProcessState.READY and entry.process.has_orphans:
+                entry.drain()  # its warden ends whatever a turn has left
+        for group in self._groups.values():
+            group.changed()
+        since = asyncio.get_running_loop().time() - self._last_turn_end
+        if since < ORPHAN_SECONDS:  # of the last turn it was too early
+            self.schedule_tick(ORPHAN_SECONDS - since)
+
+    def _measure_memory(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._memory_measured_at >= MEMORY_SECONDS:
+            self._memory_measured_at = now
+            for entry in self._entries():
+                entry.memory = entry.process.memory
+
+    def _is_outdated(self, entry: PoolEntry[P]) -> bool:
+        """Returns whether somebody may have signed in since the process was started: if the sign-in file has
+        changed, or more than `RECHECK_SECONDS` have passed.
+        """
+        if entry.sign_in != self.sign_in_stamp():
+            return True
+        return self._clock.monotonic() - entry.started_at > RECHECK_SECONDS
