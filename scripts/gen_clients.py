@@ -18,14 +18,13 @@ HEAD = """# Clients
 *Written by `scripts/gen_clients.py` from the table of `codex-proxy connect`: change
 `codex_proxy/commands/connect/table.py`, then run it.*
 
-`codex-proxy connect` lists these clients; `codex-proxy connect CLIENT` prints what is here, with your own address,
-model and key (`--base-url`, `--model`, `--key`). Where a client keeps its settings in a file, `--write` changes it:
-the difference is shown, the old file is kept beside it (`.bak`), and everything else in it stays, comments too. A file
-that cannot be changed without a loss (JSON with comments) is left alone, and what to put into it is printed.
+`codex-proxy connect CLIENT` prints what is here, with your own address, model and key (`--base-url`, `--model`,
+`--key`). Where a client keeps its settings in a file, `--write` changes it and keeps the old file (`.bak`). A file that
+cannot be changed without a loss (JSON with comments) is left alone.
 
-Any other client of the OpenAI API works the same way: the base URL is `http://127.0.0.1:11435/v1`, the key is anything
-(unless the server was started with one), the model `codex-5` or a name of `GET /v1/models`. For clients of Anthropic's
-API the base URL is `http://127.0.0.1:11435`, without `/v1`.
+Any other client of the OpenAI API: the base URL is `http://127.0.0.1:11435/v1`, the key is anything (unless the server
+requires one), the model `codex-5` or a name of `GET /v1/models`. For clients of Anthropic's API the base URL is
+`http://127.0.0.1:11435`, without `/v1`.
 """
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -17,7 +18,7 @@ from codex_proxy.agents.auto import AUTO
 from codex_proxy.agents.registry import specs
 from codex_proxy.cli import serve
 from codex_proxy.config import Settings
-from codex_proxy.config_tables import AgentTable, TableName, UpstreamTable
+from codex_proxy.config_tables import AgentTable, UpstreamTable
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 
@@ -26,7 +27,8 @@ HEAD = """# Settings
 *Written by `scripts/gen_configuration.py` from the settings themselves: change `codex_proxy/config.py`, then run it.*
 
 A value comes from a flag of `codex-proxy serve`, else from an environment variable, else from the settings file, else
-it is the default. An empty variable counts as unset.
+it is the default. An empty variable counts as unset. The variable is `PROXY_` and the setting's name in capitals
+(`PROXY_PORT`), unless the table names another. What is on or off is `true` or `false`.
 
 The file is `~/.config/codex-proxy/config.toml` (in `$XDG_CONFIG_HOME`, if set), or the one in `--config`. Its keys are
 the names in the first column:
@@ -37,8 +39,8 @@ port = 8080
 max_running_turns = 4
 ```
 
-| setting | flag | variable | default | values | meaning |
-| --- | --- | --- | --- | --- | --- |
+| setting, flag, variable | default | meaning |
+| --- | --- | --- |
 """
 
 DEFAULTS = {
@@ -51,9 +53,6 @@ DEFAULTS = {
     "state_dir": "`~/.local/state/codex-proxy` (`$XDG_STATE_HOME`)",
 }
 """Defaults that depend on the user or the moment, in words."""
-
-TABLES_OF = (dict[TableName, AgentTable], dict[TableName, UpstreamTable])
-NOUNS = {"str": "text", "int": "number", "float": "number", "Path": "path", "SecretStr": "secret"}
 
 
 def flags() -> dict[str, str]:
@@ -69,20 +68,17 @@ def variable(name: str, field: FieldInfo) -> str:
     return f"PROXY_{name.upper()}"
 
 
-def values(kind: Any) -> str:
-    """What a setting may hold, in words."""
-    origin = get_origin(kind)
-    if kind is TableName or origin is dict:
-        return "tables" if kind in TABLES_OF else "names and texts"
-    if origin is tuple:
-        return "list"
-    if origin is Literal:
-        return " ".join(f"`{choice}`" for choice in get_args(kind))
-    if origin in (Union, types.UnionType):
-        return values(next(each for each in get_args(kind) if each is not type(None)))
-    if kind is bool:
-        return "`true` `false`"
-    return NOUNS[kind.__name__]
+def choices(kind: Any) -> tuple[str, ...]:
+    """The values that a setting may have, if they are a list."""
+    if get_origin(kind) in (Union, types.UnionType):
+        return choices(next(each for each in get_args(kind) if each is not type(None)))
+    return get_args(kind) if get_origin(kind) is Literal else ()
+
+
+def meaning(field: FieldInfo, values: Sequence[Any]) -> str:
+    """The description, with the possible values."""
+    listed = " ".join(f"`{each}`" for each in values)
+    return f"{field.description}{f' ({listed})' if listed else ''}"
 
 
 def default(name: str, field: FieldInfo) -> str:
@@ -114,25 +110,26 @@ agent = "codex-app-server"
 ```
 
 {tables}"""
-ROW_HEAD = "| key | default | values | meaning |\n| --- | --- | --- | --- |\n"
+ROW_HEAD = "| key | default | meaning |\n| --- | --- | --- |\n"
 
 
 def table_rows(table: type[BaseModel]) -> str:
     """The keys of a table, a row each."""
     rows = []
     for name, field in table.model_fields.items():
-        cells = (f"`{name}`", default(name, field), values(field.annotation), field.description or "")
+        cells = (f"`{name}`", default(name, field), meaning(field, choices(field.annotation)))
         rows.append("| " + " | ".join(cells) + " |")
     return ROW_HEAD + "\n".join(rows) + "\n"
 
 
 def own_settings() -> str:
     """The settings that each agent may have in its table."""
-    lines = [
-        f"- `{spec.name}`: {', '.join(f'`{name}`' for name in sorted(spec.settings))}"
-        for spec in (AUTO, *specs())
-        if spec.settings
-    ]
+    agents: dict[str, list[str]] = {}
+    for spec in (AUTO, *specs()):
+        agents.setdefault(", ".join(f"`{name}`" for name in sorted(spec.settings)), []).append(
+            f"`{spec.name}`"
+        )
+    lines = [f"- {', '.join(names)}: {settings}" for settings, names in agents.items() if settings]
     return "Beside it, of the settings above, each has for itself:\n\n" + "\n".join(lines) + "\n"
 
 
@@ -150,14 +147,12 @@ def document() -> str:
     by_flag = flags()
     rows = []
     for name, field in Settings.model_fields.items():
-        flag = f"`{by_flag[name]}`" if name in by_flag else ""
+        other = variable(name, field)
+        names = (name, by_flag.get(name), None if other == f"PROXY_{name.upper()}" else other)
         cells = (
-            f"`{name}`",
-            flag,
-            f"`{variable(name, field)}`",
+            ", ".join(f"`{each}`" for each in names if each),
             default(name, field),
-            " ".join(f"`{each}`" for each in field.examples or ()) or values(field.annotation),
-            field.description or "",
+            meaning(field, field.examples or choices(field.annotation)),
         )
         rows.append("| " + " | ".join(cells) + " |")
     return HEAD + "\n".join(rows) + "\n" + tables()

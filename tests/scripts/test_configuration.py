@@ -68,14 +68,3 @@ def test_a_file_that_is_refused_is_not_read_by_settings_that_are_made_later(tmp_
     with pytest.raises(ValueError, match="is not valid TOML"):
         load({}, file)
     assert Settings().port == 11435
-
-
-def test_a_setting_that_names_a_file_is_not_said_to_be_a_folder() -> None:
-    rows = [line.split(" | ") for line in gen_configuration.TARGET.read_text("utf-8").splitlines()]
-    paths = {row[0].strip("| `"): row[-2] for row in rows if row[0].startswith("| `") and len(row) > 2}
-    assert {name: paths[name] for name in ("upstream_key_file", "key_file", "store_path", "state_dir")} == {
-        "upstream_key_file": "path",
-        "key_file": "path",
-        "store_path": "path",
-        "state_dir": "path",
-    }

@@ -39,11 +39,11 @@ ANTHROPIC_CLIENTS: tuple[ClientSetup, ...] = (
         ),
         notes=(
             PLAIN_MODEL,
-            "It would take a name of Claude's for a model with a context of a million tokens; "
-            "`CLAUDE_CODE_MAX_CONTEXT_TOKENS` says how much other names have, so that it summarises in time. The "
-            "`/model` picker lists the names with `claude` in them (`claude-codex-5-high`).",
-            "Where Claude Code is also the agent behind this server, put this into the client's environment alone: "
-            "agent turns read the same file, and the agent would ask itself.",
+            "Claude Code assumes a context of a million tokens for Claude's own names; for other names "
+            "`CLAUDE_CODE_MAX_CONTEXT_TOKENS` says when to summarise. The `/model` picker lists the names with "
+            "`claude` in them (`claude-codex-5-high`).",
+            "If Claude Code is also the agent behind this server, put this only into the client's environment: the "
+            "agent reads the same file, and would send its requests here.",
             "For one session only, put the same into the environment; for one project, into its "
             "`.claude/settings.json` (`--file`). If you are signed in with Anthropic, the token here comes first.",
         ),

@@ -12,8 +12,8 @@ from codex_proxy.commands.connect.client import CONTEXT_TOKENS, ClientSetup, Con
 from codex_proxy.commands.connect.terminal_agents import TERMINAL_AGENTS
 
 IN_A_CONTAINER = (
-    "From a container, loopback is the container itself. Start the server with `--host 0.0.0.0 --api-key KEY` and "
-    "`PROXY_ALLOWED_HOSTS=host.docker.internal`, and name `http://host.docker.internal:11435/v1` with that key."
+    "For a client in a container, start the server with `--host 0.0.0.0 --api-key KEY` and "
+    "`PROXY_ALLOWED_HOSTS=host.docker.internal`; its base URL is `http://host.docker.internal:11435/v1`."
 )
 
 CLIENTS: tuple[ClientSetup, ...] = (
@@ -309,8 +309,8 @@ export CODEX_PROXY_KEY='{{key}}'   # only if the server requires a key
 codex --profile codex-proxy
 """,
         notes=(
-            "It is a profile, a file of its own: as the default provider it would also be that of the Codex behind "
-            "this server, which would then ask itself.",
+            "It is a profile and not the default provider, because the Codex behind this server may read the same "
+            "settings and would then send its requests back here.",
         ),
     ),
     *TERMINAL_AGENTS,

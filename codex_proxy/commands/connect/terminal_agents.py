@@ -1,9 +1,9 @@
 """Coding agents in the terminal that take a provider of their own beside their usual ones, as data. Each is the agent
 here, so it gets the plain model: the suffix `:model` of the model's name says so.
 
-None becomes the program's default: the same files are read by the program where it is the agent behind this server,
-which would then ask itself. Sources: the documentation of each program, and opencode 1.18, Qwen Code 0.24, Copilot CLI
-1.0 and pi 0.74 with this server.
+None becomes the program's default: if the program is also the agent behind this server, it reads the same files and
+would send its requests back here. Sources: the documentation of each program, and opencode 1.18, Qwen Code 0.24,
+Copilot CLI 1.0 and pi 0.74 with this server.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from codex_proxy.commands.connect.client import CONTEXT_TOKENS, ClientSetup, Con
 OUTPUT_TOKENS = 32_000
 """The most tokens of an answer that these programs ask for."""
 NOT_THE_DEFAULT = (
-    "It is no default: where the same program is also the agent behind this server, it would ask itself."
+    "Do not make it the default if the same program is the agent behind this server: it would send its requests "
+    "back here."
 )
 
 TERMINAL_AGENTS: tuple[ClientSetup, ...] = (
