@@ -1,5 +1,5 @@
-"""Parts that all wire formats share: JSON encoding that never fails, the order of text in a stream, and the base of
-two renderers.
+"""Parts that all wire formats share: JSON encoding that never fails, texts that grow, the order of text in a stream,
+and the base of three renderers.
 
 An agent's text can contain lone surrogates: halves of an escaped character that was divided between two deltas.
 UTF-8 cannot encode them, so each becomes U+FFFD. If both halves are in one text they become their character.
@@ -15,12 +15,12 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from codex_proxy.core.events import Event, Spending, TextDelta
-from codex_proxy.core.faults import Failure
+from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.surfaces.usage import TurnTokens
 
 _encoder = msgspec.json.Encoder()
@@ -69,6 +69,64 @@ def schema_json(schema: Any) -> msgspec.Raw:
     return msgspec.Raw(json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode())
 
 
+BLANK_LINE: Final = "\n\n"
+"""Separates the messages of one answer, and the parts of its reasoning."""
+
+INTERRUPTED: Final = Failure(
+    kind=FaultKind.INTERNAL, message="The answer was interrupted before its end. Send the request again."
+)
+"""The failure of a turn that was interrupted, for APIs that have no word for it."""
+
+
+class Text:
+    """A text of an answer that grows by deltas, each of which is sent in a chunk. It keeps the constant bytes
+    around each delta, and every encoded fragment that was sent.
+    """
+
+    def __init__(self, before: bytes, after: bytes, *said: bytes) -> None:
+        """`before` and `after` are the bytes of a chunk around the text. `said` are fragments of the text, as JSON
+        strings, that were already sent in other chunks.
+        """
+        self._before = before
+        self._after = after
+        self._fragments = list(said)
+        self._lengths = [0]
+        """The number of characters in the first fragments, by their number, as far as it was asked for."""
+
+    def add(self, text: str, out: list[bytes]) -> None:
+        fragment = json_text(text)
+        self._fragments.append(fragment)
+        out += (self._before, fragment, self._after)
+
+    def add_all(self, texts: list[str], out: list[bytes]) -> None:
+        """Appends a chunk to `out` for each text. All are made by one `bytes.replace`, which is faster than one
+        after the other.
+        """
+        if not texts:
+            return
+        lines = json_lines(texts)
+        self._fragments.append(lines.replace(b'"\n"', b""))
+        out += (self._before, lines.replace(b"\n", self._after + self._before), self._after)
+
+    def __bool__(self) -> bool:
+        return bool(self._fragments)
+
+    @property
+    def count(self) -> int:
+        """The number of fragments of the text. The texts of one call of `add_all` are one fragment."""
+        return len(self._fragments)
+
+    def length(self, fragments: int) -> int:
+        """Returns the number of characters in the first `fragments` fragments."""
+        for fragment in self._fragments[len(self._lengths) - 1 : fragments]:
+            self._lengths.append(self._lengths[-1] + len(msgspec.json.decode(fragment)))
+        return self._lengths[fragments]
+
+    def whole(self) -> msgspec.Raw:
+        """Returns the whole text as one JSON string, joined from the fragments."""
+        return msgspec.Raw(b'"' + b"".join([fragment[1:-1] for fragment in self._fragments]) + b'"')
+
+
 class TextRun(msgspec.Struct, frozen=True):
     """Consecutive `TextDelta`s of the message `id`, as a list of their texts."""
 
@@ -97,8 +155,8 @@ def pieces_together(events: Iterable[Event]) -> Iterator[Event | TextRun]:
 
 
 class StreamRenderer(ABC):
-    """The common part of the renderers of Chat Completions and Messages. `feed` takes every event of the turn, in
-    order, in batches of any size.
+    """The common part of the renderers of Chat Completions, Messages and Ollama's API. `feed` takes every
+    event of the turn, in order, in batches of any size.
     """
 
     handlers: ClassVar[Mapping[type, Callable[[Any, Any, list[bytes]], None]]]

@@ -31,6 +31,8 @@ OWN_DEFAULT: Final = "default"
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """Every reasoning effort in OpenAI's types. Each model supports some of them."""
 
+_ASSUMED_EFFORTS: Final = ("low", "medium", "high")
+"""The assumed efforts of a model that is not listed; nearly every provider knows them."""
 _ALIAS_EFFORTS: Final = ("minimal", "low", "medium", "high")
 _MODES: Final[dict[str, Mode]] = {":model": "model", ":agent": "agent"}
 _CLAUDE: Final = "claude-"
@@ -353,6 +355,25 @@ def window_of(model: str, catalog: ModelCatalog) -> int | None:
     """
     entry = catalog.names.entry(model or default_of(catalog))
     return None if entry is None else entry.context_window
+
+
+def efforts_of(model: str, catalog: ModelCatalog) -> tuple[str, ...]:
+    """Returns the reasoning efforts that a model supports; an empty tuple if they are unknown. `model` is the
+    agent's name of the model; an empty string means its default model.
+    """
+    entry = catalog.names.entry(model or default_of(catalog))
+    return () if entry is None else entry.efforts
+
+
+def nearest_effort(effort: str, efforts: Sequence[str]) -> str:
+    """Returns `effort` if it is one of the model's `efforts`, else the nearest lower one, else the lowest. If
+    `efforts` is empty, `low`, `medium` and `high` are assumed.
+    """
+    known = [each for each in EFFORTS if each in (efforts or _ASSUMED_EFFORTS)]
+    if not known or effort in known:
+        return effort
+    below = [each for each in known if EFFORTS.index(each) <= EFFORTS.index(effort)]
+    return below[-1] if below else known[0]
 
 
 def default_model_of(catalog: ModelCatalog, agent: str) -> str:

@@ -15,10 +15,8 @@ import msgspec
 
 from codex_proxy.core.events import Stop
 from codex_proxy.core.items import ToolCall
-from codex_proxy.surfaces.base import SerialOutput, json_lines, json_text
+from codex_proxy.surfaces.base import BLANK_LINE, SerialOutput, Text, json_text
 from codex_proxy.surfaces.usage import json_tokens
-
-BLANK_LINE: Final = "\n\n"
 
 _PLAIN_ENDS: Final = frozenset({Stop.STOP, Stop.INTERRUPTED})
 _CALL_ENDS: Final = frozenset({Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
@@ -29,55 +27,6 @@ class Chunk(NamedTuple):
 
     before: bytes
     after: bytes
-
-
-class Text:
-    """A text of the message (content, refusal or reasoning) that grows by deltas. It keeps the constant bytes
-    around each delta, and every encoded fragment that was sent.
-    """
-
-    def __init__(self, before: bytes, after: bytes, *said: bytes) -> None:
-        """`before` and `after` are the bytes of a chunk around the text. `said` are fragments of the text, as JSON
-        strings, that were already sent in other chunks.
-        """
-        self._before = before
-        self._after = after
-        self._fragments = list(said)
-        self._lengths = [0]
-        """The number of characters in the first fragments, by their number, as far as it was asked for."""
-
-    def add(self, text: str, out: list[bytes]) -> None:
-        fragment = json_text(text)
-        self._fragments.append(fragment)
-        out += (self._before, fragment, self._after)
-
-    def add_all(self, texts: list[str], out: list[bytes]) -> None:
-        """Appends a chunk to `out` for each text. All are made by one `bytes.replace`, which is faster than one
-        after the other.
-        """
-        if not texts:
-            return
-        lines = json_lines(texts)
-        self._fragments.append(lines.replace(b'"\n"', b""))
-        out += (self._before, lines.replace(b"\n", self._after + self._before), self._after)
-
-    def __bool__(self) -> bool:
-        return bool(self._fragments)
-
-    @property
-    def count(self) -> int:
-        """The number of fragments of the text. The texts of one call of `add_all` are one fragment."""
-        return len(self._fragments)
-
-    def length(self, fragments: int) -> int:
-        """Returns the number of characters in the first `fragments` fragments."""
-        for fragment in self._fragments[len(self._lengths) - 1 : fragments]:
-            self._lengths.append(self._lengths[-1] + len(msgspec.json.decode(fragment)))
-        return self._lengths[fragments]
-
-    def whole(self) -> msgspec.Raw:
-        """Returns the whole text as one JSON string, joined from the fragments."""
-        return msgspec.Raw(b'"' + b"".join([fragment[1:-1] for fragment in self._fragments]) + b'"')
 
 
 class Call:

@@ -9,8 +9,7 @@ For speed only the text of a delta is encoded; the bytes around it are constant 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -109,29 +108,6 @@ class WholeBlock:
 
     def whole(self) -> dict[str, Any]:
         return self._head | ({} if self._input is None else {"input": msgspec.Raw(self._input.encode())})
-
-
-def input_of(arguments: str) -> str | None:
-    """Returns a call's arguments as the JSON text of an object; None if they are not a JSON object. Clients fail on
-    a `tool_use` block whose input is not an object.
-    """
-    text = arguments.strip() or "{}"
-    readers: tuple[Callable[[str], Any], ...] = (msgspec.json.decode, _strictly)
-    for read in readers:  # the second one reads numbers of any size
-        try:
-            return text.encode("utf-8").decode() if isinstance(read(text), dict) else None
-        except msgspec.ValidationError:
-            continue
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            return None
-    return None
-
-
-def _strictly(text: str) -> Any:
-    def refused(constant: str) -> None:
-        raise ValueError(f"{constant} is no JSON")
-
-    return json.loads(text, parse_constant=refused)
 
 
 def _stop(index: int) -> bytes:

@@ -11,14 +11,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from codex_proxy.surfaces.messages.wire import MessagesRequest, Thinking
-from codex_proxy.surfaces.models import EFFORTS, ModelCatalog, default_of
+from codex_proxy.surfaces.models import EFFORTS, nearest_effort
 
 _BUDGETS: Final = ((2048, "low"), (8192, "medium"), (24576, "high"))
 """The largest budget of thinking tokens for each effort."""
 _LARGEST: Final = "xhigh"
 _NO_THINKING: Final = "none"
-_UNKNOWN_MODELS: Final = ("low", "medium", "high")
-"""The assumed efforts of a model that is not listed; nearly every provider knows them."""
 
 
 def wants_thinking(thinking: Thinking | None) -> bool:
@@ -44,33 +42,14 @@ def effort_of(request: MessagesRequest, by_name: str | None, efforts: Sequence[s
     """
     thinking = request.thinking
     if thinking is not None and thinking.type == "disabled":
-        return nearest(_NO_THINKING, efforts)
+        return nearest_effort(_NO_THINKING, efforts)
     asked = effort_asked(request)
     if asked not in EFFORTS:
         asked = None
     if asked is None and thinking is not None and thinking.budget_tokens is not None:
         asked = _of_budget(thinking.budget_tokens)
     asked = asked or by_name
-    return None if asked is None else nearest(asked, efforts)
-
-
-def efforts_of(model: str, catalog: ModelCatalog) -> tuple[str, ...]:
-    """Returns the reasoning efforts that a model supports; an empty tuple if they are unknown. `model` is the
-    agent's name of the model; an empty string means its default model.
-    """
-    entry = catalog.names.entry(model or default_of(catalog))
-    return () if entry is None else entry.efforts
-
-
-def nearest(effort: str, efforts: Sequence[str]) -> str:
-    """Returns `effort` if it is one of the model's `efforts`, else the nearest lower one, else the lowest. If
-    `efforts` is empty, `low`, `medium` and `high` are assumed.
-    """
-    known = [each for each in EFFORTS if each in (efforts or _UNKNOWN_MODELS)]
-    if not known or effort in known:
-        return effort
-    below = [each for each in known if EFFORTS.index(each) <= EFFORTS.index(effort)]
-    return below[-1] if below else known[0]
+    return None if asked is None else nearest_effort(asked, efforts)
 
 
 def _of_budget(tokens: int) -> str:

@@ -39,7 +39,7 @@ from codex_proxy.surfaces.messages.blocks import (
     text_of,
 )
 from codex_proxy.surfaces.messages.state import Element, unpacked
-from codex_proxy.surfaces.messages.tools import model_name
+from codex_proxy.surfaces.tool_calls import model_name
 
 BILLING: Final = "x-anthropic-billing-header:"
 """The first characters of the block of the system prompt in which Claude Code identifies itself to Anthropic. That

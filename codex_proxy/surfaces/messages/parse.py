@@ -21,7 +21,7 @@ from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import check_length
 from codex_proxy.surfaces.field_lists import MAX_NAMED, FieldNotes, ignored_fields
 from codex_proxy.surfaces.messages.blocks import BlockReader
-from codex_proxy.surfaces.messages.effort import effort_asked, effort_of, efforts_of, wants_thinking
+from codex_proxy.surfaces.messages.effort import effort_asked, effort_of, wants_thinking
 from codex_proxy.surfaces.messages.history import (
     has_calls,
     has_instructions,
@@ -32,7 +32,7 @@ from codex_proxy.surfaces.messages.history import (
 )
 from codex_proxy.surfaces.messages.tools import Offered, offered_by
 from codex_proxy.surfaces.messages.wire import MessagesRequest, parse_body
-from codex_proxy.surfaces.models import DEFAULT_NAME, EFFORTS, ModelCatalog, resolve
+from codex_proxy.surfaces.models import DEFAULT_NAME, EFFORTS, ModelCatalog, efforts_of, resolve
 from codex_proxy.surfaces.request_options import (
     RequestHints,
     RequestSettings,

@@ -30,12 +30,13 @@ from codex_proxy.core.events import (
     TurnEnded,
     UsageReported,
 )
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
-from codex_proxy.surfaces.base import StreamRenderer, TextRun, json_bytes, json_text, raw_text
-from codex_proxy.surfaces.messages.content import GrowingBlock, TextItem, WholeBlock, frame, input_of
+from codex_proxy.surfaces.base import INTERRUPTED, StreamRenderer, TextRun, json_bytes, json_text, raw_text
+from codex_proxy.surfaces.messages.content import GrowingBlock, TextItem, WholeBlock, frame
 from codex_proxy.surfaces.messages.errors import error_event
 from codex_proxy.surfaces.messages.state import OUTPUTS, packed
+from codex_proxy.surfaces.tool_calls import input_of
 from codex_proxy.surfaces.usage import json_tokens
 
 _STOP_REASONS: Final[dict[str, str]] = {
@@ -46,9 +47,6 @@ _STOP_REASONS: Final[dict[str, str]] = {
     Stop.CONTENT_FILTER: "refusal",
 }
 STOP_REASONS: Final = (*dict.fromkeys(_STOP_REASONS.values()), "stop_sequence")
-INTERRUPTED: Final = Failure(
-    kind=FaultKind.INTERNAL, message="The answer was interrupted before its end. Send the request again."
-)
 
 
 class _Call:

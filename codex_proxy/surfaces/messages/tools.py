@@ -11,7 +11,6 @@ because this server has no such search.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Collection, Sequence
 from typing import Any, Final
@@ -26,12 +25,7 @@ from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.field_lists import FIELD_NAME
 from codex_proxy.surfaces.messages.wire import TOOL_FIELDS, GivenToolChoice
 from codex_proxy.surfaces.request_options import refuse_duplicates
-
-MAX_CHARS: Final = 64
-"""The most characters of a function's name that model providers accept. Anthropic accepts 128."""
-_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
-_DIGEST: Final = 8
+from codex_proxy.surfaces.tool_calls import model_name
 
 UNSUPPORTED: Final = "unsupported_tool"
 _WEB_SEARCH: Final = re.compile(r"web_search_\d+")
@@ -55,18 +49,6 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
     client_names: dict[str, str]
     ignored: tuple[str, ...] = ()
     """The names of parameters without an effect, for a response header."""
-
-
-def model_name(name: str) -> str:
-    """Returns the name under which the model is offered the client's tool `name`. It depends on `name` alone.
-
-    A name that is too long, or has characters that models do not accept, is cut and ends with a digest of the whole
-    name.
-    """
-    if _PLAIN_NAME.fullmatch(name):
-        return name
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
-    return f"{_FOREIGN.sub('_', name)[: MAX_CHARS - _DIGEST - 1]}_{digest}"
 
 
 def offered_by(

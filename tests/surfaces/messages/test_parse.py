@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.turn import NamedTools, Turn
-from codex_proxy.surfaces.messages.effort import nearest
 from codex_proxy.surfaces.messages.errors import error_body
-from codex_proxy.surfaces.messages.tools import model_name
 from codex_proxy.surfaces.messages.wire import MessagesRequest
-from codex_proxy.surfaces.models import ModelCatalog
+from codex_proxy.surfaces.models import ModelCatalog, nearest_effort
 from codex_proxy.surfaces.request_options import RequestHints
+from codex_proxy.surfaces.tool_calls import model_name
 from tests.surfaces.chat.asking import CATALOG
 from tests.surfaces.messages.asking import HELLO, ask, read, refused, result, said, tool, use
 from tests.surfaces.messages.test_history import BLOCKS, MESSAGES, VALUES
@@ -134,9 +133,9 @@ def test_an_effort_that_is_unknown_here_is_named() -> None:
 
 
 def test_of_a_model_that_nobody_lists_the_usual_efforts_are_asked() -> None:
-    assert nearest("max", ()) == "high"
-    assert nearest("none", ()) == "low"
-    assert nearest("none", ("none", "low")) == "none"
+    assert nearest_effort("max", ()) == "high"
+    assert nearest_effort("none", ()) == "low"
+    assert nearest_effort("none", ("none", "low")) == "none"
 
 
 def test_thinking_is_shown_to_who_asks_for_it() -> None:

@@ -28,8 +28,8 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Activity, McpCall, Message, Reasoning, ToolCall
-from codex_proxy.surfaces.messages.content import input_of
 from codex_proxy.surfaces.messages.state import packed, unpacked
+from codex_proxy.surfaces.tool_calls import input_of
 from tests.surfaces.chat.turns import called, did, said, thought
 from tests.surfaces.messages.answering import (
     IDENTITY,

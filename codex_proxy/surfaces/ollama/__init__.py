@@ -1,0 +1,1 @@
+"""The format of Ollama's API: parses requests, renders answers, describes models."""

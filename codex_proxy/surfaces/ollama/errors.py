@@ -1,0 +1,21 @@
+"""The errors of Ollama's API: `{"error": "..."}`, with the statuses of Chat Completions."""
+
+from __future__ import annotations
+
+from codex_proxy.core.faults import Failure
+from codex_proxy.surfaces.base import json_bytes, raw_text
+
+
+def error_body(failure: Failure) -> bytes:
+    """Returns the JSON body of an error. Ollama's errors have no member for the field at fault: its name is put
+    before a message that does not contain it.
+    """
+    message = failure.message
+    if failure.param and failure.param not in message:
+        message = f"{failure.param}: {message}"
+    return json_bytes({"error": raw_text(message)})
+
+
+def error_line(failure: Failure) -> bytes:
+    """Returns the line that ends a stream that has begun."""
+    return error_body(failure) + b"\n"

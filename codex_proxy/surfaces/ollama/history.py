@@ -1,0 +1,122 @@
+"""Converts the messages of a request of Ollama's API to the history of a turn.
+
+Input: validated messages. Output: history items, oldest first. Ollama's API refuses nothing in a conversation, and
+its clients may leave out the ids of calls. So an output belongs to the call that it names, else to the first call
+of its tool without an output, else to the first call without one. A call without an output gets a text that says so,
+and an output without a call becomes a message of the user. Raises `Fault` INVALID_REQUEST for an image that cannot
+be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, Part, TextPart
+from codex_proxy.surfaces.attachments import image_part
+from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.ollama import wire
+from codex_proxy.surfaces.tool_calls import model_name
+
+NO_OUTPUT: Final = "(This call has no output.)"
+ORPHAN: Final = "Output of the tool {}, whose call is not in the conversation:\n{}"
+_INSTRUCTING: Final = ("system", "developer")
+
+
+def history_of(messages: Sequence[wire.ChatMessage]) -> tuple[HistoryItem, ...]:
+    """Returns the history of a turn. Raises `Fault` INVALID_REQUEST for an image that is not base64, or no image."""
+    history = _History()
+    for index, message in enumerate(messages):
+        history.read(message, index)
+    history.settle()
+    return tuple(history.items)
+
+
+def message_parts(text: str | None, images: Sequence[str] | None, param: str) -> tuple[Part, ...]:
+    """Returns the text and the images of a message. `param` is the path of the field with the images. Raises `Fault`
+    INVALID_REQUEST for an image that is not base64, or no image.
+    """
+    texts = [TextPart(text)] if text else []
+    return (
+        *texts,
+        *(_image(image, f"{param}[{index}]") for index, image in enumerate(images or ())),
+    )
+
+
+def _image(data: str, param: str) -> Part:
+    """Returns an image. Some clients send a data URL instead of plain base64. The type in the head is corrected."""
+    url = data if data[:5].lower() == "data:" else f"data:image/png;base64,{data}"
+    return image_part(url, None, param)
+
+
+def has_instructions(messages: Sequence[wire.ChatMessage]) -> bool:
+    """Whether any message is an instruction (role `system` or `developer`)."""
+    return any(message.role in _INSTRUCTING for message in messages)
+
+
+def has_calls(messages: Sequence[wire.ChatMessage]) -> bool:
+    """Whether any message has a call of the client's tools or the output of one."""
+    return any(message.role == "tool" or message.tool_calls for message in messages)
+
+
+class _History:
+    """Collects the history in `items`. After a message of the model with calls it also keeps these calls and their
+    outputs, until `settle` adds the outputs in the order of the calls.
+    """
+
+    def __init__(self) -> None:
+        self.items: list[HistoryItem] = []
+        self._calls: dict[str, HistoryCall] = {}
+        self._outputs: dict[str, HistoryOutput] = {}
+        self._beside: list[HistoryItem] = []
+        """Outputs without a call, which follow those of the calls."""
+
+    def read(self, message: wire.ChatMessage, index: int) -> None:
+        parts = message_parts(message.content, message.images, f"messages[{index}].images")
+        if message.role == "tool":
+            self._output(message, parts)
+            return
+        self.settle()
+        if message.role == "assistant":
+            texts = tuple(part for part in parts if isinstance(part, TextPart))
+            if texts:
+                self.items.append(HistoryMessage("assistant", texts))
+            for number, call in enumerate(message.tool_calls or ()):
+                self._call(call, f"call_{index}_{number}")
+        elif parts:
+            self.items.append(HistoryMessage("user" if message.role == "user" else "developer", parts))
+
+    def settle(self) -> None:
+        """Adds an output for each call of the last answer, in the order of the calls."""
+        for call_id in self._calls:
+            missing = HistoryOutput(call_id, (TextPart(NO_OUTPUT),))
+            self.items.append(self._outputs.get(call_id, missing))
+        self.items += self._beside
+        self._calls, self._outputs, self._beside = {}, {}, []
+
+    def _call(self, call: wire.PastCall, made_id: str) -> None:
+        """Adds a call. A call without an id of its own gets `made_id`, which is the same in every request."""
+        call_id = call.id if call.id and call.id not in self._calls else made_id
+        arguments = bytes(schema_json(call.function.arguments or {})).decode("utf-8")
+        past = HistoryCall(call_id, model_name(call.function.name), arguments)
+        self._calls[call_id] = past
+        self.items.append(past)
+
+    def _output(self, message: wire.ChatMessage, parts: tuple[Part, ...]) -> None:
+        call_id = self._call_answered(message)
+        if call_id is not None:
+            self._outputs[call_id] = HistoryOutput(call_id, parts or (TextPart(""),))
+            return
+        text = TextPart(ORPHAN.format(message.tool_name or "", message.content or ""))
+        images = (part for part in parts if not isinstance(part, TextPart))
+        self._beside.append(HistoryMessage("user", (text, *images)))
+
+    def _call_answered(self, message: wire.ChatMessage) -> str | None:
+        """Returns the id of the call whose output a message is; None if there is no such call."""
+        waiting = [call for call in self._calls.values() if call.call_id not in self._outputs]
+        if message.tool_call_id in self._calls and message.tool_call_id not in self._outputs:
+            return message.tool_call_id
+        if message.tool_name:
+            wanted = model_name(message.tool_name)
+            return next((call.call_id for call in waiting if call.name == wanted), None)
+        return waiting[0].call_id if waiting else None

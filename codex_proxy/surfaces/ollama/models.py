@@ -1,0 +1,84 @@
+"""Describes models in the form of Ollama's API: the list of `/api/tags`, and one model of `/api/show`.
+
+Input: names, the models, and what the agents can do. Output: JSON values. No model here is a file, so a size is 0 and
+a digest that of the name. Editors read the length of the context from `model_info`, at
+`ARCHITECTURE.context_length`. Source: docs/ollama.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from typing import Any, Final
+
+from codex_proxy.core.account import AgentModel
+from codex_proxy.surfaces.base import raw_text
+
+VERSION: Final = "0.20.0"
+"""The version of Ollama's API that is reported. Editors refuse a server with a version that is too old for them:
+Copilot Chat before 0.6.4."""
+
+RUNNING: Final = "Ollama is running"
+"""The text with which Ollama answers at its base URL, by which clients recognise it."""
+
+
+def model_entry(name: str, agent: str, modified_at: str) -> dict[str, Any]:
+    """Returns the entry of a model in `/api/tags`. `agent` is the name of the agent that serves it."""
+    return {
+        "name": raw_text(name),
+        "model": raw_text(name),
+        "modified_at": modified_at,
+        "size": 0,
+        "digest": hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest(),
+        "details": _details(agent),
+    }
+
+
+def model_details(
+    name: str, agent: str, model: AgentModel | None, able: Collection[str], modified_at: str
+) -> dict[str, Any]:
+    """Returns the answer of `/api/show`. `agent` is the name of the agent that serves the model, `model` its entry
+    (None if it is not listed), `able` what the agent can do (`agents.dialect.Capability`).
+    """
+    info: dict[str, Any] = {
+        "general.architecture": agent,
+        "general.basename": raw_text((model.display_name if model else "") or name),
+    }
+    if model is not None and model.context_window is not None:
+        info[f"{agent}.context_length"] = model.context_window
+    return {
+        "license": "",
+        "modelfile": "",
+        "parameters": "",
+        "template": "",
+        "details": _details(agent),
+        "model_info": info,
+        "capabilities": capabilities_of(model, able),
+        "modified_at": modified_at,
+    }
+
+
+def capabilities_of(model: AgentModel | None, able: Collection[str]) -> list[str]:
+    """Returns what a model can do, by Ollama's names. `model` is its entry, None if it is not listed; `able` is what
+    its agent can do. A model that is not listed, or that lists no modalities, is assumed to see what its agent can
+    send it.
+    """
+    modalities = model.input_modalities if model is not None else ()
+    has = {
+        "completion": True,
+        "tools": "client_tools" in able,
+        "vision": "images" in able and (not modalities or "image" in modalities),
+        "thinking": model is not None and bool(model.efforts),
+    }
+    return [name for name, is_able in has.items() if is_able]
+
+
+def _details(agent: str) -> dict[str, Any]:
+    return {
+        "parent_model": "",
+        "format": "",
+        "family": agent,
+        "families": [agent],
+        "parameter_size": "",
+        "quantization_level": "",
+    }

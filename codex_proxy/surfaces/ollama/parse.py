@@ -1,0 +1,263 @@
+"""Parses a request of Ollama's API into a `Turn`, and what is needed to answer it.
+
+Input: the bytes of the body, the operator's settings, the models, and the headers. Output: `ParsedOllama`, or
+`Preload` for a request without anything to answer, with which clients load a model. Raises `Fault`: INVALID_REQUEST
+with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode that is switched off, or a wider sandbox than the
+server's). Whether the agent can do what the turn needs is checked later, in `admission`. Source: docs/ollama.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from codex_proxy.core.faults import bad_request
+from codex_proxy.core.items import ClientName, HistoryItem, HistoryMessage, TextPart, Tool
+from codex_proxy.core.shown_text import excerpt
+from codex_proxy.core.turn import Turn
+from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.body import check_length, parse_as
+from codex_proxy.surfaces.field_lists import FIELD_NAME, MAX_NAMED, FieldNotes, ignored_fields
+from codex_proxy.surfaces.models import (
+    EFFORTS,
+    ModelCatalog,
+    ResolvedModel,
+    efforts_of,
+    nearest_effort,
+    resolve,
+)
+from codex_proxy.surfaces.ollama.history import has_calls, has_instructions, history_of, message_parts
+from codex_proxy.surfaces.ollama.wire import (
+    GivenTool,
+    ModelRequest,
+    OllamaChatRequest,
+    OllamaGenerateRequest,
+    Options,
+)
+from codex_proxy.surfaces.request_options import (
+    JSON_OBJECT,
+    Format,
+    RequestHints,
+    RequestSettings,
+    WorkdirParam,
+    json_schema_format,
+    mode_of,
+    refuse_duplicates,
+    sandbox_of,
+    with_json_hint,
+    workdir_of,
+)
+from codex_proxy.surfaces.tool_calls import model_name
+
+SAMPLING: Final = (
+    *("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty"),
+)
+"""The options of how the model chooses its tokens."""
+
+LATEST: Final = ":latest"
+"""The tag that Ollama's clients add to a name without one."""
+
+NO_SUFFIX: Final = (
+    "No text can be filled in before a 'suffix' here. Leave it out, or send the request to /v1/completions with a "
+    "model of a model server that can."
+)
+
+
+class ParsedOllama(msgspec.Struct, frozen=True, kw_only=True):
+    """A parsed request. `turn` is what the agent gets; the other fields are for the HTTP handler and the renderer."""
+
+    turn: Turn
+    model_asked: str
+    """The model name as the client wrote it, to use in the answer."""
+    stream: bool
+    thinking: bool
+    """Whether the answer has the model's thinking."""
+    client_names: dict[str, str]
+    """The client's names of tools, by the names that the model is offered; only those that differ."""
+    ignored: tuple[str, ...]
+    """Fields and options that were accepted and change nothing, for `x-codex-ignored-params`."""
+    workdir_param: WorkdirParam
+    """The header that named the folder, for the `param` of a 400; None if the request names no folder."""
+
+
+class Preload(msgspec.Struct, frozen=True, kw_only=True):
+    """A request without a prompt, with which clients load a model (or, with `keep_alive` 0, unload it). No turn is
+    run; the answer says that it is done.
+    """
+
+    model_asked: str
+    stream: bool
+    reason: Literal["load", "unload"]
+
+
+def parse_chat(
+    body: bytes, *, settings: RequestSettings, catalog: ModelCatalog, headers: RequestHints
+) -> ParsedOllama | Preload:
+    """Parses the body of `POST /api/chat`. Raises the `Fault` of the first error."""
+    notes = FieldNotes()
+    request = parse_as(OllamaChatRequest, body, notes)
+    messages = request.messages or []
+    check_length("messages", len(messages), settings.max_items)
+    resolved = resolve(known_name(request.model, catalog), catalog)
+    if not messages:
+        return _preload(request)
+    return _parsed(
+        request,
+        notes,
+        resolved,
+        history_of(messages),
+        settings,
+        catalog,
+        headers,
+        tools=tuple(map(_tool, request.tools or ())),
+        acts=bool(request.tools) or has_instructions(messages) or has_calls(messages),
+    )
+
+
+def parse_generate(
+    body: bytes, *, settings: RequestSettings, catalog: ModelCatalog, headers: RequestHints
+) -> ParsedOllama | Preload:
+    """Parses the body of `POST /api/generate`. Raises the `Fault` of the first error."""
+    notes = FieldNotes()
+    request = parse_as(OllamaGenerateRequest, body, notes)
+    resolved = resolve(known_name(request.model, catalog), catalog)
+    if request.suffix:
+        raise bad_request(NO_SUFFIX, "suffix", "unsupported_value")
+    parts = message_parts(request.prompt, request.images, "images")
+    if not parts:
+        return _preload(request)
+    instructions = (HistoryMessage("developer", (TextPart(request.system),)),) if request.system else ()
+    history = (*instructions, HistoryMessage("user", parts))
+    acts = bool(request.system)
+    return _parsed(request, notes, resolved, history, settings, catalog, headers, tools=(), acts=acts)
+
+
+def known_name(name: str, catalog: ModelCatalog) -> str:
+    """Returns the name without the tag `:latest`, if the models have it without the tag only."""
+    base = name.removesuffix(LATEST)
+    if base == name or not base or catalog.names.find(name) is not None:
+        return name
+    return name if catalog.names.find(base) is None else base
+
+
+def _preload(request: ModelRequest) -> Preload:
+    is_unload = request.keep_alive in (0, "0") or str(request.keep_alive).rstrip("hms") == "0"
+    reason: Literal["load", "unload"] = "unload" if is_unload else "load"
+    return Preload(model_asked=request.model, stream=request.stream is not False, reason=reason)
+
+
+def _parsed(
+    request: ModelRequest,
+    notes: FieldNotes,
+    resolved: ResolvedModel,
+    history: tuple[HistoryItem, ...],
+    settings: RequestSettings,
+    catalog: ModelCatalog,
+    headers: RequestHints,
+    *,
+    tools: tuple[Tool, ...],
+    acts: bool,
+) -> ParsedOllama:
+    """Returns the parsed request. `acts`: the client seems to be an agent itself, whatever the `format` is."""
+    if not history:
+        raise bad_request("There is nothing to answer: every message is empty.", "messages")
+    refuse_duplicates(tools, [f"tools[{index}].function.name" for index in range(len(tools))])
+    wanted, options = _format_of(request), request.options or Options()
+    workdir, workdir_param = workdir_of(headers, None)
+    turn = Turn(
+        model=resolved.agent_model,
+        history=with_json_hint(history, wanted),
+        mode=mode_of(
+            by_name=resolved.mode,
+            by_header=headers.mode,
+            server=settings.builtin_tools,
+            plain=resolved.plain,
+            client_acts=acts or wanted.kind != "text",
+        ),
+        effort=_effort_of(request, resolved.effort, efforts_of(resolved.agent_model, catalog)),
+        summary="auto" if request.think else None,
+        tools=tools,
+        output_schema=wanted.schema,
+        workdir=workdir or settings.workdir,
+        sandbox=sandbox_of(headers.sandbox, settings.sandbox),
+        origin=headers.origin,
+        sampling=_sampling_of(options),
+        stop=_stops_of(options),
+        # Ollama's own names for no limit are -1 and -2.
+        max_tokens=options.num_predict if options.num_predict and options.num_predict > 0 else None,
+    )
+    return ParsedOllama(
+        turn=turn,
+        model_asked=request.model,
+        stream=request.stream is not False,
+        thinking=request.think is not False,
+        client_names={tool.name: tool.client_name.name for tool in tools if tool.client_name is not None},
+        ignored=(*ignored_fields(notes, request.model_extra), *_ignored_options(options)),
+        workdir_param=workdir_param,
+    )
+
+
+def _tool(given: GivenTool) -> Tool:
+    function = given.function
+    offered = model_name(function.name)
+    return Tool(
+        offered,
+        function.description or "",
+        None if function.parameters is None else schema_json(function.parameters),
+        client_name=None if offered == function.name else ClientName(function.name),
+    )
+
+
+def _format_of(request: ModelRequest) -> Format:
+    """Returns the format of the answer. Raises `Fault` INVALID_REQUEST for a text other than `json`."""
+    given = request.format
+    if not given:
+        return Format()
+    if isinstance(given, dict):
+        return json_schema_format(given, "answer", None)
+    if given != "json":
+        raise bad_request(
+            f"Invalid value for 'format': '{excerpt(given)}'. Supported are 'json' and a JSON schema.",
+            "format",
+            "invalid_value",
+        )
+    return JSON_OBJECT
+
+
+def _effort_of(request: ModelRequest, by_name: str | None, efforts: tuple[str, ...]) -> str | None:
+    """Returns the reasoning effort of a turn; None for the agent's default. `by_name` is the effort in the model's
+    name, None if it has none; `efforts` are those that the model supports, empty if unknown. Raises `Fault`
+    INVALID_REQUEST for an unknown effort in `think`.
+    """
+    think = request.think
+    if think is not None and not isinstance(think, bool):
+        if think not in EFFORTS:
+            known = ", ".join(f"'{each}'" for each in EFFORTS)
+            raise bad_request(
+                f"Invalid value for 'think': supported values are true, false and {known}.",
+                "think",
+                "invalid_value",
+            )
+        return nearest_effort(think, efforts)
+    if think is False and efforts:
+        return nearest_effort("none", efforts)
+    return None if by_name is None else nearest_effort(by_name, efforts)
+
+
+def _sampling_of(options: Options) -> dict[str, Any]:
+    return {name: value for name in SAMPLING if (value := getattr(options, name)) is not None}
+
+
+def _stops_of(options: Options) -> tuple[str, ...]:
+    """Returns the stop sequences without duplicates and without empty ones, which would match everywhere."""
+    given = [options.stop] if isinstance(options.stop, str) else options.stop or []
+    return tuple(dict.fromkeys(each for each in given if each))
+
+
+def _ignored_options(options: Options) -> tuple[str, ...]:
+    """Returns the names of the options that change nothing: the sampling, which some agents support, and those that
+    this server does not have, such as the size of the context.
+    """
+    unknown = [name for name in options.model_extra or {} if FIELD_NAME.fullmatch(name)]
+    return (*_sampling_of(options), *unknown[:MAX_NAMED])

@@ -1,0 +1,305 @@
+"""Renders the events of a turn as an answer of Ollama's API: lines of JSON while the events arrive, or one object at
+the end.
+
+Input: batches of well-formed events (see `core/repair.py`). Output: `feed` returns the bytes of a batch, `result`
+the whole answer. Both are made of the same texts and calls, so they cannot differ. Each delta is a line; a call is
+one line, once it is complete; the last line has the counts and times. Source: docs/ollama.md.
+
+Until `visible` is True no part of the answer was sent, and the HTTP handler can still answer a `failure` with an
+HTTP status. `result` raises the `Fault` of a failed turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from codex_proxy.core.events import (
+    ArgumentsDelta,
+    Event,
+    ItemEnded,
+    ItemStarted,
+    ReasoningDelta,
+    RefusalDelta,
+    StepCompleted,
+    Stop,
+    TurnEnded,
+    UsageReported,
+)
+from codex_proxy.core.faults import Fault
+from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
+from codex_proxy.surfaces.base import (
+    BLANK_LINE,
+    INTERRUPTED,
+    SerialOutput,
+    StreamRenderer,
+    Text,
+    TextRun,
+    json_bytes,
+    json_text,
+    raw_text,
+)
+from codex_proxy.surfaces.ollama.errors import error_line
+from codex_proxy.surfaces.tool_calls import input_of
+from codex_proxy.surfaces.usage import json_tokens
+
+Form: TypeAlias = Literal["chat", "generate"]
+
+_PLAIN_ENDS: Final = frozenset({Stop.STOP, Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
+"""The reasons that Ollama calls `stop`."""
+_LINE_ENDS: Final = {"\u2028": b"\\u2028", "\u2029": b"\\u2029", "\x85": b"\\u0085"}
+"""The characters at which Ollama's package for Python also divides lines, and which JSON need not escape."""
+
+
+class TurnTimes(msgspec.Struct, frozen=True):
+    """The measured times of a turn, in nanoseconds: all of it; until the agent began; from then until the first
+    visible part of the answer; and from then to the end.
+    """
+
+    total: int = 0
+    load: int = 0
+    prompt: int = 0
+    answer: int = 0
+
+
+class OllamaRenderer(StreamRenderer):
+    """Renders the events of a turn as an answer of Ollama's API. Call `feed` with every event of the turn, in order,
+    in batches of any size. The private methods append lines to `out`.
+
+    `form`: the answer of `/api/chat` or of `/api/generate`. `model` is the client's name of the model, `created_at`
+    the time of the answer. `stream`: the answer is sent in lines. `thinking`: it has the model's thinking.
+    `client_names`: the client's names of tools, by the names that the model is offered. `show_activity`: what the
+    agent does is sent as thinking. `prompt_tokens` estimates the input's tokens; `max_tokens` is the limit that the
+    request sets, None for none. `times` returns the times of the turn, at its end.
+    """
+
+    def __init__(
+        self,
+        *,
+        form: Form,
+        model: str,
+        created_at: str,
+        stream: bool = False,
+        thinking: bool = True,
+        client_names: Mapping[str, str] | None = None,
+        show_activity: bool = True,
+        prompt_tokens: Callable[[], int] = lambda: 0,
+        max_tokens: int | None = None,
+        times: Callable[[], TurnTimes] = TurnTimes,
+    ) -> None:
+        super().__init__(stream=stream, prompt_tokens=prompt_tokens)
+        self._form = form
+        self._head: dict[str, Any] = {"model": raw_text(model), "created_at": created_at}
+        self._thinking = thinking
+        self._client_names = client_names or {}
+        self._show_activity = show_activity and thinking
+        self._max_tokens = max_tokens
+        self._times = times
+        self._content = self._text("content" if form == "chat" else "response")
+        self._thoughts = self._text("thinking")
+        self._messages = SerialOutput()
+        self._reasoning: set[str] = set()
+        self._calls: dict[str, tuple[ToolCall, list[str]]] = {}
+        """The calls that are not sent yet, with the pieces of their arguments."""
+        self._sent_calls: list[dict[str, Any]] = []
+        self._arguments: list[bytes] = []
+        self._last_message: str | None = None
+        self._last_thought: tuple[str, int] | None = None
+        self.finish_reason = ""
+
+    def _text(self, field: str) -> Text:
+        """Returns a text of the answer, each of whose deltas is a line."""
+        delta = {field: ""}
+        if self._form == "chat":
+            line = {**self._head, "message": {"role": "assistant", "content": "", **delta}, "done": False}
+        else:
+            line = {**self._head, "response": "", **delta, "done": False}
+        before, _, after = json_bytes(line).rpartition(b'"%b":""' % field.encode())
+        return Text(before + b'"%b":' % field.encode(), after + b"\n")
+
+    # --- what an exchange asks ------------------------------------------------------------------
+
+    def feed(self, events: Iterable[Event]) -> bytes:
+        """Returns the lines of a batch of events; empty if the answer is not streamed or has ended."""
+        data = super().feed(events)
+        for character, escaped in _LINE_ENDS.items():
+            data = data.replace(character.encode(), escaped)
+        return data
+
+    def silence(self) -> bytes:
+        """Returns a line without text, which tells the client that the answer is still being made."""
+        return self._line({"content": ""}, {"response": ""}, done=False)
+
+    def result(self) -> bytes:
+        """Returns the whole answer as JSON. Raises `Fault` for a failed turn."""
+        if self.failure is not None:
+            raise Fault(self.failure)
+        thoughts = {"thinking": self._thoughts.whole()} if self._thoughts else {}
+        calls = {"tool_calls": self._sent_calls} if self._sent_calls else {}
+        return self._line(
+            {"content": self._content.whole(), **thoughts, **calls},
+            {"response": self._content.whole(), **thoughts},
+            done=True,
+        ).rstrip(b"\n")
+
+    # --- lines ----------------------------------------------------------------------------------
+
+    def _line(self, message: dict[str, Any], fields: dict[str, Any], *, done: bool) -> bytes:
+        """Returns a line with the `message` of a chat, or the `fields` of a completion. `done`: it is the last one,
+        and has the counts and times.
+        """
+        said = {"message": {"role": "assistant", **message}} if self._form == "chat" else fields
+        end = {"done_reason": raw_text(self.finish_reason), **self._figures()} if done else {}
+        return json_bytes({**self._head, **said, "done": done, **end}) + b"\n"
+
+    def _figures(self) -> dict[str, int]:
+        tokens = self.spent.tokens(prompt=self._prompt_tokens, answer=self._answer_tokens)
+        times = self._times()
+        return {
+            "total_duration": times.total,
+            "load_duration": times.load,
+            "prompt_eval_count": tokens.input,
+            "prompt_eval_duration": times.prompt,
+            "eval_count": tokens.output,
+            "eval_duration": times.answer,
+        }
+
+    def _answer_tokens(self) -> int:
+        """Returns an estimate of the answer's tokens, at most the limit that the request sets."""
+        tokens = json_tokens([bytes(self._content.whole()), *self._arguments])
+        return tokens if self._max_tokens is None else min(tokens, self._max_tokens)
+
+    def _begin(self, out: list[bytes]) -> None:
+        self.visible = True  # there is no line before the first delta
+
+    # --- texts ----------------------------------------------------------------------------------
+
+    def _pieces(self, pieces: TextRun, out: list[bytes]) -> None:
+        if pieces.id == self._messages.current_id:
+            self._add_content(pieces.id, pieces.texts, out)
+        else:
+            self._messages.keep(pieces.id, "".join(pieces.texts))
+
+    def _add_content(self, id: str, texts: list[str], out: list[bytes]) -> None:
+        """Adds deltas of the message `id`. A blank line separates the messages of one answer."""
+        self.visible = True
+        if self._last_message not in (None, id):
+            texts = [BLANK_LINE + texts[0], *texts[1:]]
+        self._last_message = id
+        self._content.add_all(texts, out)
+
+    def _refusal_delta(self, event: RefusalDelta, out: list[bytes]) -> None:
+        self._pieces(TextRun(event.id, [event.text]), out)
+
+    def _reasoning_delta(self, event: ReasoningDelta, out: list[bytes]) -> None:
+        """Adds a delta of a reasoning summary. Raw reasoning is not sent to clients."""
+        if event.kind == "summary" and event.id in self._reasoning:
+            self._add_thought((event.id, event.part), event.text, out)
+
+    def _add_thought(self, part: tuple[str, int], text: str, out: list[bytes]) -> None:
+        self.visible = True
+        if self._last_thought not in (None, part):
+            text = BLANK_LINE + text
+        self._last_thought = part
+        self._thoughts.add(text, out)
+
+    # --- items ----------------------------------------------------------------------------------
+
+    def _item_started(self, event: ItemStarted, out: list[bytes]) -> None:
+        item = event.item
+        if item.choice:  # one answer is all that a client of this API can ask for
+            return
+        if isinstance(item, Message):
+            self._messages.open(item.id)
+        elif isinstance(item, Reasoning):
+            if self._thinking:
+                self._reasoning.add(item.id)
+        elif isinstance(item, ToolCall):
+            self._calls[item.id] = (item, [])
+        elif (line := self._line_of(item)) is not None:
+            self._add_thought((item.id, 0), line, out)
+
+    def _line_of(self, item: Item) -> str | None:
+        """Returns one line that describes an action of the agent or of this server; None if the item is something
+        else, or if activity is not sent to the client.
+        """
+        if not self._show_activity:
+            return None
+        if isinstance(item, McpCall):
+            return f"[mcp_call] {item.server_label}.{item.name}"
+        return f"[{item.kind}] {' '.join(item.text.split())}" if isinstance(item, Activity) else None
+
+    def _arguments_delta(self, event: ArgumentsDelta, out: list[bytes]) -> None:
+        if event.id in self._calls:
+            self._calls[event.id][1].append(event.text)
+
+    def _item_ended(self, event: ItemEnded, out: list[bytes]) -> None:
+        self._reasoning.discard(event.id)
+        for id, text in self._messages.close(event.id):
+            if text:
+                self._add_content(id, [text], out)
+        if event.id in self._calls:
+            item, pieces = self._calls.pop(event.id)
+            self._send_call(item, "".join(pieces), out, complete=event.status == "completed")
+
+    def _send_call(self, item: ToolCall, text: str, out: list[bytes], *, complete: bool) -> None:
+        """Sends a call. One that was cut off before or in its arguments is left out. Complete arguments that are not
+        an object, which clients cannot read, are sent as an object with the text in `input`, so that the tool reports
+        the mistake.
+        """
+        arguments = None if item.kind == "custom" else input_of(text)
+        if not complete and (arguments is None or not text.strip()):
+            return
+        if arguments is None:
+            arguments = (b'{"input":%b}' % json_text(text)).decode()
+        name = self._client_names.get(item.name, item.name)
+        function = {
+            "index": len(self._sent_calls),
+            "name": raw_text(name),
+            "arguments": msgspec.Raw(arguments.encode()),
+        }
+        call = {"id": raw_text(item.call_id), "function": function}
+        self._sent_calls.append(call)
+        self._arguments.append(json_text(arguments))
+        self.visible = True
+        out.append(self._line({"content": "", "tool_calls": [call]}, {"response": ""}, done=False))
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
+        self.ended = True
+        self.failure = event.failure
+        if event.stop == Stop.INTERRUPTED and self.failure is None:
+            self.failure = INTERRUPTED
+        if self.failure is not None:
+            out.append(error_line(self.failure))
+            return
+        self.visible = True
+        stop = (event.choice_stops or {}).get(0, event.stop)
+        self.finish_reason = "stop" if stop in _PLAIN_ENDS else str(stop)
+        self.spent.end(event)
+        out.append(self._line({"content": ""}, {"response": ""}, done=True))
+
+
+OllamaRenderer.handlers = {
+    TextRun: OllamaRenderer._pieces,
+    ArgumentsDelta: OllamaRenderer._arguments_delta,
+    ReasoningDelta: OllamaRenderer._reasoning_delta,
+    RefusalDelta: OllamaRenderer._refusal_delta,
+    ItemStarted: OllamaRenderer._item_started,
+    ItemEnded: OllamaRenderer._item_ended,
+    UsageReported: lambda renderer, event, out: renderer.spent.add_total(event),
+    StepCompleted: lambda renderer, event, out: renderer.spent.add_call(event),
+    TurnEnded: OllamaRenderer._turn_ended,
+}
+
+
+def preload_body(form: Form, model: str, created_at: str, reason: str) -> bytes:
+    """Returns the answer to a request without a prompt (see `Preload`)."""
+    said: dict[str, Any] = {"response": ""}
+    if form == "chat":
+        said = {"message": {"role": "assistant", "content": ""}}
+    head = {"model": raw_text(model), "created_at": created_at}
+    return json_bytes({**head, **said, "done": True, "done_reason": reason})

@@ -1,0 +1,129 @@
+"""The pydantic models of requests of Ollama's API. Types are strict; unknown fields are accepted, and the marks of
+`field_lists` say which fields change nothing.
+
+Input: the bytes of the body. Output: a request, and the notes of the marks. Raises `Fault` INVALID_REQUEST with
+`param`. Source: Ollama's docs/api.md, and the requests of its packages for Python and JavaScript.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from pydantic import ConfigDict, Field, Tag
+
+from codex_proxy.surfaces.body import Parameters, RequestModel, StopSequence, by_kind
+from codex_proxy.surfaces.field_lists import Ignored
+
+MAX_STOPS: Final = 64
+
+ModelName: TypeAlias = Annotated[str, Field(min_length=1, max_length=1_000)]
+Stops: TypeAlias = Annotated[
+    Annotated[StopSequence, Tag("~one")]
+    | Annotated[Annotated[list[StopSequence], Field(max_length=MAX_STOPS)], Tag("~several")],
+    by_kind("type", {}, text="~one", array="~several"),
+]
+WantedFormat: TypeAlias = Annotated[
+    Annotated[str, Tag("~name")] | Annotated[dict[str, Any], Tag("~schema")],
+    by_kind("type", {}, text="~name", other="~schema"),
+]
+Images: TypeAlias = list[str]
+"""Images as base64, without the head of a data URL."""
+
+
+class Options(RequestModel):
+    """The options that a turn can follow, if its agent can. Others are kept in `model_extra`."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    num_predict: int | None = None
+    stop: Stops | None = None
+
+
+class ToolFunction(RequestModel):
+    name: Annotated[str, Field(min_length=1, max_length=1_000)]
+    description: str | None = None
+    parameters: Parameters | None = None
+
+
+class GivenTool(RequestModel):
+    type: Literal["function"] | None = None
+    function: ToolFunction
+
+
+class CalledFunction(RequestModel):
+    name: Annotated[str, Field(min_length=1, max_length=1_000)]
+    arguments: dict[str, Any] | None = None
+
+
+class PastCall(RequestModel):
+    """A call in an earlier message of the model. Ollama's package for Python leaves out the id."""
+
+    id: str | None = None
+    function: CalledFunction
+
+
+class ChatMessage(RequestModel):
+    """One message. A message of a tool names its call by `tool_call_id` or, in older clients, its tool by
+    `tool_name`.
+    """
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | None = None
+    images: Images | None = None
+    tool_calls: list[PastCall] | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+
+
+class ModelRequest(RequestModel):
+    """The fields that the requests for a chat and for a completion have in common. Each optional field may be null."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
+
+    model: ModelName
+    stream: bool | None = None
+    """Whether the answer is streamed, which is the default."""
+    format: WantedFormat | None = None
+    """`json`, or a JSON schema."""
+    options: Options | None = None
+    think: Any = None
+    """Whether the answer has the model's thinking, or how hard the model thinks (an effort)."""
+    keep_alive: Any = None
+    """Taken, and without effect: no model is loaded here."""
+    logprobs: Annotated[Any, Ignored()] = None
+    top_logprobs: Annotated[Any, Ignored()] = None
+    truncate: Annotated[Any, Ignored()] = None
+    shift: Annotated[Any, Ignored()] = None
+
+
+class OllamaChatRequest(ModelRequest):
+    """The body of `POST /api/chat`."""
+
+    messages: list[ChatMessage] | None = None
+    tools: list[GivenTool] | None = None
+
+
+class OllamaGenerateRequest(ModelRequest):
+    """The body of `POST /api/generate`."""
+
+    prompt: str | None = None
+    system: str | None = None
+    suffix: str | None = None
+    images: Images | None = None
+    template: Annotated[Any, Ignored()] = None
+    raw: Annotated[Any, Ignored()] = None
+    context: Annotated[Any, Ignored()] = None
+
+
+class OllamaShowRequest(RequestModel):
+    """The body of `POST /api/show`. `name` is the older name of `model`."""
+
+    model: ModelName | None = None
+    name: ModelName | None = None

@@ -1,0 +1,54 @@
+"""Names of tools, and arguments of their calls, for APIs that differ in them from OpenAI's: names may have any
+characters, and arguments are objects instead of JSON texts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+MAX_CHARS: Final = 64
+"""The most characters of a function's name that model providers accept. Anthropic accepts 128."""
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
+_DIGEST: Final = 8
+
+
+def model_name(name: str) -> str:
+    """Returns the name under which the model is offered the client's tool `name`. It depends on `name` alone.
+
+    A name that is too long, or has characters that models do not accept, is cut and ends with a digest of the whole
+    name.
+    """
+    if _PLAIN_NAME.fullmatch(name):
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
+    return f"{_FOREIGN.sub('_', name)[: MAX_CHARS - _DIGEST - 1]}_{digest}"
+
+
+def input_of(arguments: str) -> str | None:
+    """Returns a call's arguments as the JSON text of an object; None if they are not a JSON object. Clients fail on
+    a `tool_use` block whose input is not an object.
+    """
+    text = arguments.strip() or "{}"
+    readers: tuple[Callable[[str], Any], ...] = (msgspec.json.decode, _strictly)
+    for read in readers:  # the second one reads numbers of any size
+        try:
+            return text.encode("utf-8").decode() if isinstance(read(text), dict) else None
+        except msgspec.ValidationError:
+            continue
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return None
+    return None
+
+
+def _strictly(text: str) -> Any:
+    def refused(constant: str) -> None:
+        raise ValueError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refused)
