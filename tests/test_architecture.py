@@ -62,6 +62,7 @@ DRIVES_CHILDREN = frozenset(
         "agents.child_per_turn",
         "agents.shared_process",
         "agents.process_pool.group",
+        "agents.process_pool.process",
         "agents.process_pool.pool",
         "agents.account_limits",
         "agents.confinement",
@@ -84,7 +85,6 @@ DRIVES_CHILDREN = frozenset(
         "agents.upstream.connections",
         "agents.acp.agent",
         "agents.acp.process",
-        "agents.acp.slots",
         "agents.acp.tool_server",
         "agents.acp.forwarder",
     }

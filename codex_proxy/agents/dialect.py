@@ -110,9 +110,8 @@ class ChannelConnection(Protocol):
     fault: str | None
     """Why the process cannot be used; None if it can."""
 
-    @property
-    def channel_count(self) -> int:
-        """The number of open channels, without a channel that was opened ahead of its turn."""
+    def close_channel(self, channel: int) -> bytes:
+        """Closes a channel, and returns what has to be written then."""
         ...
 
     def receive(self, lines: Sequence[bytes]) -> Received:

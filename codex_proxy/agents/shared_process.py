@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from codex_proxy.agents.dialect import ChannelConnection, Ended
 from codex_proxy.agents.failures import how_it_ended, last_useful_line
+from codex_proxy.agents.process_pool.process import PooledProcess
 from codex_proxy.agents.session import (
     LineFramer,
     LineTooLong,
@@ -26,47 +27,28 @@ from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
 
 RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it.")
 C = TypeVar("C", bound=ChannelConnection)
+S = TypeVar("S", bound="SharedProcess[Any]")
 
 
-class SharedProcess(ABC, Generic[C]):
+class SharedProcess(PooledProcess, ABC, Generic[C]):
     """A process that serves many sessions at once, each on a channel of its `connection`. Reads the output of the
     process, passes the messages of each channel to the channel's reader, and tells all readers when the process
-    ends. A subclass starts the process and manages its channels.
+    ends. A subclass starts the process and opens its channels.
     """
 
     def __init__(self, connection: C) -> None:
+        super().__init__()
         self.connection = connection
-        self.exit: Exit | None = None
-        """How the process ended; None before that."""
-        self.unhealthy = False
-        """Whether the process gets no further turns, because it violated the protocol or did not finish a turn."""
-        self.on_change: Callable[[], None] | None = None
-        """Called when the process has ended, becomes unhealthy, or a channel's use changes."""
         self.on_limits: Callable[[bytes], None] | None = None
         """Called with the account's limits as JSON when they are reported."""
-        self._child: Child | None = None
         self._framer = LineFramer()
         self._readers: dict[int, TransportReader] = {}
-        self._idle_channels: set[int] = set()
         self._silent_channels: set[int] = set()
-        """The channels for which no message has come since a turn began on them, if the subclass adds them."""
+        """The channels for which no message has come since a turn began on them."""
         self._progress = asyncio.Event()
         """Set when the process has printed something, or has ended."""
         self._had_parallel_turns = False
         """Whether turns have overlapped since the process last had none. If not, its stderr belongs to one turn."""
-
-    @property
-    def alive(self) -> bool:
-        return self.exit is None and self._child is not None
-
-    @property
-    def pid(self) -> int | None:
-        return self._child.pid if self._child is not None else None
-
-    @property
-    def turns_running(self) -> int:
-        """The number of channels in use by a turn; idle channels do not count."""
-        return self.connection.channel_count - len(self._idle_channels)
 
     async def _spawn(self, command: Command, on_stderr: Callable[[bytes], None] | None = None) -> Child:
         """Starts the process and returns it. `on_stderr` is called with each chunk of stderr; None to keep only the
@@ -113,38 +95,55 @@ class SharedProcess(ABC, Generic[C]):
         if self.exit is not None or self.unhealthy:  # since the channel was opened
             asyncio.get_running_loop().call_soon(self._report_end, channel)
 
+    def set_idle(self, channel: int, idle: bool) -> None:
+        """Marks a channel as idle (its session waits for a later turn), or as in use again. The pool may end a
+        process that has only idle channels.
+        """
+        if channel not in self._readers:
+            return
+        if idle:
+            self.completed_turn = True
+            self._silent_channels.discard(channel)
+            self._turn_ended(channel)
+        else:
+            self._turn_began(channel)
+        self._note_change()
+
     def end_idle_channels(self) -> None:
-        """Reports the process as ended to the readers of the idle channels, because it takes no further turns."""
-        for channel in list(self._idle_channels):
+        self._report_renewal(channel for channel in self._readers if channel not in self._turn_starts)
+
+    def end_silent_channels(self) -> None:
+        """Tells the readers of those channels that have received no message since their turn began that the process
+        has ended, because it may never answer them. The process itself and its other channels go on.
+        """
+        self._report_renewal(self._silent_channels & self._readers.keys())
+
+    def _report_renewal(self, channels: Iterable[int]) -> None:
+        for channel in list(channels):
             if channel in self._readers:
                 self._readers[channel].ended(RENEWED)
 
-    def _note_turn_start(self) -> None:
+    def close_channel(self, channel: int) -> None:
+        """Closes a channel, whose session is over."""
+        self._readers.pop(channel, None)
+        self._silent_channels.discard(channel)
+        self._turn_ended(channel)
+        self._write(self.connection.close_channel(channel))
+        self._note_change()
+
+    def _turn_began(self, channel: int) -> None:
         """Discards the stderr text of earlier turns if no other turn is running. Only the error of a turn that had
         the process to itself quotes stderr.
         """
         self._had_parallel_turns = self.turns_running > 0
         if not self._had_parallel_turns and self._child is not None:
             self._child.clear_stderr()
-
-    def _note_change(self) -> None:
-        if self.on_change is not None:
-            self.on_change()
+        self._silent_channels.add(channel)
+        super()._turn_began(channel)
 
     def _write(self, writes: bytes) -> None:
         if writes and self._child is not None:
             self._child.write(writes)
-
-    async def end(self) -> None:
-        """Closes stdin and returns when the process and all its descendants have ended; they are killed if they do
-        not end within a grace period.
-        """
-        if self._child is not None:
-            await self._child.end()
-
-    def kill(self) -> None:
-        if self._child is not None:
-            self._child.kill()
 
     # --- called by the child (see ChildListener) ------------------------------------------------
 
@@ -177,7 +176,7 @@ class SharedProcess(ABC, Generic[C]):
         """Handles messages of a channel that has no reader: ignores them."""
 
     def ended(self, exit: Exit) -> None:
-        self.exit = exit
+        self.exit, self.ended_during_turn = exit, self.turns_running > 0
         self._progress.set()
         for channel in list(self._readers):
             self._report_end(channel)
@@ -191,14 +190,33 @@ class SharedProcess(ABC, Generic[C]):
         if reader is not None and exit is None:
             reader.ended(RENEWED)
         elif reader is not None and exit is not None:
-            is_sole_turn = not self._had_parallel_turns and channel not in self._idle_channels
+            is_sole_turn = not self._had_parallel_turns and channel in self._turn_starts
             reader.ended(ended_from(exit) if is_sole_turn else Ended(exit.code, exit.signal))
 
 
-class SharedTransport:
-    """The methods that all `Transport`s of a shared process have in common."""
+class SharedTransport(Generic[S]):
+    """A `Transport` of one session, on a channel of a process that also serves other sessions."""
 
     exclusive = False
+
+    def __init__(self, process: S, channel: int) -> None:
+        self.process = process
+        self.channel = channel
+        self.has_begun = False
+        """Whether a turn has begun on this transport."""
+
+    def attach(self, reader: TransportReader) -> None:
+        self.has_begun = True
+        self.process.attach(self.channel, reader)
+
+    def set_idle(self, idle: bool) -> None:
+        self.process.set_idle(self.channel, idle)
+
+    async def release(self, *, finished: bool) -> None:
+        process = self.process
+        process.unhealthy = process.unhealthy or not finished
+        process.completed_turn = process.completed_turn or (self.has_begun and finished and process.alive)
+        process.close_channel(self.channel)
 
     def close_stdin(self) -> None:
         raise RuntimeError("stdin of a process that serves several turns stays open")

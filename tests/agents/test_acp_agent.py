@@ -256,7 +256,7 @@ async def test_a_conversation_goes_on_in_its_session(tmp_path: Path) -> None:
         assert "x-codex-history" not in second.headers
         process = agent_of(proxy).current
         assert process is not None
-        assert process.sessions_served == 1
+        assert process.turns_served == 1
 
 
 @pytest.mark.parametrize("store", [True, False])
@@ -294,7 +294,7 @@ async def test_a_session_is_opened_ahead_of_the_next_turn(tmp_path: Path, at_onc
         echo = json.loads(message_of(await proxy.ask(user("[[fake:echo]]")))["content"])
         assert len(echo["history"]) == 1
         assert echo["mode"] == "plan"
-        assert process.sessions_served == 3, "without a fourth session"
+        assert process.turns_served == 3, "without a fourth session"
         await until(lambda: process.connection.ahead not in (None, channel))
 
 
@@ -313,7 +313,7 @@ async def test_a_session_that_was_opened_ahead_in_vain_is_closed_once_it_is_open
         process._ahead_expired()
         assert process.connection.ahead is None
         assert [json.loads(data)["method"] for data in written] == ["session/close"]
-        assert process.sessions_served == 2
+        assert process.turns_served == 2
         monkeypatch.undo()
         assert (await proxy.ask(user())).status == 200
 
@@ -556,7 +556,7 @@ async def test_an_agent_without_a_sign_in_is_served_as_401_and_said_so(tmp_path:
 
 
 async def test_a_sign_in_is_seen_by_the_next_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("codex_proxy.agents.acp.agent.RECHECK_SECONDS", 0.0)
+    monkeypatch.setattr("codex_proxy.agents.process_pool.pool.RECHECK_SECONDS", 0.0)
     async with acp(tmp_path, {"FAKE_CODEX_MISBEHAVE": "signed_out"}) as proxy:
         agent = agent_of(proxy)
         command = agent._launch.command

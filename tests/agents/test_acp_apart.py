@@ -134,7 +134,12 @@ async def test_processes_with_tools_are_used_again_by_the_same_key_only_and_are_
             assert message_of(answer)["content"] == said
 
         def owners() -> list[str]:
-            return [scope.owner for scope in agent._slots._slots if scope.number]
+            return [
+                scope.owner
+                for scope in agent.pool._groups
+                if scope.alone
+                for _ in agent.pool.processes_of(scope)
+            ]
 
         for number in range(3):
             await ask(ANN, f"ann {number}")
@@ -143,7 +148,7 @@ async def test_processes_with_tools_are_used_again_by_the_same_key_only_and_are_
         assert sorted(owners()) == ["ann", "bob"]
         waiting = [await proxy.ask(calling(city), **ANN) for city in "abcdef"]
         assert [arguments_of(answer)["city"] for answer in waiting] == list("abcdef")
-        await until(lambda: len(agent._running()) + len(agent._leaving) <= 4)
+        await until(lambda: len(agent.pool.processes) <= 4)
 
 
 async def test_a_call_that_a_program_delivers_to_another_client_is_refused(
@@ -177,9 +182,9 @@ async def test_an_output_that_the_program_would_cut_is_given_in_a_new_session_wh
         for size, sessions in ((1000, 1), (1001, 2)):
             asked = calling(f"City {size}")
             first = await proxy.ask(asked, **ANN)
-            before = agent._running()[0].sessions_served
+            before = agent.pool.processes[0].turns_served
             output = f"{size} " + "x" * (size - 5)
             second = await proxy.ask(with_output(asked, first, output), **ANN)
             assert second.status == 200
-            assert agent._running()[0].sessions_served - before == sessions - 1
+            assert agent.pool.processes[0].turns_served - before == sessions - 1
             assert second.headers.get("x-codex-history") == (None if sessions == 1 else "flattened")

@@ -93,7 +93,7 @@ class PoolHarness:
         self.starts_manually = False
         self.fault: Exception | None = None
         given = PoolLimits(**{"max_processes": 2, "max_age": 1e9, "max_turns_served": 10**9, **limits})  # type: ignore[arg-type]
-        self.pool = ProcessPool[str, FakeProcess](self._new, self._start, lambda key: given, Clock())
+        self.pool = ProcessPool[str, FakeProcess]("test", self._new, self._start, lambda key: given, Clock())
 
     def _new(self, key: str) -> FakeProcess:
         self.processes.append(FakeProcess())
@@ -120,7 +120,11 @@ class PoolHarness:
         return await self.pool.acquire("", FakeProcess.open_channel)
 
     async def release(self, transport: ThreadTransport, *, finished: bool) -> None:
-        await self.pool.release("", transport, finished=finished)
+        await transport.release(finished=finished)
+
+    def drain(self, process: FakeProcess) -> None:
+        process.unhealthy = True
+        process._note_change()
 
     async def acquire_later(self) -> asyncio.Task[ThreadTransport]:
         task = asyncio.create_task(self.acquire())
@@ -163,10 +167,10 @@ async def test_a_failed_start_fails_everybody_who_waits_with_its_reason() -> Non
     harness.fault = Fault(NO_START)
     first, second = await harness.acquire_later(), await harness.acquire_later()
     assert await fault_of(first) == await fault_of(second) == NO_START
-    assert harness.pool.readiness_failure() == NO_START
+    assert harness.pool.readiness_failure("") == NO_START
     harness.fault = None
     await asyncio.sleep(1.1)
-    assert harness.pool.readiness_failure() is None
+    assert harness.pool.readiness_failure("") is None
     transport = await harness.acquire()
     await harness.release(transport, finished=True)
     await harness.close()
@@ -311,7 +315,7 @@ async def test_a_process_is_ended_once_however_often_the_pool_maintains_itself()
     transport = await harness.acquire()
     process = transport.process
     assert isinstance(process, FakeProcess)
-    harness.pool.retire(process)
+    harness.drain(process)
     await harness.release(transport, finished=True)
     for _ in range(5):
         other = await harness.acquire()
@@ -340,7 +344,7 @@ async def test_an_idle_thread_is_ended_when_its_process_takes_no_more_turns() ->
     resting.attach(Reader())
     resting.set_idle(True)
     assert resting.process.turns_running == 1
-    harness.pool.retire(fake_process_of(resting))
+    harness.drain(fake_process_of(resting))
     assert len(told) == 1
     for transport in (resting, busy):
         await harness.release(transport, finished=True)
@@ -392,14 +396,14 @@ async def test_a_close_while_a_process_starts_leaves_none_and_fails_who_waits(
     assert (await fault_of(asking)).kind is FaultKind.STOPPING
     with pytest.raises(Fault):
         await harness.acquire()
-    assert harness.pool.readiness_failure() is None, "a start that was broken off is no failure"
+    assert harness.pool.readiness_failure("") is None, "a start that was broken off is no failure"
 
 
 @virtual
 async def test_a_close_while_a_process_ends_waits_for_it() -> None:
     harness = PoolHarness()
     transport = await harness.acquire()
-    harness.pool.retire(fake_process_of(transport))
+    harness.drain(fake_process_of(transport))
     await harness.release(transport, finished=True)
     await harness.close()
     await harness.pool.close()

@@ -42,7 +42,7 @@ async def test_a_process_that_ends_is_replaced_at_once_and_nobody_has_to_ask_for
     harness = await warm()
     await crash(harness)
     assert [process.alive for process in harness.pool.processes] == [True]
-    assert harness.pool.readiness_failure() is None
+    assert harness.pool.readiness_failure("") is None
     await harness.close()
 
 
@@ -89,7 +89,7 @@ async def test_who_comes_in_a_pause_gets_the_reason_and_when_to_come_back() -> N
     failure = caught.value.failure
     assert failure.kind is FaultKind.UNAVAILABLE
     assert failure.retry_after == pytest.approx(2.0, abs=0.2)
-    assert harness.pool.readiness_failure() is not None, "a turn would not work just now"
+    assert harness.pool.readiness_failure("") is not None, "a turn would not work just now"
     await asyncio.sleep(failure.retry_after or 0)
     transport = await harness.acquire()
     await harness.release(transport, finished=True)
@@ -136,11 +136,11 @@ async def test_a_loop_of_crashes_is_trouble_until_a_process_has_been_stable() ->
     await crash(harness, LOOP_FAILURES)
     while not harness.pool.processes:
         await asyncio.sleep(0.1)
-    trouble = harness.pool.readiness_failure()
+    trouble = harness.pool.readiness_failure("")
     assert trouble is not None, "it is up, but so were those before it"
     assert "keeps exiting" in trouble.message
     await asyncio.sleep(STABLE_SECONDS)
-    assert harness.pool.readiness_failure() is None
+    assert harness.pool.readiness_failure("") is None
     await crash(harness)
     assert harness.pool.processes, "the first failure again: the next is started at once"
     await harness.close()
@@ -155,7 +155,7 @@ async def test_a_turn_that_ends_well_ends_the_loop() -> None:
     transport = await harness.acquire()
     transport.has_begun = True
     await harness.release(transport, finished=True)
-    assert harness.pool.readiness_failure() is None
+    assert harness.pool.readiness_failure("") is None
     await harness.close()
 
 
@@ -171,7 +171,7 @@ async def test_a_channel_that_was_not_used_ends_no_loop(how: str) -> None:
     if how == "dead":
         fake_process_of(transport).die()
     await harness.release(transport, finished=how != "unsettled")
-    assert harness.pool.readiness_failure() is not None
+    assert harness.pool.readiness_failure("") is not None
     await harness.close()
 
 
@@ -192,7 +192,7 @@ async def test_starts_that_fail_are_tried_again_without_being_asked_for() -> Non
     assert (caught.value.failure.retry_after or 0) > 0
     harness.fault = None
     await asyncio.sleep(MAX_PAUSE_SECONDS)
-    assert harness.pool.readiness_failure() is None
+    assert harness.pool.readiness_failure("") is None
     await harness.close()
 
 
@@ -239,7 +239,7 @@ async def test_a_thread_that_is_kept_after_its_turn_has_ended_well_too() -> None
     transport = await harness.acquire()
     transport.attach(Nobody())
     transport.set_idle(True)
-    assert harness.pool.readiness_failure() is None
+    assert harness.pool.readiness_failure("") is None
     await harness.release(transport, finished=True)
     await harness.close()
 
@@ -248,10 +248,10 @@ async def test_a_thread_that_is_kept_after_its_turn_has_ended_well_too() -> None
 async def test_a_process_that_is_ended_on_purpose_is_no_failure() -> None:
     harness = await warm()
     for _ in range(LOOP_FAILURES):
-        harness.pool.retire(harness.pool.processes[-1])
+        harness.drain(harness.pool.processes[-1])
         await asyncio.sleep(0.1)
     assert len(harness.processes) == LOOP_FAILURES + 1, "each of them was replaced at once"
-    assert harness.pool.readiness_failure() is None
+    assert harness.pool.readiness_failure("") is None
     await harness.close()
 
 

@@ -7,30 +7,29 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import uuid
-from collections.abc import Coroutine, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 import structlog
 
 from codex_proxy.agents.acp.dialect import AcpTurn
-from codex_proxy.agents.acp.failures import failure_of_error
 from codex_proxy.agents.acp.presets import CAPABILITIES, AcpPreset
 from codex_proxy.agents.acp.process import AcpProcess, AcpTransport
 from codex_proxy.agents.acp.program import Declared, Program
 from codex_proxy.agents.acp.prompt import first_prompt
 from codex_proxy.agents.acp.session_setup import SessionOptions, session_options_of
-from codex_proxy.agents.acp.slots import ProcessScope, ProcessSlots, Slot, takes_sessions
 from codex_proxy.agents.acp.tool_server import ToolEndpoint, ToolServer
 from codex_proxy.agents.agent import AgentBase, ProcessCounts
 from codex_proxy.agents.confinement import Confinement
 from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.plain_confinement import PlainConfinement
+from codex_proxy.agents.process_pool.plan import PoolLimits
+from codex_proxy.agents.process_pool.pool import ProcessPool
 from codex_proxy.agents.session import AgentSession, spawn_failure
 from codex_proxy.core.account import AgentModel
-from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind
+from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
-from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.core.turn import Sandbox, Turn
 from codex_proxy.process.child import Command, SpawnError
 
@@ -41,11 +40,16 @@ START_SECONDS: Final = 60.0
 on a busy machine."""
 PROBE_SECONDS: Final = 60.0
 """The most seconds that a program may take to open the probe session, which shows its models."""
-PAUSE_SECONDS: Final = 5.0
-"""Seconds after a failed start during which turns fail at once, with the failure of that start."""
-
-RECHECK_SECONDS: Final = 10.0
-"""Seconds after which a process that found no sign-in is replaced by one that checks again."""
+MAX_SESSIONS: Final = 200
+"""The most sessions of a process before it is replaced, since not every agent frees sessions that have ended."""
+MAX_AGE_SECONDS: Final = 4 * 3600.0
+MAX_MEMORY: Final = 2 << 30
+"""The age, and the resident memory in bytes, at which a process is replaced. The programs take 0.1 to 0.6 GiB."""
+MAX_PROCESSES: Final = 4
+"""The most processes without a running turn that are kept. More than one is needed if the processes are confined to
+folders, or if a session with tools has a process to itself."""
+MANY: Final = 1 << 30
+"""More than there ever are."""
 
 READS_ONLY: Final = (
     "{title} has no sandbox of its own. Its turns are read-only, whatever --sandbox is set to."
@@ -62,6 +66,24 @@ WHERE: Final[Mapping[Sandbox, str]] = {
     "read-only": "to no workspace",
     "workspace-write": "to the workspace of a turn",
 }
+
+
+class ProcessScope(msgspec.Struct, frozen=True):
+    """What the sessions of a process have in common. Turns share a process only if all of it is equal: a process that
+    this server confines can write to the same folders as long as it runs.
+
+    Most programs keep the sessions of one process apart. Where a program does not (`AcpPreset.apart`), a session with
+    tools of the client gets a process that serves no other session at the same time, and only sessions of one key.
+    """
+
+    workdir: str
+    sandbox: Sandbox = "danger-full-access"
+    owner: str = ""
+    """The name of the key whose turns the process serves; empty for all."""
+    alone: bool = False
+    """Whether the process serves one session at a time."""
+    plain: bool = False
+    """Whether the process serves plain-model turns and no others, so that it is kept from reading the user's files."""
 
 
 class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,7 +172,7 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
 
 class AcpAgent(AgentBase):
     """An `Agent` that keeps one ACP process running; if this server confines it, one for each folder and sandbox in
-    use. A process that has ended, or that has served `MAX_SESSIONS` sessions, is replaced when the next turn comes.
+    use.
     """
 
     def __init__(self, launch: AcpLaunch, clock: Clock) -> None:
@@ -161,18 +183,19 @@ class AcpAgent(AgentBase):
         """The modes, models and options that the probe session of the newest process offered."""
         self._models = self.session_options.models()
         self._launch = launch
-        self._clock = clock
         self._tool_server = ToolServer()
         self._scope = launch.scope_of(launch.workdir, launch.sandbox)
         """The scope of turns whose request chooses no folder and no sandbox."""
-        self._slots = ProcessSlots(self._scope)
+        self.pool = ProcessPool[ProcessScope, AcpProcess](
+            self.name,
+            lambda scope: AcpProcess(launch.preset, alone=scope.alone),
+            self._start_process,
+            self._limits,
+            clock,
+            max_idle=MAX_PROCESSES,
+        )
         self._folders: tempfile.TemporaryDirectory[str] | None = None
         """Has an empty folder for each session that gets one of its own; None before the first."""
-        self._leaving: set[AcpProcess] = set()
-        """Processes that take no further sessions. They are ended when they have no session left."""
-        self._restarts = 0
-        self._closed = False
-        self._tasks: set[asyncio.Task[None]] = set()
         self._trial: asyncio.Task[None] | None = None
         """Tries out whether the program works confined. Plain-model turns wait for its result. None before `start`."""
 
@@ -184,7 +207,19 @@ class AcpAgent(AgentBase):
     @property
     def current(self) -> AcpProcess | None:
         """The process for turns whose request chooses neither folder nor sandbox; None if it does not run."""
-        return self._slots[self._scope].process
+        return next(reversed(self.pool.processes_of(self._scope)), None)
+
+    def _limits(self, scope: ProcessScope) -> PoolLimits:
+        most = 1 if scope.alone else MANY
+        return PoolLimits(
+            min_processes=int(scope == self._scope),
+            max_processes=MANY if scope.alone else 2,  # one, and its successor
+            max_turns_running=most,
+            busy_from=most + 1,
+            max_turns_served=MAX_SESSIONS,
+            max_age=MAX_AGE_SECONDS,
+            max_memory=MAX_MEMORY,
+        )
 
     async def start(self) -> None:
         """Starts the program and reads its models. Raises `Fault` if it cannot be started. If nobody is signed in
@@ -192,7 +227,7 @@ class AcpAgent(AgentBase):
         """
         if self._launch.confinement is not None:
             await asyncio.to_thread(self._launch.confinement.clear_tmp)
-        await self._process(self._scope)
+        await self.pool.warm(self._scope)
         # Not at the same time: a program may create its database at its first start, and fails if two do so.
         self._trial = asyncio.ensure_future(self._try_confined())
 
@@ -203,22 +238,23 @@ class AcpAgent(AgentBase):
         plain, scope = self._launch.plain, self._launch.plain_scope()
         if plain is None or scope is None:
             return
-        (slot, _), started = self._slots.take(scope), list[AcpProcess]()
+        started = list[AcpProcess]()
 
         async def start(command: Command) -> AcpProcess:
-            started.append(await self._start_process(command, scope))
+            started.append(AcpProcess(self._launch.preset))
+            await self._start_with(started[-1], command)
             return started[-1]
 
         unconfined = msgspec.structs.replace(self._launch.command, cwd=scope.workdir)
-        async with slot.starting:
-            try:
-                process = await plain.try_out(start, unconfined, opens_sessions)
-                if plain.confinement is not None:
-                    self._keep(slot, process)
-            except Fault as fault:
-                log.warning("agent_start_failed", agent=self.name, reason=fault.failure.unquoted)
-            finally:
-                await asyncio.gather(*(each.end() for each in started if each is not slot.process))
+        try:
+            process = await plain.try_out(start, unconfined, opens_sessions)
+            if plain.confinement is not None:
+                started.remove(process)
+                self.pool.add(scope, process)
+        except Fault as fault:
+            log.warning("agent_start_failed", agent=self.name, reason=fault.failure.unquoted)
+        finally:
+            await asyncio.gather(*(process.end() for process in started))
 
     async def open(self, turn: Turn) -> AgentSession:
         """Returns a session for the turn, whose `begin` the caller has to call. Raises `Fault` if the program or
@@ -238,22 +274,28 @@ class AcpAgent(AgentBase):
         scope = plain or self._launch.scope_of(turn.workdir, turn.sandbox, turn.owner)
         if own_folder:
             turn = msgspec.structs.replace(turn, workdir=self._new_folder())
-        if shared:
-            return await self._open(turn, scope)
-        scope = self._slots.reserve(msgspec.structs.replace(scope, owner=turn.owner))
+        if not shared:
+            scope = msgspec.structs.replace(scope, owner=turn.owner, alone=True)
+        endpoint = await self._open_endpoint(turn)
         try:
-            session = await self._open(turn, scope)
+            transport = await self.pool.acquire(
+                scope, lambda process: self._transport(process, turn, endpoint, alone=scope.alone)
+            )
         except BaseException:
-            self._slots.give_back(scope)
+            if endpoint is not None:
+                endpoint.close()
             raise
-        self._slots.session_opened(scope, session)
+        session = AgentSession(turn, transport.dialect, transport)
+        session.silence_hint = self._launch.preset.silence_hint
+        session.max_output = self._launch.preset.max_output
+        if scope.alone:
+            transport.process.alone_with = session
         return session
 
-    async def _open(self, turn: Turn, scope: ProcessScope) -> AgentSession:
-        process = await self._process(scope)
-        endpoint = await self._open_endpoint(turn)
-        if process.exit is not None or process in self._leaving:  # while the endpoint was being opened
-            process = await self._process(scope)
+    def _transport(
+        self, process: AcpProcess, turn: Turn, endpoint: ToolEndpoint | None, *, alone: bool
+    ) -> AcpTransport:
+        """Returns the transport of a new session for the turn, or of one that was opened ahead, on a process."""
         declared = process.connection.declared
         assert declared is not None
         servers = () if endpoint is None else (endpoint.server_entry(http=declared.http_tools),)
@@ -261,13 +303,8 @@ class AcpAgent(AgentBase):
         ahead = process.take_ahead(turn.workdir) if fits else None
         channel = process.open_channel() if ahead is None else ahead
         program = self._launch.program(declared)
-        dialect = AcpTurn(
-            channel, program, _new_id, servers=servers, ahead=ahead is not None, alone=scope.number > 0
-        )
-        session = AgentSession(turn, dialect, AcpTransport(process, channel, dialect, endpoint))
-        session.silence_hint = self._launch.preset.silence_hint
-        session.max_output = self._launch.preset.max_output
-        return session
+        dialect = AcpTurn(channel, program, _new_id, servers=servers, ahead=ahead is not None, alone=alone)
+        return AcpTransport(process, channel, dialect, endpoint)
 
     def _new_folder(self) -> str:
         """Creates an empty folder for one session, and returns its path. All are removed when the agent is closed."""
@@ -289,155 +326,69 @@ class AcpAgent(AgentBase):
             raise Fault(Failure(kind=FaultKind.UNAVAILABLE, message=message, retry_after=5)) from error
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
-        assert isinstance(session.transport, AcpTransport)
         await session.transport.release(finished=finished)
-        self._tidy()
 
     def models(self) -> tuple[AgentModel, ...]:
         """Returns the models that the newest process listed at its start."""
         return self._models
 
     def processes(self) -> ProcessCounts:
-        processes = [*self._leaving, *self._running()]
-        busy = sum(1 for process in processes if process.turns_running)
-        return ProcessCounts(idle=len(processes) - busy, busy=busy, restarts=self._restarts)
+        return self.pool.counts()
 
     def trouble(self) -> Failure | None:
-        return self._slots[self._scope].failure
+        failure, current = self.pool.readiness_failure(self._scope), self.current
+        return current.session_failure if failure is None and current is not None else failure
 
     async def close(self) -> None:
-        self._closed = True
         if self._trial is not None:
             self._trial.cancel()
             await asyncio.wait((self._trial,))
-        for slot in self._slots.all():
-            async with slot.starting:  # a start that is under way sees that it is too late
-                pass
-        await asyncio.gather(*(process.end() for process in (*self._leaving, *self._running())))
-        if self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.pool.close()
         await self._tool_server.close()
         if self._folders is not None:
             await asyncio.to_thread(self._folders.cleanup)
 
     def kill(self) -> None:
-        for process in (*self._leaving, *self._running()):
-            process.kill()
+        self.pool.kill()
 
     # --- the processes --------------------------------------------------------------------------
 
-    def _running(self) -> list[AcpProcess]:
-        return [slot.process for slot in self._slots.all() if slot.process is not None]
-
-    async def _process(self, scope: ProcessScope) -> AcpProcess:
-        """Returns the process for the next session in this scope, which is started if there is none. Raises `Fault`
-        if that fails.
-        """
-        while True:
-            slot, removed = self._slots.take(scope)
-            for unused in removed:
-                if unused.process is not None:
-                    self._retire(unused)
-            async with slot.starting:
-                if self._closed:
-                    raise Fault(STOPPING)
-                if self._slots.has(scope, slot):  # else it had to make room while this turn waited
-                    return await self._process_in(slot, scope)
-
-    async def _process_in(self, slot: Slot, scope: ProcessScope) -> AcpProcess:
-        current, now = slot.process, self._clock.monotonic()
-        # Somebody may have signed in since: not every program looks again by itself.
-        again = slot.failure is not None and now - slot.failed_at >= RECHECK_SECONDS
-        if current is not None and takes_sessions(current) and not again:
-            return current
-        if current is not None:
-            self._retire(slot)
-        if slot.failure is not None and current is None and now - slot.failed_at < PAUSE_SECONDS:
-            raise Fault(slot.failure)
-        return await self._start_in_slot(slot, scope)
-
-    async def _start_in_slot(self, slot: Slot, scope: ProcessScope) -> AcpProcess:
+    async def _start_process(self, process: AcpProcess, scope: ProcessScope) -> None:
         try:
-            try:
-                command = self._launch.command_in(scope)
-            except SpawnError as error:
-                raise Fault(spawn_failure(error)) from error
-            process = await self._start_process(command, scope)
-        except Fault as fault:
-            slot.failure, slot.failed_at = fault.failure, self._clock.monotonic()
-            log.warning("agent_start_failed", agent=self.name, reason=fault.failure.unquoted)
-            raise
-        self._keep(slot, process)
-        return process
+            command = self._launch.command_in(scope)
+        except SpawnError as error:
+            raise Fault(spawn_failure(error)) from error
+        await self._start_with(process, command)
 
-    async def _start_process(self, command: Command, scope: ProcessScope) -> AcpProcess:
+    async def _start_with(self, process: AcpProcess, command: Command) -> None:
         """Starts a process and opens its probe session. Raises `Fault` if that fails; the process is ended then."""
-        process = AcpProcess(self._launch.preset, opens_ahead=not scope.number)
         try:
             await process.start(command, timeout_seconds=START_SECONDS)
-            await process.probe(scope.workdir, timeout_seconds=PROBE_SECONDS)
+            await process.probe(command.cwd, timeout_seconds=PROBE_SECONDS)
         except Fault:
             await process.end()
             raise
         except BaseException:
             process.kill()
             raise
-        return process
+        self._store_answers(process)
 
-    def _keep(self, slot: Slot, process: AcpProcess) -> None:
-        slot.process = process
-        process.on_change = self._tidy
-        self._store_answers(slot, process)
-
-    def _store_answers(self, slot: Slot, process: AcpProcess) -> None:
+    def _store_answers(self, process: AcpProcess) -> None:
         """Stores in this agent what a new process has declared (`version`, `capabilities`), and what its probe
-        session offers (`session_options`). If the probe session could not be opened, stores the failure in `slot`,
-        and keeps the former options.
+        session offers (`session_options`). If the probe session could not be opened, keeps the former options.
         """
         declared, probe = process.connection.declared, process.connection.probe
         assert declared is not None
         assert probe is not None
         self.version = declared.version
         self.capabilities = self._launch.program(declared).capabilities
-        if probe.error is None:
-            self.session_options, slot.failure = session_options_of(probe.result), None
-            self._models = self.session_options.models()
-            if self.session_options.model is None:
-                self.capabilities -= {"model_choice"}
-        else:
-            slot.failure = failure_of_error(probe.error, self._launch.preset)
-            slot.failed_at = self._clock.monotonic()
-            log.warning("agent_session_failed", agent=self.name, reason=slot.failure.kind.value)
-
-    def _retire(self, slot: Slot) -> None:
-        """Removes the process from its slot, so that it gets no further sessions. The process is ended when its
-        last session is closed.
-        """
-        process, slot.process = slot.process, None
-        assert process is not None
-        if process.exit is not None:
-            self._restarts += 1
+        if (failure := process.session_failure) is not None:
+            log.warning("agent_session_failed", agent=self.name, reason=failure.kind.value)
             return
-        self._leaving.add(process)
-        process.end_idle_channels()
-        self._tidy()
-
-    def _tidy(self) -> None:
-        """Retires processes that can take no further sessions (see `_retire`). Ends retired processes that have no
-        open session or are `unhealthy`, and forgets those that have ended.
-        """
-        for slot in self._slots.all():
-            if slot.process is not None and not takes_sessions(slot.process):
-                self._retire(slot)
-        for process in list(self._leaving):
-            if process.exit is not None:
-                self._leaving.discard(process)
-            elif not process.connection.channel_count or process.unhealthy:
-                self._leaving.discard(process)
-                self._spawn(process.end())
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        keep_until_done(self._tasks, asyncio.get_running_loop().create_task(work))
+        self.session_options = session_options_of(probe.result)
+        self._models = self.session_options.models()
+        if self.session_options.model is None:
+            self.capabilities -= {"model_choice"}
 
 
 def _is_instructed(turn: Turn) -> bool:

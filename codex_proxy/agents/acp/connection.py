@@ -112,15 +112,16 @@ class AcpConnection:
         """
         self._sessions[session] = channel
 
-    def close_channel(self, channel: int) -> None:
+    def close_channel(self, channel: int) -> bytes:
         """Closes a channel. From now on the agent's messages for it are dropped, and its requests about the session
-        are refused (see `receive`).
+        are refused (see `receive`). Nothing has to be written then.
         """
         self._open.discard(channel)
         self._answered.discard(channel)
         if channel == self._ahead:
             self._ahead = None
         self._sessions = {session: each for session, each in self._sessions.items() if each != channel}
+        return b""
 
     @property
     def channel_count(self) -> int:

@@ -12,10 +12,12 @@ from typing import Any
 from codex_proxy import __version__
 from codex_proxy.agents.acp.connection import AcpConnection
 from codex_proxy.agents.acp.dialect import AcpTurn
+from codex_proxy.agents.acp.failures import failure_of_error
 from codex_proxy.agents.acp.messages import Input, Message, ModelCallFailed, channel_of, refusal, split_writes
 from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.acp.tool_server import ToolEndpoint
 from codex_proxy.agents.session import (
+    AgentSession,
     LineFramer,
     LineTooLong,
     TransportReader,
@@ -45,13 +47,15 @@ class AcpProcess(SharedProcess[AcpConnection]):
     need not wait for it; that turn gets the session by `take_ahead`.
     """
 
-    def __init__(self, preset: AcpPreset, *, opens_ahead: bool = True) -> None:
-        """`preset`: of the agent whose process this is. `opens_ahead`: whether a session is opened ahead of the next
-        turn.
+    def __init__(self, preset: AcpPreset, *, alone: bool = False) -> None:
+        """`preset`: of the agent whose process this is. `alone`: the process serves one session at a time, and opens
+        none ahead of the next turn.
         """
         super().__init__(AcpConnection(CLIENT_NAME, __version__, preset.session_meta))
-        self.sessions_served = 0
-        self._opens_ahead = opens_ahead
+        self.alone_with: AgentSession | None = None
+        """The newest session of a process that serves one at a time."""
+        self._preset = preset
+        self._opens_ahead = not alone
         self._folder = ""
         """The folder of sessions that are opened ahead; empty if none are to be, and before `probe`."""
         self._ahead_answer: Message | None = None
@@ -82,21 +86,48 @@ class AcpProcess(SharedProcess[AcpConnection]):
         await self._until(lambda: self.connection.probe is not None, timeout_seconds)
         self._write(self.connection.close_probe())
         self._folder = folder if self._opens_ahead else ""
+        if self._child is not None:
+            self._note_agent(self._child)
+
+    @property
+    def session_failure(self) -> Failure | None:
+        """Why the agent opened no probe session, most often because nobody is signed in; None if it opened one."""
+        probe = self.connection.probe
+        return None if probe is None or probe.error is None else failure_of_error(probe.error, self._preset)
+
+    @property
+    def signed_in(self) -> bool:
+        return self.session_failure is None
+
+    @property
+    def is_held(self) -> bool:
+        session = self.alone_with
+        if session is None or not session.can_resume:
+            return False
+        assert isinstance(session.transport, AcpTransport)
+        return not session.transport.dialect.answered
 
     def _refusal(self, fault: str) -> Failure:
         message = f"The agent cannot be used: {fault}."
         return Failure(kind=FaultKind.SPAWN_FAILED, message=message)
 
     def open_channel(self) -> int:
-        """Opens a channel for a session, and returns its number."""
-        self._note_turn_start()
-        self.sessions_served += 1
-        return self.connection.open_channel()
+        """Opens a channel for a session, and returns its number. Closes the session that a process for one session
+        at a time keeps; the program can open it again.
+        """
+        if self.alone_with is not None and self.alone_with.can_resume:
+            self.alone_with.close()
+        return self._serve(self.connection.open_channel())
 
-    def _note_turn_start(self) -> None:
+    def _serve(self, channel: int) -> int:
+        self.turns_served += 1
+        self._turn_began(channel)
+        return channel
+
+    def _turn_began(self, channel: int) -> None:
         if self.connection.ahead is None:
             self._stop_ahead_timer()
-        super()._note_turn_start()
+        super()._turn_began(channel)
 
     def take_ahead(self, folder: str) -> int | None:
         """Assigns the session that was opened ahead in this folder to a turn, which must have no tools and no
@@ -106,13 +137,12 @@ class AcpProcess(SharedProcess[AcpConnection]):
         channel = self.connection.ahead
         if channel is None or folder != self._folder:
             return None
-        self._note_turn_start()
         self._stop_ahead_timer()
-        self.sessions_served += 1
         self.connection.take_ahead()
-        return channel
+        return self._serve(channel)
 
-    def _turn_ended(self) -> None:
+    def _turn_ended(self, channel: int) -> None:
+        super()._turn_ended(channel)
         if self._folder and self.connection.ahead is None and not self.turns_running:
             self._stop_ahead_timer()
             loop = asyncio.get_running_loop()
@@ -145,7 +175,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
         self._stop_ahead_timer()
         channel, answer = self.connection.ahead, self._ahead_answer
         if channel is not None:
-            self.sessions_served += 1
+            self.turns_served += 1
             self.connection.close_channel(channel)
             if answer is not None and self.exit is None:
                 self._write(self.connection.closing(answer))
@@ -165,31 +195,10 @@ class AcpProcess(SharedProcess[AcpConnection]):
     def send(self, writes: bytes) -> None:
         self._write(writes)
 
-    def set_idle(self, channel: int, idle: bool) -> None:
-        """Sets whether the session on a channel is only kept for a later turn (`idle`), or has a running turn,
-        which `turns_running` counts.
-        """
-        if idle:
-            self._idle_channels.add(channel)
-            self._turn_ended()
-        else:
-            self._note_turn_start()
-            self._idle_channels.discard(channel)
-        self._note_change()
-
     def end_idle_channels(self) -> None:
         self._folder = ""
         self._close_ahead()
         super().end_idle_channels()
-
-    def close_channel(self, channel: int) -> None:
-        self._readers.pop(channel, None)
-        was_running = channel not in self._idle_channels
-        self._idle_channels.discard(channel)
-        self.connection.close_channel(channel)
-        if was_running:
-            self._turn_ended()
-        self._note_change()
 
     async def end(self) -> None:
         self._folder = ""
@@ -236,7 +245,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
             reader.received((message,), 0)
 
 
-class AcpTransport(SharedTransport):
+class AcpTransport(SharedTransport[AcpProcess]):
     """The `Transport` of one session. It writes to the process that the sessions share, and passes the results of
     calls to the session's tool server (`endpoint`; None if the client has no tools).
     """
@@ -244,9 +253,8 @@ class AcpTransport(SharedTransport):
     def __init__(
         self, process: AcpProcess, channel: int, dialect: AcpTurn, endpoint: ToolEndpoint | None
     ) -> None:
-        self.process = process
+        super().__init__(process, channel)
         self.dialect = dialect
-        self._channel = channel
         self._endpoint = endpoint
         self._reader: TransportReader | None = None
 
@@ -255,7 +263,7 @@ class AcpTransport(SharedTransport):
         if self._endpoint is not None:
             self._endpoint.sink = self._tool_server_message
             self._endpoint.start_list_timer(tested=self.dialect.tested)
-        self.process.attach(self._channel, reader)
+        super().attach(reader)
 
     def send(self, writes: bytes) -> None:
         to_agent, outputs = split_writes(writes)
@@ -263,18 +271,14 @@ class AcpTransport(SharedTransport):
             for key, result in outputs:
                 self._endpoint.set_result(key, result)
         if self.dialect.session:  # not every agent names it when it opens it again
-            self.process.connection.expect_session(self.dialect.session, self._channel)
+            self.process.connection.expect_session(self.dialect.session, self.channel)
         self.process.send(to_agent)
-
-    def set_idle(self, idle: bool) -> None:
-        self.process.set_idle(self._channel, idle)
 
     async def release(self, *, finished: bool) -> None:
         self._reader = None
-        self.process.unhealthy = self.process.unhealthy or not finished
         if self._endpoint is not None:
             self._endpoint.close()
-        self.process.close_channel(self._channel)
+        await super().release(finished=finished)
 
     def _tool_server_message(self, message: Input) -> None:
         if self._reader is not None:

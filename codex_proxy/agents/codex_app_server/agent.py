@@ -15,7 +15,7 @@ from codex_proxy.agents.codex.home_locks import first_start_lock
 from codex_proxy.agents.codex.program import NOT_SIGNED_IN
 from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex_app_server.contract import ContractCheck
-from codex_proxy.agents.codex_app_server.process import AppServerProcess, ThreadTransport
+from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.agents.plain_confinement import PlainConfinement
 from codex_proxy.agents.process_pool.plan import PoolLimits
 from codex_proxy.agents.process_pool.pool import ProcessPool
@@ -34,6 +34,7 @@ LIMITS_SECONDS = 5.0
 """The most seconds to wait for the agent to report the limits of its account, for which it asks its provider."""
 
 CLIENT_NAME = "codex_openai_proxy"
+MODES: tuple[Mode, ...] = ("model", "agent")
 
 
 class AppServerProcesses(msgspec.Struct, frozen=True):
@@ -94,6 +95,7 @@ class AppServerAgent(AgentBase):
         self._processes = processes
         self._confines: asyncio.Task[bool] | None = None
         self.pool = ProcessPool[Mode, AppServerProcess](
+            self.name,
             lambda mode: self._process(),
             self._start,
             lambda mode: limits,
@@ -160,7 +162,7 @@ class AppServerAgent(AgentBase):
         permissions, key = await self._permissions(turn), self._key(turn.mode)
         transport = await self.pool.acquire(key, AppServerProcess.open_channel)
         if not transport.process.signed_in:
-            await self.pool.release(key, transport, finished=True)
+            await transport.release(finished=True)
             raise Fault(NOT_SIGNED_IN)
         if turn.mode == "model" and self._empty:
             turn = msgspec.structs.replace(turn, workdir=self._empty)
@@ -185,8 +187,7 @@ class AppServerAgent(AgentBase):
         return profiles.of(turn.sandbox) if await asyncio.shield(self._confines) else None
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
-        assert isinstance(session.transport, ThreadTransport)
-        await self.pool.release(self._key(session.turn.mode), session.transport, finished=finished)
+        await session.transport.release(finished=finished)
 
     def models(self) -> tuple[AgentModel, ...]:
         return self._models
@@ -198,15 +199,17 @@ class AppServerAgent(AgentBase):
             await self.limits.answered(LIMITS_SECONDS)
 
     def processes(self) -> ProcessCounts:
-        processes = self.pool.processes
-        busy = sum(1 for process in processes if process.turns_running)
-        return ProcessCounts(idle=len(processes) - busy, busy=busy, restarts=self.pool.restarts)
+        return self.pool.counts()
 
     def trouble(self) -> Failure | None:
-        failure, processes = self.pool.readiness_failure(), self.pool.processes
-        if failure is None and processes and not any(process.signed_in for process in processes):
+        for mode in MODES:
+            failure = self.pool.readiness_failure(mode)
+            if failure is not None:
+                return failure
+        processes = self.pool.processes
+        if processes and not any(process.signed_in for process in processes):
             return NOT_SIGNED_IN
-        return failure
+        return None
 
     async def close(self) -> None:
         for task in (self._confines, self._renewal):

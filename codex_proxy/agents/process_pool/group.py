@@ -26,6 +26,7 @@ from codex_proxy.agents.process_pool.plan import (
     is_stable,
     maintain,
 )
+from codex_proxy.agents.process_pool.process import PooledProcess
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
 
@@ -43,58 +44,6 @@ KEEPS_ENDING_TEXT = "The agent's process keeps exiting and is restarted after a 
 
 FileStamp = tuple[int, int, int]
 """The inode, size and modification time of a file, which change when it is replaced or written."""
-
-
-class PooledProcess(Protocol):
-    """The interface of a process in a pool."""
-
-    on_change: Callable[[], None] | None
-    """Called when the process has ended, becomes unhealthy, or a turn on it begins or ends."""
-    unhealthy: bool
-    """Whether the process gets no further turns, because it violated the protocol or did not finish a turn."""
-    completed_turn: bool
-    """Whether a turn on the process has ended without a failure of the process."""
-    ended_during_turn: bool
-    """Whether the process ended while a turn was running on it."""
-    turns_served: int
-
-    @property
-    def signed_in(self) -> bool:
-        """Whether somebody was signed in to the agent when the process was started, as far as the process says."""
-        ...
-
-    @property
-    def alive(self) -> bool: ...
-
-    @property
-    def turns_running(self) -> int: ...
-
-    @property
-    def has_orphans(self) -> bool:
-        """Whether a process that an ended turn has left behind is still running."""
-        ...
-
-    @property
-    def memory(self) -> int:
-        """The resident memory in bytes."""
-        ...
-
-    @property
-    def exit_suffix(self) -> str:
-        """The end of a sentence about the process: how it ended."""
-        ...
-
-    def end_idle_channels(self) -> None:
-        """Ends the sessions that only wait for a later turn."""
-        ...
-
-    def end_silent_channels(self) -> None:
-        """Ends the sessions on which nothing has come since their turn began."""
-        ...
-
-    async def end(self) -> None: ...
-
-    def kill(self) -> None: ...
 
 
 class PooledTransport(Protocol):
@@ -137,7 +86,10 @@ class PoolEntry(Generic[P]):
 class GroupOwner(Protocol):
     """What a group asks of its pool."""
 
+    name: str
+    """The name of the agent, for the log."""
     closed: bool
+    restarts: int
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` in a task, which the pool waits for."""
@@ -151,8 +103,8 @@ class GroupOwner(Protocol):
         """Returns the stamp of the sign-in file as it is now."""
         ...
 
-    def schedule_orphan_check(self) -> None:
-        """Has the pool look for what ended turns have left behind."""
+    def turn_finished(self) -> None:
+        """Called when a turn may have ended, or a process has changed in another way."""
         ...
 
 
@@ -182,8 +134,6 @@ class ProcessGroup(Generic[P]):
         """How the last process ended that the pool had not asked to end."""
         self.last_failure: Failure | None = None
         """Why the last start failed; None if it succeeded."""
-        self.restarts = 0
-        """The number of processes that ended although the pool had not asked them to."""
 
     async def acquire(self, open: Callable[[P], T]) -> T:
         """See `ProcessPool.acquire`."""
@@ -202,7 +152,6 @@ class ProcessGroup(Generic[P]):
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
                 await future.result().release(finished=True)
-                self.turn_finished()
             raise
         finally:
             if (future, open) in self._waiting:
@@ -245,6 +194,7 @@ class ProcessGroup(Generic[P]):
                 each.process.turns_served,
                 now - each.started_at,
                 each.memory,
+                each.process.is_held,
             )
             for each in self.entries.values()
         )
@@ -259,7 +209,7 @@ class ProcessGroup(Generic[P]):
             if each.state is not ProcessState.STARTING and not each.process.alive:
                 del self.entries[each.number]
                 if each.state is ProcessState.READY and not self._owner.closed:
-                    self.restarts += 1
+                    self._owner.restarts += 1
                     self._crashed(each)
             elif each.state is ProcessState.READY and each.process.unhealthy:
                 each.drain()
@@ -293,7 +243,7 @@ class ProcessGroup(Generic[P]):
     def turn_finished(self) -> None:
         """Called when a turn may have ended, or a process has changed in another way."""
         self.changed()
-        self._owner.schedule_orphan_check()
+        self._owner.turn_finished()
 
     def _start_another(self) -> None:
         """Starts a process. If starts are delayed after failures, starts none; then, unless a running process can
@@ -312,6 +262,31 @@ class ProcessGroup(Generic[P]):
         if reason is not None and not self._has_usable_process():
             self.fail_waiting(msgspec.structs.replace(reason, retry_after=pause))
 
+    def add(self, process: P) -> None:
+        """See `ProcessPool.add`."""
+        self._is_ready(self._add_entry(process))
+
+    def _add_entry(self, process: P) -> PoolEntry[P]:
+        self._last_number += 1
+        now, stamp = self._clock.monotonic(), self._owner.sign_in_stamp()
+        entry = self.entries[self._last_number] = PoolEntry(self._last_number, process, now, stamp)
+        return entry
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether the pool may forget the group: it has no process, needs none, and may start one at once."""
+        if self.entries or self._waiting or self._limits.min_processes:
+            return False
+        return not self._backoff.pause_seconds(self._clock.monotonic())
+
+    @property
+    def idle_entries(self) -> list[PoolEntry[P]]:
+        """The processes without a running turn that do not have to be kept ready."""
+        if self._limits.min_processes:
+            return []
+        ready = (each for each in self.entries.values() if each.state is ProcessState.READY)
+        return [each for each in ready if not each.process.turns_running]
+
     def _has_usable_process(self) -> bool:
         """Returns whether any process accepts turns or is starting."""
         return any(each.state is not ProcessState.DRAINING for each in self.entries.values())
@@ -323,7 +298,9 @@ class ProcessGroup(Generic[P]):
         )
         how = entry.process.exit_suffix
         self._last_crash = Failure(kind=FaultKind.UNAVAILABLE, message=f"{KEEPS_ENDING_TEXT}{how}")
-        log.warning("agent_ended", reason=how.strip(" .()"), in_a_row=self._backoff.failures)
+        log.warning(
+            "agent_ended", agent=self._owner.name, reason=how.strip(" .()"), in_a_row=self._backoff.failures
+        )
 
     async def _start(self, starting: PoolEntry[P]) -> None:
         try:
@@ -339,11 +316,14 @@ class ProcessGroup(Generic[P]):
             self.entries.pop(starting.number, None)
             raise
         else:
-            self.last_failure = None
-            starting.state = ProcessState.READY
-            starting.ready_at = self._clock.monotonic()
-            starting.process.on_change = self.turn_finished
-            self.changed()
+            self._is_ready(starting)
+
+    def _is_ready(self, entry: PoolEntry[P]) -> None:
+        self.last_failure = None
+        entry.state = ProcessState.READY
+        entry.ready_at = self._clock.monotonic()
+        entry.process.on_change = self.turn_finished
+        self.changed()
 
     def _start_failed(self, starting: PoolEntry[P], failure: Failure) -> None:
         del self.entries[starting.number]
@@ -351,6 +331,7 @@ class ProcessGroup(Generic[P]):
         self.last_failure = failure
         log.warning(
             "agent_start_failed",
+            agent=self._owner.name,
             reason=failure.unquoted,
             in_a_row=self._backoff.failures,
             said=failure.message,

@@ -28,7 +28,7 @@ class ProcessState(Enum):
 
 class ProcessInfo(msgspec.Struct, frozen=True):
     """The facts about a process by which `assign` and `maintain` decide. `key` identifies it; `age` is in seconds
-    since its start, `memory` in bytes (0: not known).
+    since its start, `memory` in bytes (0: not known). `is_held`: it can take no turn, although it may have none.
     """
 
     key: int
@@ -37,6 +37,7 @@ class ProcessInfo(msgspec.Struct, frozen=True):
     turns_served: int
     age: float
     memory: int = 0
+    is_held: bool = False
 
 
 class PoolLimits(msgspec.Struct, frozen=True):
@@ -44,10 +45,10 @@ class PoolLimits(msgspec.Struct, frozen=True):
 
     At least `min_processes` run; there are never more than `max_processes`, including those that drain. A process
     with `busy_from` or more running turns counts as busy; if all are busy, another one is started before it is
-    needed. A process has at most `max_turns_running` turns at the same time. It is due for renewal when it has
-    served `max_turns_served` turns, is `max_age` seconds old, or uses `max_memory` bytes (0: any number): as soon
-    as other processes can take the turns, it gets no new ones, and it ends after its last one. At most
-    `max_waiting` turns wait for a process; further ones are refused (`Refuse`).
+    needed (never if `busy_from` is larger than `max_turns_running`). A process has at most `max_turns_running` turns
+    at the same time. It is due for renewal when it has served `max_turns_served` turns, is `max_age` seconds old, or
+    uses `max_memory` bytes (0: any number): as soon as other processes can take the turns, it gets no new ones, and
+    it ends after its last one. At most `max_waiting` turns wait for a process; further ones are refused (`Refuse`).
     """
 
     min_processes: int = 1
@@ -104,7 +105,9 @@ def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int)
     `max_waiting` others wait already. Before the next call the caller must count the turn in `turns_running`.
     """
     free = [
-        s for s in processes if s.state is ProcessState.READY and s.turns_running < limits.max_turns_running
+        s
+        for s in processes
+        if s.state is ProcessState.READY and not s.is_held and s.turns_running < limits.max_turns_running
     ]
     if free:
         return Use(
@@ -176,7 +179,7 @@ def _needs_another(
     limits: PoolLimits,
     waiting: int,
 ) -> bool:
-    if waiting > len(starting) * limits.busy_from:
+    if waiting > len(starting) * min(limits.busy_from, limits.max_turns_running):
         return True
     if len(starting) + len(fresh) < limits.min_processes:
         return True

@@ -11,6 +11,7 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import Any, Final, Generic, TypeVar
 
+from codex_proxy.agents.agent import ProcessCounts
 from codex_proxy.agents.process_pool.group import FileStamp, P, PoolEntry, ProcessGroup, T
 from codex_proxy.agents.process_pool.plan import PoolLimits, ProcessState
 from codex_proxy.core.faults import STOPPING, Failure, Fault
@@ -36,24 +37,31 @@ class _Unused:
 
 
 class ProcessPool(Generic[K, P]):
-    """A pool of processes for turns, by key. `new_process` creates the object of a process without starting it;
-    `start_process` starts the process, or raises `Fault`. `limits` returns the limits for the processes of a key.
+    """A pool of processes for turns of the agent `name`, by key. `new_process` creates the object of a process
+    without starting it; `start_process` starts the process, or raises `Fault`. `limits` returns the limits for the
+    processes of a key. At most `max_idle` processes are kept without a running turn (None: any number).
     `sign_in_file` is the path of the file that changes when somebody signs in; empty if none is known.
     """
 
     def __init__(
         self,
+        name: str,
         new_process: Callable[[K], P],
         start_process: Callable[[P, K], Awaitable[None]],
         limits: Callable[[K], PoolLimits],
         clock: Clock,
         *,
+        max_idle: int | None = None,
         sign_in_file: str = "",
     ) -> None:
+        self.name = name
+        self.restarts = 0
+        """The number of processes that ended although the pool had not asked them to."""
         self._new_process = new_process
         self._start_process = start_process
         self._limits = limits
         self._clock = clock
+        self._max_idle = max_idle
         self._sign_in_file = sign_in_file
         self._groups: dict[K, ProcessGroup[P]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -86,13 +94,9 @@ class ProcessPool(Generic[K, P]):
                 entry.drain()
         return await group.acquire(open)
 
-    async def release(self, key: K, transport: T, *, finished: bool) -> None:
-        """Takes back what `acquire` returned for this key. `finished`: whether the agent has reported the end of the
-        turn. If it has not, the process gets no further turns, and is ended when its other turns have ended.
-        """
-        await transport.release(finished=finished)
-        if key in self._groups:
-            self._groups[key].turn_finished()
+    def add(self, key: K, process: P) -> None:
+        """Adds a process with this key that was already started."""
+        self._group(key).add(process)
 
     @property
     def processes(self) -> list[P]:
@@ -103,25 +107,16 @@ class ProcessPool(Generic[K, P]):
         """Returns the `processes` with this key."""
         return self._groups[key].processes if key in self._groups else []
 
-    @property
-    def restarts(self) -> int:
-        """The number of processes that ended although the pool had not asked them to."""
-        return sum(group.restarts for group in self._groups.values())
+    def counts(self) -> ProcessCounts:
+        processes = self.processes
+        busy = sum(1 for process in processes if process.turns_running)
+        return ProcessCounts(idle=len(processes) - busy, busy=busy, restarts=self.restarts)
 
-    def readiness_failure(self) -> Failure | None:
-        """Returns the failure with which a new turn would end now, because the last start failed or the processes
-        keep crashing; None if turns of every key can be served.
+    def readiness_failure(self, key: K) -> Failure | None:
+        """Returns the failure with which a new turn with this key would end now, because the last start failed or
+        the processes keep crashing; None if turns can be served.
         """
-        failures = (group.readiness_failure() for group in self._groups.values())
-        return next((failure for failure in failures if failure is not None), None)
-
-    def retire(self, process: P) -> None:
-        """Gives the process no further turns, and ends it when its running turns have ended."""
-        for group in self._groups.values():
-            for entry in group.entries.values():
-                if entry.process is process:
-                    entry.drain()
-            group.changed()
+        return self._groups[key].readiness_failure() if key in self._groups else None
 
     async def close(self) -> None:
         """Ends every process, also those with running turns, and returns when all have ended. Turns that wait for a
@@ -157,9 +152,11 @@ class ProcessPool(Generic[K, P]):
             return None
         return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
-    def schedule_orphan_check(self) -> None:
+    def turn_finished(self) -> None:
         self._last_turn_end = asyncio.get_running_loop().time()
         self.schedule_tick(ORPHAN_SECONDS)
+        if self._max_idle is not None:
+            self._retire_unused(self._max_idle)
 
     def schedule_tick(self, seconds: float) -> None:
         if self.closed:
@@ -194,11 +191,25 @@ class ProcessPool(Generic[K, P]):
         for entry in self._entries():
             if entry.state is ProcessState.READY and entry.process.has_orphans:
                 entry.drain()  # its warden ends whatever a turn has left
-        for group in self._groups.values():
+        for key, group in list(self._groups.items()):
             group.changed()
+            if group.is_unused:
+                del self._groups[key]
         since = asyncio.get_running_loop().time() - self._last_turn_end
         if since < ORPHAN_SECONDS:  # of the last turn it was too early
             self.schedule_tick(ORPHAN_SECONDS - since)
+
+    def _retire_unused(self, max_idle: int) -> None:
+        """Retires the processes that were not used for longest if more than `max_idle` are idle."""
+        needed = sum(self._limits(key).min_processes for key in self._groups)
+        idle = [entry for group in self._groups.values() for entry in group.idle_entries]
+        idle.sort(key=lambda entry: entry.process.last_used)
+        unused = idle[: -max(1, max_idle - needed)]
+        for entry in unused:
+            entry.drain()
+        if unused:
+            for group in list(self._groups.values()):
+                group.maintain()
 
     def _measure_memory(self) -> None:
         now = self._clock.monotonic()
