@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from codex_proxy.agents.dialect import Dialect
+from codex_proxy.agents.dialect import MAX_UNANSWERED, Dialect, TooMuchHeld
 from codex_proxy.agents.openai_chat.dialect import OpenAIChat
 from codex_proxy.agents.openai_chat.forwarding import Forwarding
 from codex_proxy.agents.openai_chat.pass_through import PassThrough
@@ -60,6 +60,12 @@ CHAT: Final[dict[str, Callable[[], Dialect[Message]]]] = {
     "forwarded stream": lambda: forwarding(True),
     "forwarded whole": lambda: forwarding(False),
 }
+
+
+@pytest.fixture
+def any_number_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer has too many calls: the cost of many is looked at."""
+    monkeypatch.setattr("codex_proxy.agents.upstream.turn.MAX_UNANSWERED", 1 << 30)
 
 
 def read(dialect: Dialect[Message], body: bytes) -> list[Any]:
@@ -156,6 +162,7 @@ CHAT_SHAPES: Final[dict[str, tuple[int, Callable[[int], bytes]]]] = {
 
 
 @pytest.mark.sampled(every=8)
+@pytest.mark.usefixtures("any_number_of_calls")
 @pytest.mark.parametrize("shape", CHAT_SHAPES)
 @pytest.mark.parametrize("reader", CHAT)
 def test_an_answer_of_chat_completions_costs_what_it_weighs(reader: str, shape: str) -> None:
@@ -245,10 +252,25 @@ RESPONSES_SHAPES: Final[dict[str, tuple[int, Callable[[int], bytes]]]] = {
 
 
 @pytest.mark.sampled(every=8)
+@pytest.mark.usefixtures("any_number_of_calls")
 @pytest.mark.parametrize("shape", RESPONSES_SHAPES)
 def test_an_answer_of_the_responses_api_costs_what_it_weighs(shape: str) -> None:
     size, make = RESPONSES_SHAPES[shape]
     assert_linear(make, lambda body: read(OpenAIResponses("m", context()), body), size)
+
+
+@pytest.mark.parametrize("dialect", [OpenAIChat, OpenAIResponses])
+def test_an_answer_of_more_than_a_thousand_calls_is_refused(
+    dialect: type[OpenAIChat] | type[OpenAIResponses],
+) -> None:
+    def body(count: int) -> bytes:
+        if dialect is OpenAIChat:
+            return calls(count, lambda i: call(index=i, id=f"c{i}"))
+        return each(count, lambda i: done(function(i)))
+
+    assert read(dialect("m", context()), body(MAX_UNANSWERED))
+    with pytest.raises(TooMuchHeld, match=f"more than {MAX_UNANSWERED} tools"):
+        read(dialect("m", context()), body(MAX_UNANSWERED + 1))
 
 
 ENDLESS: Final = {

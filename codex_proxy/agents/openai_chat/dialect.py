@@ -166,6 +166,7 @@ class OpenAIChat(UpstreamTurn[Answer]):
             self._conversation.add(HistoryMessage("assistant", (TextPart(text),)))
         stop = _CUT.get(answer.finish or "", Stop.STOP)
         calls = answer.calls.named() if stop is Stop.STOP else []
+        self._check_number_of(calls)
         self._add_usage(answer.usage, out)
         ends = not calls or (self._ends_with_calls and all(call.item_id for call in calls))
         if not ends:

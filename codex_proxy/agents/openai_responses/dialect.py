@@ -134,6 +134,7 @@ class OpenAIResponses(UpstreamTurn[Answer]):
         self._said += answer.items
         stop = _CUT.get(answer.reason, Stop.LENGTH) if answer.status == "incomplete" else Stop.STOP
         calls = answer.calls if stop is Stop.STOP else []
+        self._check_number_of(calls)
         if calls:
             self._request_outputs(calls, out)
         out.append(StepCompleted(answer.usage))

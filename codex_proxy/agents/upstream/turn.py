@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from codex_proxy.agents.dialect import Ended, SingleTurn, Step
+from codex_proxy.agents.dialect import MAX_UNANSWERED, Ended, SingleTurn, Step, TooMuchHeld
 from codex_proxy.agents.upstream.failures import BROKEN_OFF, MAX_ERROR_BYTES, ErrorReader
 from codex_proxy.agents.upstream.stream import (
     MAX_LINE_BYTES,
@@ -166,6 +166,11 @@ class UpstreamTurn(SingleTurn, ABC, Generic[A]):
         if usage is not None:
             self._spent = usage if self._spent is None else self._spent + usage
             out.append(UsageReported(self._spent, "provider"))
+
+    def _check_number_of(self, calls: Sequence[object]) -> None:
+        """Raises `TooMuchHeld` if one answer has too many calls of tools."""
+        if len(calls) > MAX_UNANSWERED:
+            raise TooMuchHeld(f"it called more than {MAX_UNANSWERED} tools at once")
 
     def _fault_in_call(self, name: str, kind: str, arguments: str) -> tuple[str, str] | None:
         """Returns what is invalid about a call: the code of a `Notice`, and an error text for the model. None if
