@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import AliasChoices, Field, PrivateAttr, SecretStr, ValidationInfo
+from pydantic.fields import FieldInfo
 from pydantic.functional_validators import field_validator, model_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import (
@@ -20,7 +21,9 @@ from pydantic_settings import (
 )
 
 from codex_proxy.agents import registry
-from codex_proxy.config_tables import AgentTable, TableName, UpstreamTable, check_names, joined
+from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
+from codex_proxy.config_tables import AgentTable, TableName, check_names, joined
+from codex_proxy.old_settings import OLD_NAMES, old_names_in, values_of_new_names
 
 
 def _named(*names: str, **more: Any) -> Any:
@@ -104,7 +107,7 @@ class Settings(BaseSettings):
     agents: dict[TableName, AgentTable] = Field(
         {}, description="several agents in one server, each with a table of its own (docs/agents.md)"
     )
-    upstreams: dict[TableName, UpstreamTable] = Field(
+    upstreams: dict[TableName, UpstreamConfig] = Field(
         {}, description="model servers beside the agents, each with a table of its own (docs/upstreams.md)"
     )
     agent: str = Field(
@@ -195,52 +198,25 @@ class Settings(BaseSettings):
     )
     state_dir: Path = Field(default_factory=default_state_dir, description="folder of this server's files")
 
-    # The server behind an agent that has no processes.
+    # The single model server; short for keys of [upstreams.default].
     upstream_url: str | None = _named(
         "upstream_url",
         "PROXY_UPSTREAM_URL",
         "OPENAI_BASE_URL_INTERNAL",
         default=None,
-        description="URL of the model server, for agents that use one (docs/upstreams.md)",
+        description="URL of the model server: `url` of `[upstreams.default]` (docs/upstreams.md)",
     )
     upstream_key: SecretStr | None = Field(
         None, description="API key for the model server; `client`: each client's own key"
     )
     upstream_key_file: Path | None = Field(None, description="file with the key for the model server")
-    upstream_ca_file: Path | None = Field(
-        None,
-        description="further trusted certificates (PEM) for the model server",
-    )
-    upstream_connect_timeout: float = Field(
-        5.0, gt=0, description="maximum seconds to connect to the model server"
-    )
-    upstream_first_byte_timeout: float = Field(
-        300.0,
-        gt=0,
-        description="maximum seconds until its answer begins; local models may need minutes",
-    )
-    upstream_idle_timeout: float = _named(
+    upstream_idle_timeout: float | None = _named(
         "upstream_idle_timeout",
         "PROXY_UPSTREAM_IDLE_TIMEOUT",
         "STREAM_TIMEOUT",
-        default=120.0,
+        default=None,
         gt=0,
-        description="maximum seconds without data during the model server's answer",
-    )
-
-    upstream_retries: int = Field(
-        2,
-        ge=0,
-        le=10,
-        description="further attempts after an error or rate limit, before the answer begins",
-    )
-    upstream_retry_wait: float = Field(
-        30.0, ge=0, description="maximum `Retry-After` in seconds for which another attempt is made"
-    )
-    upstream_breaker_failures: int = Field(
-        5,
-        ge=0,
-        description="consecutive failures after which the model server gets no request for 10 s; 0: off",
+        description="`idle_timeout` of the model servers whose table does not set it",
     )
 
     # Models.
@@ -453,6 +429,7 @@ class Settings(BaseSettings):
 
     _file: Path | None = PrivateAttr(default=None)
     _server: Settings | None = PrivateAttr(default=None)
+    _old_names: tuple[str, ...] = PrivateAttr(default=())
 
     @field_validator("*", mode="before")
     @classmethod
@@ -485,11 +462,13 @@ class Settings(BaseSettings):
         return agent
 
     @model_validator(mode="after")
-    def _agent_of_upstream_url(self) -> Settings:
-        """Chooses the agent for a model server, if there is the address of one and nothing chooses an agent."""
-        chosen = "agent" in self.model_fields_set or self.agent_plugin or self.agents or self.upstreams
-        if self.upstream_url and not chosen:
-            self.__dict__["agent"] = registry.OF_UPSTREAM_URL
+    def _agent_of_upstream(self) -> Settings:
+        """Chooses the agent for a single model server, if there is one and nothing else chooses an agent."""
+        tables = self.agents or self.upstreams.keys() - {DEFAULT}
+        chosen = "agent" in self.model_fields_set or self.agent_plugin or tables
+        if not chosen and (self.upstream_url or self.upstreams):
+            default = self.upstreams.get(DEFAULT) or UpstreamConfig()
+            self.__dict__["agent"] = APIS[default.wire].agent
         return self
 
     @property
@@ -516,6 +495,11 @@ class Settings(BaseSettings):
     def config_file(self) -> Path:
         """The settings file that was read; if there was none, the path where it would have been."""
         return self._file or default_config_file()
+
+    @property
+    def old_names(self) -> tuple[str, ...]:
+        """The old names of settings that were used."""
+        return self._old_names
 
     @property
     def store_file(self) -> Path:
@@ -548,7 +532,18 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         file = TomlConfigSettingsSource(settings_cls, toml_file=_config_file)
-        return init_settings, env_settings, file
+        return init_settings, env_settings, file, _OldNames(settings_cls)
+
+
+class _OldNames(PydanticBaseSettingsSource):
+    """The values that old names in the other sources give to new names."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Does nothing: values are not read one by one."""
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        return values_of_new_names(self.current_state, os.environ)
 
 
 _config_file: Path | None = None
@@ -565,11 +560,12 @@ def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
     if config_file is not None and not config_file.is_file():
         raise ValueError(f"the file {config_file} does not exist")
     file = config_file or default_config_file()
-    check_names(file, _names_in_file())
+    in_file = check_names(file, {*_names_in_file(), *OLD_NAMES})
     _config_file = file
     try:
         settings = Settings(**{name: value for name, value in flags.items() if value is not None})
         settings._file = file
+        settings._old_names = tuple(old_names_in(dict.fromkeys((*in_file, *flags)), os.environ))
         return settings
     finally:
         _config_file = None  # settings that are made without this function read no file

@@ -11,32 +11,14 @@ import re
 import tomllib
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from codex_proxy.agents.dialect import Capability
-from codex_proxy.agents.upstream.presets import PresetName
+from codex_proxy.agents.upstream.config import UpstreamConfig
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_OWN_HEADERS: Final = frozenset(
-    (
-        "authorization",
-        "content-length",
-        "content-type",
-        "host",
-        "transfer-encoding",
-        "connection",
-        "x-codex-hops",
-    )
-)
-"""Request headers that this server sets itself, so that a table may not."""
-
-
 _SEPARATORS: Final = {"commas": ",", "colons": ":"}
-_SECRET: Final = frozenset({"cookie", "x-api-key", "api-key", "proxy-authorization"})
-"""Headers with which clients prove who they are, besides `authorization`."""
 
 
 def _checked_name(name: str) -> str:
@@ -48,95 +30,7 @@ def _checked_name(name: str) -> str:
     return name
 
 
-def _checked_header(name: str) -> str:
-    if _HEADER.fullmatch(name) is None or name.lower() in _OWN_HEADERS:
-        raise ValueError("this header cannot be set here; set a key with key_env or key_file")
-    return name
-
-
-def _checked_forwarded(name: str) -> str:
-    if _checked_header(name).lower() in _SECRET:
-        raise ValueError("a client's credentials are never passed on")
-    return name.lower()
-
-
 TableName = Annotated[str, AfterValidator(_checked_name)]
-HeaderName = Annotated[str, AfterValidator(_checked_header)]
-ForwardedName = Annotated[str, AfterValidator(_checked_forwarded)]
-
-
-class UpstreamTable(BaseModel):
-    """One `[upstreams.NAME]`: a model server, and how requests to it are made. In the descriptions, "it" is the
-    model server. A time of None is that of the setting for all upstreams: `upstream_connect_timeout` and so on, or
-    `total_timeout`.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    preset: PresetName | None = Field(
-        None,
-        description="the kind of server: sets its URL, the variable of its key, and what it does not support",
-    )
-    url: str | None = Field(None, description="its URL; without a path, `/v1` is added")
-    wire: Literal["chat", "responses"] = Field("chat", description="its API: Chat Completions or Responses")
-    key_env: str | None = Field(None, description="environment variable with its API key")
-    key_file: Path | None = Field(None, description="file with its API key")
-    headers: dict[HeaderName, SecretStr] = Field({}, description="further headers of requests to it")
-    models: tuple[str, ...] = Field(
-        (), description="its models: names, and patterns with `*`; empty: those that it lists"
-    )
-    aliases: dict[str, str] = Field({}, description="further names for its models")
-    default_model: str | None = Field(
-        None, description="model for the table's name; unset: the first in its list"
-    )
-    cannot: tuple[Capability, ...] = Field(
-        (), description="capabilities (docs/agents.md) that it lacks, beside those of the preset"
-    )
-    context_window: int | None = Field(
-        None, ge=1, description="size of its models' context in tokens, if its list has none"
-    )
-    reasoning_back: Literal["none", "reasoning_content", "reasoning"] | None = Field(
-        None,
-        description=(
-            "field in which its models get the reasoning of their calls back, until the next user message"
-        ),
-    )
-    forward_headers: tuple[ForwardedName, ...] = Field(
-        (),
-        description="client headers that are forwarded to it, such as `x-request-id`; never keys or cookies",
-    )
-    ca_file: Path | None = Field(None, description="further trusted certificates (PEM)")
-    connect_timeout: float | None = Field(None, gt=0, description="maximum seconds to connect")
-    first_byte_timeout: float | None = Field(
-        None, gt=0, description="maximum seconds until its answer begins"
-    )
-    idle_timeout: float | None = Field(
-        None, gt=0, description="maximum seconds without data during its answer"
-    )
-    total_timeout: float | None = Field(None, gt=0, description="maximum seconds of a turn")
-    retries: int = Field(
-        2,
-        ge=0,
-        le=10,
-        description="further attempts after an error or rate limit, before its answer begins",
-    )
-    retry_wait: float = Field(
-        30.0,
-        ge=0,
-        description="maximum `Retry-After` in seconds for which another attempt is made",
-    )
-    fallback: tuple[str, ...] = Field(
-        (),
-        description="upstreams to try next, before an answer begins: `NAME` or `NAME/MODEL`",
-    )
-    concurrency: int = Field(0, ge=0, description="maximum running turns; 0: no limit")
-    health_interval: float = Field(30.0, gt=0, description="seconds between requests for its list of models")
-    breaker_failures: int = Field(
-        5,
-        ge=0,
-        description="consecutive failures after which it gets no request for `breaker_seconds`; 0: off",
-    )
-    breaker_seconds: float = Field(10.0, gt=0, description="seconds until one turn tries it again")
 
 
 class AgentTable(BaseModel):
@@ -164,7 +58,7 @@ def text_of(error: ValidationError) -> str:
     *table, name = place = [str(part) for part in first["loc"] if part != "[key]"]
     if first["type"] == "extra_forbidden" and table:
         advice = "`key_env` or `key_file` names what holds it" if name in ("key", "api_key") else None
-        advice = advice or advice_for(name, UpstreamTable.model_fields)
+        advice = advice or advice_for(name, UpstreamConfig.model_fields)
         return f"there is no setting `{name}` in [{'.'.join(table)}]; {advice}"
     return f"the setting {'.'.join(place)} is invalid: {first['msg'].removeprefix('Value error, ')}"
 
@@ -177,14 +71,14 @@ def advice_for(name: str, known: Iterable[str]) -> str:
     return f"is `{near[0]}` meant?" if near else "docs/configuration.md lists all of them"
 
 
-def check_names(file: Path, known: Collection[str]) -> None:
+def check_names(file: Path, known: Collection[str]) -> tuple[str, ...]:
     """Checks that the settings file, if it exists, can be read and contains only `known` settings, since a misspelt
-    one would be ignored silently.
+    one would be ignored silently. Returns the names in the file.
 
     Raises `ValueError` with the file's path and the error.
     """
     if not file.is_file():
-        return
+        return ()
     try:
         names = tomllib.loads(file.read_text("utf-8"))
     except OSError as fault:
@@ -197,6 +91,7 @@ def check_names(file: Path, known: Collection[str]) -> None:
                 name.lower().removeprefix("proxy_"), [each for each in known if each.islower()]
             )
             raise ValueError(f"{file}: there is no setting `{name}`; {advice}")
+    return tuple(names)
 
 
 def joined(value: Any, description: str) -> Any:

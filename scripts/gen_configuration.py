@@ -16,9 +16,10 @@ from pydantic.fields import FieldInfo
 
 from codex_proxy.agents.auto import AUTO
 from codex_proxy.agents.registry import specs
+from codex_proxy.agents.upstream.config import UpstreamConfig
 from codex_proxy.cli import serve
 from codex_proxy.config import Settings
-from codex_proxy.config_tables import AgentTable, UpstreamTable
+from codex_proxy.config_tables import AgentTable
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 
@@ -46,10 +47,6 @@ max_running_turns = 4
 DEFAULTS = {
     "codex_home": "`~/.codex`",
     "workdir": "the current folder",
-    "connect_timeout": "`upstream_connect_timeout`",
-    "first_byte_timeout": "`upstream_first_byte_timeout`",
-    "idle_timeout": "`upstream_idle_timeout`",
-    "ca_file": "`upstream_ca_file`",
     "state_dir": "`~/.local/state/codex-proxy` (`$XDG_STATE_HOME`)",
 }
 """Defaults that depend on the user or the moment, in words."""
@@ -136,7 +133,7 @@ def own_settings() -> str:
 def tables() -> str:
     """What is said of the tables."""
     parts = (
-        "### `[upstreams.NAME]`\n\n" + table_rows(UpstreamTable),
+        "### `[upstreams.NAME]`\n\n" + table_rows(UpstreamConfig),
         "### `[agents.NAME]`\n\n" + table_rows(AgentTable) + "\n" + own_settings(),
     )
     return TABLES.format(tables="\n".join(parts))

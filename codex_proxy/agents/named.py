@@ -1,25 +1,25 @@
 """Creates the server's agents, by name: the agent given by `--agent`, or those in the tables `[agents.NAME]` and
 `[upstreams.NAME]` of the settings file.
 
-An upstream is an agent of type `openai-chat` or `openai-responses`, configured by its table. An error in the tables
-prevents the server's start; a problem of one agent (a key, a program, a sign-in) affects only that agent.
+An upstream is an agent of type `openai-chat` or `openai-responses`, configured by its table. That of a single one is
+`[upstreams.default]`, for which there are short settings (`upstream_url`). An error in the tables prevents the server's
+start; a problem of one agent (a key, a program, a sign-in) affects only that agent.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from pydantic import SecretStr, ValidationError
+from pydantic import ValidationError
 
 from codex_proxy.agents import registry
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
-from codex_proxy.agents.upstream.config import UpstreamOptions
-from codex_proxy.agents.upstream.presets import PRESETS, UpstreamPreset
+from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
 from codex_proxy.config import Settings
-from codex_proxy.config_tables import AgentTable, UpstreamTable
+from codex_proxy.config_tables import AgentTable
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 
 if TYPE_CHECKING:
@@ -27,13 +27,11 @@ if TYPE_CHECKING:
     from codex_proxy.agents.member import UpstreamRules
     from codex_proxy.agents.several import SeveralAgents
 
-WIRES: Final = {"chat": "openai-chat", "responses": "openai-responses"}
-"""The name of the agent for each value of an upstream's setting `wire`."""
+WIRES: Final = {api.agent: wire for wire, api in APIS.items()}
+"""The `wire` of an upstream, by the name of the agent that uses it."""
 OF_ALL: Final = frozenset({"codex_model"})
 """Settings of several agents that the server itself uses for every agent."""
-UPSTREAM_DEFAULTS: Final = frozenset(
-    f"upstream_{key}" for key in ("ca_file", "connect_timeout", "first_byte_timeout", "idle_timeout")
-)
+OF_UPSTREAMS: Final = frozenset({"upstream_idle_timeout"})
 """The settings of the server that hold for an upstream whose table has no value for them."""
 CODEX: Final = "codex"
 """The name of the agent `auto` if it is one of several."""
@@ -48,8 +46,10 @@ class NamedAgent(msgspec.Struct, frozen=True, kw_only=True):
     """The settings for this agent: the server's, with the values in the agent's table in place of the server's."""
     spec: AgentSpec
     """The declaration of the agent."""
-    upstream: UpstreamTable | None = None
-    """The agent's table `[upstreams.NAME]`; None if it has none."""
+    upstream: UpstreamConfig | None = None
+    """The configuration of the upstream; None if the agent is not one."""
+    has_table: bool = False
+    """Whether the agent is an upstream whose address is in its table `[upstreams.NAME]`."""
 
     @property
     def default_model(self) -> str:
@@ -61,8 +61,8 @@ def named_agents(settings: Settings) -> tuple[NamedAgent, ...]:
     """Returns every agent in the settings, the default one first. Raises `NoAgentError` if a table has an error or
     a plugin cannot be used.
     """
-    if not (settings.agents or settings.upstreams):
-        return (NamedAgent(name="", settings=settings, spec=registry.chosen_spec(settings)),)
+    if is_single(settings):
+        return (_without_name(settings),)
     twice = settings.agents.keys() & settings.upstreams.keys()
     if twice:
         raise NoAgentError(
@@ -81,9 +81,34 @@ def named_agents(settings: Settings) -> tuple[NamedAgent, ...]:
                     f"--agent {settings.agent} and the table of the same name, {default}, "
                     f"conflict. Name the table with --agent {default}."
                 )
-            found[default] = NamedAgent(name=default, settings=own, spec=registry.chosen_spec(own))
+            found[default] = _of_settings(default, own)
         found = {default: found.pop(default), **found}
     return tuple(found.values())
+
+
+def is_single(settings: Settings) -> bool:
+    """Returns whether the server has one agent, whose models have no prefix: there are no tables, or the only one is
+    `[upstreams.default]`, and no other agent is named beside it.
+    """
+    alone = not settings.agents and not settings.upstreams.keys() - {DEFAULT}
+    return alone and (not settings.upstreams or settings.agent in (DEFAULT, *WIRES))
+
+
+def _without_name(settings: Settings) -> NamedAgent:
+    if DEFAULT in settings.upstreams:
+        table = settings.upstreams[DEFAULT]
+        wire = WIRES.get(settings.agent, table.wire)
+        return _of_upstream_table(settings, "", table.model_copy(update={"wire": wire}))
+    return _of_settings("", settings)
+
+
+def _of_settings(name: str, settings: Settings) -> NamedAgent:
+    """Returns the agent that `settings.agent` names. If it is an upstream, its short settings describe it."""
+    spec = registry.chosen_spec(settings)
+    upstream = None
+    if spec.name in WIRES:
+        upstream = _with_short_settings(settings, UpstreamConfig(wire=WIRES[spec.name]))
+    return NamedAgent(name=name, settings=settings, spec=spec, upstream=upstream)
 
 
 def runs_codex(settings: Settings) -> bool:
@@ -127,7 +152,7 @@ def settings_without_effect(settings: Settings) -> tuple[str, ...]:
 
 
 def _used_by(named: NamedAgent) -> frozenset[str]:
-    return UPSTREAM_DEFAULTS if named.upstream is not None else named.spec.effective_settings
+    return OF_UPSTREAMS if named.has_table else named.spec.effective_settings
 
 
 def _agents_or_none(settings: Settings) -> tuple[NamedAgent, ...]:
@@ -168,31 +193,39 @@ def _of_agent_table(settings: Settings, name: str, table: AgentTable) -> NamedAg
             own.__pydantic_validator__.validate_assignment(own, key, value)
         except ValidationError as error:
             raise NoAgentError(f"[agents.{name}]: {key} is invalid: {error.errors()[0]['msg']}.") from error
-    return NamedAgent(name=name, settings=own, spec=spec)
+    return _of_settings(name, own)
 
 
-def _of_upstream_table(settings: Settings, name: str, table: UpstreamTable) -> NamedAgent:
-    kind = WIRES[table.wire]
-    preset = _preset_of(table)
-    if table.url is None and preset is None:
-        raise NoAgentError(f"[upstreams.{name}] needs the address of a server (url), or a preset.")
-    given = {
-        "upstream_url": table.url or (preset.url if preset else None),
-        "upstream_key": None,
-        "upstream_key_file": table.key_file,
-        **{
-            name: getattr(table, name.removeprefix("upstream_")) or getattr(settings, name)
-            for name in UPSTREAM_DEFAULTS
-        },
-        "total_timeout": table.total_timeout or settings.total_timeout,
-        "codex_model": table.default_model,
-    }
-    own = _settings_for_one(settings, agent=kind, **given)
-    return NamedAgent(name=name, settings=own, spec=registry.chosen_spec(own), upstream=table)
+def _of_upstream_table(settings: Settings, name: str, table: UpstreamConfig) -> NamedAgent:
+    """Returns the upstream of a table; `name` is empty if it is the only agent. The short settings are part of the
+    table `[upstreams.default]`.
+    """
+    is_default = name in ("", DEFAULT)
+    has_table = not (is_default and settings.upstream_url)
+    config = _with_short_settings(settings, table) if is_default else _with_timeout(settings, table)
+    if not config.url and not config.kind.url:
+        raise NoAgentError(f"[upstreams.{name or DEFAULT}] needs the address of a server (url), or a preset.")
+    own = _settings_for_one(
+        settings,
+        agent=APIS[config.wire].agent,
+        upstream_key=settings.upstream_key if is_default else None,
+        total_timeout=config.total_timeout or settings.total_timeout,
+        codex_model=config.default_model or (settings.codex_model if not name else None),
+    )
+    spec = registry.chosen_spec(own)
+    return NamedAgent(name=name, settings=own, spec=spec, upstream=config, has_table=has_table)
 
 
-def _preset_of(table: UpstreamTable) -> UpstreamPreset | None:
-    return None if table.preset is None else PRESETS[table.preset]
+def _with_short_settings(settings: Settings, config: UpstreamConfig) -> UpstreamConfig:
+    """Returns the configuration with the values of `upstream_url` and `upstream_key_file`, if they are set."""
+    given = {"url": settings.upstream_url, "key_file": settings.upstream_key_file}
+    update = {key: value for key, value in given.items() if value is not None}
+    return _with_timeout(settings, config.model_copy(update=update))
+
+
+def _with_timeout(settings: Settings, config: UpstreamConfig) -> UpstreamConfig:
+    seconds = settings.upstream_idle_timeout
+    return config if seconds is None else config.with_defaults(idle_timeout=seconds)
 
 
 def _check_fallbacks(settings: Settings) -> None:
@@ -206,55 +239,14 @@ def _check_fallbacks(settings: Settings) -> None:
                 raise NoAgentError(f"[upstreams.{name}]: the fallback {each} is {kind} upstream; {allowed}.")
 
 
-def context_of(named: NamedAgent, environ: Mapping[str, str], context: AgentContext) -> AgentContext:
-    """Returns the context from which the agent `named` is created: `context` with the agent's own name, settings,
-    key and upstream options. Raises `NoAgentError` if its key is missing.
+def context_of(named: NamedAgent, context: AgentContext) -> AgentContext:
+    """Returns the context from which the agent `named` is created: `context` with the agent's own name, settings and
+    upstream.
     """
-    if named.upstream is None:
-        return msgspec.structs.replace(context, settings=named.settings, name=named.name)
-    table, preset = named.upstream, _preset_of(named.upstream)
-    settings = named.settings.model_copy(update={"upstream_key": _key_of(named.name, table, preset, environ)})
-    options = UpstreamOptions(
-        headers={name: value.get_secret_value() for name, value in table.headers.items()},
-        models=table.models,
-        cannot=frozenset(table.cannot) | (preset.cannot if preset else frozenset()),
-        refuses=preset.refuses if preset else frozenset(),
-        context_window=table.context_window,
-        reasoning_back=_reasoning_back_of(table, preset),
-        forward_headers=table.forward_headers,
-        health_interval=table.health_interval,
-        table=f"[upstreams.{named.name}]",
+    table = f"[upstreams.{named.name or DEFAULT}]" if named.has_table else ""
+    return msgspec.structs.replace(
+        context, settings=named.settings, name=named.name, upstream=named.upstream, upstream_table=table
     )
-    return msgspec.structs.replace(context, settings=settings, name=named.name, upstream=options)
-
-
-def _reasoning_back_of(table: UpstreamTable, preset: UpstreamPreset | None) -> str:
-    given = table.reasoning_back or (preset.reasoning_back if preset is not None else "")
-    return "" if given == "none" else given
-
-
-def _key_of(
-    name: str, table: UpstreamTable, preset: UpstreamPreset | None, environ: Mapping[str, str]
-) -> SecretStr | None:
-    """Returns the API key in the environment variable that the table or the preset names; None if there is none, or
-    if the table names a file with the key. Raises `NoAgentError` if the table names both a variable and a file, or
-    if a variable that is needed is not set.
-    """
-    if table.key_file is not None:
-        if table.key_env is not None:
-            raise NoAgentError(f"[upstreams.{name}]: key_env and key_file are both set. Remove one of them.")
-        return None
-    # The key that lies about for a provider is sent to that provider's own address only.
-    variable = table.key_env or (preset.key_env if preset is not None and table.url is None else "")
-    key = environ.get(variable, "").strip() if variable else ""
-    if not key and (
-        table.key_env is not None or (preset is not None and preset.needs_key and table.url is None)
-    ):
-        raise NoAgentError(
-            f"[upstreams.{name}]: the environment variable {variable} is not set. Set it to the "
-            "API key, or name a file with key_file."
-        )
-    return SecretStr(key) if key else None
 
 
 async def make_agent(context: AgentContext) -> Agent:
@@ -262,61 +254,51 @@ async def make_agent(context: AgentContext) -> Agent:
     which combines them. Raises `NoAgentError` if there is no such agent or the tables have an error, and `Fault` if
     it cannot be used.
     """
-    settings = context.settings
-    if settings.agents or settings.upstreams:
-        return await make_several(context)
-    spec, reference = registry.chosen_spec(settings), registry.plugin_reference(settings)
-    if reference is None:
-        agent = await spec.make(context)
-        return agent if context.name or spec.name not in WIRES.values() else _one_upstream(agent, context)
-    return await registry.make_plugin_agent(spec, reference, context)
-
-
-def _one_upstream(agent: Agent, context: AgentContext) -> Agent:
+    named = named_agents(context.settings)
+    if named[0].name:
+        return await _make_several(named, context)
+    agent, rules = await _make_one(named[0], context), _rules_of(named[0])
+    if rules is None:
+        return agent
     from codex_proxy.agents.several import OneUpstream
 
-    return OneUpstream(agent, context.clock, _rules_of(context.settings), random.random)
+    return OneUpstream(agent, context.clock, rules, random.random)
 
 
-def _rules_of(settings: Settings, table: UpstreamTable | None = None) -> UpstreamRules:
-    """Returns the limits for an upstream: those in its table, or those of the server's settings if it has no table
-    (None).
-    """
+async def _make_one(named: NamedAgent, context: AgentContext) -> Agent:
+    own, reference = context_of(named, context), registry.plugin_reference(named.settings)
+    if reference is not None:
+        return await registry.make_plugin_agent(named.spec, reference, own)
+    return await named.spec.make(own)
+
+
+def _rules_of(named: NamedAgent) -> UpstreamRules | None:
+    """Returns the limits for an upstream; None if the agent is none."""
     from codex_proxy.agents.member import UpstreamRules
 
-    if table is None:
-        return UpstreamRules(
-            retries=settings.upstream_retries,
-            retry_wait=settings.upstream_retry_wait,
-            queue_wait=settings.of_server.queue_wait,
-            breaker_failures=settings.upstream_breaker_failures,
-        )
-    fallback = tuple((name, model) for name, _, model in (one.partition("/") for one in table.fallback))
+    config = named.upstream
+    if config is None:
+        return None
     return UpstreamRules(
-        retries=table.retries,
-        retry_wait=table.retry_wait,
-        fallback=fallback,
-        concurrency=table.concurrency,
-        queue_wait=settings.of_server.queue_wait,
-        breaker_failures=table.breaker_failures,
-        breaker_seconds=table.breaker_seconds,
+        retries=config.retries,
+        retry_wait=config.retry_wait,
+        fallback=tuple((name, model) for name, _, model in (one.partition("/") for one in config.fallback)),
+        concurrency=config.concurrency,
+        queue_wait=named.settings.of_server.queue_wait,
+        breaker_failures=config.breaker_failures,
+        breaker_seconds=config.breaker_seconds,
     )
 
 
-async def make_several(context: AgentContext) -> SeveralAgents:
-    """Returns the agents in the tables of the settings file, combined into one agent that is not yet started.
-    Raises `NoAgentError` for tables with an error.
-    """
+async def _make_several(named: tuple[NamedAgent, ...], context: AgentContext) -> SeveralAgents:
     from codex_proxy.agents.member import Member
     from codex_proxy.agents.several import SeveralAgents
 
     members = {}
-    named = named_agents(context.settings)
     for each in named:
-        is_upstream = each.upstream is not None or each.spec.name in WIRES.values()
-        rules = _rules_of(each.settings, each.upstream) if is_upstream else None
+        make = _maker(each, context)
         members[each.name] = Member(
-            each.name, _maker(each, context), context.clock, capabilities=each.spec.capabilities, rules=rules
+            each.name, make, context.clock, capabilities=each.spec.capabilities, rules=_rules_of(each)
         )
     defaults = {each.name: each.default_model for each in named if each.default_model}
     return SeveralAgents(members, random.random, defaults=defaults)
@@ -327,7 +309,7 @@ def _maker(named: NamedAgent, context: AgentContext) -> Callable[[], Awaitable[A
 
     async def make() -> Agent:
         try:
-            return await make_agent(context_of(named, context.environ, context))
+            return await _make_one(named, context)
         except NoAgentError as error:
             raise Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=str(error))) from error
 

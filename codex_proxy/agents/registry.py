@@ -45,9 +45,6 @@ DEFAULT: Final = "auto"
 """The default of `--agent`. It means the plugin's agent if there is a plugin, else the agent of `DEFAULT_SPEC`."""
 DEFAULT_SPEC: Final = "codex_proxy.agents.auto:AUTO"
 
-OF_UPSTREAM_URL: Final = "openai-chat"
-"""The agent if the settings have the address of a model server, and name neither an agent nor a plugin."""
-
 GROUP: Final = "codex_proxy.agents"
 """The group of entry points in which installed packages list their agents."""
 

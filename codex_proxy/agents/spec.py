@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from codex_proxy.agents.upstream.config import UpstreamOptions
 from codex_proxy.core.checks import Check
 from codex_proxy.process.launch import ChildLimits, child_environment
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
     from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.dialect import Capability
+    from codex_proxy.agents.upstream.config import UpstreamConfig
     from codex_proxy.config import Settings
     from codex_proxy.core.interfaces import Clock
 
@@ -45,8 +45,10 @@ class AgentContext(msgspec.Struct, frozen=True):
     """The server's clock."""
     name: str = ""
     """The agent's name if the server has several agents; else empty."""
-    upstream: UpstreamOptions = UpstreamOptions()
-    """The options of the upstream, if the agent is one."""
+    upstream: UpstreamConfig | None = None
+    """The configuration of the upstream, if the agent is one."""
+    upstream_table: str = ""
+    """The table that it is in, like `[upstreams.groq]`; empty if settings without a table name its address."""
 
     @property
     def state_dir(self) -> Path:

@@ -16,7 +16,14 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from codex_proxy.agents.named import NamedAgent, context_of, is_plain_only, named_agents, runs_codex
+from codex_proxy.agents.named import (
+    NamedAgent,
+    context_of,
+    is_plain_only,
+    is_single,
+    named_agents,
+    runs_codex,
+)
 from codex_proxy.agents.registry import plugin_reference
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.app import SystemClock
@@ -39,7 +46,7 @@ async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[C
     try:
         agents = named_agents(settings)
     except NoAgentError as error:
-        name = "agents" if settings.agents or settings.upstreams else "agent plugin"
+        name = "agent plugin" if is_single(settings) else "agents"
         facts: dict[str, Fact] = {"plugin": plugin_reference(settings)} if name == "agent plugin" else {}
         return [failed_check(name, str(error), facts)]
     context = AgentContext(settings, environ, SystemClock())
@@ -54,15 +61,11 @@ async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[C
 
 
 async def _checks_of(named: NamedAgent, context: AgentContext) -> list[Check]:
-    """Runs the checks of one agent, and returns their results. An agent without a valid key, or a plugin whose
-    check raises an error, gets a result that is `failed`.
+    """Runs the checks of one agent, and returns their results. A plugin whose check raises an error gets a
+    result that is `failed`.
     """
     spec, reference = named.spec, plugin_reference(named.settings)
-    if named.name:
-        try:
-            context = context_of(named, context.environ, context)
-        except NoAgentError as error:
-            return [failed_check("agent", str(error))]
+    context = context_of(named, context)
     if reference is None:
         return await spec.check(context)
     message = f"{reference} is the agent {spec.name}."

@@ -24,6 +24,7 @@ from codex_proxy.commands.checkup import Checkup, Setting
 from codex_proxy.config import Settings, default_config_file, load, split_list, variables_of
 from codex_proxy.config_tables import text_of
 from codex_proxy.core.checks import Check, Fact, failed_check
+from codex_proxy.old_settings import advice_about
 
 MAX_SECONDS = 90.0
 """The time limit of all checks, in seconds: each of four children may take 20 s, which a cold disk can need."""
@@ -128,6 +129,10 @@ def settings_check(settings: Settings, config_file: Path | None) -> Check:
         check_settings(settings)
     except StartError as error:
         return failed_check("settings", str(error), facts)
+    if settings.old_names:
+        advice = " ".join(advice_about(settings.old_names))
+        message = f"They are valid, but have old names: {', '.join(settings.old_names)}."
+        return Check(name="settings", status="warning", message=message, advice=advice, facts=facts)
     unused = settings_without_effect(settings)
     if unused:
         names = ", ".join(variables_of(name)[0] for name in unused)

@@ -18,7 +18,7 @@ import msgspec
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from codex_proxy.agents.named import named_agents
+from codex_proxy.agents.named import is_single, named_agents
 from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.config import Settings
 from codex_proxy.core.keys import DEFAULT_NAME, Key, KeysError, digest_of, parse_keys, table_of
@@ -84,7 +84,7 @@ def _unknown_among(agents: Sequence[str], settings: Settings) -> str:
     Returns an empty string if it configures all of them, or has no tables of agents. An unknown agent is no error,
     because a key may be created before its agent is configured.
     """
-    if not (settings.agents or settings.upstreams):
+    if is_single(settings):
         return ""
     try:
         known = [each.name for each in named_agents(settings)]

@@ -18,6 +18,7 @@ from codex_proxy.agents.spec import AgentSpec, NoAgentError
 from codex_proxy.app import StartError, make_server, wait_for_signal
 from codex_proxy.config import Settings, variables_of
 from codex_proxy.core.faults import Fault
+from codex_proxy.old_settings import advice_about
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.responses.wire import ResponseRequest
@@ -39,6 +40,8 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None]) -> int:
     status of the process: 0, or 1 if the server could not start; the reason is printed.
     """
     server = None
+    for advice in advice_about(settings.old_names):
+        log.warning("old_setting", text=advice)
     try:
         server = await make_server(settings)
         await server.start()

@@ -43,7 +43,7 @@ def test_tables_use_what_their_agents_use(tmp_path: Path) -> None:
         claude_bin="/bin/true",
         codex_home=tmp_path,
         upstream_url="http://127.0.0.1:2/v1",
-        upstream_connect_timeout=1.0,
+        upstream_idle_timeout=1.0,
     )
     assert settings_without_effect(settings) == ("codex_home", "upstream_url")
 

@@ -231,8 +231,11 @@ async def test_silence_ends_an_answer_as_failed_whichever_limit_ends_it(
     name: str, limit: str, keepalive: int, tmp_path: Path
 ) -> None:
     wire = WIRES[name]
-    settings = {limit: 0.1, "sse_keepalive_ms": keepalive, "heartbeat_interval": keepalive / 1000}
-    async with served(wire.agent, tmp_path, **settings) as there:
+    name_in_table = limit.removeprefix("upstream_")
+    table = {name_in_table: 0.1} if name_in_table != limit else {}
+    settings: dict[str, Any] = {} if table else {limit: 0.1}
+    settings |= {"sse_keepalive_ms": keepalive, "heartbeat_interval": keepalive / 1000}
+    async with served(wire.agent, tmp_path, table=table, **settings) as there:
         stops = LIMITS[limit][0]
         there.before = (HEAD if stops else b"") + {
             "": b"",

@@ -133,12 +133,16 @@ async def upstream(certificate: Path | None = None, port: int = 0) -> AsyncItera
 
 @asynccontextmanager
 async def proxy_before(
-    url: str, folder: Path, environment: Mapping[str, str] | None = None, **settings: Any
+    url: str,
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    table: Mapping[str, Any] | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Proxy]:
-    """A proxy whose upstream is there. It is asked once, and however often it fails, unless the settings say
+    """A proxy whose single upstream is there. It is asked once, and however often it fails, unless its `table` says
     otherwise."""
-    once = {"upstream_retries": 0, "upstream_breaker_failures": 0}
-    given = {"agent": "openai-chat", "upstream_url": url, **once, **settings}
+    upstreams = {"default": {"retries": 0, "breaker_failures": 0, **(table or {})}}
+    given = {"agent": "openai-chat", "upstream_url": url, "upstreams": upstreams, **settings}
     async with fake_proxy(folder, environment, **given) as proxy:
         yield proxy
 

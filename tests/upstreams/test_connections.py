@@ -147,7 +147,7 @@ async def test_a_bad_upstream_is_a_fault_of_the_table(
     patience = 0.2 if name == "silence" else PATIENCE
     async with (
         raw_upstream(talk) as url,
-        proxy_before(url, tmp_path, agent=agent, upstream_first_byte_timeout=patience) as proxy,
+        proxy_before(url, tmp_path, table={"first_byte_timeout": patience}, agent=agent) as proxy,
     ):
         answer = await proxy.send("POST", path, _asking(path, streamed))
         if path.endswith("responses") and answer.status == 200:  # it had begun
@@ -184,7 +184,7 @@ async def test_silence_in_the_middle_ends_the_answer_as_failed(agent: str, tmp_p
 
     async with (
         raw_upstream(silent_in_the_middle) as url,
-        proxy_before(url, tmp_path, agent=agent, upstream_idle_timeout=0.2) as proxy,
+        proxy_before(url, tmp_path, table={"idle_timeout": 0.2}, agent=agent) as proxy,
     ):
         frames = (await proxy.ask(user(stream=True) | {"model": "m"})).frames
         assert frames[-1] == "[DONE]"
@@ -468,7 +468,10 @@ async def test_each_clients_own_key_is_passed_on_where_the_operator_says_so(tmp_
         ({"upstream_url": "http://x", "upstream_key_file": Path("/nowhere")}, "cannot be read"),
         ({"upstream_url": "http://x", "upstream_key": "a", "upstream_key_file": Path("/x")}, "set twice"),
         ({"upstream_url": "http://x", "upstream_key": "client", "api_key": "b"}, "Use only one"),
-        ({"upstream_url": "https://x", "upstream_ca_file": Path("/nowhere")}, "PROXY_UPSTREAM_CA_FILE"),
+        (
+            {"upstreams": {"default": {"url": "https://x", "ca_file": "/nowhere"}}},
+            "ca_file of [upstreams.default]: there is no file /nowhere",
+        ),
     ],
 )
 async def test_what_is_wrong_with_the_settings_ends_the_start(
@@ -514,11 +517,11 @@ async def test_a_certificate_is_checked_and_one_of_the_operators_is_taken(tmp_pa
             assert "certificate" in answer.error["message"]
             assert server.asked == []
             await nothing_left(proxy)
-        async with proxy_before(url, b, upstream_ca_file=own) as proxy:
+        async with proxy_before(url, b, table={"ca_file": own}) as proxy:
             for path, body in (("/v1/chat/completions", user()), ("/v1/responses", {"input": "Hi"})):
                 answer = await proxy.send("POST", path, body | {"model": "small"})
                 assert (answer.status, said(answer.text)) == (200, "Hello.")
-        async with proxy_before(server.url, a, upstream_ca_file=own) as proxy:  # it is for another name
+        async with proxy_before(server.url, a, table={"ca_file": own}) as proxy:  # it is for another name
             assert (await proxy.ask(user() | {"model": "m"})).status == 502
 
 
@@ -556,7 +559,7 @@ async def test_a_private_authority_is_trusted_through_a_proxy_of_the_environment
         far = server.url.replace("127.0.0.1", "localhost")
         through = {"https_proxy": url.replace("//", "//me:sk-proxys-own@")}
         given: dict[str, Any] = {"agent": agent, "upstream_key": KEY}
-        async with proxy_before(far, a, through, upstream_ca_file=authority, **given) as proxy:
+        async with proxy_before(far, a, through, {"ca_file": authority}, **given) as proxy:
             answer = await proxy.ask(user() | {"model": "small"})
             assert (answer.status, said(answer.text)) == (200, "Hello.")
         async with proxy_before(far, b, through, **given) as proxy:

@@ -392,10 +392,9 @@ async def test_the_default_model_is_the_first_that_is_listed(proxy: Proxy, serve
 
 
 async def test_new_models_of_the_upstream_are_found_while_the_server_runs(
-    server: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Upstream, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("codex_proxy.agents.upstream.agent.MODELS_SECONDS", 0.01)
-    async with proxy_before(server.url, tmp_path) as proxy:
+    async with proxy_before(server.url, tmp_path, table={"health_interval": 0.01}) as proxy:
         server.models.append({"id": "new"})
         listed = server.listed
         await eventually(lambda: server.listed > listed + 1)

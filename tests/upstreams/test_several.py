@@ -436,14 +436,14 @@ async def test_of_several_servers_in_a_row_only_the_first_asks_again(
 
 
 @pytest.mark.parametrize(
-    ("case", "settings", "asked"),
+    ("case", "table", "asked"),
     [
-        (failing(500), {"upstream_retries": 0}, 1),
+        (failing(500), {"retries": 0}, 1),
         (failing(400), {}, 1),
         (failing(401), {}, 1),
         (failing(429, **{"retry-after": "31"}), {}, 1),
-        (failing(503, **{"retry-after": "2"}), {"upstream_retry_wait": 1}, 1),
-        (failing(500), {"upstream_retries": 1}, 2),
+        (failing(503, **{"retry-after": "2"}), {"retry_wait": 1}, 1),
+        (failing(500), {"retries": 1}, 2),
         (CASES["cut_mid"], {}, 1),
     ],
     ids=[
@@ -453,14 +453,14 @@ async def test_of_several_servers_in_a_row_only_the_first_asks_again(
 )
 async def test_a_single_upstream_is_asked_no_more_than_makes_sense(
     case: Case,
-    settings: dict[str, Any],
+    table: dict[str, Any],
     asked: int,
     a: Upstream,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("codex_proxy.agents.attempts.FIRST_WAIT", 0.001)
-    async with fake_proxy(tmp_path, agent="openai-chat", upstream_url=a.url, **settings) as proxy:
+    async with fake_proxy(tmp_path, agent="default", upstreams={"default": {"url": a.url, **table}}) as proxy:
         a.script = [case] * 5
         await proxy.ask(ask("small", stream=True))
         assert len(a.asked) == asked
@@ -469,8 +469,8 @@ async def test_a_single_upstream_is_asked_no_more_than_makes_sense(
 async def test_a_single_upstream_that_keeps_failing_is_left_alone_for_a_while(
     a: Upstream, tmp_path: Path
 ) -> None:
-    settings: dict[str, Any] = {"upstream_retries": 0, "metrics": True}
-    async with fake_proxy(tmp_path, agent="openai-chat", upstream_url=a.url, **settings) as proxy:
+    table = {"url": a.url, "retries": 0}
+    async with fake_proxy(tmp_path, agent="openai-chat", upstreams={"default": table}, metrics=True) as proxy:
         a.script = [failing(500)] * 9
         statuses = [(await proxy.ask(ask("small"))).status for _ in range(6)]
         assert statuses == [*[502] * 5, 503]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from codex_proxy.agents.spec import AgentContext, AgentSpec
-from codex_proxy.agents.upstream.config import CAPABILITIES, CHAT, NAME
+from codex_proxy.agents.upstream.config import CAPABILITIES, NAME
 from codex_proxy.agents.upstream.spec import UPSTREAM_SETTINGS, check_upstream, upstream_of
-from codex_proxy.core.checks import Check
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
@@ -27,13 +26,9 @@ async def _make(context: AgentContext) -> Agent:
     def dialect(turn: Turn, model: str, shared: UpstreamContext) -> Dialect[Message]:
         if turn.forwarded is not None:
             return Forwarding(turn.forwarded, model, shared)
-        return OpenAIChat(model, shared, reasoning_back=upstream.options.reasoning_back)
+        return OpenAIChat(model, shared, reasoning_back=upstream.config.reasoning_field)
 
     return UpstreamAgent(upstream, context.clock, dialect)
-
-
-async def _check(context: AgentContext) -> list[Check]:
-    return await check_upstream(context, CHAT)
 
 
 SPEC = AgentSpec(
@@ -41,7 +36,7 @@ SPEC = AgentSpec(
     summary="any server that speaks Chat Completions (Ollama, vLLM, llama.cpp, a provider), at `PROXY_UPSTREAM_URL`",
     processes="none",
     make=_make,
-    check=_check,
+    check=check_upstream,
     capabilities=CAPABILITIES,
     confined=True,  # it runs nothing
     plain_only=True,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from codex_proxy.agents.spec import AgentContext, AgentSpec
 from codex_proxy.agents.upstream.config import RESPONSES
 from codex_proxy.agents.upstream.spec import UPSTREAM_SETTINGS, check_upstream, upstream_of
-from codex_proxy.core.checks import Check
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
@@ -20,12 +19,8 @@ async def _make(context: AgentContext) -> Agent:
     from codex_proxy.agents.openai_responses.dialect import OpenAIResponses
     from codex_proxy.agents.upstream.agent import UpstreamAgent
 
-    upstream = upstream_of(context, RESPONSES)
+    upstream = upstream_of(context)
     return UpstreamAgent(upstream, context.clock, lambda turn, model, shared: OpenAIResponses(model, shared))
-
-
-async def _check(context: AgentContext) -> list[Check]:
-    return await check_upstream(context, RESPONSES)
 
 
 SPEC = AgentSpec(
@@ -33,7 +28,7 @@ SPEC = AgentSpec(
     summary="any server that speaks the Responses API, at `PROXY_UPSTREAM_URL`",
     processes="none",
     make=_make,
-    check=_check,
+    check=check_upstream,
     capabilities=RESPONSES.capabilities,
     confined=True,  # it runs nothing
     plain_only=True,

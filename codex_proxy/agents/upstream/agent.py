@@ -31,8 +31,6 @@ from codex_proxy.core.turn import HOPS_HEADER, Turn
 
 log = structlog.get_logger(__name__)
 
-MODELS_SECONDS: Final = 30.0
-"""Seconds between two requests for the list of models, which may change at any time."""
 RETRY_SECONDS: Final = 5.0
 """Seconds between two requests for the list of models while the upstream cannot be reached."""
 MAX_HOPS: Final = 8
@@ -62,9 +60,9 @@ class UpstreamAgent(AgentBase):
     """An `Agent` that starts no processes: its turns are HTTP requests to an upstream."""
 
     def __init__(self, upstream: Upstream, clock: Clock, make_dialect: MakeDialect) -> None:
-        """`make_dialect` creates the dialect of each turn, for the API that the upstream has (`upstream.wire`)."""
+        """`make_dialect` creates the dialect of each turn, for the API that the upstream has (`upstream.api`)."""
         super().__init__()
-        self.name = upstream.wire.agent
+        self.name = upstream.api.agent
         self.capabilities = upstream.capabilities
         self._upstream = upstream
         self._make_dialect = make_dialect
@@ -72,10 +70,10 @@ class UpstreamAgent(AgentBase):
         errors = ErrorReader(
             upstream.secrets,
             clients_key=upstream.clients_key,
-            path=upstream.wire.path,
-            setting_names=upstream.setting_names,
+            path=upstream.api.path,
+            setting_names=upstream.names,
         )
-        self._context = UpstreamContext(errors, set(upstream.options.refuses), _new_id, clock.epoch)
+        self._context = UpstreamContext(errors, set(upstream.config.kind.refuses), _new_id, clock.epoch)
         self._id = uuid.uuid4().hex[:12]
         """Identifies this server in a request header, to detect a request that comes back to it."""
         self._models = self._served(())
@@ -100,7 +98,7 @@ class UpstreamAgent(AgentBase):
         """
         hops = turn.origin.hops
         if self._id in hops or len(hops) >= MAX_HOPS:
-            message = _LOOP.format(self._upstream.setting_names.url)
+            message = _LOOP.format(self._upstream.names.url)
             raise Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))
         model = turn.model or next((model.id for model in self._models if model.is_default), "")
         if not model:
@@ -112,7 +110,7 @@ class UpstreamAgent(AgentBase):
             if not turn.origin.key:
                 raise Fault(NO_CLIENTS_KEY)
             headers["Authorization"] = f"Bearer {turn.origin.key}"
-        names = self._upstream.options.forward_headers
+        names = self._upstream.config.forward_headers
         headers |= {name: turn.origin.headers[name] for name in names if name in turn.origin.headers}
         dialect = self._make_dialect(turn, model, self._context)
         transport = HttpTransport(self._client, headers)
@@ -120,7 +118,7 @@ class UpstreamAgent(AgentBase):
         return AgentSession(turn, dialect, transport)
 
     def _no_model(self) -> Failure:
-        message = _NO_MODEL.format(self._upstream.setting_names.model)
+        message = _NO_MODEL.format(self._upstream.names.model)
         return Failure(kind=FaultKind.MODEL_NOT_FOUND, message=message, param="model")
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
@@ -150,8 +148,8 @@ class UpstreamAgent(AgentBase):
         """Returns the models that clients can use, from those that the upstream lists (`listed`) and those that the
         operator has named. A model without a context window gets the one in the settings.
         """
-        window = self._upstream.options.context_window
-        found = models_of(self._upstream.options.models, listed)
+        window = self._upstream.config.context_window
+        found = models_of(self._upstream.config.models, listed)
         return tuple(
             model if model.context_window else msgspec.structs.replace(model, context_window=window)
             for model in found
@@ -159,7 +157,7 @@ class UpstreamAgent(AgentBase):
 
     async def _refresh_models_at_intervals(self) -> None:
         while True:
-            usual = self._upstream.options.health_interval or MODELS_SECONDS
+            usual = self._upstream.config.health_interval
             await asyncio.sleep(usual if self._trouble is None else min(usual, RETRY_SECONDS))
             await self._refresh_models()
 

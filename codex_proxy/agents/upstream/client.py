@@ -17,7 +17,7 @@ from typing import Any, Final
 import aiohttp
 
 from codex_proxy.agents.session import TransportReader
-from codex_proxy.agents.upstream.config import Timeouts, Upstream
+from codex_proxy.agents.upstream.config import Upstream, UpstreamConfig
 from codex_proxy.agents.upstream.connections import UpstreamConnections
 from codex_proxy.agents.upstream.failures import TOO_MUCH
 from codex_proxy.agents.upstream.secrets import Secrets, SecretsReader
@@ -71,7 +71,7 @@ class UpstreamClient:
                 ssl=_certificates(upstream) if upstream.url.startswith("https:") else True,
                 keepalive_timeout=KEEPALIVE_SECONDS,
             ),
-            timeout=aiohttp.ClientTimeout(total=None, connect=upstream.timeouts.connect),
+            timeout=aiohttp.ClientTimeout(total=None, connect=upstream.config.connect_timeout),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             headers={"User-Agent": "codex-proxy", "Accept-Encoding": "identity"},
@@ -90,7 +90,7 @@ class UpstreamClient:
         lists of the answer's messages (a `Head`, bytes of the body, an `End`) and the size of their bytes. If the
         request fails, the only message is an `End` with the failure. `headers` are added to those of every request.
         """
-        return Exchange(self._sent(body, headers), self._upstream.timeouts, self._secrets.reader(), deliver)
+        return Exchange(self._sent(body, headers), self._upstream.config, self._secrets.reader(), deliver)
 
     async def list_models(self) -> tuple[int, Mapping[str, str], bytes]:
         """Sends GET /models. Returns the status, headers and body; the body is cut off after `MAX_LIST_BYTES`.
@@ -101,7 +101,7 @@ class UpstreamClient:
             asyncio.timeout(LIST_SECONDS),
             self._session.get(
                 f"{self._upstream.url}/models",
-                headers={**self._upstream.options.headers, **self._key()},
+                headers=self._upstream.headers,
                 proxy=self._upstream.proxy,
                 allow_redirects=False,
             ) as response,
@@ -114,10 +114,6 @@ class UpstreamClient:
                     break
             return response.status, response.headers, self._secrets.hide(bytes(body))
 
-    def _key(self) -> dict[str, str]:
-        key = self._upstream.key
-        return {"Authorization": f"Bearer {key}"} if key else {}
-
     def _sent(self, body: bytes, headers: Mapping[str, str]) -> Send:
         """Returns a function that sends the request and returns the response when its headers have arrived. The
         function takes a callback, which is called when there is a connection, and raises what aiohttp raises.
@@ -126,14 +122,14 @@ class UpstreamClient:
         """
         session, upstream = self._session, self._upstream
         assert session is not None
-        all_headers = {**JSON, **upstream.options.headers, **self._key(), **headers}
+        all_headers = {**JSON, **upstream.headers, **headers}
 
         async def sent(connected: Callable[[], None]) -> aiohttp.ClientResponse:
             for is_last in (False, True):
                 connection = SimpleNamespace(reused=False, connected=connected)
                 try:
                     return await session.post(
-                        upstream.url + upstream.wire.path,
+                        upstream.url + upstream.api.path,
                         data=body,
                         headers=all_headers,
                         proxy=upstream.proxy,
@@ -154,9 +150,9 @@ class Exchange:
     last message, the `End`.
     """
 
-    def __init__(self, sent: Send, timeouts: Timeouts, secrets: SecretsReader, deliver: Deliver) -> None:
+    def __init__(self, sent: Send, limits: UpstreamConfig, secrets: SecretsReader, deliver: Deliver) -> None:
         self._sent = sent
-        self._timeouts = timeouts
+        self._limits = limits
         self._secrets = secrets
         self._deliver = deliver
         self._over = False
@@ -251,12 +247,16 @@ class Exchange:
                 response.close()
 
     def _await_next(self) -> None:
-        """Sets the deadline of the next read: `first_byte` before the first bytes of the body, `silence` after
-        that.
+        """Sets the deadline of the next read: `first_byte_timeout` before the first bytes of the body,
+        `idle_timeout` after that.
         """
-        limits = self._timeouts
+        limits = self._limits
         self._set_timer(
-            DRAIN_SECONDS if self._over else limits.silence if self._has_bytes else limits.first_byte
+            DRAIN_SECONDS
+            if self._over
+            else limits.idle_timeout
+            if self._has_bytes
+            else limits.first_byte_timeout
         )
 
     def _set_timer(self, seconds: float) -> None:
@@ -280,11 +280,11 @@ class Exchange:
             self._check_at(self._deadline)
 
     def _late(self) -> Failure:
-        limits = self._timeouts
+        limits = self._limits
         what = (
-            f"sent nothing for {limits.silence:g} s in the middle of its answer"
+            f"sent nothing for {limits.idle_timeout:g} s in the middle of its answer"
             if self._has_bytes
-            else f"did not begin to answer within {limits.first_byte:g} s"
+            else f"did not begin to answer within {limits.first_byte_timeout:g} s"
         )
         return Failure(kind=FaultKind.UPSTREAM_TIMEOUT, message=f"The model server {what}. Try again later.")
 
@@ -306,8 +306,8 @@ def _certificates(upstream: Upstream) -> ssl.SSLContext:
     upstream's `ca_file`.
     """
     context = ssl.create_default_context()
-    if upstream.ca_file is not None:
-        context.load_verify_locations(upstream.ca_file)
+    if upstream.config.ca_file is not None:
+        context.load_verify_locations(upstream.config.ca_file)
     return context
 
 
@@ -322,7 +322,7 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
         why = (
             "its certificate is not trusted, or TLS fails. The operator of this server must check "
-            "it (PROXY_UPSTREAM_CA_FILE)"
+            "it (`ca_file` of its table)"
         )
         return Failure(
             kind=FaultKind.UPSTREAM_UNREACHABLE, message=f"The model server cannot be reached safely: {why}."

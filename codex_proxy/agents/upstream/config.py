@@ -1,16 +1,20 @@
-"""The configuration of an upstream: its address, its key and headers, time limits, and its capabilities."""
+"""The configuration of an upstream (a model server): its table in the settings file, and what is made of it: its
+address, its key, and what it can do.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
 from codex_proxy.agents.dialect import Capability
+from codex_proxy.agents.upstream.presets import NO_PRESET, PRESETS, PresetName, UpstreamPreset
 
 _SHORTEST_SECRET: Final = (
     8  # characters of a header's value: a shorter one is a switch, and a part of other words
@@ -18,6 +22,21 @@ _SHORTEST_SECRET: Final = (
 _SHORTEST_KEY: Final = 12
 _HOLDS_A_KEY: Final = re.compile(r"key|token|secret|auth|cookie|passw|credential", re.IGNORECASE)
 """Matches the names of headers whose values prove who asks. Others (`X-Title`) may be words of an answer."""
+_HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_OWN_HEADERS: Final = frozenset(
+    (
+        "authorization",
+        "content-length",
+        "content-type",
+        "host",
+        "transfer-encoding",
+        "connection",
+        "x-codex-hops",
+    )
+)
+"""Request headers that this server sets itself, so that a table may not."""
+_SECRET: Final = frozenset({"cookie", "x-api-key", "api-key", "proxy-authorization"})
+"""Headers with which clients prove who they are, besides `authorization`."""
 NAME: Final = "openai-chat"
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {
@@ -58,17 +77,10 @@ RESPONSES: Final = UpstreamApi(
     ),
 )
 """The Responses API, which the agent `openai-responses` uses."""
-
-
-class Timeouts(msgspec.Struct, frozen=True):
-    """The time limits of an exchange, in seconds. The turn has a time limit in addition."""
-
-    connect: float
-    """The most seconds for name resolution, connection and TLS handshake."""
-    first_byte: float
-    """The most seconds from the request to the first byte of the answer's body."""
-    silence: float
-    """The most seconds between two reads of the body."""
+APIS: Final[Mapping[str, UpstreamApi]] = {"chat": CHAT, "responses": RESPONSES}
+"""The API for each value of an upstream's key `wire`."""
+DEFAULT: Final = "default"
+"""The name of the table of a single upstream."""
 
 
 class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +89,7 @@ class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
     url: str = "--upstream-url (PROXY_UPSTREAM_URL)"
     key: str = "PROXY_UPSTREAM_KEY"
     key_file: str = "PROXY_UPSTREAM_KEY_FILE"
-    ca_file: str = "PROXY_UPSTREAM_CA_FILE"
+    ca_file: str = "ca_file of [upstreams.default]"
     model: str = "CODEX_MODEL"
     wire: str = "which API it speaks (--agent openai-chat or openai-responses)"
 
@@ -92,70 +104,148 @@ class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
             url=f"url of {table}",
             key=f"key_env of {table}",
             key_file=f"key_file of {table}",
-            ca_file=f"ca_file of {table} (or PROXY_UPSTREAM_CA_FILE)",
+            ca_file=f"ca_file of {table}",
             model=f"default_model of {table}",
             wire=f"which API it speaks (wire of {table})",
         )
 
 
-class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options that only the table of an upstream in the settings file can have, because there is no flag or
-    variable for them.
+def _checked_header(name: str) -> str:
+    if _HEADER.fullmatch(name) is None or name.lower() in _OWN_HEADERS:
+        raise ValueError("this header cannot be set here; set a key with key_env or key_file")
+    return name
+
+
+def _checked_forwarded(name: str) -> str:
+    if _checked_header(name).lower() in _SECRET:
+        raise ValueError("a client's credentials are never passed on")
+    return name.lower()
+
+
+HeaderName = Annotated[str, AfterValidator(_checked_header)]
+ForwardedName = Annotated[str, AfterValidator(_checked_forwarded)]
+
+
+class UpstreamConfig(BaseModel):
+    """One `[upstreams.NAME]`: a model server, and how requests to it are made. In the descriptions, "it" is the
+    model server. The options of a server with a single upstream are those of `[upstreams.default]`.
     """
 
-    headers: Mapping[str, str] = {}
-    """Headers that are sent with every request, in addition to the key."""
-    models: tuple[str, ...] = ()
-    """The models to offer: names, and patterns with `*` for models in the upstream's list. Empty: all models in the
-    list."""
-    cannot: frozenset[Capability] = frozenset()
-    """The capabilities that the upstream does not have. Requests that need one are refused."""
-    refuses: frozenset[str] = frozenset()
-    """Optional request fields that the upstream answers with an error. They are not sent."""
-    context_window: int | None = None
-    """The context window, in tokens, of the upstream's models whose entry in the list of models does not have it;
-    None if the operator has not set it."""
-    reasoning_back: str = ""
-    """The field of an assistant message in which a model's reasoning is sent back to it with its calls; empty if it
-    is not sent back.
-    """
-    forward_headers: tuple[str, ...] = ()
-    """The names of client headers that are sent to the upstream, in lower case."""
-    health_interval: float | None = None
-    """Seconds between two requests for the upstream's list of models; None for the default."""
-    table: str = ""
-    """The table that the settings are in, like `[upstreams.groq]`; empty if they are settings of the server."""
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    preset: PresetName | None = Field(
+        None,
+        description="the kind of server: sets its URL, the variable of its key, and what it does not support",
+    )
+    url: str | None = Field(None, description="its URL; without a path, `/v1` is added")
+    wire: Literal["chat", "responses"] = Field("chat", description="its API: Chat Completions or Responses")
+    key_env: str | None = Field(None, description="environment variable with its API key")
+    key_file: Path | None = Field(None, description="file with its API key")
+    headers: dict[HeaderName, SecretStr] = Field({}, description="further headers of requests to it")
+    models: tuple[str, ...] = Field(
+        (), description="its models: names, and patterns with `*`; empty: those that it lists"
+    )
+    aliases: dict[str, str] = Field({}, description="further names for its models")
+    default_model: str | None = Field(
+        None, description="model for the table's name; unset: the first in its list"
+    )
+    cannot: tuple[Capability, ...] = Field(
+        (), description="capabilities (docs/agents.md) that it lacks, beside those of the preset"
+    )
+    context_window: int | None = Field(
+        None, ge=1, description="size of its models' context in tokens, if its list has none"
+    )
+    reasoning_back: Literal["none", "reasoning_content", "reasoning"] | None = Field(
+        None,
+        description=(
+            "field in which its models get the reasoning of their calls back, until the next user message"
+        ),
+    )
+    forward_headers: tuple[ForwardedName, ...] = Field(
+        (),
+        description="client headers that are forwarded to it, such as `x-request-id`; never keys or cookies",
+    )
+    ca_file: Path | None = Field(None, description="further trusted certificates (PEM)")
+    connect_timeout: float = Field(5.0, gt=0, description="maximum seconds to connect")
+    first_byte_timeout: float = Field(
+        300.0, gt=0, description="maximum seconds until its answer begins; local models may need minutes"
+    )
+    idle_timeout: float = Field(120.0, gt=0, description="maximum seconds without data during its answer")
+    total_timeout: float | None = Field(None, gt=0, description="maximum seconds of a turn")
+    retries: int = Field(
+        2,
+        ge=0,
+        le=10,
+        description="further attempts after an error or rate limit, before its answer begins",
+    )
+    retry_wait: float = Field(
+        30.0,
+        ge=0,
+        description="maximum `Retry-After` in seconds for which another attempt is made",
+    )
+    fallback: tuple[str, ...] = Field(
+        (),
+        description="upstreams to try next, before an answer begins: `NAME` or `NAME/MODEL`",
+    )
+    concurrency: int = Field(0, ge=0, description="maximum running turns; 0: no limit")
+    health_interval: float = Field(30.0, gt=0, description="seconds between requests for its list of models")
+    breaker_failures: int = Field(
+        5,
+        ge=0,
+        description="consecutive failures after which it gets no request for `breaker_seconds`; 0: off",
+    )
+    breaker_seconds: float = Field(10.0, gt=0, description="seconds until one turn tries it again")
+
+    @property
+    def kind(self) -> UpstreamPreset:
+        """What is known about this kind of server; nothing without a `preset`."""
+        return PRESETS[self.preset] if self.preset is not None else NO_PRESET
+
+    @property
+    def reasoning_field(self) -> str:
+        """The field of a message in which reasoning is sent back to a model; empty if it is not sent back."""
+        given = self.reasoning_back or self.kind.reasoning_back
+        return "" if given == "none" else given
+
+    def with_defaults(self, **values: Any) -> UpstreamConfig:
+        """Returns this configuration with `values` for the keys that are not set."""
+        return self.model_copy(
+            update={key: each for key, each in values.items() if key not in self.model_fields_set}
+        )
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
-    """The address, credentials and options of one upstream."""
+    """One upstream: its configuration, and what this server has made of it: its address and its key."""
 
+    config: UpstreamConfig
+    name: str = ""
+    """The upstream's name in the settings; empty if it is the only one."""
+    names: SettingNames = SettingNames()
+    """The names of its settings, for error messages."""
     url: str
-    """The base address without a trailing slash; the path of the wire and `/models` are appended."""
-    wire: UpstreamApi = CHAT
-    """The API that the upstream has."""
+    """The base address without a trailing slash; the path of the API and `/models` are appended."""
     key: str = ""
     """The API key that is sent with every request; empty if none is sent."""
     clients_key: bool = False
     """Whether the upstream is sent each client's own API key instead of `key`."""
     proxy: str | None = None
     """The address of the HTTP proxy for requests to the upstream; None if there is none."""
-    ca_file: Path | None = None
-    """A file with certificates that are trusted in addition to the system's; None for the system's alone."""
-    timeouts: Timeouts
-    name: str = ""
-    """The upstream's name in the settings; empty if it is the only one."""
-    options: UpstreamOptions = UpstreamOptions()
+
+    @property
+    def api(self) -> UpstreamApi:
+        """The API that the upstream has."""
+        return APIS[self.config.wire]
 
     @property
     def capabilities(self) -> frozenset[Capability]:
         """What the upstream can do. A request that needs another capability is refused."""
-        return self.wire.capabilities - self.options.cannot
+        return self.api.capabilities - frozenset(self.config.cannot) - self.config.kind.cannot
 
     @property
-    def setting_names(self) -> SettingNames:
-        """The names of the settings, for error messages."""
-        return SettingNames.of_table(self.options.table)
+    def headers(self) -> dict[str, str]:
+        """The headers of every request, without those of HTTP itself."""
+        key = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        return {name: value.get_secret_value() for name, value in self.config.headers.items()} | key
 
     @property
     def host(self) -> str:
@@ -165,7 +255,8 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def secrets(self) -> tuple[str, ...]:
         """The texts that must not appear in a message to a client: key, address, host, and values of headers."""
-        values = (value for value in self.options.headers.values() if len(value) >= _SHORTEST_SECRET)
+        headers = (value.get_secret_value() for value in self.config.headers.values())
+        values = (value for value in headers if len(value) >= _SHORTEST_SECRET)
         return tuple(each for each in (self.key, self.url, self.host, *values) if each)
 
     @property
@@ -173,7 +264,8 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
         """The texts that are cut out of all that the upstream sends: the key, and headers that hold one. A short text
         is no key but a placeholder (`lm-studio`), and a model may write about it.
         """
-        keys = (value for name, value in self.options.headers.items() if _HOLDS_A_KEY.search(name))
+        headers = self.config.headers.items()
+        keys = (value.get_secret_value() for name, value in headers if _HOLDS_A_KEY.search(name))
         values = (part for value in (self.key, *keys) for part in {value, value.removeprefix("Bearer ")})
         return tuple(value for value in values if len(value) >= _SHORTEST_KEY)
 

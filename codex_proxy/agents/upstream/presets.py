@@ -41,6 +41,8 @@ class UpstreamPreset(msgspec.Struct, frozen=True, kw_only=True):
     """Optional request fields that the server answers with an error, by the names that `openai_chat.body` uses."""
 
 
+NO_PRESET: Final = UpstreamPreset(url="")
+"""What is known about a server whose table names no preset."""
 PRESETS: Final[Mapping[PresetName, UpstreamPreset]] = {
     "openai": UpstreamPreset(
         url="https://api.openai.com/v1",

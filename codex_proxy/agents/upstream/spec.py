@@ -11,17 +11,11 @@ from urllib.parse import urlsplit, urlunsplit
 from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]
 
 from codex_proxy.agents.spec import AgentContext, NoAgentError
-from codex_proxy.agents.upstream.config import (
-    CHAT,
-    SettingNames,
-    Timeouts,
-    Upstream,
-    UpstreamApi,
-)
+from codex_proxy.agents.upstream.config import APIS, SettingNames, Upstream, UpstreamApi, UpstreamConfig
 from codex_proxy.core.checks import Check, Fact, failed_check
 
 if TYPE_CHECKING:
-    from codex_proxy.config import Settings
+    from pydantic import SecretStr
 
 CLIENTS_KEY: Final = "client"
 """The value of PROXY_UPSTREAM_KEY with which each client's own key is sent to the upstream."""
@@ -30,25 +24,22 @@ ADAPTERS_URL: Final = "OPENAI_BASE_URL_INTERNAL"
 program's variable for the key is used, too."""
 ADAPTERS_KEY: Final = "OPENAI_API_KEY"
 UPSTREAM_SETTINGS: Final = frozenset(
-    {
-        *("upstream_url", "upstream_key", "upstream_key_file", "upstream_ca_file"),
-        *("upstream_connect_timeout", "upstream_first_byte_timeout", "upstream_idle_timeout"),
-        *("upstream_retries", "upstream_retry_wait", "upstream_breaker_failures"),
-    }
+    {"upstream_url", "upstream_key", "upstream_key_file", "upstream_idle_timeout"}
 )
+"""The settings that are short for keys of `[upstreams.default]`."""
 _MAX_KEY_CHARS: Final = 10_000
 
 
-async def check_upstream(context: AgentContext, wire: UpstreamApi) -> list[Check]:
-    """Returns a list with one check for the command `doctor`: whether the upstream, which has the API `wire`,
-    answers a request for its list of models, and how many it has. No model is run. The check is `failed` if the
-    settings are invalid or the upstream refuses or does not answer, a warning if it lists no models, and `skipped`
-    if requests use the keys of clients, since `doctor` has none.
+async def check_upstream(context: AgentContext) -> list[Check]:
+    """Returns a list with one check for the command `doctor`: whether the upstream answers a request for its list of
+    models, and how many it has. No model is run. The check is `failed` if the settings are invalid or the upstream
+    refuses or does not answer, a warning if it lists no models, and `skipped` if requests use the keys of clients,
+    since `doctor` has none.
     """
     from codex_proxy.agents.upstream.agent import request_models_once
 
     try:
-        upstream = upstream_of(context, wire)
+        upstream = upstream_of(context)
     except NoAgentError as error:
         return [failed_check("upstream", str(error))]
     facts: dict[str, Fact] = {
@@ -62,14 +53,14 @@ async def check_upstream(context: AgentContext, wire: UpstreamApi) -> list[Check
     trouble, models = await request_models_once(upstream, context.clock)
     facts["models"] = len(models)
     if trouble is not None:
-        names = upstream.setting_names
+        names = upstream.names
         advice = f"Start the model server on {upstream.host}, or set another address with {names.url}."
         if trouble.kind.value == "upstream_unauthorized":
             advice = f"Set a key that {upstream.host} accepts with {names.key} or {names.key_file}."
         return [Check(name="upstream", status="failed", message=trouble.message, advice=advice, facts=facts)]
     if not models:
         message = f"{upstream.host} answers but lists no models. Any model name is passed on to it."
-        names = upstream.setting_names
+        names = upstream.names
         advice = (
             f"If it should list models, check {names.url}, which usually ends with /v1. "
             f"Otherwise set {names.model} to the default model."
@@ -79,47 +70,43 @@ async def check_upstream(context: AgentContext, wire: UpstreamApi) -> list[Check
     return [Check(name="upstream", status="ok", message=message, facts=facts)]
 
 
-def upstream_of(context: AgentContext, wire: UpstreamApi = CHAT) -> Upstream:
-    """Returns the configuration of the upstream from the settings. `wire` is the API that it offers. Raises
-    `NoAgentError`, whose text says what to change, if a setting is missing or invalid.
+def upstream_of(context: AgentContext) -> Upstream:
+    """Returns the upstream that the context's settings describe. Raises `NoAgentError`, whose text says what to
+    change, if its address, its key or a file is missing or invalid.
     """
-    settings, environ = context.settings, context.environ
-    names = SettingNames.of_table(context.upstream.table)
-    if not settings.upstream_url:
+    config, settings = context.upstream or UpstreamConfig(), context.settings
+    api = APIS[config.wire]
+    names = SettingNames.of_table(context.upstream_table)
+    url = config.url or config.kind.url
+    if not url:
         raise NoAgentError(
-            f"--agent {wire.agent} needs the address of a server that speaks {wire.api}: give it with "
+            f"--agent {api.agent} needs the address of a server that speaks {api.api}: give it with "
             "--upstream-url (PROXY_UPSTREAM_URL), like http://127.0.0.1:11434/v1."
         )
-    url = _checked_url(settings.upstream_url, wire, names)
-    key = _key_of(settings, environ, names)
+    checked = _checked_url(url, api, names)
+    key = _key_of(config, settings.upstream_key, context.environ, names)
     clients_key = key == CLIENTS_KEY
     if clients_key and settings.wants_key:
         raise NoAgentError(
             "PROXY_UPSTREAM_KEY=client passes each client's key on, but clients send a key of "
             "this server (PROXY_API_KEY, PROXY_KEYS_FILE). Use only one of the two."
         )
-    if settings.upstream_ca_file is not None and not settings.upstream_ca_file.is_file():
-        raise NoAgentError(f"{names.ca_file}: there is no file {settings.upstream_ca_file}.")
+    if config.ca_file is not None and not config.ca_file.is_file():
+        raise NoAgentError(f"{names.ca_file}: there is no file {config.ca_file}.")
     return Upstream(
-        url=url,
+        config=config,
+        name=context.name,
+        names=names,
+        url=checked,
         key="" if clients_key else key,
         clients_key=clients_key,
-        proxy=proxy_for(url, environ),
-        ca_file=settings.upstream_ca_file,
-        timeouts=Timeouts(
-            connect=settings.upstream_connect_timeout,
-            first_byte=settings.upstream_first_byte_timeout,
-            silence=settings.upstream_idle_timeout,
-        ),
-        name=context.name,
-        wire=wire,
-        options=context.upstream,
+        proxy=proxy_for(checked, context.environ),
     )
 
 
-def _checked_url(given: str, wire: UpstreamApi, names: SettingNames) -> str:
+def _checked_url(given: str, api: UpstreamApi, names: SettingNames) -> str:
     """Returns the base URL for requests, without a trailing slash, from the value `given` of the setting. A URL
-    without a path gets `/v1`; if the URL ends with the path of `wire`'s endpoint, that path is removed. `names` has
+    without a path gets `/v1`; if the URL ends with the path of the endpoint of `api`, that path is removed. `names` has
     the names of the settings, for error messages. Raises `NoAgentError` if the URL is invalid.
     """
     wrong = f"{names.url} must be an address like http://127.0.0.1:11434/v1"
@@ -134,28 +121,47 @@ def _checked_url(given: str, wire: UpstreamApi, names: SettingNames) -> str:
         raise NoAgentError(f"{wrong}, without a user name or a password. Set a key with {names.key}.")
     if parts.query or parts.fragment:
         raise NoAgentError(f"{wrong}, without a query or a fragment.")
-    path = parts.path.rstrip("/").removesuffix(wire.path) or "/v1"
+    path = parts.path.rstrip("/").removesuffix(api.path) or "/v1"
     return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
 
 
-def _key_of(settings: Settings, environ: Mapping[str, str], names: SettingNames) -> str:
-    given = settings.upstream_key
-    if given is not None and settings.upstream_key_file is not None:
-        raise NoAgentError(
-            "The upstream's key is set twice. Remove PROXY_UPSTREAM_KEY or PROXY_UPSTREAM_KEY_FILE."
-        )
-    if settings.upstream_key_file is not None:
-        key = _read_key(settings.upstream_key_file, names.key_file)
+def _key_of(
+    config: UpstreamConfig, given: SecretStr | None, environ: Mapping[str, str], names: SettingNames
+) -> str:
+    """Returns the API key for the upstream; empty if there is none. `given` is the setting `upstream_key`. Raises
+    `NoAgentError` if a key is set twice, missing, or not made of characters that a key can have.
+    """
+    if sum(each is not None for each in (given, config.key_file, config.key_env)) > 1:
+        raise NoAgentError(f"The upstream's key is set twice. Remove {names.key} or {names.key_file}.")
+    if config.key_file is not None:
+        key = _read_key(config.key_file, names.key_file)
     elif given is not None:
         key = given.get_secret_value().strip()
     else:
-        # A key that lies about for OpenAI's SDK is not sent to another server: only its own name vouches for it.
-        named = settings.upstream_url == environ.get(ADAPTERS_URL)
-        key = environ.get(ADAPTERS_KEY, "").strip() if named else ""
+        key = _key_in_environment(config, environ, names)
     if not (key.isascii() and key.isprintable()) or len(key) > _MAX_KEY_CHARS:
         raise NoAgentError(
             "The upstream's key contains characters that are not allowed in a key. Check "
             f"{names.key}, or {names.key_file}."
+        )
+    return key
+
+
+def _key_in_environment(config: UpstreamConfig, environ: Mapping[str, str], names: SettingNames) -> str:
+    """Returns the key in the environment variable that the table, the preset or open-responses-server names; empty if
+    there is none. Raises `NoAgentError` if a variable that is needed is not set.
+    """
+    # A key that lies about for a provider is sent to that provider's own address only.
+    variable, is_needed = config.key_env or "", config.key_env is not None
+    if not variable and config.url is None:
+        variable, is_needed = config.kind.key_env, config.kind.needs_key
+    elif not variable and config.url == environ.get(ADAPTERS_URL):
+        variable = ADAPTERS_KEY
+    key = environ.get(variable, "").strip()
+    if is_needed and not key:
+        raise NoAgentError(
+            f"{names.key}: the environment variable {variable} is not set. Set it to the API key, or name a "
+            f"file with {names.key_file}."
         )
     return key
 

@@ -1,0 +1,96 @@
+"""The old names of settings: each still sets what replaces it, and the operator is told what that is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from codex_proxy.agents.upstream.config import UpstreamConfig
+from codex_proxy.commands.doctor import settings_check
+from codex_proxy.commands.serve import serve_to_the_end
+from codex_proxy.config import Settings, load
+from codex_proxy.old_settings import OLD_NAMES
+
+
+def of_default(key: str) -> Any:
+    """What a key of the single upstream is."""
+    return lambda settings: getattr(settings.upstreams["default"], key)
+
+
+CASES: dict[str, tuple[str, Any, Any]] = {
+    "upstream_ca_file": ("/a.pem", of_default("ca_file"), Path("/a.pem")),
+    "upstream_connect_timeout": ("7", of_default("connect_timeout"), 7.0),
+    "upstream_first_byte_timeout": ("7", of_default("first_byte_timeout"), 7.0),
+    "upstream_retries": ("7", of_default("retries"), 7),
+    "upstream_retry_wait": ("7", of_default("retry_wait"), 7.0),
+    "upstream_breaker_failures": ("7", of_default("breaker_failures"), 7),
+}
+"""Each old name: a value, how what replaces it is read, and what that then is."""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "config.toml").write_text("")
+    return tmp_path / "config.toml"
+
+
+def test_every_old_name_has_a_case_and_is_no_setting() -> None:
+    assert CASES.keys() == OLD_NAMES.keys()
+    assert not OLD_NAMES.keys() & Settings.model_fields.keys()
+
+
+@pytest.mark.parametrize("place", ["variable", "file"])
+@pytest.mark.parametrize("name", CASES)
+def test_an_old_name_sets_what_replaces_it(
+    name: str, place: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value, read, expected = CASES[name]
+    if place == "variable":
+        monkeypatch.setenv(f"PROXY_{name.upper()}", value)
+    else:
+        file.write_text(f"{name} = {value if value.isdigit() else repr(value)}\n")
+    settings = load({}, file)
+    assert read(settings) == expected
+    assert settings.old_names == (name,)
+    assert settings_check(settings, file).status == "warning"
+    assert f"`{name}` (PROXY_{name.upper()}) is an old name" in settings_check(settings, file).advice
+
+
+def test_a_new_name_wins_over_the_old_one(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text("[upstreams.default]\nretries = 1\n")
+    monkeypatch.setenv("PROXY_UPSTREAM_RETRIES", "7")
+    monkeypatch.setenv("PROXY_UPSTREAM_RETRY_WAIT", "8")
+    default = load({}, file).upstreams["default"]
+    assert (default.retries, default.retry_wait) == (1, 8.0)
+
+
+def test_an_old_limit_of_all_upstreams_still_holds_for_each_table(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text("[upstreams.a]\nurl = 'http://a'\n[upstreams.b]\nurl = 'http://b'\nconnect_timeout = 1\n")
+    monkeypatch.setenv("PROXY_UPSTREAM_CONNECT_TIMEOUT", "7")
+    upstreams = load({}, file).upstreams
+    assert {name: table.connect_timeout for name, table in upstreams.items()} == {"a": 7.0, "b": 1.0}
+
+
+def test_settings_without_old_names_have_no_other_values(file: Path) -> None:
+    assert load({}, file).old_names == ()
+    assert load({}, file).upstreams == {}
+    assert UpstreamConfig().retries == 2
+
+
+async def test_a_server_says_at_its_start_what_replaces_an_old_name(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROXY_UPSTREAM_RETRIES", "7")
+    settings = load(
+        {"agent": "openai-chat", "upstream_url": "ftp://no-address", "state_dir": file.parent}, file
+    )
+    with capture_logs() as logged:
+        assert await serve_to_the_end(settings, lambda *text, **more: None) == 1
+    told = [line["text"] for line in logged if line["event"] == "old_setting"]
+    assert len(told) == 1
+    assert "use `retries` of [upstreams.default]" in told[0]
