@@ -29,6 +29,7 @@ from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import HistoryMessage, ImagePart
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.server_calls import approved_calls
+from codex_proxy.surfaces.request_options import FieldNames
 from codex_proxy.surfaces.responses.mcp_offers import choice_with
 from codex_proxy.surfaces.responses.tools import McpOffer
 from codex_proxy.workers.schema_checks import SchemaChecks, check_schemas
@@ -41,29 +42,6 @@ GONE_TOOL = (
     "The call '{}' was approved, but this request does not offer its tool. Name its MCP server "
     "in 'tools' again."
 )
-
-
-class FieldNames(msgspec.Struct, frozen=True, kw_only=True):
-    """The names of an API's request fields, for the `param` of an error and for headers that list fields. `{}` in a
-    name stands for the index of a message or tool, from 0.
-    """
-
-    input: str
-    """The field that holds the conversation, such as `messages`."""
-    input_item: str
-    """The field with the content of one entry of the conversation, such as `messages[{}].content`."""
-    tool_schema: str
-    """The field with the JSON schema of a tool's arguments, such as `tools[{}].function.parameters`."""
-    output_schema: str
-    """The field with the JSON schema of the answer, such as `response_format.json_schema.schema`."""
-    web_search: str
-    """The field that switches on the agent's web search, such as `web_search_options`."""
-    verbosity: str
-    """The field with the length of answers, such as `text.verbosity`."""
-    effort: str
-    """The field with the reasoning effort, such as `reasoning_effort`."""
-    parallel_calls: str
-    """The field that allows several tool calls in one answer, such as `parallel_tool_calls`."""
 
 
 class Admission:

@@ -17,7 +17,6 @@ from typing import Protocol
 
 from aiohttp import web
 
-from codex_proxy.agents.agent import agent_for
 from codex_proxy.core.empty_answers import EmptyReason
 from codex_proxy.core.events import (
     VISIBLE,
@@ -38,18 +37,12 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.items import McpTools
-from codex_proxy.core.turn import Turn
-from codex_proxy.http.app_keys import CLOCK, RUNS
-from codex_proxy.http.middleware.request_context import EMPTY_HEADER, NOTES, REPLY_HEADERS
 from codex_proxy.http.replies import log_unforeseen
 from codex_proxy.http.sse import EventStream, IdleTimer
 from codex_proxy.runs.event_log import Cursor, Push
 from codex_proxy.runs.run import Run
-from codex_proxy.runs.scheduler import RunScheduler
-from codex_proxy.runs.server_calls import ToolRunner
 from codex_proxy.surfaces.chat.render import StreamMetrics
 from codex_proxy.surfaces.samples import Samples
-from codex_proxy.surfaces.usage import TurnTokens
 
 DELTAS = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta)
 SHOWN = VISIBLE - {TurnEnded}
@@ -142,52 +135,6 @@ class TurnTimings:
             return StreamMetrics()
         passed = self._clock.monotonic() - self._first
         return StreamMetrics(self.first_ms, round(tokens / passed, 2) if passed > 0 else None)
-
-
-def timings_of(request: web.Request) -> TurnTimings:
-    """Returns timings that begin now, for the request's turn. When a model server (upstream) has answered, the
-    number of attempts is added to the reply headers and the log line of the request; so is its name, if several are
-    configured. So is why an answer is empty, if it is.
-    """
-
-    def served_by(event: ServedBy) -> None:
-        request[REPLY_HEADERS]["x-codex-attempts"] = str(event.attempts)
-        request[NOTES]["attempts"] = event.attempts
-        if event.upstream:
-            request[REPLY_HEADERS]["x-codex-upstream"] = event.upstream
-            request[NOTES]["upstream"] = event.upstream
-
-    def empty_by(reason: EmptyReason) -> None:
-        request[REPLY_HEADERS][EMPTY_HEADER] = reason
-        request[NOTES]["empty"] = reason
-
-    return TurnTimings(request.app[CLOCK], served_by, empty_by)
-
-
-def name_agent(request: web.Request, turn: Turn) -> None:
-    """Adds `x-codex-agent`, the name of the agent that runs `turn`, to the headers of the reply. Called when the turn
-    is admitted, so that the error of a turn that fails names its agent too.
-    """
-    request[REPLY_HEADERS]["x-codex-agent"] = agent_for(request.app[RUNS].agent, turn.model).name
-
-
-def ending_notes(
-    timings: TurnTimings, failure: Failure | None, finish_reason: object, spent: TurnTokens | None = None
-) -> dict[str, object]:
-    """Returns the fields of the log line about an answer: the time until its first event, how it ended, and its
-    tokens. `failure` is why it failed, None if it did not. `finish_reason` is a text, a tuple of several, or None
-    if the answer has not ended. `spent` has the tokens; they are left out if it is None or the agent has reported
-    none.
-    """
-    notes: dict[str, object] = {"first_ms": timings.first_ms}
-    if failure is not None:
-        notes["error"] = failure.kind.value
-    if finish_reason:
-        notes["finish_reason"], notes["finish_source"] = finish_reason, timings.ended_by
-    if spent is not None and spent.reported is not None:
-        notes["input_tokens"], notes["output_tokens"] = spent.reported.input, spent.reported.output
-        notes["emission_trigger"] = spent.trigger
-    return notes
 
 
 class Source(Protocol):
@@ -288,39 +235,6 @@ class SampledRuns:
         for cursor, run in zip(self._cursors, self._runs, strict=True):
             cursor.detach()
             run.interrupt()
-
-
-async def start(
-    scheduler: RunScheduler,
-    turn: Turn,
-    owner: str,
-    *,
-    runner: ToolRunner | None = None,
-    remembers: bool = True,
-) -> OneRun:
-    """Starts one turn on `scheduler` for `owner` (the name of an API key); waits for a free slot if necessary.
-    `runner` runs the calls of MCP tools, None if the turn has none. `remembers`: the model's own items may be kept
-    in the step memory (`core/step_memory.py`). Raises `Fault` if the turn cannot begin.
-    """
-    return OneRun(await scheduler.start(turn, owner, runner=runner, remembers=remembers))
-
-
-async def start_samples(
-    scheduler: RunScheduler, turn: Turn, count: int, owner: str, *, runner: ToolRunner | None = None
-) -> SampledRuns:
-    """Starts the same turn `count` times, for `owner` (the name of an API key). `runner` runs the calls of MCP
-    tools. If one turn cannot begin, interrupts the others and raises its `Fault`.
-    """
-    starting = [asyncio.ensure_future(scheduler.start(turn, owner, runner=runner)) for _ in range(count)]
-    try:
-        return SampledRuns(await asyncio.gather(*starting))
-    except BaseException:
-        for task in starting:
-            task.cancel()
-        for started in await asyncio.gather(*starting, return_exceptions=True):
-            if isinstance(started, Run):
-                started.interrupt()
-        raise
 
 
 class Reader(Protocol):

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from functools import partial
-from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from codex_proxy.core.faults import Failure, Fault, bad_request
+from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
+from codex_proxy.http.agent_headers import agent_headers
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import HELD, hints_of, parsed_from, read_body
 from codex_proxy.http.exchange import (
@@ -26,23 +26,27 @@ from codex_proxy.http.exchange import (
     OneRun,
     Reader,
     TurnTimings,
-    ending_notes,
-    name_agent,
     stream_response,
-    timings_of,
     whole_response,
 )
 from codex_proxy.http.listing import check_include, listed, shown
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
-from codex_proxy.http.replies import agent_headers, agent_note, json_response
+from codex_proxy.http.replies import json_response
 from codex_proxy.http.sse import EventStream
 from codex_proxy.http.stream_slots import stream_slot
+from codex_proxy.http.turns import (
+    TurnAnswer,
+    answer_turn,
+    ending_notes,
+    note_admitted,
+    note_request,
+    timings_of,
+)
 from codex_proxy.responses.background import cancel_in_background, create_in_background, queued_json
 from codex_proxy.responses.context import measure_context, read_context
 from codex_proxy.responses.follow import HEARTBEAT, Follower, check_followable, starting_after
 from codex_proxy.responses.foreground import start_foreground
 from codex_proxy.responses.prepare import (
-    FIELDS,
     PreparedResponse,
     keeps_anything,
     prepare,
@@ -58,7 +62,7 @@ from codex_proxy.surfaces.request_options import RequestHints
 from codex_proxy.surfaces.responses import context as contexts
 from codex_proxy.surfaces.responses import response_object
 from codex_proxy.surfaces.responses.context import ParsedContext
-from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
+from codex_proxy.surfaces.responses.parse import FIELDS, ParsedResponse, parse
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from codex_proxy.surfaces.usage import tokens_in
 
@@ -67,7 +71,6 @@ async def create_response(request: web.Request) -> web.StreamResponse:
     """POST /v1/responses: answers as a whole, as a stream, or with a background response. Raises `Fault` for a
     request that is refused, and for a turn that failed before the first byte was sent.
     """
-    service = request.app[RESPONSES]
     timings = timings_of(request)
     body, hints = await read_body(request), hints_of(request)
     settings, catalog = request[CLIENT].responses, request[CLIENT].catalog
@@ -76,13 +79,8 @@ async def create_response(request: web.Request) -> web.StreamResponse:
         body,
         lambda body, pdfs: parse(body, settings=settings, catalog=catalog, headers=hints, pdfs=pdfs),
     )
-    request[NOTES] |= {
-        "model": parsed.model_asked,
-        "stream": parsed.stream,
-        "mode": parsed.turn.mode,
-        "store": parsed.store,
-        "background": parsed.background,
-    } | agent_note(service.runs.agent, parsed.turn)
+    note_request(request, parsed)
+    request[NOTES] |= {"store": parsed.store, "background": parsed.background}
     if parsed.background:
         return await _in_background(request, parsed, body, hints)
     del body  # a turn may take an hour
@@ -102,11 +100,17 @@ async def _in_foreground(
         created=service.clock.epoch(),
         wait=service.conversation_wait,
     )
-    request[NOTES] |= {"response_id": prepared.id, "mode": prepared.turn.mode}
-    name_agent(request, prepared.turn)
-    if not keeps_anything(service, parsed) and parsed.truncation != "auto":
-        return await _unsaved(request, prepared, timings)
-    return await _saved(request, prepared, timings)
+    request[NOTES]["response_id"] = prepared.id
+    note_admitted(request, prepared.turn)
+    if keeps_anything(service, parsed) or parsed.truncation == "auto":
+        return await _saved(request, prepared, timings)
+
+    async def start() -> OneRun:
+        return OneRun(await start_run(service, prepared))
+
+    renderer = renderer_of(service, prepared, stream=parsed.stream)
+    answer = TurnAnswer(renderer=renderer, start=start, keepalive=service.heartbeat, ping=lambda: HEARTBEAT)
+    return await answer_turn(request, parsed, prepared.turn, answer, timings)
 
 
 async def _saved(
@@ -130,40 +134,16 @@ async def _saved(
         response, reader = await start_foreground(
             service, prepared, "sse" if stream else "whole", timings.record
         )
+
+        def headers() -> dict[str, str]:
+            return agent_headers(
+                service.runs.agent, prepared.parsed, prepared.turn, continued=response.continued
+            )
+
         try:
-
-            def headers() -> dict[str, str]:
-                return headers_of(service, prepared, continued=response.continued)
-
             return await (_streamed(request, reader, headers) if stream else whole_response(reader, headers))
         finally:
-            request[NOTES] |= ending_of(response.failure, response.final, timings)
-
-
-async def _unsaved(
-    request: web.Request, prepared: PreparedResponse, timings: TurnTimings
-) -> web.StreamResponse:
-    """Runs the turn of a response that is not stored, and answers with it: this request itself renders the turn's
-    events and sends them to the client. If the client leaves, the turn is interrupted.
-    """
-    service, stream = request.app[RESPONSES], prepared.parsed.stream
-    renderer = renderer_of(service, prepared, stream=stream)
-    try:
-        with (
-            service.usage.turn(prepared.owner, billed_model(prepared.turn), renderer),
-            stream_slot(request) if stream else nullcontext(),
-        ):
-            run = await start_run(service, prepared)
-
-            def headers() -> dict[str, str]:
-                return headers_of(service, prepared, continued=run.continued)
-
-            reader = LogReader(OneRun(run), renderer, timings)
-            return await (_streamed(request, reader, headers) if stream else whole_response(reader, headers))
-    finally:
-        request[NOTES] |= ending_of(
-            renderer.failure, renderer.response() if renderer.ended else None, timings
-        )
+            request[NOTES] |= ending_notes(timings, response)
 
 
 async def _in_background(
@@ -176,8 +156,8 @@ async def _in_background(
     with stream_slot(request) if parsed.stream else nullcontext():
         prepared = await create_in_background(service, parsed, body, hints, request[CLIENT], request[HELD])
         request[NOTES]["response_id"] = prepared.id
-        name_agent(request, prepared.turn)
-        headers = headers_of(service, prepared)
+        note_admitted(request, prepared.turn)
+        headers = agent_headers(service.runs.agent, prepared.parsed, prepared.turn)
         if not parsed.stream:
             return web.Response(
                 body=queued_json(service, prepared), content_type="application/json", headers=headers
@@ -203,36 +183,6 @@ async def _streamed(
         keepalive=request.app[RESPONSES].heartbeat,
         comment=lambda: HEARTBEAT,
     )
-
-
-def headers_of(
-    service: ResponsesService, prepared: PreparedResponse, *, continued: bool = False
-) -> dict[str, str]:
-    """Returns the `x-codex-*` headers of a response. `continued`: the agent's session has already seen the earlier
-    messages.
-    """
-    return agent_headers(
-        service.runs.agent,
-        prepared.turn,
-        FIELDS,
-        prepared.parsed.ignored,
-        web_search=prepared.parsed.web_search,
-        parallel_calls=prepared.parsed.parallel_calls,
-        continued=continued,
-    )
-
-
-def ending_of(
-    failure: Failure | None, final: dict[str, Any] | None, timings: TurnTimings
-) -> dict[str, object]:
-    """Returns the fields of the log line about a response. `failure` is why it failed, None if it did not; `final` is
-    the response object, None if it has not ended.
-    """
-    notes = ending_notes(timings, failure, None if final is None else final["status"])
-    usage = None if final is None else final["usage"]
-    if usage is not None:
-        notes["input_tokens"], notes["output_tokens"] = usage["input_tokens"], usage["output_tokens"]
-    return notes
 
 
 def store_for(request: web.Request) -> Store:

@@ -8,7 +8,6 @@ from functools import partial
 
 import msgspec
 
-from codex_proxy.admission.admit import FieldNames
 from codex_proxy.admission.server_tools import McpRequest, ServerTools
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem
@@ -16,23 +15,11 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.responses.context import Context, ContextItem, read_context, turn_in_context
 from codex_proxy.responses.service import ConversationTurn, ResponsesService
 from codex_proxy.runs.run import Run
-from codex_proxy.surfaces.items import web_images
 from codex_proxy.surfaces.responses.mcp_offers import listed_in
 from codex_proxy.surfaces.responses.parse import ENCRYPTED_REASONING, ParsedResponse
 from codex_proxy.surfaces.responses.profile import renderer_class
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from codex_proxy.surfaces.usage import tokens_in
-
-FIELDS = FieldNames(
-    input="input",
-    input_item="input",
-    tool_schema="tools[{}].parameters",
-    output_schema="text.format.schema",
-    web_search="tools[web_search]",
-    verbosity="text.verbosity",
-    effort="reasoning",
-    parallel_calls="parallel_tool_calls",
-)
 
 
 class PreparedResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,10 +93,10 @@ async def prepare_in_context(
     admitted = await service.admission.admit(
         turn,
         service.clients.by_name(owner),
-        FIELDS,
+        parsed.fields,
         model=parsed.model_asked,
         workdir_field=parsed.workdir_param,
-        image_fields=web_images(parsed.input_items),
+        image_fields=parsed.web_images,
         mcp=parsed.mcp,
     )
     return PreparedResponse(
@@ -203,7 +190,7 @@ async def _with_server_tools(
         max_calls=parsed.max_tool_calls,
     )
     client = service.clients.by_name(prepared.owner)
-    return await service.admission.add_server_tools(prepared.turn, client, FIELDS, request)
+    return await service.admission.add_server_tools(prepared.turn, client, parsed.fields, request)
 
 
 # --- `truncation: auto` -------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from codex_proxy.store.interface import StoreError
 from codex_proxy.surfaces.models import billed_model
 from codex_proxy.surfaces.responses.profile import failed_end
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
+from codex_proxy.surfaces.usage import TurnTokens
 
 log = structlog.get_logger(__name__)
 
@@ -105,6 +106,16 @@ class RunningResponse(ABC):
         an HTTP error instead of a stream; else None.
         """
         return None if self._shown else self.failure
+
+    @property
+    def finish_reasons(self) -> tuple[str, ...]:
+        """The status of the response; none before its end."""
+        return () if self.final is None else (self.final["status"],)
+
+    @property
+    def spent(self) -> TurnTokens:
+        """The tokens of the turn so far."""
+        return self._renderer.spent
 
     def open(self) -> None:
         """Renders and releases the first events of the stream (such as `response.created`) before the agent has

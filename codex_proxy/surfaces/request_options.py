@@ -11,16 +11,17 @@ that is wider than the server's; INVALID_REQUEST for invalid values, duplicate t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart, Tool
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.core.turn import SANDBOXES, Mode, Origin, Sandbox
+from codex_proxy.core.turn import SANDBOXES, Mode, Origin, Sandbox, Turn
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import MAX_ITEMS
+from codex_proxy.surfaces.models import ResolvedModel
 
 MODE_HEADER: Final = "X-Codex-Mode"
 SANDBOX_HEADER: Final = "X-Codex-Sandbox"
@@ -76,6 +77,55 @@ class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
 
 
 WorkdirParam: TypeAlias = Literal["X-Codex-Workdir", "metadata.workdir"] | None
+
+
+class FieldNames(msgspec.Struct, frozen=True, kw_only=True):
+    """The names of an API's request fields, for the `param` of an error and for headers that list fields. `{}` in a
+    name stands for the index of a message or tool, from 0.
+    """
+
+    input: str
+    """The field that holds the conversation, such as `messages`."""
+    input_item: str
+    """The field with the content of one entry of the conversation, such as `messages[{}].content`."""
+    tool_schema: str
+    """The field with the JSON schema of a tool's arguments, such as `tools[{}].function.parameters`."""
+    output_schema: str
+    """The field with the JSON schema of the answer, such as `response_format.json_schema.schema`."""
+    web_search: str
+    """The field that switches on the agent's web search, such as `web_search_options`."""
+    verbosity: str
+    """The field with the length of answers, such as `text.verbosity`."""
+    effort: str
+    """The field with the reasoning effort, such as `reasoning_effort`."""
+    parallel_calls: str
+    """The field that allows several tool calls in one answer, such as `parallel_tool_calls`."""
+
+
+class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A parsed request for a turn, in any API. `turn` is what the agent gets; the other fields determine the form of
+    the answer and of errors. Each API's parser returns a subclass with further fields.
+    """
+
+    turn: Turn
+    model_asked: str
+    """The model's name as the client wrote it, which the answer repeats."""
+    stream: bool
+    fields: FieldNames
+    ignored: tuple[str, ...]
+    """Parameters that were accepted and have no effect, for the header `x-codex-ignored-params`."""
+    web_search: bool
+    """Whether the request asks for the agent's web search, even if the operator has switched it off."""
+    workdir_param: WorkdirParam
+    """The header or field that named the folder, for the `param` of a 400; None if the request names no folder."""
+    web_images: dict[str, str]
+    """The web addresses of images, each with the field that has it, for the `param` of a 400."""
+    parallel_calls: bool = False
+    """Whether the request explicitly asks for several calls in one answer."""
+    passed_on: tuple[str, ...] = ()
+    """Fields that this server does not know and sends to the upstream, for the header `x-codex-passed-params`."""
+    runs: int = 1
+    """How many times the turn runs: once for each choice of the answer if choices are sampled."""
 
 
 def workdir_of(
@@ -151,6 +201,39 @@ def _header_mode(value: str | None) -> Mode | None:
     raise bad_request(
         f"Invalid value for '{MODE_HEADER}': supported values are: 'model', 'agent'.", MODE_HEADER
     )
+
+
+class Place(NamedTuple):
+    """Where and how a turn runs. `workdir_param` is the header or field that named the folder; None if the request
+    names none.
+    """
+
+    mode: Mode
+    workdir: str
+    workdir_param: WorkdirParam
+    sandbox: Sandbox
+
+
+def place_of(
+    resolved: ResolvedModel,
+    settings: RequestSettings,
+    headers: RequestHints,
+    metadata: Mapping[str, str | None] | None,
+    *,
+    client_acts: bool,
+) -> Place:
+    """Returns where and how a turn of the model `resolved` runs (see `mode_of`, `workdir_of` and `sandbox_of`).
+    Raises the `Fault`s of these functions.
+    """
+    mode = mode_of(
+        by_name=resolved.mode,
+        by_header=headers.mode,
+        server=settings.builtin_tools,
+        plain=resolved.plain,
+        client_acts=client_acts,
+    )
+    workdir, param = workdir_of(headers, metadata)
+    return Place(mode, workdir or settings.workdir, param, sandbox_of(headers.sandbox, settings.sandbox))
 
 
 def refuse_duplicates(tools: Sequence[Tool], fields: Sequence[str]) -> None:

@@ -89,6 +89,7 @@ class Failing:
     def __init__(self, store: Any, names: set[str]) -> None:
         self._store = store
         self._names = names
+        self.failed = 0
 
     def __getattr__(self, name: str) -> Any:
         if name in self._names:
@@ -96,19 +97,21 @@ class Failing:
         return getattr(self._store, name)
 
     async def _fail(self, *_: Any, **__: Any) -> None:
+        self.failed += 1
         raise StoreUnavailable(
             "the store /secret/path cannot grow: the disk is full; make room and try again"
         )
 
 
 @contextmanager
-def failing(proxy: Proxy, *names: str) -> Iterator[None]:
+def failing(proxy: Proxy, *names: str) -> Iterator[Failing]:
     responses = proxy.app[RESPONSES]
     whole = responses.store
     cannot = set(names)
-    msgspec.structs.force_setattr(responses, "store", Failing(whole, cannot))
+    store = Failing(whole, cannot)
+    msgspec.structs.force_setattr(responses, "store", store)
     try:
-        yield
+        yield store
     finally:
         cannot.clear()
         msgspec.structs.force_setattr(responses, "store", whole)
@@ -161,11 +164,11 @@ async def test_a_background_end_that_cannot_be_written_is_written_when_it_can(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("codex_proxy.responses.background.RETRY_SECONDS", 0.01)
-    with failing(proxy, "update_response"):
+    with failing(proxy, "update_response") as store:
         created = await ask(proxy, said("Hello."), background=True)
         live = proxy.server.background.find("local", created.body["id"])
         assert live is not None
-        await until(lambda: proxy.server.runs.running == 0)
+        await until(lambda: store.failed > 1)  # its beginning, and its end
         assert not live.ended
     await until(lambda: live.ended)
     response = (await proxy.send("GET", f"/v1/responses/{created.body['id']}")).body

@@ -225,7 +225,7 @@ async def test_a_silence_of_forty_pings_is_no_end(
     async def counted(*args: Any, comment: Callable[[], bytes], **more: Any) -> Any:
         return await stream_response(*args, comment=ping, **more)
 
-    monkeypatch.setattr("codex_proxy.http.messages.stream_response", counted)
+    monkeypatch.setattr("codex_proxy.http.turns.stream_response", counted)
     running = await proxies.of(sse_keepalive_ms=50)
     async with claude_code(tmp_path, running.url) as session:
         asked = asyncio.create_task(session.ask("[[model:stall n=2 gate=go say=Awake.]] Go."))

@@ -10,6 +10,7 @@ docs/contract.md#tools-and-tool_choice, docs/wire-rules.md#chat-completions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -46,19 +47,31 @@ from codex_proxy.surfaces.chat.wire import ChatRequest, parse_body
 from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields, refuse_noted
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, ResolvedModel, resolve, service_tier
 from codex_proxy.surfaces.request_options import (
+    FieldNames,
     Format,
     Logprobs,
+    ParsedRequest,
     RequestHints,
     RequestSettings,
-    WorkdirParam,
     known_tool,
-    mode_of,
+    place_of,
     refuse_duplicates,
-    sandbox_of,
     with_grammar,
     with_json_hint,
-    workdir_of,
 )
+
+FIELDS: Final = FieldNames(
+    input="messages",
+    input_item="messages[{}].content",
+    tool_schema="tools[{}].function.parameters",
+    output_schema="response_format.json_schema.schema",
+    web_search="web_search_options",
+    verbosity="verbosity",
+    effort="reasoning_effort",
+    parallel_calls="parallel_tool_calls",
+)
+FUNCTIONS_FIELDS: Final = msgspec.structs.replace(FIELDS, tool_schema="functions[{}].parameters")
+"""The names of fields in requests that use `functions`, the older form of `tools`."""
 
 
 class Offered(msgspec.Struct, frozen=True):
@@ -157,35 +170,18 @@ class ChatSettings(RequestSettings, frozen=True, kw_only=True):
     """
 
 
-class ParsedChat(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed chat request: `turn` is for the agent, and the other fields determine the form of the answer and of
-    errors.
-    """
+class ParsedChat(ParsedRequest, frozen=True, kw_only=True):
+    """A parsed chat request."""
 
-    turn: Turn
-    model_asked: str
-    """The model's name as the client wrote it, which the answer repeats."""
-    stream: bool
+    fields: FieldNames = FIELDS
     include_usage: bool
     """Whether the stream gets a chunk with the usage."""
     choices: int
     """The number of choices in the answer (`n`)."""
-    ignored: tuple[str, ...]
-    """Parameters that were accepted and have no effect, for the header `x-codex-ignored-params`."""
-    web_search: bool
-    """Whether the request asks for the agent's web search, even if the operator has switched it off."""
     service_tier: str | None
     """The tier that the answer names; None if the request names none."""
     legacy_function_call: bool
     """Whether the request has `functions` instead of `tools`, so that calls are answered as `function_call`."""
-    workdir_param: WorkdirParam
-    """The header or field that named the folder, for the `param` of a 400."""
-    web_images: dict[str, str]
-    """The web addresses of images, each with the field that has it, for the `param` of a 400."""
-    parallel_calls: bool = False
-    """Whether the request explicitly asks for several calls in one answer."""
-    passed_on: tuple[str, ...] = ()
-    """Fields that this server does not know and sends to the upstream, for the header `x-codex-passed-params`."""
 
 
 def parse(
@@ -247,22 +243,15 @@ def _forwarded(
     and no history. `fields` are the request's top-level fields as raw JSON.
     """
     asked = DEFAULT_NAME if request.model is None else request.model
-    mode = mode_of(
-        by_name=resolved.mode,
-        by_header=headers.mode,
-        server=settings.builtin_tools,
-        plain=resolved.plain,
-        client_acts=True,
-    )
-    workdir, workdir_param = workdir_of(headers, request.metadata)
+    place = place_of(resolved, settings, headers, request.metadata, client_acts=True)
     effort = _effort(request) or resolved.effort
     turn = Turn(
         model=resolved.agent_model,
         history=(),
-        mode=mode,
+        mode=place.mode,
         effort=effort,
-        workdir=workdir or settings.workdir,
-        sandbox=sandbox_of(headers.sandbox, settings.sandbox),
+        workdir=place.workdir,
+        sandbox=place.sandbox,
         origin=headers.origin,
         forwarded=forwarded_request(request, fields, effort=effort, model_asked=asked),
     )
@@ -275,8 +264,9 @@ def _forwarded(
         ignored=(),
         web_search=False,
         service_tier=None,
+        fields=FUNCTIONS_FIELDS if request.functions else FIELDS,
         legacy_function_call=bool(request.functions),
-        workdir_param=workdir_param,
+        workdir_param=place.workdir_param,
         web_images={},
         passed_on=unknown_fields(request, fields),
     )
@@ -299,18 +289,12 @@ def _converted(
     wanted, offered = format_of(request, structured_output=settings.structured_output), offered_by(request)
     history = history_of(request.messages, pdfs, originals)
     tier = service_tier(request.service_tier, resolved.agent_model, catalog)
-    mode = mode_of(
-        by_name=resolved.mode,
-        by_header=headers.mode,
-        server=settings.builtin_tools,
-        plain=resolved.plain,
-        client_acts=_client_acts(request, wanted),
-    )
-    workdir, workdir_param = workdir_of(headers, request.metadata)
+    acts = _client_acts(request, wanted)
+    place = place_of(resolved, settings, headers, request.metadata, client_acts=acts)
     turn = Turn(
         model=resolved.agent_model,
         history=with_json_hint(history, wanted),
-        mode=mode,
+        mode=place.mode,
         effort=_effort(request) or resolved.effort,
         summary=request.reasoning.summary if request.reasoning else None,
         verbosity=request.verbosity,
@@ -320,8 +304,8 @@ def _converted(
         tool_choice=offered.choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
         output_schema=wanted.schema,
-        workdir=workdir or settings.workdir,
-        sandbox=sandbox_of(headers.sandbox, settings.sandbox),
+        workdir=place.workdir,
+        sandbox=place.sandbox,
         choices=choices,
         origin=headers.origin,
         sampling=sampling_of(request),
@@ -337,8 +321,9 @@ def _converted(
         ignored=(*ignored_by_us(request), *tier.ignored),
         web_search=request.web_search_options is not None,
         service_tier=None if request.service_tier is None else tier.served,
+        fields=FUNCTIONS_FIELDS if offered.legacy else FIELDS,
         legacy_function_call=offered.legacy,
-        workdir_param=workdir_param,
+        workdir_param=place.workdir_param,
         web_images=web_images(request.messages),
         parallel_calls=request.parallel_tool_calls is True,
     )

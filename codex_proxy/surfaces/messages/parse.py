@@ -34,14 +34,23 @@ from codex_proxy.surfaces.messages.tools import Offered, offered_by
 from codex_proxy.surfaces.messages.wire import MessagesRequest, parse_body
 from codex_proxy.surfaces.models import DEFAULT_NAME, EFFORTS, ModelCatalog, efforts_of, resolve
 from codex_proxy.surfaces.request_options import (
+    FieldNames,
+    ParsedRequest,
     RequestHints,
     RequestSettings,
-    WorkdirParam,
-    mode_of,
-    sandbox_of,
-    workdir_of,
+    place_of,
 )
 
+FIELDS: Final = FieldNames(
+    input="messages",
+    input_item="messages[{}].content",
+    tool_schema="tools[{}].input_schema",
+    output_schema="output_config.format.schema",
+    web_search="tools[web_search]",
+    verbosity="verbosity",
+    effort="output_config.effort",
+    parallel_calls="tool_choice.disable_parallel_tool_use",
+)
 SAMPLING: Final = ("temperature", "top_p", "top_k")
 """The sampling fields of a request; Anthropic's newer versions have none of them."""
 
@@ -50,27 +59,16 @@ class MessagesSettings(RequestSettings, frozen=True, kw_only=True):
     """The operator's settings on which the parsing of a Messages request depends."""
 
 
-class ParsedMessages(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed request. `turn` is what the agent gets; the other fields are for the HTTP handler and the renderer."""
+class ParsedMessages(ParsedRequest, frozen=True, kw_only=True):
+    """A parsed request of the Messages API."""
 
-    turn: Turn
-    model_asked: str
-    """The model name as the client wrote it, to use in the answer."""
-    stream: bool
+    fields: FieldNames = FIELDS
     thinking: bool
     """Whether the client asks for `thinking` blocks. The answer then also contains the model's raw items, for the
     client to send back.
     """
-    web_search: bool
-    """Whether the request asks for web search."""
     client_names: dict[str, str]
     """The client's names of tools, by the names that the model is offered; only those that differ."""
-    ignored: tuple[str, ...]
-    """Parameters that were accepted and change nothing, for `x-codex-ignored-params`."""
-    workdir_param: WorkdirParam
-    """The header or field that named the folder, for the `param` of a 400; None if the request names no folder."""
-    web_images: dict[str, str]
-    """The web addresses of images, each with the field that has it, for the `param` of a 400."""
     refetches: bool
     """Whether an image of `web_images` is in an earlier message. Such an image is left out if it cannot be fetched."""
 
@@ -101,8 +99,29 @@ def parse(
     check_length("messages", len(request.messages), settings.max_items)
     tools = with_tool_changes(request.tools or (), request.messages)
     offered = offered_by(tools, request.tool_choice, tools_referred_to(request.messages))
-    workdir, workdir_param = workdir_of(headers, _metadata(request))
-    turn = _turn(request, offered, settings, catalog, headers, workdir or settings.workdir)
+    resolved, schema = resolve(request.model or DEFAULT_NAME, catalog), _schema_of(request)
+    acts = _client_acts(request, offered, schema)
+    place = place_of(resolved, settings, headers, _metadata(request), client_acts=acts)
+    turn = Turn(
+        model=resolved.agent_model,
+        history=(),
+        mode=place.mode,
+        effort=effort_of(request, resolved.effort, efforts_of(resolved.agent_model, catalog)),
+        summary="auto" if wants_thinking(request.thinking) else None,
+        web_search=offered.web_search and settings.web_search,
+        tools=offered.tools,
+        tool_choice=offered.choice,
+        parallel_tool_calls=offered.parallel,
+        output_schema=schema,
+        workdir=place.workdir,
+        sandbox=place.sandbox,
+        origin=headers.origin,
+        sampling=_sampling(request),
+        stop=_stops_of(request),
+        reports_stop=True,
+        max_tokens=request.max_tokens,
+        instructions_in_outputs=True,
+    )
     reader = BlockReader(pdfs, takes_images=takes_images(turn), fetches=fetches)
     history = history_of(request.messages, reader, identity(turn))
     if not history:
@@ -117,48 +136,9 @@ def parse(
         web_search=offered.web_search,
         client_names=offered.client_names,
         ignored=(*_ignored(request), *named, *offered.ignored[:MAX_NAMED], *reader.ignored),
-        workdir_param=workdir_param,
+        workdir_param=place.workdir_param,
         web_images=reader.web_images,
         refetches=reader.refetches,
-    )
-
-
-def _turn(
-    request: MessagesRequest,
-    offered: Offered,
-    settings: MessagesSettings,
-    catalog: ModelCatalog,
-    headers: RequestHints,
-    workdir: str,
-) -> Turn:
-    """Returns the turn without its history. `offered` has its tools, `workdir` is its working folder."""
-    resolved = resolve(request.model or DEFAULT_NAME, catalog)
-    schema = _schema_of(request)
-    return Turn(
-        model=resolved.agent_model,
-        history=(),
-        mode=mode_of(
-            by_name=resolved.mode,
-            by_header=headers.mode,
-            server=settings.builtin_tools,
-            plain=resolved.plain,
-            client_acts=_client_acts(request, offered, schema),
-        ),
-        effort=effort_of(request, resolved.effort, efforts_of(resolved.agent_model, catalog)),
-        summary="auto" if wants_thinking(request.thinking) else None,
-        web_search=offered.web_search and settings.web_search,
-        tools=offered.tools,
-        tool_choice=offered.choice,
-        parallel_tool_calls=offered.parallel,
-        output_schema=schema,
-        workdir=workdir,
-        sandbox=sandbox_of(headers.sandbox, settings.sandbox),
-        origin=headers.origin,
-        sampling=_sampling(request),
-        stop=_stops_of(request),
-        reports_stop=True,
-        max_tokens=request.max_tokens,
-        instructions_in_outputs=True,
     )
 
 

@@ -120,6 +120,11 @@ class MessagesRenderer(StreamRenderer):
         message = self._message([block.whole() for block in self._blocks], self._usage())
         return json_bytes(message | self._end())
 
+    @property
+    def finish_reasons(self) -> tuple[str, ...]:
+        """The stop reason; none until the turn has ended without a failure."""
+        return (self.finish_reason,) if self.finish_reason else ()
+
     # --- the frames around the blocks -----------------------------------------------------------
 
     def _begin(self, out: list[bytes]) -> None:

@@ -21,20 +21,19 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Mode, Turn
 from codex_proxy.surfaces.body import check_length
 from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields
-from codex_proxy.surfaces.items import CLIENT_CALLS, ItemDict, normalised
-from codex_proxy.surfaces.models import ModelCatalog, ResolvedModel, resolve, service_tier
+from codex_proxy.surfaces.items import CLIENT_CALLS, ItemDict, normalised, web_images
+from codex_proxy.surfaces.models import ModelCatalog, resolve, service_tier
 from codex_proxy.surfaces.request_options import (
     JSON_OBJECT,
+    FieldNames,
     Format,
     Logprobs,
+    ParsedRequest,
     RequestHints,
     RequestSettings,
-    WorkdirParam,
     json_schema_format,
-    mode_of,
-    sandbox_of,
+    place_of,
     with_json_hint,
-    workdir_of,
 )
 from codex_proxy.surfaces.responses.client_tools import tools_in
 from codex_proxy.surfaces.responses.response_object import echo_of, summary_of
@@ -52,6 +51,16 @@ UNSUPPORTED: Final = "unsupported_value"
 CONVERSATION_PREFIX: Final = "conv_"
 ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
 
+FIELDS: Final = FieldNames(
+    input="input",
+    input_item="input",
+    tool_schema="tools[{}].parameters",
+    output_schema="text.format.schema",
+    web_search="tools[web_search]",
+    verbosity="text.verbosity",
+    effort="reasoning",
+    parallel_calls="parallel_tool_calls",
+)
 SAMPLING: Final = (
     *("temperature", "top_p", "top_k", "min_p"),
     *("repetition_penalty", "frequency_penalty", "presence_penalty"),
@@ -72,17 +81,14 @@ class ResponsesSettings(RequestSettings, frozen=True, kw_only=True):
     """Whether a request for log probabilities is refused (`refuse`) or answered without them (`ignore`)."""
 
 
-class ParsedResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed Responses request. `turn` is what the agent gets; its history is empty until `turn_of` adds it. The
-    other fields are for the HTTP handler and the renderer. Fields without a text are those of the request, or their
-    defaults.
+class ParsedResponse(ParsedRequest, frozen=True, kw_only=True):
+    """A parsed Responses request. The history of `turn` is empty until `turn_of` adds it. Fields without a text are
+    those of the request, or their defaults.
     """
 
-    turn: Turn
+    fields: FieldNames = FIELDS
     mode_after_calls: Mode
     """The mode of the turn if the items that it continues have calls of the client's tools."""
-    model_asked: str
-    """The model's name as the client wrote it, which the answer repeats."""
     input_items: tuple[ItemDict, ...]
     """Normalised items without ids (see `items.with_ids`), with references that are not resolved yet (see
     `items.resolved`)."""
@@ -92,14 +98,11 @@ class ParsedResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The id of the request's conversation; None if it names none."""
     store: bool
     background: bool
-    stream: bool
     include: frozenset[str]
     mcp: tuple[McpOffer, ...]
     """The MCP servers of the request."""
     mcp_choice: tuple[McpChoice, ...]
     """The only MCP tools that may be called, in addition to those in `turn.tool_choice`. Empty: every MCP tool."""
-    web_search: bool
-    """Whether the request asks for the agent's web search, even if the operator has switched it off."""
     max_tool_calls: int | None
     truncation: Literal["auto", "disabled"]
     json_object: bool
@@ -110,12 +113,6 @@ class ParsedResponse(msgspec.Struct, frozen=True, kw_only=True):
     """
     echo: dict[str, Any]
     """The fields of the response object that repeat the request's (see `response_object.echo_of`)."""
-    parallel_calls: bool
-    """Whether the request explicitly asks for several calls in one answer."""
-    ignored: tuple[str, ...]
-    """Parameters that were accepted and have no effect, for the header `x-codex-ignored-params`."""
-    workdir_param: WorkdirParam
-    """The header or field that named the folder, for the `param` of a 400; None if the request names no folder."""
 
 
 def parse(
@@ -133,11 +130,13 @@ def parse(
     offered = offered_by(request.tools, request.tool_choice, tools_in(items))
     resolved = resolve(request.model, catalog)
     tier = service_tier(request.service_tier, resolved.agent_model, catalog)
-    workdir, workdir_param = workdir_of(headers, request.metadata)
+    acts = _client_acts(request, wanted, items)
+    place = place_of(resolved, settings, headers, request.metadata, client_acts=acts)
+    after_calls = place_of(resolved, settings, headers, request.metadata, client_acts=True)
     turn = Turn(
         model=resolved.agent_model,
         history=(),
-        mode=_mode(resolved, headers, settings, client_acts=_client_acts(request, wanted, items)),
+        mode=place.mode,
         effort=(request.reasoning.effort if request.reasoning else None) or resolved.effort,
         summary=summary_of(request),
         verbosity=request.text.verbosity if request.text else None,
@@ -147,8 +146,8 @@ def parse(
         parallel_tool_calls=request.parallel_tool_calls is not False,
         web_search=offered.web_search and settings.web_search,
         output_schema=wanted.schema,
-        workdir=workdir or settings.workdir,
-        sandbox=sandbox_of(headers.sandbox, settings.sandbox),
+        workdir=place.workdir,
+        sandbox=place.sandbox,
         origin=headers.origin,
         sampling={name: value for name in SAMPLING if (value := getattr(request, name)) is not None},
         stop=_stops_of(request),
@@ -156,7 +155,7 @@ def parse(
     )
     return ParsedResponse(
         turn=turn,
-        mode_after_calls=_mode(resolved, headers, settings, client_acts=True),
+        mode_after_calls=after_calls.mode,
         model_asked=request.model,
         input_items=items,
         instructions=request.instructions,
@@ -176,19 +175,8 @@ def parse(
         echo=echo_of(request, offered, effort=turn.effort, service_tier=tier.served, conversation=context),
         parallel_calls=request.parallel_tool_calls is True,
         ignored=(*ignored, *offered.left_out, *tier.ignored),
-        workdir_param=workdir_param,
-    )
-
-
-def _mode(
-    resolved: ResolvedModel, headers: RequestHints, settings: ResponsesSettings, *, client_acts: bool
-) -> Mode:
-    return mode_of(
-        by_name=resolved.mode,
-        by_header=headers.mode,
-        server=settings.builtin_tools,
-        plain=resolved.plain,
-        client_acts=client_acts,
+        workdir_param=place.workdir_param,
+        web_images=web_images(items),
     )
 
 

@@ -189,6 +189,11 @@ class ResponsesRenderer:
         assert self.ended, "the turn is not over"
         return self.snapshot()
 
+    @property
+    def finish_reasons(self) -> tuple[str, ...]:
+        """The status of the response; none before the end of the turn."""
+        return () if self._final is None else (self._final["status"],)
+
     def snapshot(self) -> dict[str, Any]:
         """Returns the current response object, for a client that polls a background response."""
         decoded: dict[str, Any] = msgspec.json.decode(json_bytes(self._current()))

@@ -1,0 +1,239 @@
+"""Serves a request for a turn, in the same steps in every API: reads and parses the body, has the turn admitted, runs
+it, and sends what the API's renderer makes of its events, as a whole or as a stream.
+
+An `Api` says how the requests of one API are parsed and answered. A response that is kept (see `responses/`) is run
+by a task of its own, and not here. If the client leaves, the turn is interrupted. Source: docs/contract.md#streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from codex_proxy.agents.agent import agent_for
+from codex_proxy.core.empty_answers import EmptyReason
+from codex_proxy.core.events import ServedBy, Spending
+from codex_proxy.core.faults import Failure, Fault
+from codex_proxy.core.turn import Turn
+from codex_proxy.http.agent_headers import agent_headers
+from codex_proxy.http.app_keys import ADMISSION, CLOCK, RUNS, USAGE
+from codex_proxy.http.body import read_body
+from codex_proxy.http.exchange import (
+    LogReader,
+    OneRun,
+    Renderer,
+    SampledRuns,
+    Source,
+    TurnTimings,
+    stream_response,
+    whole_response,
+)
+from codex_proxy.http.middleware.request_context import CLIENT, EMPTY_HEADER, NOTES, OWNER, REPLY_HEADERS
+from codex_proxy.http.sse import EventStream
+from codex_proxy.http.stream_slots import stream_slot
+from codex_proxy.runs.run import Run
+from codex_proxy.runs.scheduler import RunScheduler
+from codex_proxy.runs.server_calls import ToolRunner
+from codex_proxy.surfaces.models import billed_model
+from codex_proxy.surfaces.request_options import ParsedRequest
+from codex_proxy.surfaces.usage import TurnTokens
+
+P = TypeVar("P", bound=ParsedRequest)
+
+
+class Answered(Protocol):
+    """What the log line tells about an answer. `failure` is why it failed, None if it did not; `finish_reasons` are
+    those of its choices, none if it has not ended; `spent` has the tokens.
+    """
+
+    @property
+    def failure(self) -> Failure | None: ...
+
+    @property
+    def finish_reasons(self) -> tuple[str, ...]: ...
+
+    @property
+    def spent(self) -> TurnTokens: ...
+
+
+class TurnRenderer(Renderer, Answered, Protocol):
+    """A renderer that also knows how the answer has ended, and the tokens of the turn."""
+
+    failure: Failure | None
+
+    def spending(self) -> Spending: ...
+
+
+class TurnAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """How one admitted turn is answered."""
+
+    renderer: TurnRenderer
+    start: Callable[[], Awaitable[Source]]
+    """Starts the turn and returns its events. Raises `Fault` if the turn cannot begin."""
+    keepalive: float
+    """Seconds of silence after which a stream gets a `ping`; 0 for never."""
+    ping: Callable[[], bytes]
+    """Returns the bytes that keep a silent stream alive."""
+    error: Callable[[Failure], Failure] = lambda failure: failure
+    """Returns a failure in the words that this API has for it."""
+
+
+async def admit(request: web.Request, parsed: P, body: bytes) -> tuple[P, Turn]:
+    """Returns the parsed request, and its turn after admission. `body` is not used: an API that parses the body again
+    has a function with the same parameters. Raises `Fault` if the turn is refused.
+    """
+    turn = await request.app[ADMISSION].admit(
+        parsed.turn,
+        request[CLIENT],
+        parsed.fields,
+        model=parsed.model_asked,
+        workdir_field=parsed.workdir_param,
+        image_fields=parsed.web_images,
+        runs=parsed.runs,
+    )
+    return parsed, turn
+
+
+class Api(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
+    """How the requests of one API are served (see `serve_turn`)."""
+
+    parse: Callable[[web.Request, bytes], Awaitable[P]]
+    """Parses the body. Raises `Fault` for a request that is refused."""
+    answer: Callable[[web.Request, P, Turn, TurnTimings], TurnAnswer]
+    """Returns how the turn is answered: from the parsed request and the admitted turn."""
+    admit: Callable[[web.Request, P, bytes], Awaitable[tuple[P, Turn]]] = admit
+    """Returns the request and its admitted turn, from the parsed request and the body. Raises `Fault`."""
+
+
+async def serve_turn(request: web.Request, api: Api[P]) -> web.StreamResponse:
+    """Runs the turn that the request asks for, and answers as a whole or as a stream. Raises `Fault` for a request
+    that is refused, and for a turn that failed before the first byte was sent.
+    """
+    timings = timings_of(request)
+    body = await read_body(request)
+    parsed = await api.parse(request, body)
+    note_request(request, parsed)
+    parsed, turn = await api.admit(request, parsed, body)
+    del body  # a turn may take an hour
+    note_admitted(request, turn)
+    return await answer_turn(request, parsed, turn, api.answer(request, parsed, turn, timings), timings)
+
+
+async def answer_turn(
+    request: web.Request, parsed: ParsedRequest, turn: Turn, answer: TurnAnswer, timings: TurnTimings
+) -> web.StreamResponse:
+    """Runs an admitted turn and answers with its events. Raises `Fault` if it failed before the first byte was sent."""
+    app, renderer = request.app, answer.renderer
+    try:
+        with (
+            app[USAGE].turn(request[OWNER], billed_model(turn), renderer),
+            stream_slot(request) if parsed.stream else nullcontext(),
+        ):
+            source = await answer.start()
+            headers = partial(agent_headers, app[RUNS].agent, parsed, turn, continued=source.continued)
+            reader = LogReader(source, renderer, timings)
+            if not parsed.stream:
+                return await whole_response(reader, headers)
+            stream = EventStream(request, headers)
+            return await stream_response(reader, stream, keepalive=answer.keepalive, comment=answer.ping)
+    except Fault as fault:
+        raise Fault(answer.error(fault.failure)) from None
+    finally:
+        request[NOTES] |= ending_notes(timings, renderer)
+
+
+async def start_turn(
+    request: web.Request, parsed: ParsedRequest, turn: Turn, *, remembers: bool = True
+) -> Source:
+    """Starts the turn (several times, if the request has sampled choices) with the tools of MCP servers that this
+    server runs for it; waits for a free slot if necessary. `remembers`: the model's own items may be kept in the step
+    memory (`core/step_memory.py`). Raises `Fault` if the turn cannot begin.
+    """
+    app, owner, runner = request.app, request[OWNER], None
+    if turn.forwarded is None:
+        turn, tools = await app[ADMISSION].add_server_tools(turn, request[CLIENT], parsed.fields)
+        runner = tools.runner
+    if parsed.runs == 1:
+        return OneRun(await app[RUNS].start(turn, owner, runner=runner, remembers=remembers))
+    one_choice = msgspec.structs.replace(turn, choices=1)
+    return await _start_samples(app[RUNS], one_choice, parsed.runs, owner, runner)
+
+
+async def _start_samples(
+    scheduler: RunScheduler, turn: Turn, count: int, owner: str, runner: ToolRunner | None
+) -> SampledRuns:
+    """Starts the same turn `count` times, for `owner` (the name of an API key). `runner` runs the calls of MCP
+    tools. If one turn cannot begin, interrupts the others and raises its `Fault`.
+    """
+    starting = [asyncio.ensure_future(scheduler.start(turn, owner, runner=runner)) for _ in range(count)]
+    try:
+        return SampledRuns(await asyncio.gather(*starting))
+    except BaseException:
+        for task in starting:
+            task.cancel()
+        for started in await asyncio.gather(*starting, return_exceptions=True):
+            if isinstance(started, Run):
+                started.interrupt()
+        raise
+
+
+# --- what the log and the headers say about a turn ----------------------------------------------
+
+
+def timings_of(request: web.Request) -> TurnTimings:
+    """Returns timings that begin now, for the request's turn. When a model server (upstream) has answered, the
+    number of attempts is added to the reply headers and the log line of the request; so is its name, if several are
+    configured. So is why an answer is empty, if it is.
+    """
+
+    def served_by(event: ServedBy) -> None:
+        request[REPLY_HEADERS]["x-codex-attempts"] = str(event.attempts)
+        request[NOTES]["attempts"] = event.attempts
+        if event.upstream:
+            request[REPLY_HEADERS]["x-codex-upstream"] = event.upstream
+            request[NOTES]["upstream"] = event.upstream
+
+    def empty_by(reason: EmptyReason) -> None:
+        request[REPLY_HEADERS][EMPTY_HEADER] = reason
+        request[NOTES]["empty"] = reason
+
+    return TurnTimings(request.app[CLOCK], served_by, empty_by)
+
+
+def note_request(request: web.Request, parsed: ParsedRequest) -> None:
+    """Adds to the log line what the request asks for, and the name of its agent if the server has several."""
+    agent = request.app[RUNS].agent
+    request[NOTES] |= {"model": parsed.model_asked, "stream": parsed.stream, "mode": parsed.turn.mode}
+    if agent.members:
+        request[NOTES]["agent"] = agent_for(agent, parsed.turn.model).name
+
+
+def note_admitted(request: web.Request, turn: Turn) -> None:
+    """Adds the mode of the admitted turn to the log line, and `x-codex-agent`, the name of the agent that runs it, to
+    the headers of the reply, so that the error of a turn that fails names its agent too.
+    """
+    request[NOTES]["mode"] = turn.mode
+    request[REPLY_HEADERS]["x-codex-agent"] = agent_for(request.app[RUNS].agent, turn.model).name
+
+
+def ending_notes(timings: TurnTimings, answered: Answered) -> dict[str, object]:
+    """Returns the fields of the log line about an answer: the time until its first event, how it ended, and its
+    tokens, which are left out if the agent has reported none. If its choices have different finish reasons, the
+    field has all of them.
+    """
+    notes: dict[str, object] = {"first_ms": timings.first_ms}
+    if answered.failure is not None:
+        notes["error"] = answered.failure.kind.value
+    if reasons := tuple(dict.fromkeys(answered.finish_reasons)):
+        notes["finish_reason"] = reasons[0] if len(reasons) == 1 else reasons
+        notes["finish_source"] = timings.ended_by
+    if (reported := answered.spent.reported) is not None:
+        notes["input_tokens"], notes["output_tokens"] = reported.input, reported.output
+        notes["emission_trigger"] = answered.spent.trigger
+    return notes
