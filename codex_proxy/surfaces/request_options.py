@@ -204,11 +204,12 @@ def _header_mode(value: str | None) -> Mode | None:
 
 
 class Place(NamedTuple):
-    """Where and how a turn runs. `workdir_param` is the header or field that named the folder; None if the request
-    names none.
+    """Where and how a turn runs. `mode_after_calls` is its mode if what it continues has calls of the client's tools.
+    `workdir_param` is the header or field that named the folder; None if the request names none.
     """
 
     mode: Mode
+    mode_after_calls: Mode
     workdir: str
     workdir_param: WorkdirParam
     sandbox: Sandbox
@@ -225,15 +226,19 @@ def place_of(
     """Returns where and how a turn of the model `resolved` runs (see `mode_of`, `workdir_of` and `sandbox_of`).
     Raises the `Fault`s of these functions.
     """
-    mode = mode_of(
-        by_name=resolved.mode,
-        by_header=headers.mode,
-        server=settings.builtin_tools,
-        plain=resolved.plain,
-        client_acts=client_acts,
+    mode, mode_after_calls = (
+        mode_of(
+            by_name=resolved.mode,
+            by_header=headers.mode,
+            server=settings.builtin_tools,
+            plain=resolved.plain,
+            client_acts=acts,
+        )
+        for acts in (client_acts, True)
     )
     workdir, param = workdir_of(headers, metadata)
-    return Place(mode, workdir or settings.workdir, param, sandbox_of(headers.sandbox, settings.sandbox))
+    sandbox = sandbox_of(headers.sandbox, settings.sandbox)
+    return Place(mode, mode_after_calls, workdir or settings.workdir, param, sandbox)
 
 
 def refuse_duplicates(tools: Sequence[Tool], fields: Sequence[str]) -> None:

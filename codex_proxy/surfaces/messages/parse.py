@@ -38,6 +38,7 @@ from codex_proxy.surfaces.request_options import (
     ParsedRequest,
     RequestHints,
     RequestSettings,
+    WorkdirParam,
     place_of,
 )
 
@@ -99,6 +100,35 @@ def parse(
     check_length("messages", len(request.messages), settings.max_items)
     tools = with_tool_changes(request.tools or (), request.messages)
     offered = offered_by(tools, request.tool_choice, tools_referred_to(request.messages))
+    turn, workdir_param = _turn(request, offered, settings, catalog, headers)
+    reader = BlockReader(pdfs, takes_images=takes_images(turn), fetches=fetches)
+    history = history_of(request.messages, reader, identity(turn))
+    if not history:
+        raise bad_request("There is nothing to answer: every message is empty.", "messages")
+    if instructions := instructions_of(request.system):
+        history = (HistoryMessage("developer", (TextPart(instructions),)), *history)
+    return ParsedMessages(
+        turn=msgspec.structs.replace(turn, history=history),
+        model_asked=request.model or DEFAULT_NAME,
+        stream=bool(request.stream),
+        thinking=wants_thinking(request.thinking),
+        web_search=offered.web_search,
+        client_names=offered.client_names,
+        ignored=(*_ignored(request), *named, *offered.ignored[:MAX_NAMED], *reader.ignored),
+        workdir_param=workdir_param,
+        web_images=reader.web_images,
+        refetches=reader.refetches,
+    )
+
+
+def _turn(
+    request: MessagesRequest,
+    offered: Offered,
+    settings: MessagesSettings,
+    catalog: ModelCatalog,
+    headers: RequestHints,
+) -> tuple[Turn, WorkdirParam]:
+    """Returns the turn without its history, and the header or field that named its folder. `offered` has its tools."""
     resolved, schema = resolve(request.model or DEFAULT_NAME, catalog), _schema_of(request)
     acts = _client_acts(request, offered, schema)
     place = place_of(resolved, settings, headers, _metadata(request), client_acts=acts)
@@ -122,24 +152,7 @@ def parse(
         max_tokens=request.max_tokens,
         instructions_in_outputs=True,
     )
-    reader = BlockReader(pdfs, takes_images=takes_images(turn), fetches=fetches)
-    history = history_of(request.messages, reader, identity(turn))
-    if not history:
-        raise bad_request("There is nothing to answer: every message is empty.", "messages")
-    if instructions := instructions_of(request.system):
-        history = (HistoryMessage("developer", (TextPart(instructions),)), *history)
-    return ParsedMessages(
-        turn=msgspec.structs.replace(turn, history=history),
-        model_asked=request.model or DEFAULT_NAME,
-        stream=bool(request.stream),
-        thinking=wants_thinking(request.thinking),
-        web_search=offered.web_search,
-        client_names=offered.client_names,
-        ignored=(*_ignored(request), *named, *offered.ignored[:MAX_NAMED], *reader.ignored),
-        workdir_param=place.workdir_param,
-        web_images=reader.web_images,
-        refetches=reader.refetches,
-    )
+    return turn, place.workdir_param
 
 
 def _client_acts(request: MessagesRequest, offered: Offered, schema: msgspec.Raw | None) -> bool:

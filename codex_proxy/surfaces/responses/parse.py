@@ -125,14 +125,24 @@ def parse(
 ) -> ParsedResponse:
     """Parses a body. Raises the `Fault` of the first error. `pdfs`: the texts of its PDFs; None if none are read."""
     request, ignored = _checked(body, settings)
+    parsed = _converted(request, settings, catalog, headers, pdfs)
+    return msgspec.structs.replace(parsed, ignored=(*ignored, *parsed.ignored))
+
+
+def _converted(
+    request: ResponseRequest,
+    settings: ResponsesSettings,
+    catalog: ModelCatalog,
+    headers: RequestHints,
+    pdfs: PdfTexts | None,
+) -> ParsedResponse:
     context, wanted = conversation_of(request), format_of(request)
     items = normalised(request.input, pdfs=pdfs)
+    acts = _client_acts(request, wanted, items)
     offered = offered_by(request.tools, request.tool_choice, tools_in(items))
     resolved = resolve(request.model, catalog)
     tier = service_tier(request.service_tier, resolved.agent_model, catalog)
-    acts = _client_acts(request, wanted, items)
     place = place_of(resolved, settings, headers, request.metadata, client_acts=acts)
-    after_calls = place_of(resolved, settings, headers, request.metadata, client_acts=True)
     turn = Turn(
         model=resolved.agent_model,
         history=(),
@@ -155,7 +165,7 @@ def parse(
     )
     return ParsedResponse(
         turn=turn,
-        mode_after_calls=after_calls.mode,
+        mode_after_calls=place.mode_after_calls,
         model_asked=request.model,
         input_items=items,
         instructions=request.instructions,
@@ -174,7 +184,7 @@ def parse(
         activity=_activity(headers.activity, settings),
         echo=echo_of(request, offered, effort=turn.effort, service_tier=tier.served, conversation=context),
         parallel_calls=request.parallel_tool_calls is True,
-        ignored=(*ignored, *offered.left_out, *tier.ignored),
+        ignored=(*offered.left_out, *tier.ignored),
         workdir_param=place.workdir_param,
         web_images=web_images(items),
     )
