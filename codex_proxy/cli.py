@@ -243,6 +243,45 @@ def connect(
         sys.exit(1)
 
 
+@main.command(
+    short_help="Run a client (claude, codex, any program) with this server as its model.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.option("--agent", metavar="NAME", help="Start a server with this agent, even if one is running.")
+@click.option(
+    "--model", metavar="NAME", default="codex-5", show_default=True, help="Model the client is to use."
+)
+@click.option("--key", metavar="KEY", help="API key for the running server (default: that of the settings).")
+@CONFIG_OPTION
+@click.argument("client")
+@click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
+def run(
+    agent: str | None,
+    model: str,
+    key: str | None,
+    config_file: Path | None,
+    client: str,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run CLIENT with this server as its model: claude, codex, aider, opencode, qwen, goose, code, or any program.
+
+    Without a running server, one is started for it. No file of yours is changed, and nothing is left at the end.
+
+    \b
+    codex-proxy run claude -- -p "What does this folder hold?"
+    codex-proxy run --agent claude-code codex
+    """
+    from codex_proxy.commands.run import RunError
+    from codex_proxy.commands.run import run as run_client
+
+    given = arguments[1:] if arguments[:1] == ("--",) else arguments
+    try:
+        settings = load_settings({}, config_file)
+        sys.exit(run_client(client, given, settings, os.environ, agent=agent, model=model, key=key))
+    except RunError as error:
+        raise click.ClickException(str(error)) from error
+
+
 @main.group(name="store", short_help="Inspect, export and clean up stored responses and conversations.")
 def store_group() -> None:
     """Inspect, export and clean up the responses and conversations that a server has stored. The server may be

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from codex_proxy.commands.connect.client import ClientSetup
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, snippet
+from codex_proxy.commands.connect.programs import PROGRAMS
 from codex_proxy.commands.connect.table import CLIENTS
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "clients.md"
@@ -25,13 +26,29 @@ cannot be changed without a loss (JSON with comments) is left alone.
 Any other client of the OpenAI API: the base URL is `http://127.0.0.1:11435/v1`, the key is anything (unless the server
 requires one), the model `codex-5` or a name of `GET /v1/models`. For clients of Anthropic's API the base URL is
 `http://127.0.0.1:11435`, without `/v1`.
+
+## Run a program once
+
+`codex-proxy run CLIENT [ARGS]` runs a program with this server as its model and changes no file of yours: {names}, or
+any program that reads `OPENAI_BASE_URL`, `ANTHROPIC_BASE_URL` or `OLLAMA_HOST`:
+
+```sh
+codex-proxy run claude -- -p "What does this folder hold?"   # Claude Code with Codex's model
+codex-proxy run --agent claude-code codex                    # Codex with Claude Code's model
+codex-proxy run -- python my_script.py
+```
+
+It uses the server that runs at the address of your settings. If there is none, or with `--agent`, it starts one on a
+free port, with a key of its own, and ends it with the program. The program has the terminal, and its exit status is
+that of the command. A program that was never set up keeps its own files in the temporary folder, too.
 """
 
 
 def document() -> str:
     """The whole file."""
     target = ServerAccess(base_url="http://127.0.0.1:11435/v1", model="codex-5", key=NO_KEY)
-    return HEAD + "".join(section(client, target) for client in CLIENTS)
+    names = ", ".join(f"`{name}`" for name, program in PROGRAMS.items() if not program.unserved)
+    return HEAD.replace("{names}", names) + "".join(section(client, target) for client in CLIENTS)
 
 
 def section(client: ClientSetup, target: ServerAccess) -> str:

@@ -1,0 +1,217 @@
+"""`codex-proxy run`: a program with this server as its model, which leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from codex_proxy.app import make_server
+from codex_proxy.commands.connect.command import NO_KEY, ServerAccess
+from codex_proxy.commands.connect.programs import PROGRAMS
+from codex_proxy.commands.run import prepared
+from tests.http.serving import ENVIRONMENT, running, settings_of
+from tests.real.release import codex_path
+from tests.waiting import PATIENCE, eventually
+
+ACCESS = ServerAccess(base_url="http://127.0.0.1:1/v1", model="codex-5", key="k")
+PROBE = """#!{python}
+import json, os, sys, time, urllib.request
+def ask():
+    messages = [{{"role": "user", "content": "[[fake:text say='Hi.']]"}}]
+    body = {{"model": os.environ["OPENAI_MODEL"], "messages": messages}}
+    headers = {{"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    return json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"]
+print(json.dumps({{"said": ask(), "arguments": sys.argv[1:], "url": os.environ["OPENAI_BASE_URL"]}}), flush=True)
+if "wait" in sys.argv:
+    sys.stdin.read()
+sys.exit(7)
+"""
+
+
+class Home:
+    """A home folder, and a folder with a program `probe` that asks the server one question."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.programs, self.temporary = folder / "home", folder / "bin", folder / "tmp"
+        for each in (self.path, self.programs, self.temporary):
+            each.mkdir()
+        probe = self.programs / "probe"
+        probe.write_text(PROBE.format(python=sys.executable))
+        probe.chmod(0o755)
+
+    def environment(self, **more: str) -> dict[str, str]:
+        path = f"{self.programs}:{os.environ['PATH']}"
+        home = {"HOME": str(self.path), "TMPDIR": str(self.temporary), "PATH": path, "PROXY_PORT": "1"}
+        return {**home, "PROXY_WORKDIR": str(self.programs), **more}
+
+    def files(self) -> dict[str, bytes]:
+        """Every file in it."""
+        return {str(each): each.read_bytes() for each in self.path.rglob("*") if each.is_file()}
+
+    def run(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "codex_proxy", "run", *arguments],
+            env=self.environment(**more),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+
+    @contextmanager
+    def waiting(self) -> Iterator[subprocess.Popen[bytes]]:
+        """The command, while its program waits for its input."""
+        with subprocess.Popen(
+            [sys.executable, "-m", "codex_proxy", "run", "--agent", "fake", "probe", "wait"],
+            env=self.environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        ) as process:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["said"] == "Hi."
+            yield process
+
+    def is_empty(self) -> bool:
+        """Whether nothing is left of the command, apart from what it found."""
+        return not self.files() and not list(self.temporary.iterdir())
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+def of_group(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    return [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+
+
+def test_a_program_gets_a_server_of_its_own_and_its_exit_status_is_kept(home: Home) -> None:
+    done = home.run("--agent", "fake", "probe", "--", "-p", "x")
+    assert done.returncode == 7, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["said"], told["arguments"]) == ("Hi.", ["-p", "x"])
+    assert home.is_empty()
+
+
+def test_any_program_is_run_after_two_dashes(home: Home) -> None:
+    done = home.run("--agent", "fake", "--", "probe", "--flag")
+    assert json.loads(done.stdout)["arguments"] == ["--flag"]
+
+
+async def test_the_server_that_runs_is_used(home: Home, tmp_path: Path) -> None:
+    async with running(await make_server(settings_of(tmp_path), ENVIRONMENT)) as proxy:
+        done = await asyncio.to_thread(home.run, "probe", PROXY_PORT=str(proxy.server.port))
+        assert json.loads(done.stdout)["url"] == f"{proxy.url}/v1"
+
+
+async def test_a_server_that_runs_and_needs_another_key_is_told_of(home: Home, tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, api_key="a secret of the server")
+    async with running(await make_server(settings, ENVIRONMENT)) as proxy:
+        done = await asyncio.to_thread(home.run, "probe", PROXY_PORT=str(proxy.server.port))
+    assert done.returncode == 1
+    assert "--key" in done.stderr
+
+
+def test_a_program_that_is_not_installed_says_how_to_get_it(home: Home) -> None:
+    done = home.run("claude", PATH=str(home.programs))
+    assert (done.returncode, "npm install" in done.stderr) == (1, True)
+    done = home.run("clade", PATH=str(home.programs))
+    assert "Did you mean claude?" in done.stderr
+    done = home.run("gemini")
+    assert "Google's API" in done.stderr
+
+
+def test_a_server_that_does_not_start_is_told_of(home: Home) -> None:
+    done = home.run("--agent", "nobody", "probe")
+    assert done.returncode == 1
+    assert "nobody" in done.stderr
+    assert home.is_empty()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_program_and_the_server(home: Home, number: signal.Signals) -> None:
+    with home.waiting() as process:
+        processes = of_group(process)
+        process.send_signal(number)
+        assert process.wait(PATIENCE) == 128 + number
+    assert psutil.wait_procs(processes, PATIENCE)[1] == []
+    assert home.is_empty()
+
+
+def test_ctrl_c_is_the_programs_and_the_server_ends_with_it(home: Home) -> None:
+    with home.waiting() as process:
+        processes = of_group(process)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(PATIENCE) != 0
+    assert psutil.wait_procs(processes, PATIENCE)[1] == []
+    assert home.is_empty()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+async def test_the_server_ends_with_a_command_that_is_killed(home: Home) -> None:
+    with home.waiting() as process:
+        children = psutil.Process(process.pid).children()
+        (server,) = [each for each in children if each.status() != "zombie" and "serve" in each.cmdline()]
+        process.kill()
+        await eventually(lambda: not server.is_running() or server.status() == "zombie")
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@pytest.mark.parametrize("name", [name for name, program in PROGRAMS.items() if not program.unserved])
+def test_what_a_program_is_given_has_no_placeholder_left(name: str, tmp_path: Path) -> None:
+    environment, arguments = prepared(PROGRAMS[name], ACCESS, tmp_path, {}, tmp_path)
+    written = [each.read_text() for each in tmp_path.iterdir() if each.is_file()]
+    assert "{{" not in " ".join([*environment.values(), *arguments, *written])
+    assert "127.0.0.1:1" in " ".join([*environment.values(), *arguments, *written])
+
+
+def test_a_program_that_was_used_before_keeps_its_own_folder(tmp_path: Path) -> None:
+    (tmp_path / ".codex").mkdir()
+    environment, _ = prepared(PROGRAMS["codex"], ACCESS, tmp_path, {}, tmp_path)
+    assert "CODEX_HOME" not in environment
+    environment, _ = prepared(PROGRAMS["codex"], ACCESS, tmp_path, {}, tmp_path / "elsewhere")
+    assert Path(environment["CODEX_HOME"]).is_dir()
+
+
+def test_codex_gets_its_settings_as_arguments(tmp_path: Path) -> None:
+    _, arguments = prepared(PROGRAMS["codex"], ACCESS, tmp_path, {}, tmp_path)
+    assert arguments[:2] == ["-c", 'model="codex-5"']
+    assert 'model_providers.codex-proxy.env_key="CODEX_PROXY_KEY"' in arguments
+    keyless = ServerAccess(base_url=ACCESS.base_url, model="codex-5", key=NO_KEY)
+    assert "env_key" not in " ".join(prepared(PROGRAMS["codex"], keyless, tmp_path, {}, tmp_path)[1])
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("claude", ("-p", "[[fake:text say='Hello there.']]")),
+        ("codex", ("exec", "--skip-git-repo-check", "[[fake:text say='Hello there.']]")),
+    ],
+)
+def test_a_real_client_answers_where_nothing_is_configured(
+    home: Home, name: str, arguments: tuple[str, ...]
+) -> None:
+    program = os.environ.get("CLAUDE_BIN") if name == "claude" else str(codex_path())
+    if not program:
+        pytest.skip("needs Claude Code (CLAUDE_BIN)")
+    (home.programs / name).symlink_to(program)
+    done = home.run("--agent", "fake", name, "--", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert re.search("Hello there", done.stdout), done.stderr
+    assert home.is_empty()
