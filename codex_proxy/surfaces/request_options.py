@@ -10,14 +10,13 @@ that is wider than the server's; INVALID_REQUEST for invalid values, duplicate t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
-from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart, Tool
-from codex_proxy.core.shown_text import excerpt
+from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 from codex_proxy.core.turn import SANDBOXES, Mode, Origin, Sandbox, Turn
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import MAX_ITEMS
@@ -239,35 +238,6 @@ def place_of(
     workdir, param = workdir_of(headers, metadata)
     sandbox = sandbox_of(headers.sandbox, settings.sandbox)
     return Place(mode, mode_after_calls, workdir or settings.workdir, param, sandbox)
-
-
-def refuse_duplicates(tools: Sequence[Tool], fields: Sequence[str]) -> None:
-    """Raises `Fault` INVALID_REQUEST if two tools have the same name. `fields` are the paths of the tools' names in
-    the request; the path of the second one becomes the fault's `param`.
-    """
-    names: set[str] = set()
-    for tool, field in zip(tools, fields, strict=True):
-        if tool.name in names:
-            raise bad_request(f"The tool name '{tool.name}' is given twice.", field)
-        names.add(tool.name)
-
-
-def with_grammar(description: str, syntax: str, definition: str) -> str:
-    """Returns the description of a custom tool with its grammar appended, because agents have no field for a
-    grammar. `syntax` is `lark` or `regex`, `definition` the grammar.
-    """
-    words = f"The input must follow this {syntax} grammar:\n{definition}"
-    return f"{description}\n\n{words}" if description else words
-
-
-def known_tool(name: str, kind: str, tools: Sequence[Tool], param: str) -> str:
-    """Returns `name` if a tool of this name and kind (`function` or `custom`) is among `tools`. Otherwise raises
-    `Fault` INVALID_REQUEST with this `param`.
-    """
-    if any(tool.name == name and tool.kind == kind for tool in tools):
-        return name
-    given = ", ".join(f"'{tool.name}'" for tool in tools if tool.kind == kind) or "none"
-    raise bad_request(f"No {kind} '{excerpt(name)}' was given; there are: {given}.", param)
 
 
 JSON_OBJECT_WORDS: Final = (

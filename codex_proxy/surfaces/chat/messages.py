@@ -26,6 +26,7 @@ from codex_proxy.core.media import PdfTexts
 from codex_proxy.surfaces.attachments import file_text, image_part
 from codex_proxy.surfaces.body import none_of
 from codex_proxy.surfaces.chat import wire
+from codex_proxy.surfaces.past_calls import HistoryWithCalls
 
 _ATTACHMENTS: Final = (wire.AudioPart, wire.FilePart, wire.OtherPart)
 """The parts that are neither text nor images."""
@@ -45,7 +46,7 @@ def history_of(
     for index, message in enumerate(messages):
         reader.read(message, index)
     reader.settle()
-    return tuple(reader.items)
+    return tuple(reader.history.items)
 
 
 def web_images(messages: Iterable[wire.AnyMessage]) -> dict[str, str]:
@@ -75,16 +76,12 @@ def has_calls(messages: Iterable[wire.AnyMessage]) -> bool:
 
 
 class _Reader:
-    """Collects the history in `items`. It also keeps the calls of the last assistant message and the outputs that
-    have followed them, until `settle` adds the outputs to the history.
-    """
+    """Reads the messages into `history`."""
 
     def __init__(self, pdfs: PdfTexts | None, originals: Sequence[msgspec.Raw] | None) -> None:
-        self.items: list[HistoryItem] = []
+        self.history = HistoryWithCalls()
         self._pdfs = pdfs
         self._originals = originals
-        self._calls: dict[str, HistoryCall] = {}
-        self._outputs: dict[str, HistoryOutput] = {}
         self._legacy = False
         self._param = ""
 
@@ -98,9 +95,9 @@ class _Reader:
             return
         self.settle()
         if isinstance(message, wire.InstructionMessage):
-            self.items.append(HistoryMessage("developer", _named(message.name, _text_parts(message.content))))
+            self.history.add(HistoryMessage("developer", _named(message.name, _text_parts(message.content))))
         elif isinstance(message, wire.UserMessage):
-            self.items.append(self._user(message, index, f"{param}.content"))
+            self.history.add(self._user(message, index, f"{param}.content"))
         else:
             self._assistant(message, index, param)
 
@@ -116,11 +113,10 @@ class _Reader:
         """Adds the outputs of the last assistant message's calls to the history, in the order of the calls. Raises
         `Fault` INVALID_REQUEST if a call has no output.
         """
-        missing = [call_id for call_id in self._calls if call_id not in self._outputs]
+        missing = [call.call_id for call in self.history.unanswered]
         if missing:
             raise self._unanswered(missing)
-        self.items += [self._outputs[call_id] for call_id in self._calls]
-        self._calls, self._outputs = {}, {}
+        self.history.settle()
 
     def _unanswered(self, missing: list[str]) -> Fault:
         if self._legacy:
@@ -147,7 +143,7 @@ class _Reader:
             )
         parts = _assistant_parts(message, f"{param}.content")
         if parts:
-            self.items.append(HistoryMessage("assistant", parts))
+            self.history.add(HistoryMessage("assistant", parts))
         self._param = param
         self._legacy = message.function_call is not None
         if message.function_call is not None:
@@ -158,22 +154,21 @@ class _Reader:
             self._call(_past_call(tool_call), f"{param}.tool_calls[{position}].id")
 
     def _call(self, call: HistoryCall, param: str) -> None:
-        if call.call_id in self._calls:
+        if call.call_id in self.history.calls:
             raise bad_request(f"Duplicate value for 'tool_call_id' of '{call.call_id}'.", param)
-        self._calls[call.call_id] = call
-        self.items.append(call)
+        self.history.add_call(call)
 
     # --- what its tools answered ----------------------------------------------------------------
 
     def _tool_output(self, message: wire.ToolMessage, param: str) -> None:
         call_id = message.tool_call_id
-        if not self._calls or self._legacy:
+        if not self.history.calls or self._legacy:
             raise bad_request(
                 "Invalid parameter: messages with role 'tool' must be a response to a preceding message "
                 "with 'tool_calls'.",
                 f"{param}.role",
             )
-        if call_id not in self._calls:
+        if call_id not in self.history.calls:
             raise bad_request(
                 f"No tool call with id '{call_id}' in the preceding message with 'tool_calls'.",
                 f"{param}.tool_call_id",
@@ -182,13 +177,13 @@ class _Reader:
         self._output(call_id, parts, f"{param}.tool_call_id")
 
     def _function_output(self, message: wire.FunctionMessage, param: str) -> None:
-        if not self._calls or not self._legacy:
+        if not self.history.calls or not self._legacy:
             raise bad_request(
                 "Invalid parameter: messages with role 'function' must be a response to a preceding message "
                 "with 'function_call'.",
                 f"{param}.role",
             )
-        call = next(iter(self._calls.values()))
+        call = next(iter(self.history.calls.values()))
         if call.name != message.name:
             raise bad_request(
                 f"This message must answer the call of function '{call.name}'.", f"{param}.name"
@@ -196,9 +191,9 @@ class _Reader:
         self._output(call.call_id, (TextPart(message.content or ""),), f"{param}.role")
 
     def _output(self, call_id: str, parts: tuple[Part, ...], param: str) -> None:
-        if call_id in self._outputs:
+        if call_id in self.history.outputs:
             raise bad_request(f"The call '{call_id}' is answered twice.", param)
-        self._outputs[call_id] = HistoryOutput(call_id, parts, self._calls[call_id].kind)
+        self.history.outputs[call_id] = HistoryOutput(call_id, parts, self.history.calls[call_id].kind)
 
 
 def _past_call(call: wire.HistoryToolCall) -> HistoryCall:

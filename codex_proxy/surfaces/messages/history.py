@@ -39,6 +39,7 @@ from codex_proxy.surfaces.messages.blocks import (
     text_of,
 )
 from codex_proxy.surfaces.messages.state import Element, unpacked
+from codex_proxy.surfaces.past_calls import HistoryWithCalls
 from codex_proxy.surfaces.tool_calls import model_name
 
 BILLING: Final = "x-anthropic-billing-header:"
@@ -89,7 +90,7 @@ def history_of(
     for index, message in enumerate(messages):
         if not (index < newest and message.role in _INSTRUCTING and message.clear_at == _NEXT_MESSAGE):
             history.read(message, f"messages[{index}].content", newest=index == newest)
-    history.settle()
+    history.settle(NO_RESULT)
     return tuple(history.items)
 
 
@@ -149,18 +150,13 @@ def has_instructions(messages: Iterable[wire.InputMessage]) -> bool:
     return any(message.role in _INSTRUCTING for message in messages)
 
 
-class _History:
-    """Collects the history in `items`. After a message of the model with calls it also keeps these calls, their
-    results, and other content that comes with the results, until `settle` adds the results and that content.
-    """
+class _History(HistoryWithCalls):
+    """Reads the messages into a history."""
 
     def __init__(self, reader: BlockReader, identity: str) -> None:
-        self.items: list[HistoryItem] = []
+        super().__init__()
         self._reader = reader
         self._identity = identity
-        self._calls: dict[str, HistoryCall] = {}
-        self._outputs: dict[str, HistoryOutput] = {}
-        self._beside: list[HistoryItem] = []
         self._answering = False
         """Whether the last message was one of the model."""
         self._seen: set[str] = set()
@@ -169,7 +165,7 @@ class _History:
     def read(self, message: wire.InputMessage, param: str, *, newest: bool) -> None:
         if message.role == "assistant":
             if not self._answering:
-                self.settle()
+                self.settle(NO_RESULT)
             self._answer(message.content)
             self._answering = True
             return
@@ -177,27 +173,11 @@ class _History:
         if message.role in _INSTRUCTING:
             parts = tuple(self._reader.parts(message.content, param, newest=False))
             if parts:
-                self._add(HistoryMessage("developer", parts))
+                self.add(HistoryMessage("developer", parts))
             return
         if message.role not in _ROLES:
             self._reader.ignored["messages[].role"] = None
         self._user(message.content, param, newest=newest)
-
-    def settle(self) -> None:
-        """Adds an output for each call of the last answer (its result, or a text that says that there is none),
-        then the content that came with the results.
-        """
-        for call_id in self._calls:
-            missing = HistoryOutput(call_id, (TextPart(NO_RESULT),))
-            self.items.append(self._outputs.get(call_id, missing))
-        self.items += self._beside
-        self._calls, self._outputs, self._beside = {}, {}, []
-
-    def _add(self, item: HistoryItem) -> None:
-        """Adds an item to the history. If the calls of the model's last message are not settled yet, keeps the item
-        until `settle` adds it after their results.
-        """
-        (self._beside if self._calls else self.items).append(item)
 
     # --- what the user said -----------------------------------------------------------------------
 
@@ -213,7 +193,7 @@ class _History:
             else:
                 said += self._reader.parts_of_block(block, where, newest=newest)
         if said:
-            self._add(HistoryMessage("user", tuple(said)))
+            self.add(HistoryMessage("user", tuple(said)))
 
     def _result(self, block: dict[str, Any], param: str, *, newest: bool) -> Iterator[Part]:
         """If the block is the first result of a call in the assistant's last message (or last messages in a row),
@@ -224,8 +204,8 @@ class _History:
         parts = tuple(self._reader.parts(block.get("content"), f"{param}.content", newest=newest))
         if block.get("is_error") is True:
             parts = _as_error(parts)
-        if isinstance(call_id, str) and call_id in self._calls and call_id not in self._outputs:
-            self._outputs[call_id] = HistoryOutput(call_id, parts or (TextPart(""),))
+        if isinstance(call_id, str) and call_id in self.calls and call_id not in self.outputs:
+            self.outputs[call_id] = HistoryOutput(call_id, parts or (TextPart(""),))
             return
         yield TextPart(ORPHAN)
         yield from parts
@@ -252,7 +232,7 @@ class _History:
                 state += unpacked(str(block.get("data", "")), self._identity)
             elif kind == "tool_use":
                 call = _past_call(block)
-                if call is not None and call.call_id not in self._calls:
+                if call is not None and call.call_id not in self.calls:
                     calls[call.call_id] = call
             elif kind.endswith("_tool_result"):
                 text = _SEARCHED + found if (found := results_text(block)) else ""
@@ -263,7 +243,7 @@ class _History:
             if text:
                 said.append(HistoryMessage("assistant", (TextPart(text),)))
         self.items += self._in_place(state, said, dict(calls))
-        self._calls |= calls
+        self.calls |= calls
 
     def _in_place(
         self, state: Sequence[Element], said: list[HistoryMessage], calls: dict[str, HistoryCall]

@@ -30,7 +30,7 @@ from codex_proxy.surfaces.messages.history import (
     tools_referred_to,
     with_tool_changes,
 )
-from codex_proxy.surfaces.messages.tools import Offered, offered_by
+from codex_proxy.surfaces.messages.tools import MessagesTools, offered_tools
 from codex_proxy.surfaces.messages.wire import MessagesRequest, parse_body
 from codex_proxy.surfaces.models import DEFAULT_NAME, EFFORTS, ModelCatalog, efforts_of, resolve
 from codex_proxy.surfaces.request_options import (
@@ -99,7 +99,7 @@ def parse(
     named = ignored_fields(notes, request.model_extra)
     check_length("messages", len(request.messages), settings.max_items)
     tools = with_tool_changes(request.tools or (), request.messages)
-    offered = offered_by(tools, request.tool_choice, tools_referred_to(request.messages))
+    offered = offered_tools(tools, request.tool_choice, tools_referred_to(request.messages))
     turn, workdir_param = _turn(request, offered, settings, catalog, headers)
     reader = BlockReader(pdfs, takes_images=takes_images(turn), fetches=fetches)
     history = history_of(request.messages, reader, identity(turn))
@@ -123,7 +123,7 @@ def parse(
 
 def _turn(
     request: MessagesRequest,
-    offered: Offered,
+    offered: MessagesTools,
     settings: MessagesSettings,
     catalog: ModelCatalog,
     headers: RequestHints,
@@ -155,7 +155,7 @@ def _turn(
     return turn, place.workdir_param
 
 
-def _client_acts(request: MessagesRequest, offered: Offered, schema: msgspec.Raw | None) -> bool:
+def _client_acts(request: MessagesRequest, offered: MessagesTools, schema: msgspec.Raw | None) -> bool:
     """Whether the client seems to be an agent itself: its request has tools, also if none of them is offered (any
     more), calls of tools, a format of the answer, or instructions.
     """

@@ -80,9 +80,9 @@ class MessagesRenderer(StreamRenderer):
     ) -> None:
         """`stream`: the answer is sent as a stream. `thinking`: the client asked for thinking blocks.
         `state_identity`: the name of the agent and model, if the answer is to contain the model's raw items; else
-        None. `web_search`: the agent's searches are sent as blocks. `client_names`: see `Offered`. `show_activity`:
-        what the agent does is sent as thinking, if `thinking` is True. `prompt_tokens` returns an estimate of the
-        input's tokens; `max_tokens` is the limit that the request sets, None for none.
+        None. `web_search`: the agent's searches are sent as blocks. `client_names`: see `MessagesTools`.
+        `show_activity`: what the agent does is sent as thinking, if `thinking` is True. `prompt_tokens` returns an
+        estimate of the input's tokens; `max_tokens` is the limit that the request sets, None for none.
         """
         super().__init__(stream=stream, prompt_tokens=cache(prompt_tokens))
         self._id, self._model, self._request_id = id, model, request_id

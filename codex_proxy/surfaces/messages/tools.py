@@ -1,6 +1,6 @@
 """Reads the tools of a request in Anthropic's form, and its `tool_choice`.
 
-Input: the tools, the choice, and the names of the tools that the history refers to. Output: `Offered`. Raises
+Input: the tools, the choice, and the names of the tools that the history refers to. Output: `MessagesTools`. Raises
 `Fault` INVALID_REQUEST for a tool that only Anthropic's servers run or that cannot be read, for names that occur
 twice, and for a choice of a tool that is not offered. Source: docs/messages.md#tools.
 
@@ -24,7 +24,7 @@ from codex_proxy.core.turn import NamedTools, ToolChoice
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.field_lists import FIELD_NAME
 from codex_proxy.surfaces.messages.wire import TOOL_FIELDS, GivenToolChoice
-from codex_proxy.surfaces.request_options import refuse_duplicates
+from codex_proxy.surfaces.offered_tools import OfferedTools, refuse_duplicates
 from codex_proxy.surfaces.tool_calls import model_name
 
 UNSUPPORTED: Final = "unsupported_tool"
@@ -36,14 +36,12 @@ _CHOICES: Final = ("auto", "any", "tool", "none")
 _NO_ARGUMENTS: Final = msgspec.Raw(b'{"type":"object","properties":{}}')
 
 
-class Offered(msgspec.Struct, frozen=True, kw_only=True):
+class MessagesTools(OfferedTools, frozen=True, kw_only=True):
     """What the model is offered. `choice` is which of the `tools` may or must be called; `parallel`: the model may
     make several calls in one answer; `web_search`: the agent's own web search is on. `client_names`: the client's
     names of tools, by the names that the model is offered, if they differ.
     """
 
-    tools: tuple[Tool, ...]
-    choice: ToolChoice = "auto"
     parallel: bool = True
     web_search: bool = False
     client_names: dict[str, str]
@@ -51,9 +49,9 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
     """The names of parameters without an effect, for a response header."""
 
 
-def offered_by(
+def offered_tools(
     given: Sequence[dict[str, Any]], choice: GivenToolChoice | None, referenced: Collection[str]
-) -> Offered:
+) -> MessagesTools:
     """Returns the tools and the tool choice to offer to the model. `given` and `choice` are the request's `tools` and
     `tool_choice` (None: the request has none). `referenced` are the names of the tools that the history refers to
     or calls: they are offered even if they have `defer_loading` (see `loaded_names`). Raises `Fault`
@@ -81,7 +79,7 @@ def offered_by(
             raise _not_here(kind, param)
     tools = tuple(tool for tool, _ in found)
     refuse_duplicates(tools, [field for _, field in found])
-    return Offered(
+    return MessagesTools(
         tools=tools,
         choice=_choice(choice, tools, any_given=bool(given), web_search=web_search),
         parallel=not (choice is not None and choice.disable_parallel_tool_use),
@@ -96,7 +94,7 @@ def loaded_names(
 ) -> set[str]:
     """Returns the names of the tools that are offered even if they have `defer_loading`: those that the history or
     the choice names, and every tool if the request has a tool search of Anthropic's servers. The parameters are
-    those of `offered_by`.
+    those of `offered_tools`.
     """
     names = set(referenced)
     if choice is not None and choice.type == "tool" and choice.name:

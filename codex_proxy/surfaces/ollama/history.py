@@ -16,6 +16,7 @@ from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, His
 from codex_proxy.surfaces.attachments import image_part
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.ollama import wire
+from codex_proxy.surfaces.past_calls import HistoryWithCalls
 from codex_proxy.surfaces.tool_calls import model_name
 
 NO_OUTPUT: Final = "(This call has no output.)"
@@ -28,7 +29,7 @@ def history_of(messages: Sequence[wire.ChatMessage]) -> tuple[HistoryItem, ...]:
     history = _History()
     for index, message in enumerate(messages):
         history.read(message, index)
-    history.settle()
+    history.settle(NO_OUTPUT)
     return tuple(history.items)
 
 
@@ -59,24 +60,15 @@ def has_calls(messages: Sequence[wire.ChatMessage]) -> bool:
     return any(message.role == "tool" or message.tool_calls for message in messages)
 
 
-class _History:
-    """Collects the history in `items`. After a message of the model with calls it also keeps these calls and their
-    outputs, until `settle` adds the outputs in the order of the calls.
-    """
-
-    def __init__(self) -> None:
-        self.items: list[HistoryItem] = []
-        self._calls: dict[str, HistoryCall] = {}
-        self._outputs: dict[str, HistoryOutput] = {}
-        self._beside: list[HistoryItem] = []
-        """Outputs without a call, which follow those of the calls."""
+class _History(HistoryWithCalls):
+    """Reads the messages into a history."""
 
     def read(self, message: wire.ChatMessage, index: int) -> None:
         parts = message_parts(message.content, message.images, f"messages[{index}].images")
         if message.role == "tool":
             self._output(message, parts)
             return
-        self.settle()
+        self.settle(NO_OUTPUT)
         if message.role == "assistant":
             texts = tuple(part for part in parts if isinstance(part, TextPart))
             if texts:
@@ -86,35 +78,26 @@ class _History:
         elif parts:
             self.items.append(HistoryMessage("user" if message.role == "user" else "developer", parts))
 
-    def settle(self) -> None:
-        """Adds an output for each call of the last answer, in the order of the calls."""
-        for call_id in self._calls:
-            missing = HistoryOutput(call_id, (TextPart(NO_OUTPUT),))
-            self.items.append(self._outputs.get(call_id, missing))
-        self.items += self._beside
-        self._calls, self._outputs, self._beside = {}, {}, []
-
     def _call(self, call: wire.PastCall, made_id: str) -> None:
         """Adds a call. A call without an id of its own gets `made_id`, which is the same in every request."""
-        call_id = call.id if call.id and call.id not in self._calls else made_id
+        call_id = call.id if call.id and call.id not in self.calls else made_id
         arguments = bytes(schema_json(call.function.arguments or {})).decode("utf-8")
         past = HistoryCall(call_id, model_name(call.function.name), arguments)
-        self._calls[call_id] = past
-        self.items.append(past)
+        self.add_call(past)
 
     def _output(self, message: wire.ChatMessage, parts: tuple[Part, ...]) -> None:
         call_id = self._call_answered(message)
         if call_id is not None:
-            self._outputs[call_id] = HistoryOutput(call_id, parts or (TextPart(""),))
+            self.outputs[call_id] = HistoryOutput(call_id, parts or (TextPart(""),))
             return
         text = TextPart(ORPHAN.format(message.tool_name or "", message.content or ""))
         images = (part for part in parts if not isinstance(part, TextPart))
-        self._beside.append(HistoryMessage("user", (text, *images)))
+        self.add(HistoryMessage("user", (text, *images)))
 
     def _call_answered(self, message: wire.ChatMessage) -> str | None:
         """Returns the id of the call whose output a message is; None if there is no such call."""
-        waiting = [call for call in self._calls.values() if call.call_id not in self._outputs]
-        if message.tool_call_id in self._calls and message.tool_call_id not in self._outputs:
+        waiting = self.unanswered
+        if message.tool_call_id in self.calls and message.tool_call_id not in self.outputs:
             return message.tool_call_id
         if message.tool_name:
             wanted = model_name(message.tool_name)

@@ -27,6 +27,7 @@ from codex_proxy.surfaces.models import (
     nearest_effort,
     resolve,
 )
+from codex_proxy.surfaces.offered_tools import refuse_duplicates
 from codex_proxy.surfaces.ollama.history import has_calls, has_instructions, history_of, message_parts
 from codex_proxy.surfaces.ollama.wire import (
     GivenTool,
@@ -43,7 +44,6 @@ from codex_proxy.surfaces.request_options import (
     WorkdirParam,
     json_schema_format,
     mode_of,
-    refuse_duplicates,
     sandbox_of,
     with_json_hint,
     workdir_of,

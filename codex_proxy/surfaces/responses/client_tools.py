@@ -24,7 +24,7 @@ from codex_proxy.core.mcp_names import offered_name
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import validated
 from codex_proxy.surfaces.items import ItemDict
-from codex_proxy.surfaces.request_options import with_grammar
+from codex_proxy.surfaces.offered_tools import with_grammar
 from codex_proxy.surfaces.responses import wire_tools as wire
 
 TOOL_SEARCH: Final = "tool_search"

@@ -24,7 +24,7 @@ from codex_proxy.surfaces.items import ItemDict, normalised
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
 from codex_proxy.surfaces.responses.history import STAND_ALONE, history_of
 from codex_proxy.surfaces.responses.parse import check_input, conversation_of, format_of
-from codex_proxy.surfaces.responses.tools import offered_by
+from codex_proxy.surfaces.responses.tools import offered_tools
 from codex_proxy.surfaces.responses.wire import parse_context as parse_body
 from codex_proxy.surfaces.usage import tokens_in
 
@@ -75,7 +75,7 @@ def parse_context(
             "input",
             "missing_required_parameter",
         )
-    offered = offered_by(request.tools, request.tool_choice)
+    offered = offered_tools(request.tools, request.tool_choice)
     schema = format_of(request).schema
     shown = schema_json(offered.shown) if offered.shown else b""
     return ParsedContext(

@@ -37,7 +37,7 @@ from codex_proxy.surfaces.request_options import (
 )
 from codex_proxy.surfaces.responses.client_tools import tools_in
 from codex_proxy.surfaces.responses.response_object import echo_of, summary_of
-from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer, offered_by
+from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer, offered_tools
 from codex_proxy.surfaces.responses.wire import (
     ContextFields,
     Conversation,
@@ -139,7 +139,7 @@ def _converted(
     context, wanted = conversation_of(request), format_of(request)
     items = normalised(request.input, pdfs=pdfs)
     acts = _client_acts(request, wanted, items)
-    offered = offered_by(request.tools, request.tool_choice, tools_in(items))
+    offered = offered_tools(request.tools, request.tool_choice, tools_in(items))
     resolved = resolve(request.model, catalog)
     tier = service_tier(request.service_tier, resolved.agent_model, catalog)
     place = place_of(resolved, settings, headers, request.metadata, client_acts=acts)

@@ -15,13 +15,13 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.surfaces.base import raw_text, schema_json, without_surrogates
 from codex_proxy.surfaces.responses.history import encoded_summary
-from codex_proxy.surfaces.responses.tools import Offered
+from codex_proxy.surfaces.responses.tools import ResponsesTools
 from codex_proxy.surfaces.responses.wire import JsonSchemaFormat, ResponseRequest, TextOptions
 
 
 def echo_of(
     request: ResponseRequest,
-    offered: Offered,
+    offered: ResponsesTools,
     *,
     effort: str | None,
     service_tier: str,

@@ -1,6 +1,6 @@
 """Reads the tools of a Responses request and its `tool_choice`: the client's tools, MCP servers, and web search.
 
-Input: a validated request. Output: `Offered`, which also has the tools' form for the response object. Raises
+Input: a validated request. Output: `ResponsesTools`, which also has the tools' form for the response object. Raises
 `Fault` INVALID_REQUEST for tools that only OpenAI's servers run, for two tools or MCP servers of one name, and for
 a choice of a tool that is not offered. Sources: docs/contract.md#tools-of-a-response,
 docs/wire-rules.md#the-context-of-a-turn.
@@ -18,7 +18,7 @@ from codex_proxy.core.items import Tool
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import NamedTools, ToolChoice
 from codex_proxy.surfaces.body import RequestModel
-from codex_proxy.surfaces.request_options import known_tool, refuse_duplicates
+from codex_proxy.surfaces.offered_tools import OfferedTools, known_tool, refuse_duplicates
 from codex_proxy.surfaces.responses import wire_tools as wire
 from codex_proxy.surfaces.responses.client_tools import LOCAL_SHELL, TOOL_SEARCH, client_tools, name_of
 
@@ -65,15 +65,13 @@ class McpChoice(msgspec.Struct, frozen=True):
     required: bool = False
 
 
-class Offered(msgspec.Struct, frozen=True, kw_only=True):
+class ResponsesTools(OfferedTools, frozen=True, kw_only=True):
     """What the model is offered, and which of the tools it may or must call. `tools` are the client's, `mcp` the
     MCP servers; `choice` and `mcp_choice` are the choices among their tools. `web_search`: the agent's own web
     search is on. `shown` and `shown_choice` are the request's `tools` and `tool_choice` in the form that the
     response object has.
     """
 
-    tools: tuple[Tool, ...]
-    choice: ToolChoice
     mcp: tuple[McpOffer, ...]
     mcp_choice: tuple[McpChoice, ...]
     """The only MCP tools that may be called, in addition to those in `choice`. Empty: every MCP tool."""
@@ -84,9 +82,9 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
     """The types of tools in the request that are not offered, as the response header names them."""
 
 
-def offered_by(
+def offered_tools(
     given: Sequence[wire.AnyTool] | None, choice: wire.ToolChoice | None, input_tools: Sequence[Tool] = ()
-) -> Offered:
+) -> ResponsesTools:
     """Returns what the model is offered. `given` and `choice` are the request's `tools` and `tool_choice`.
     `input_tools` are the client's tools that items of the input contain (see `client_tools.tools_in`). Raises
     `Fault` INVALID_REQUEST for hosted tools, duplicate names, and a choice of a tool that is not offered.
@@ -109,7 +107,7 @@ def offered_by(
     _refuse_same_labels(mcp)
     searching = any(isinstance(tool, wire.WebSearchTool) for tool in given)
     chosen, mcp_choice, search_too = _Chooser(tools, mcp, searching, bool(given)).choose(choice)
-    return Offered(
+    return ResponsesTools(
         tools=tools,
         choice=chosen,
         mcp=mcp,

@@ -1,0 +1,43 @@
+"""A history in which the outputs of calls follow directly after the calls of one message, in their order. Models
+accept no other order, and clients send any.
+"""
+
+from __future__ import annotations
+
+from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput, TextPart
+
+
+class HistoryWithCalls:
+    """Collects a history in `items`. After a message of the model with calls it keeps these calls, their outputs, and
+    what else comes with the outputs, until `settle` adds the outputs and that content.
+    """
+
+    def __init__(self) -> None:
+        self.items: list[HistoryItem] = []
+        self.calls: dict[str, HistoryCall] = {}
+        """The calls that are not settled yet, by their ids."""
+        self.outputs: dict[str, HistoryOutput] = {}
+        """The outputs of these calls."""
+        self._beside: list[HistoryItem] = []
+
+    def add(self, item: HistoryItem) -> None:
+        """Adds an item: at once, or after the outputs of the calls that are not settled yet."""
+        (self._beside if self.calls else self.items).append(item)
+
+    def add_call(self, call: HistoryCall) -> None:
+        self.calls[call.call_id] = call
+        self.items.append(call)
+
+    @property
+    def unanswered(self) -> list[HistoryCall]:
+        """The calls that have no output yet."""
+        return [call for call_id, call in self.calls.items() if call_id not in self.outputs]
+
+    def settle(self, missing: str = "") -> None:
+        """Adds the output of each call, then what came with the outputs. `missing` is the text of the output of a
+        call that has none.
+        """
+        for call_id in self.calls:
+            self.items.append(self.outputs.get(call_id) or HistoryOutput(call_id, (TextPart(missing),)))
+        self.items += self._beside
+        self.calls, self.outputs, self._beside = {}, {}, []
