@@ -1,8 +1,7 @@
-"""The models that an agent lists, the limits of its account, and the details from both that are added to the
-failure of a turn.
+"""The models that an agent lists, and the limits of its account; both add details to the failure of a turn.
 
-Clients detect a context that is too long by OpenAI's wording of the error, and then drop or summarise a part of the
-context. So the message of such a failure has OpenAI's wording, whatever the agent wrote.
+Clients recognise a context that is too long by OpenAI's wording, and then shorten it. So the message of such a failure
+has that wording, whatever the agent wrote.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
     is_default: bool = False
     owned_by: str = "codex"
     agent: str = ""
-    """The name of the agent that has this model, which `id` begins with. Empty if the server has a single agent."""
+    """The agent of this model, with which `id` begins; empty if the server has a single agent."""
     serves_unnamed: bool = False
-    """Whether the agent uses this model if it is sent no name, by the settings that its program had at the start. In
-    contrast to `is_default`, this server does not name the model to the agent."""
+    """Whether the agent uses this model if no name is sent to it (unlike `is_default`, whose name this server sends).
+    """
     service_tiers: tuple[str, ...] = ()
     """The service tiers that the model supports beside `default`, by OpenAI's names."""
     default_tier: str = "default"
@@ -38,19 +37,16 @@ class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
     verbosity: bool = True
     """Whether an agent with the capability `verbosity` passes it on to this model."""
     hidden: bool = False
-    """Whether the model is left out of this server's model lists. Requests may still name it."""
+    """Left out of this server's lists; requests may still name it."""
     native: bytes = b""
-    """The agent's own JSON entry for the model, which is sent to Codex when Codex is the client; empty if it has
-    none."""
+    """The agent's own JSON entry, for Codex as a client; empty if there is none."""
 
 
 WindowName: TypeAlias = Literal["primary", "secondary"]
 
 
 class LimitWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """One time window of a limit: how much of it is used, and when it is reset. `seconds` is the length of the
-    window. Fields that the agent does not report are None.
-    """
+    """One time window of a limit, `seconds` long. Fields that the agent does not report are None."""
 
     name: WindowName
     used_percent: float
@@ -62,9 +58,7 @@ class LimitWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """One limit of the agent's account, with its time windows. If an agent reports several limits, each has an id.
-    `name` and `plan` are None if the agent does not report them.
-    """
+    """One limit of the agent's account. `id`, `name` and `plan` are None if the agent does not report them."""
 
     id: str = ""
     name: str | None = None
@@ -76,14 +70,12 @@ class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 _OPENAIS_WORDS: Final = "This model's maximum context length is"
 _TOO_LONG: Final = "The input exceeds the context window of this model (context_length_exceeded)."
-"""The message of a failure by a context that is too long. It contains OpenAI's error code, because LangChain looks
-for the code in the text."""
+"""Contains OpenAI's error code, because LangChain looks for it in the text."""
 
 
 def with_context_length(failure: Failure, model: str, models: Sequence[AgentModel]) -> Failure:
-    """Returns a failure of kind `CONTEXT_LENGTH_EXCEEDED` with OpenAI's wording in its message, and with the
-    model's context window if `models` has it; returns any other failure unchanged. An empty `model` means the
-    agent's default model.
+    """Returns a `CONTEXT_LENGTH_EXCEEDED` failure with OpenAI's wording, and with the context window if `models` has
+    the model (an empty name: the default model); any other failure unchanged.
     """
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED or failure.message.startswith(_OPENAIS_WORDS):
         return failure
@@ -97,10 +89,9 @@ def with_context_length(failure: Failure, model: str, models: Sequence[AgentMode
 def with_reset(
     failure: Failure, limits: Sequence[AccountLimits], *, reported_at: float, now: float
 ) -> Failure:
-    """Returns a failure of kind `USAGE_LIMIT_REACHED` with the seconds until the limit is reset as its
-    `retry_after`. Returns it unchanged if it already has a `retry_after` or `limits` has no reset in the future;
-    returns any other failure unchanged. `reported_at` is the time at which the agent reported the limits; it and
-    `now` are in seconds since 1970.
+    """Returns a `USAGE_LIMIT_REACHED` failure with the seconds until the reset as `retry_after`; any other failure, one
+    that has it, or one without a known reset, unchanged. Times are in seconds since 1970; `reported_at` is that of the
+    agent's report.
     """
     if failure.kind is not FaultKind.USAGE_LIMIT_REACHED or failure.retry_after is not None:
         return failure
@@ -119,9 +110,7 @@ def with_reset(
 
 
 def resets_at(window: LimitWindow, reported_at: float) -> int | None:
-    """Returns the time at which the window is reset; None if the agent did not report it. `reported_at` is the time
-    at which the agent reported the limits. Both are in seconds since 1970.
-    """
+    """Returns when the window is reset, in seconds since 1970; None if the agent did not report it."""
     if window.resets_at is None and window.resets_in is not None:
         return int(reported_at + window.resets_in)
     return window.resets_at

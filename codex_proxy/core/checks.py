@@ -11,8 +11,8 @@ Fact: TypeAlias = str | int | bool | None
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one check. The `name` says what was checked, such as `port`. `status`: `warning` for something
-    that does not keep a server from starting, `skipped` if the check could not or need not be made.
+    """The result of one check, such as `port`. `warning`: the server can start nevertheless; `skipped`: the check could
+    not or need not be made.
     """
 
     name: str
@@ -26,8 +26,8 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def failed_check(name: str, error: str, facts: dict[str, Fact] | None = None) -> Check:
-    """Returns a failed check made of an error's text: its first sentence becomes the message, and the rest, which
-    says what to do, the advice. A text of one sentence is both.
+    """Returns a failed check: the first sentence of the error is the message, the rest the advice. A single sentence is
+    both.
     """
     message, dot, advice = error.partition(". ")
     if not advice:

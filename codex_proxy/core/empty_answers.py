@@ -1,9 +1,8 @@
-"""The rule for answers without text, refusal and call: they are never silent. One that nothing explains is a failure;
-every other one carries its reason, which clients get in the header `x-codex-empty`.
+"""The rule for answers without text, refusal and call: a reason that clients get in `x-codex-empty`, or a failure if
+nothing explains them.
 
-Such an answer can be honest: a model may say nothing, and the work of an agent's turn may be files. But it is also what
-remains of a turn whose agent obeyed a command in place of asking its model, gave up after a declined permission, or
-lost its connection without a word.
+A model may say nothing, and an agent may only change files. But such an answer is also what remains if the agent obeyed
+a command instead of asking its model, gave up after a declined permission, or lost its connection.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ import msgspec
 from codex_proxy.core.faults import Failure, FaultKind
 
 EmptyReason: TypeAlias = Literal["", "no-output", "reasoning-only", "activity-only", "stop-sequence"]
-"""Why an answer that did not fail has no text, refusal or call: the model has answered with nothing, with reasoning
-alone, or by the agent's own work alone; or it began with the client's stop sequence. Empty if it has some."""
+"""Why a successful answer is empty: the model wrote nothing, only reasoning, or the agent only worked; or the answer
+began with a stop sequence. Empty if the answer is not.
+"""
 
 UNANSWERED: Final = Failure(
     kind=FaultKind.UPSTREAM_ERROR,
@@ -35,12 +35,12 @@ class TurnSigns(msgspec.Struct):
     asked: bool = False
     """Whether the agent has asked for a permission or for input; both are declined."""
     model_answered: bool = False
-    """Whether the agent has reported a completed call of the model, or tokens that the model has generated."""
+    """Whether the agent has reported a completed model call, or generated tokens."""
 
 
 def end_of_empty(signs: TurnSigns, *, reasoned: bool, acted: bool) -> EmptyReason | Failure:
-    """Returns why a turn that ended well has no text, refusal and call, or the failure that it ends with instead.
-    `reasoned`: the client got reasoning; `acted`: it got activities of the agent.
+    """Returns why a turn that ended well is empty, or the failure that it ends with instead. `reasoned`, `acted`: the
+    client got reasoning, or activities of the agent.
     """
     if signs.asked:
         return DECLINED

@@ -1,8 +1,9 @@
 """The events of a turn, in the order in which they happen.
 
-A dialect (the parser of one agent's protocol) makes them from the agent's messages. The repair (`core/repair.py`)
-makes any sequence of them well-formed. Renderers turn the repaired events into the answer of an API. A `Full*`
-event has a whole text: the repair turns it into the deltas that are missing, so renderers never get one."""
+A dialect makes them from an agent's messages, the repair (`core/repair.py`) makes their sequence well-formed, and
+renderers turn them into the answer of an API. A `Full*` event has a whole text: the repair replaces it by the deltas
+that are missing.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from codex_proxy.core.items import Item, ItemStatus
 
 
 class Stop(StrEnum):
-    """Why a turn ended. A provider's reason that has no member here is passed on as a plain `str`."""
+    """Why a turn ended. Other reasons of a provider are passed on as plain `str`."""
 
     STOP = "stop"
     """The answer is complete, or a stop sequence of the client was reached."""
@@ -67,8 +68,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Spending(msgspec.Struct, frozen=True):
-    """The tokens that a turn has used, as the agent reported them or (`estimated`) as an estimate; zero if neither
-    is known. `failed`: the turn has failed."""
+    """The tokens of a turn, reported or (`estimated`) estimated; zero if unknown. `failed`: the turn has failed."""
 
     tokens: Usage = Usage()
     estimated: bool = False
@@ -81,24 +81,22 @@ class TurnStarted(msgspec.Struct, frozen=True, gc=False):
 
 
 class TurnEnded(msgspec.Struct, frozen=True):
-    """The turn has ended. `stop` is a `Stop`, or a provider's reason that has no `Stop`. `failure` is set if `stop`
-    is `failed`, and is None otherwise.
+    """The turn has ended. `stop` is a `Stop` or a provider's own reason; `failure` is set only if it is `failed`.
 
-    `trigger` is the name of the agent's message that ended the turn. `choice_stops` has the reasons of those
-    choices that ended for another reason than `stop`, by the index of the choice; None if there are none."""
+    `trigger` is the agent's message that ended the turn; `choice_stops` has the reasons of choices that ended for
+    another one, by index.
+    """
 
     stop: str
     trigger: str = "task_complete"
     failure: Failure | None = None
     choice_stops: dict[int, str] | None = None
     cut: bool = False
-    """Whether the server ended the turn by a limit while the agent was writing. The agent then does not report the
-    tokens."""
+    """Whether the server ended the turn by a limit; the agent then does not report the tokens."""
     stop_sequence: str | None = None
     """The client's stop sequence that ended the turn; None if none did."""
     empty: EmptyReason = ""
-    """Why the answer has no text, refusal or call, although it did not fail. Set by the repair and the run, or by the
-    dialect of a `ForwardedRequest`."""
+    """Why a successful answer is empty. Set by the repair and the run, or by the dialect of a `ForwardedRequest`."""
 
 
 class ItemStarted(msgspec.Struct, frozen=True, gc=False):
@@ -121,17 +119,16 @@ class RefusalDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class AnnotationAdded(msgspec.Struct, frozen=True, gc=False):
-    """A source that the open message `id` cites. `json` is an annotation in the form of the Responses API: an
-    object with `type`, and fields that depend on it. Its `start_index` and `end_index` are offsets in the text of
-    this message."""
+    """A source that the open message `id` cites. `json` is an annotation of the Responses API; its offsets are in this
+    message's text.
+    """
 
     id: str
     json: bytes
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
-    """A piece of the text of a reasoning item. `part` is the index of the summary part within the item, from 0;
-    with the kind `raw`, that of the content part."""
+    """A piece of a reasoning item. `part` is the index of the summary part, or with the kind `raw` of the content part."""
 
     id: str
     text: str
@@ -140,7 +137,7 @@ class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class ArgumentsDelta(msgspec.Struct, frozen=True, gc=False):
-    """A piece of the arguments of a tool call; for a custom tool, of its input."""
+    """A piece of the arguments of a tool call, or of the input of a custom tool."""
 
     id: str
     text: str
@@ -154,7 +151,7 @@ class OutputDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class FullText(msgspec.Struct, frozen=True, gc=False):
-    """The whole text of a message, which the agent sends at the end of the message."""
+    """The whole text of a message, sent at its end."""
 
     id: str
     text: str
@@ -173,40 +170,35 @@ class FullArguments(msgspec.Struct, frozen=True, gc=False):
 
 
 class StepCompleted(msgspec.Struct, frozen=True, gc=False):
-    """A step of the turn (one call of the model) has ended: no further item of this step follows. `usage` is the
-    tokens of this call; None if the agent did not report them."""
+    """A model call has ended, with its items. `usage` is None if the agent did not report its tokens."""
 
     usage: Usage | None = None
 
 
 class UsageReported(msgspec.Struct, frozen=True, gc=False):
-    """The tokens of *this turn so far* (a total, not an increment). `trigger` is the name of the agent's message
-    that reported them."""
+    """The tokens of *this turn so far* (a total). `trigger` is the agent's message that reported them."""
 
     usage: Usage
     trigger: Trigger = "token_count"
     partial: bool = False
-    """Whether `usage` is incomplete: for some of the turn's model calls the agent has not reported the tokens."""
+    """Whether the tokens of some model calls are missing in `usage`."""
 
 
 class Retrying(msgspec.Struct, frozen=True, gc=False):
-    """The agent repeats its call of the model, and sends all events of this step (model call) again. `message` is
-    the agent's text about the reason, `http_status` the status of the call that failed; None if the agent does not
-    report it.
+    """The agent repeats its model call and all events of this step. `message` is its reason, `http_status` the status
+    of the failed call if known.
     """
 
     message: str
     http_status: int | None = None
     failure: Failure | None = None
-    """Why the earlier call failed; None if the kind is not known. If a deadline ends the turn before the model
-    answers, the turn ends with this failure.
-    """
+    """Why the earlier call failed, if known; the failure of the turn if a deadline ends it before the model answers."""
 
 
 class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):
-    """The agent waits for the output of a tool call; the answer refers to `request_id`. All requests of a step come
-    before its `StepCompleted`. `call_id` is the model's id of the call, `name` the client's name of the tool, and
-    `arguments` the model's exact text."""
+    """The agent waits for the output of a tool call, to be answered under `request_id`. All requests of a step come
+    before its `StepCompleted`. `name` is the client's name of the tool, `arguments` the model's exact text.
+    """
 
     request_id: str
     call_id: str
@@ -218,14 +210,13 @@ class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):
     """Whether the model server gave the call as `function_call`, the predecessor of `tool_calls` (see
     `ToolCall.old_form`)."""
     item_reported: bool = False
-    """Whether the call's `ItemStarted`, arguments and `ItemEnded` were already among the events, because the
-    arguments were passed on while they arrived. Such a call is always answered by the client, never by this server.
+    """Whether the call's item was already reported, because its arguments were passed on as they arrived. Only the
+    client answers such a call.
     """
 
 
 class ApprovalRequested(msgspec.Struct, frozen=True, gc=False):
-    """The agent waits for permission to do something. `text` describes it in one line for a person; the answer
-    refers to `request_id`."""
+    """The agent waits for a permission, to be answered under `request_id`; `text` describes it in one line."""
 
     request_id: str
     kind: Literal["command", "file_change", "permission", "mcp"]
@@ -242,9 +233,7 @@ class RequestClosed(msgspec.Struct, frozen=True, gc=False):
 
 
 class RawItem(msgspec.Struct, frozen=True, gc=False):
-    """An output item exactly as the model gave it, which has to be sent back to the model with its next call.
-    `type` is the item's `type`, and `json` the whole item.
-    """
+    """An output item exactly as the model gave it, to be sent back with its next call. `json` is the whole item."""
 
     type: str
     json: bytes
@@ -257,38 +246,38 @@ class AccountLimitsReported(msgspec.Struct, frozen=True, gc=False):
 
 
 class ForwardedBytes(msgspec.Struct, frozen=True, gc=False):
-    """A piece of the answer to a `ForwardedRequest`, which is sent to the client unchanged: complete server-sent
-    events, or a part of a JSON body. `deltas` is the number of events in it that carry content."""
+    """A piece of the answer to a `ForwardedRequest`, passed on unchanged: complete server-sent events, or a part of a
+    JSON body. `deltas` counts the events with content.
+    """
 
     data: bytes
     deltas: int = 0
 
 
 class AnswerDetails(msgspec.Struct, frozen=True):
-    """Fields of a Chat Completions server's answer that are not part of its items. A later event of this type in
-    the same turn replaces an earlier one."""
+    """Fields of a Chat Completions server's answer beside its items. A later event replaces an earlier one."""
 
     fields: Mapping[str, msgspec.Raw] = {}
     """Fields of the answer, as JSON: `service_tier` and `system_fingerprint`."""
     annotations: bytes = b""
-    """The `annotations` of the message exactly as the server gave them, as a JSON array; empty if it has none. In
-    Chat Completions they replace those of `AnnotationAdded`, which have the same sources in another form."""
+    """The message's `annotations` as the server gave them (a JSON array, or empty). In Chat Completions they replace
+    those of `AnnotationAdded`.
+    """
     tokens: Mapping[str, Mapping[str, int]] = {}
-    """Further counts of the turn's tokens, by the field of `usage` that has them: `prompt_tokens_details` or
-    `completion_tokens_details`."""
+    """Further counts of tokens, by their field of `usage`: `prompt_tokens_details` or `completion_tokens_details`."""
 
 
 class ServedBy(msgspec.Struct, frozen=True, gc=False):
-    """Which upstream (model server) gave this answer. `upstream` is its name, empty if only one is configured;
-    `attempts` is the number of requests that were made for this answer, to all upstreams together."""
+    """The upstream that answered (`upstream`, empty if there is only one), and the number of requests made to all
+    upstreams for this answer.
+    """
 
     upstream: str
     attempts: int = 1
 
 
 class Notice(msgspec.Struct, frozen=True, gc=False):
-    """A note for the log: `code` is its kind, and `text` more about it. `text` never contains a part of a prompt or
-    an answer."""
+    """A note for the log of the kind `code`. `text` never contains a part of a prompt or an answer."""
 
     code: str
     text: str = ""
@@ -326,5 +315,4 @@ Event: TypeAlias = (
 VISIBLE: frozenset[type] = frozenset(
     {TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, ItemStarted, TurnEnded, ForwardedBytes}
 )
-"""The events that begin an answer. Before the first of them a failure can still be answered with an HTTP error
-status."""
+"""The events that begin an answer: before the first of them a failure can still be an HTTP status."""

@@ -1,8 +1,7 @@
-"""The values that describe what has gone wrong: the kind of fault, and what a person can do about it.
+"""What has gone wrong: the kind of fault, and what a person can do about it.
 
-A `Failure` is such a value. It ends a turn as `TurnEnded.failure`; everywhere else, as for a request that is
-refused, the exception `Fault` carries it. Neither knows HTTP: `surfaces/errors.py` maps a kind to status, type and
-code.
+A `Failure` ends a turn (`TurnEnded.failure`); elsewhere the exception `Fault` carries it. Neither knows HTTP:
+`surfaces/errors.py` maps a kind to status, type and code.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from codex_proxy.core.shown_text import excerpt
 
 
 class FaultKind(StrEnum):
-    """Every kind of fault. `surfaces/errors.py` has a table of the error codes that the APIs use for each kind.
+    """Every kind of fault. `surfaces/errors.py` has their error codes.
 
-    "Provider" is the service or model server that the agent calls; the kinds `UPSTREAM_*` are about it. "Agent" is
-    the program that calls it, with its account there.
+    "Provider" is the service or model server that the agent calls (`UPSTREAM_*`). "Agent" is the program that calls it,
+    with its account there.
     """
 
     # The client's.
@@ -43,9 +42,9 @@ class FaultKind(StrEnum):
     """The provider refused the content of the request with a 400."""
     # Limits: ours, then the agent's.
     RATE_LIMITED = "rate_limited"
-    """The API key has made too many requests in a minute, or the client's address has tried too many wrong keys."""
+    """Too many requests of the key in a minute, or too many wrong keys from the client's address."""
     CONCURRENCY_EXCEEDED = "concurrency_exceeded"
-    """A limit of this server on what runs at the same time is reached: requests, streams, turns, or bodies."""
+    """A limit of this server is reached: of requests, streams, turns, or bodies at once."""
     AGENT_RATE_LIMITED = "agent_rate_limited"
     """The provider's rate limit is reached."""
     USAGE_LIMIT_REACHED = "usage_limit_reached"
@@ -60,14 +59,14 @@ class FaultKind(StrEnum):
     AGENT_CRASHED = "agent_crashed"
     """The agent ended during a turn, or has lost the conversation."""
     AGENT_PROTOCOL = "agent_protocol"
-    """The agent sent a message that its protocol does not allow, or failed without a reason."""
+    """The agent broke its protocol, or failed without a reason."""
     AGENT_MISCONFIGURED = "agent_misconfigured"
     """The agent's own configuration, or this server's settings for the agent, cannot be used."""
     # The model provider's.
     UPSTREAM_UNAUTHORIZED = "upstream_unauthorized"
     """The provider refused the agent's credentials."""
     UPSTREAM_ERROR = "upstream_error"
-    """The provider failed, or the model's answer does not have the form that the request requires."""
+    """The provider failed, or its answer does not have the required form."""
     UPSTREAM_DISCONNECTED = "upstream_disconnected"
     """The provider's answer broke off."""
     UPSTREAM_UNREACHABLE = "upstream_unreachable"
@@ -86,28 +85,24 @@ class FaultKind(StrEnum):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong. `message` is for the user of the client: it says what to do, and contains no upstream URL
-    and no secret.
-    """
+    """What went wrong. `message` tells the client's user what to do; it contains no upstream URL and no secret."""
 
     kind: FaultKind
     message: str
     code: str | None = None
-    """The provider's own error code (`invalid_prompt`); None: the client gets the usual code for the kind."""
+    """The provider's own error code; None: the usual one for the kind."""
     param: str | None = None
-    """The path of the request's field at fault, as OpenAI writes it: `messages[0].content`. None if no field is."""
+    """The path of the field at fault (`messages[0].content`), if there is one."""
     retry_after: float | None = None
     """Seconds until another try makes sense; None if that is not known."""
     repeatable: bool = True
-    """Whether a client may send the request again. False if tools were run for it, because they would be run again."""
+    """Whether a client may send the request again. False if tools were run for it."""
     quoted: str = ""
-    """The part of the message that quotes the agent. It is sent to the client only, and is left out of the log."""
+    """The part of the message that quotes the agent, for the client only, never for the log."""
 
     @property
     def unquoted(self) -> str:
-        """The message without the text that it quotes from the agent (`quoted`), for logs and for readers other
-        than the client.
-        """
+        """The message without its quotation of the agent, for logs and other readers than the client."""
         return self.message.replace(f": {self.quoted}", ".") if self.quoted else self.message
 
 
@@ -124,9 +119,7 @@ UNFORESEEN = Failure(
 
 
 class Fault(Exception):  # noqa: N818 - the field's word; a Failure that is raised
-    """The exception that carries a `Failure` where it does not end a turn, such as that of a request that is
-    refused.
-    """
+    """Raised with a `Failure` when a request is refused before its turn runs."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -134,13 +127,12 @@ class Fault(Exception):  # noqa: N818 - the field's word; a Failure that is rais
 
 
 MAX_MESSAGE: Final = 2_000
-"""The most characters of the message of a request's fault. Messages quote names of the client, and list tools."""
+"""The most characters of the message of a refused request, which may quote names of the client."""
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> Fault:
-    """Returns a `Fault` for a request that the client has to change. `param` is the path of the field at fault,
-    None if there is no single one. `code` is OpenAI's error code, None if there is none. A message that is longer
-    than `MAX_MESSAGE` is cut, because it quotes something long.
+    """Returns a `Fault` for a request that the client has to change. `param` is the path of the field at fault, `code`
+    OpenAI's error code, if there are any. A long message is cut.
     """
     message = excerpt(message, MAX_MESSAGE)
     return Fault(Failure(kind=FaultKind.INVALID_REQUEST, message=message, param=param, code=code))

@@ -1,6 +1,4 @@
-"""Interfaces of the clock, the timers and the source of ids. Code in `core`, `surfaces` and the dialects of agents
-gets them as arguments, and so does no IO itself.
-"""
+"""Interfaces of the clock, the timers and the source of ids, which code without IO gets as arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Clock(Protocol):
-    """The interface of a clock. Code gets it as an argument, so that a test can set the time."""
+    """A clock; an argument, so that a test can set the time."""
 
     def monotonic(self) -> float:
         """Returns seconds from an arbitrary start; the value never decreases."""
@@ -25,9 +23,7 @@ class TimerHandle(Protocol):
 
 
 class Timers(Protocol):
-    """The methods of an asyncio event loop that timers need (`time`, `call_at`). It is an interface, so that a test
-    can pass its own.
-    """
+    """The methods of an asyncio event loop that timers need."""
 
     def time(self) -> float: ...
 

@@ -1,9 +1,7 @@
-"""The items of a turn: those of the history, which the client sends, and those of the output, which the agent
-makes.
+"""The items of a turn: those of the history, from the client, and those of the output, from the agent.
 
-These are values only. `ItemStarted` and `ItemEnded` (`core/events.py`) open and close output items. An output item
-does not contain its text: that is in the delta events with its id. `choice` is the index of the choice to which an
-output item belongs; None if the agent gives only one answer. A step is one call of the model.
+`ItemStarted` and `ItemEnded` (`core/events.py`) open and close an output item; its text is in the deltas with its id.
+`choice` is the index of its choice; None if the agent gives only one answer.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ class TextPart(msgspec.Struct, frozen=True):
 
 
 class ImagePart(msgspec.Struct, frozen=True):
-    """An image in a message or output. `url` is a `data:` URL, or an `https:` URL if the operator allows fetching.
-    `detail` is the resolution that the client asks for, None if it names none.
+    """An image. `url` is a `data:` URL, or `https:` if the operator allows fetching. `detail` is the resolution that
+    the client asks for, if any.
     """
 
     url: str
@@ -33,9 +31,8 @@ Role = Literal["developer", "user", "assistant"]
 
 
 class HistoryMessage(msgspec.Struct, frozen=True):
-    """A message of the history. The role `system` is replaced by `developer`, because Codex drops `system` messages
-    without an error. `phase` is `commentary` or `final_answer`, None if the client sends none; `id` is the
-    message's id, None if it has none.
+    """A message of the history. `system` is replaced by `developer`, because Codex drops `system` messages silently.
+    `phase` (`commentary`, `final_answer`) and `id` are None if the client sends none.
     """
 
     role: Role
@@ -43,12 +40,13 @@ class HistoryMessage(msgspec.Struct, frozen=True):
     phase: str | None = None
     id: str | None = None
     chat_message: bytes | None = None
-    """The whole message as JSON of Chat Completions, if it has parts that are neither text nor images (audio,
-    files); else None. Only agents with the capability `forwarding` get it, and send it instead of `parts`."""
+    """The message as JSON of Chat Completions if it has parts other than texts and images, else None. Agents with the
+    capability `forwarding` send it instead of `parts`.
+    """
 
 
 class HistoryCall(msgspec.Struct, frozen=True):
-    """A tool call that the model made in an earlier step. `id` is the id of the item, None if it has none."""
+    """A tool call of the model in an earlier step. `id` is that of the item, if it has one."""
 
     call_id: str
     name: str
@@ -57,8 +55,7 @@ class HistoryCall(msgspec.Struct, frozen=True):
     kind: Literal["function", "custom"] = "function"
     id: str | None = None
     by_server: bool = False
-    """Whether this server ran the call. Clients of some APIs never see such calls, so no client has to send them
-    back."""
+    """Whether this server ran the call, so that clients may not know it."""
 
 
 class HistoryOutput(msgspec.Struct, frozen=True):
@@ -70,15 +67,13 @@ class HistoryOutput(msgspec.Struct, frozen=True):
     by_server: bool = False
     """Whether this is the output of a call that this server ran."""
     approved_by: str | None = None
-    """The id of the approval request that the client has approved; None for any other output. The call has not been
-    run yet, so `parts` is empty. The server runs it and fills in `parts` before the turn begins, so that an agent
-    never gets such an item without its output.
+    """The id of the approval request that the client has approved; None for any other output. The server runs the call
+    and fills in `parts` before the turn begins.
     """
 
 
 class RawHistoryItem(msgspec.Struct, frozen=True):
-    """An item that is sent back to the model exactly as the model gave it (such as reasoning with encrypted
-    content)."""
+    """An item that goes back to the model exactly as the model gave it, such as encrypted reasoning."""
 
     json: bytes
 
@@ -87,9 +82,7 @@ HistoryItem: TypeAlias = HistoryMessage | HistoryCall | HistoryOutput | RawHisto
 
 
 class McpOrigin(msgspec.Struct, frozen=True):
-    """The MCP server that has a tool, and the tool's name on that server. `needs_approval`: the client must approve
-    each call.
-    """
+    """The MCP server of a tool, and its name there. `needs_approval`: the client must approve each call."""
 
     server_label: str
     name: str
@@ -97,12 +90,10 @@ class McpOrigin(msgspec.Struct, frozen=True):
 
 
 class ClientName(msgspec.Struct, frozen=True):
-    """The client's name of a tool that is offered to the model under another name. `namespace` is that of the tool,
-    None if it has none.
+    """The client's name of a tool that is offered to the model under another name, and its `namespace`, if any.
 
-    `call_type`: the type of the output item in which the client gets a call of the tool. Empty: the usual type of
-    the tool's kind. `tool_search_call`: the tool searches the client's deferred tools. `local_shell_call`: the tool
-    is the client's shell.
+    `call_type` is the type of the item in which the client gets a call: `tool_search_call`, `local_shell_call`, or
+    empty for the usual one.
     """
 
     name: str
@@ -111,8 +102,8 @@ class ClientName(msgspec.Struct, frozen=True):
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A tool of the client, or one that this server runs. `parameters` is the client's JSON schema, unchanged; None
-    for a custom tool, or a function without parameters.
+    """A tool of the client, or one that this server runs. `parameters` is the client's JSON schema; None for a custom
+    tool or a function without parameters.
     """
 
     name: str
@@ -121,7 +112,7 @@ class Tool(msgspec.Struct, frozen=True):
     strict: bool = False
     kind: Literal["function", "custom"] = "function"
     mcp: McpOrigin | None = None
-    """The MCP server on which this server runs the tool; None for a tool that the client runs."""
+    """The MCP server on which this server runs the tool; None for a tool of the client."""
     client_name: ClientName | None = None
     """The client's name of the tool, if that is not `name`; else None."""
 
@@ -132,9 +123,8 @@ ItemStatus = Literal["completed", "incomplete", "failed"]
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """A message of the assistant. `choice` is the index of the choice that it belongs to; None if the agent gives
-    only one answer, which then is the answer of every choice. `phase` is `commentary` or `final_answer`, None if
-    the agent does not report it.
+    """A message of the assistant. `choice` is its choice (None: that of every choice), `phase` `commentary` or
+    `final_answer` if the agent reports it.
     """
 
     id: str
@@ -148,9 +138,8 @@ class Reasoning(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
-    """A tool call that the client has to run. `kind` is `function` or `custom` for those types of tools. A call of
-    kind `legacy` is sent to every client of Chat Completions as `function_call`, the predecessor of `tool_calls`,
-    even if the request has no `functions`.
+    """A tool call that the client has to run: `function`, `custom`, or `legacy`, which clients of Chat Completions get
+    as `function_call` even without `functions` in the request.
     """
 
     id: str
@@ -159,16 +148,13 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     kind: Literal["function", "custom", "legacy"] = "function"
     choice: int | None = None
     old_form: bool = False
-    """Whether the model server gave the call as `function_call`. Unlike the kind `legacy`, this does not decide how
-    a client of Chat Completions gets the call. Only the profile `open-responses-server` of the Responses API reads
-    it: it has other events for such a call."""
+    """Whether the model server gave the call as `function_call`. Only the profile `open-responses-server` reads it."""
 
 
 class McpCall(msgspec.Struct, frozen=True, gc=False):
-    """A call that this server runs. Its `ArgumentsDelta`s come first, then its output in `OutputDelta`s; if the
-    item ends as `failed`, that output is the error. `name` is the MCP server's name of the tool.
-    `approval_request_id` is the id of the request that the client has approved, None if the call needed no
-    approval.
+    """A call that this server runs: `ArgumentsDelta`s, then its output in `OutputDelta`s (the error if the item ends as
+    `failed`). `name` is the MCP server's name of the tool, `approval_request_id` that of the client's approval, if one
+    was needed.
     """
 
     id: str
@@ -182,8 +168,8 @@ class McpCall(msgspec.Struct, frozen=True, gc=False):
 
 
 class McpApproval(msgspec.Struct, frozen=True, gc=False):
-    """A call that waits for the client's approval; its arguments come in `ArgumentsDelta`s. `id` is the id of the
-    approval request, to which the client's answer refers.
+    """A call that waits for the client's approval, with its arguments in `ArgumentsDelta`s. `id` is that of the
+    approval request.
     """
 
     id: str
@@ -194,9 +180,8 @@ class McpApproval(msgspec.Struct, frozen=True, gc=False):
 
 
 class McpTools(msgspec.Struct, frozen=True, gc=False):
-    """The list of tools of an MCP server that the request names. `tools` is a JSON array in the form of OpenAI's
-    `mcp_list_tools` item. If the server did not answer, `tools` is empty, `error` says why, and the item ends as
-    `failed`; otherwise `error` is None.
+    """The tools of an MCP server that the request names, as JSON of an `mcp_list_tools` item. If the server did not
+    answer, `error` says why and the item ends as `failed`.
     """
 
     id: str
@@ -207,9 +192,7 @@ class McpTools(msgspec.Struct, frozen=True, gc=False):
 
 
 class Activity(msgspec.Struct, frozen=True, gc=False):
-    """Something that the agent did with its own tools, such as a command or a search. `text` describes it in one
-    line for a person: the command, the file, the query.
-    """
+    """What the agent did with its own tools; `text` describes it in one line: the command, the file, the query."""
 
     id: str
     kind: Literal["command", "file_change", "web_search", "mcp_call", "plan", "image", "question", "other"]
@@ -224,4 +207,4 @@ CALLS: tuple[type[Item], ...] = (ToolCall, McpCall, McpApproval)
 WITH_OUTPUT: tuple[type[Item], ...] = (Activity, McpCall)
 """The types of output items whose output may come in `OutputDelta`s."""
 SERVER_ITEMS: tuple[type[Item], ...] = (McpCall, McpApproval, McpTools)
-"""The item types that this server makes and no agent does. An agent that retries does not repeat them."""
+"""Items that only this server makes, so that an agent that retries does not repeat them."""

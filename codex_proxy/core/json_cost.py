@@ -1,7 +1,7 @@
-"""Says before JSON of others is decoded whether that would take too long.
+"""Says whether decoding JSON would take too long.
 
-Decoding a text or an image of some megabytes takes milliseconds, decoding as many bytes of small values takes seconds,
-in which a single-threaded server does nothing else.
+Megabytes of text take milliseconds, as many bytes of small values take seconds, in which a single-threaded server does
+nothing else.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ MAX_BETWEEN_STRINGS: Final = 800_000
 
 
 def has_too_many_values(json: bytes) -> bool:
-    """Returns whether the JSON is longer than `LONG_JSON` and consists of so many values that decoding them takes more
-    than some 30 ms. For JSON that is not valid, the result may be either.
+    """Returns whether the JSON is longer than `LONG_JSON` and has so many values that decoding takes more than some 30
+    ms. Either for invalid JSON.
     """
     if len(json) <= LONG_JSON:
         return False

@@ -1,10 +1,7 @@
-"""API keys, and the limits of each.
+"""API keys and their limits, read from the text of a keys file. Errors in it raise `KeysError`. No IO.
 
-Input: the text of a keys file, and keys as clients send them. Output: a `KeySet`. Raises `KeysError`, which names
-the entry and the error in it. This module reads no file and creates no key.
-
-Only digests of keys are stored. A plain SHA-256 is enough: the server makes keys from 256 random bits, which cannot
-be guessed. A slow, salted hash would add nothing, and would let anyone slow the server down by sending wrong keys.
+Only SHA-256 digests are kept. A slow hash would add nothing for 256 random bits, and would let strangers slow the
+server down.
 """
 
 from __future__ import annotations
@@ -22,31 +19,28 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Sandbox
 
 DEFAULT_NAME: Final = "default"
-"""The name of the key in PROXY_API_KEY, which is valid in addition to the keys in the keys file."""
+"""The name of the key in PROXY_API_KEY."""
 NO_KEY_OWNER: Final = "local"
-"""The name of the owner of everything that is stored without a key. No key may have this name, since it would get
-access to all of that."""
+"""The owner of everything that is stored without a key. A key of this name would get access to all of it."""
 
 MAX_KEYS: Final = 1000
-"""The most keys. Each request's key is compared with every one of them, which takes 0.2 ms for so many."""
+"""The most keys: comparing a request's key with so many takes 0.2 ms."""
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-"""The names that a key may have. No two look alike, and none has to be quoted in a log or a TOML file."""
+"""Names of keys: no two look alike, and none needs quotes in a log or in TOML."""
 
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class KeysError(ValueError):
-    """A keys file or a key is invalid. The message is for the person who has written it."""
+    """A keys file or a key is invalid; the message is for its author."""
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One key and its limits. A limit that is None, and empty `roots`, mean that the server's setting applies. A
-    request beyond a limit is refused.
-    """
+    """One key and its limits. None and empty `roots` mean the server's setting."""
 
     name: str
-    """The owner of everything that is stored with this key. A new key of the same name has access to it."""
+    """The owner of everything stored with this key; a new key of this name has access to it."""
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     """The digest of the key, in hexadecimal digits."""
     created: str = ""
@@ -56,19 +50,17 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     concurrency: AtLeastOne | None = None
     """The largest number of requests at the same time."""
     models: tuple[str, ...] = ()
-    """The models that the key may use; a name with an effort (`codex-5-low`) permits that effort alone. Empty: every
-    model."""
+    """The models that the key may use (`codex-5-low`: with this effort only). Empty: all."""
     agents: tuple[str, ...] = ()
     """The agents whose models the key may use. Empty: every agent."""
     sandbox: Sandbox | None = None
-    """The widest sandbox of agent turns with this key; the server's setting applies if that is narrower."""
+    """The widest sandbox of agent turns, within the server's setting."""
     roots: tuple[str, ...] = ()
     """The folders that agent turns may work in, instead of the server's setting."""
     plain_model: bool = False
-    """Whether requests for agent turns are refused, so that the key can use only plain models: the model answers
-    without the agent's own prompt, tools and folder."""
+    """Whether requests for agent turns are refused."""
     mcp: bool = True
-    """Whether MCP tools may be used: those of the operator's servers, and those of servers that a request names."""
+    """Whether tools of MCP servers may be used."""
 
 
 class KeySet(msgspec.Struct, frozen=True):
@@ -76,12 +68,10 @@ class KeySet(msgspec.Struct, frozen=True):
 
     keys: tuple[Key, ...] = ()
     required: bool = False
-    """Whether requests need a key. It stays True when the last key is removed from the keys file."""
+    """Whether requests need a key; also after the last key was removed."""
 
     def by_digest(self, digest: str) -> Key | None:
-        """Returns the key with this digest, or None. All digests are compared, each in constant time, so that the
-        time taken does not reveal a part of a valid digest.
-        """
+        """Returns the key with this digest, or None, in a time that does not depend on the digest."""
         found = None
         for key in self.keys:
             if hmac.compare_digest(key.sha256, digest):
@@ -93,13 +83,13 @@ class KeySet(msgspec.Struct, frozen=True):
 
 
 def digest_of(key: str) -> str:
-    """Returns the SHA-256 digest of a key, in hexadecimal digits. Only this is stored of a key."""
+    """Returns the SHA-256 digest of a key in hexadecimal digits."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def check_name(name: str) -> None:
-    """Checks the name of a key: 1 to 64 lower-case ASCII letters, digits, `-` and `_`, the first a letter or a
-    digit, and not `local` (`NO_KEY_OWNER`). Raises `KeysError` for any other name.
+    """Raises `KeysError` unless the name of a key is 1 to 64 lower-case ASCII letters, digits, `-` and `_`, begins with
+    a letter or digit, and is not `local`.
     """
     if _NAME.fullmatch(name) is None:
         raise KeysError(
@@ -113,8 +103,8 @@ def check_name(name: str) -> None:
 
 
 def parse_keys(text: str) -> tuple[Key, ...]:
-    """Reads a keys file (TOML), which has a table `[keys.NAME]` for each key. Raises `KeysError` if the text is not
-    TOML, has other tables, an invalid name or field, more than `MAX_KEYS` keys, or the same key twice.
+    """Reads a keys file: TOML with a table `[keys.NAME]` for each key. Raises `KeysError` for other tables, invalid
+    names or fields, more than `MAX_KEYS` keys, or a key that is there twice.
     """
     try:
         document = tomllib.loads(text)
@@ -152,9 +142,7 @@ def _key_of(name: str, table: Any) -> Key:
 
 
 def table_of(key: Key) -> Mapping[str, Any]:
-    """Returns the fields of a key, except its name, as the table `[keys.NAME]` of a keys file. Fields with default
-    values are left out.
-    """
+    """Returns a key as its table `[keys.NAME]`, without the name and without defaults."""
     table: dict[str, Any] = msgspec.to_builtins(key)
     return {
         field: list(value) if isinstance(value, tuple) else value
@@ -164,8 +152,8 @@ def table_of(key: Key) -> Mapping[str, Any]:
 
 
 def with_default(keys: tuple[Key, ...], api_key: str | None) -> tuple[Key, ...]:
-    """Returns the keys of a keys file, with `api_key` (PROXY_API_KEY) put first as the key named `default`; the
-    keys alone if it is None. Raises `KeysError` if the file already has that name or that key.
+    """Returns the keys with `api_key`, if there is one, put first as `default`. Raises `KeysError` if the file already
+    has that name or key.
     """
     if api_key is None:
         return keys

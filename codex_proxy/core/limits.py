@@ -1,10 +1,9 @@
-"""The limits of a turn that the server applies because agents have no setting for them: stop sequences, a maximum
-number of output tokens (estimated from the text), and a maximum size in characters.
+"""The limits of a turn that the server enforces because agents cannot: stop sequences, output tokens (estimated) and
+characters.
 
-Each class here has a method `feed`. It takes a batch of well-formed events and returns the events before the limit
-(the last text is cut at the limit, and open items are closed), and which limit was reached, if any. If one was
-reached, the caller must pass no further events, interrupt the agent, and end the turn with `stop` or `length`.
-Nothing here raises.
+Each class has a method `feed`, which takes well-formed events and returns those before the limit, with the last text
+cut and open items closed, and which limit was reached, if any. The caller then interrupts the agent and ends the turn
+with `stop` or `length`. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -30,24 +29,21 @@ from codex_proxy.core.items import CALLS, ItemStatus
 from codex_proxy.core.tokens import TokenLimit
 
 MAX_TURN_CHARS: Final = 32 << 20
-"""The most characters of one turn: as many as the largest request body has bytes, since a longer turn could not be
-sent back as history. The longest answers of models have a tenth of this."""
+"""The most characters of a turn: as many as the largest body has bytes, since a longer turn could not be sent back."""
 ITEM_SIZE: Final = 512
-"""The characters that an item counts for in addition to its text: about what it takes in the final object of a
-response."""
+"""The characters that an item counts for beside its text: about its size in the final object."""
 
 DELTA_SIZE: Final = 16
-"""The characters that a delta counts for in addition to its text, since it may be stored as a frame of its own."""
+"""The characters that a delta counts for beside its text, since it may be stored as a frame."""
 
 _KEPT_TEXT: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta})
 
 
 class StopSequences:
-    """Ends an answer before the first stop sequence in it. Only the assistant's text is searched.
+    """Ends an answer before its first stop sequence. Only the assistant's text is searched.
 
-    The end of a text that may be the beginning of a stop sequence is held back until the next text or the item's
-    end shows whether it is one. Of several sequences the one that is complete first is applied (of those, the
-    longest), so that the result does not depend on how the text was cut into deltas. A sequence never spans two
+    A text that may begin a sequence is held back until it is decided. The sequence that is complete first wins (of
+    those, the longest), so that the result does not depend on how the text was cut. A sequence never spans two
     messages.
     """
 
@@ -60,9 +56,7 @@ class StopSequences:
         """Whether the client got text or a call."""
 
     def feed(self, events: Iterable[Event]) -> tuple[list[Event], str | None]:
-        """Returns the events before the first stop sequence, and that sequence; None while none was found. Once one
-        was found, later calls return no events.
-        """
+        """Returns the events before the first stop sequence, and that sequence or None. After one, no more events."""
         out: list[Event] = []
         for event in events:
             if self.hit is not None:
@@ -101,9 +95,7 @@ class StopSequences:
         out.append(TextDelta(id, text))
 
     def _first_in(self, text: str) -> tuple[int, str] | None:
-        """Returns the index at which a stop sequence begins in the text, and the sequence; None if the text
-        contains none. Of several it is the one that ends first.
-        """
+        """Returns where the stop sequence that ends first begins in the text, and the sequence; None if there is none."""
         found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
         if not found:
             return None
@@ -111,7 +103,7 @@ class StopSequences:
         return start, stop
 
     def _undecided(self, text: str) -> int:
-        """Returns the number of characters at the end of the text that may be the beginning of a stop sequence."""
+        """Returns how many characters at the end of the text may begin a stop sequence."""
         longest = 0
         for stop in self._stops:
             end = text[-(len(stop) - 1) :] if len(stop) > 1 else ""
@@ -124,18 +116,14 @@ class StopSequences:
         return longest
 
     def _release(self, id: str, out: list[Event]) -> None:
-        """Adds the text that is held back from message `id`, if any, to `out` as a `TextDelta`, because it is not
-        part of a stop sequence.
-        """
+        """Sends the text of message `id` that was held back, if any."""
         held = self._held.pop(id, "")
         if held:
             self._say(id, held, out)
 
 
 class MaxTokens:
-    """Ends a turn when one of its choices has `tokens` tokens of text that the assistant writes (answer or
-    refusal). The tokens of each choice are counted separately, and are estimated.
-    """
+    """Ends a turn when one of its choices has `tokens` tokens of answer or refusal, estimated for each choice."""
 
     def __init__(self, tokens: int) -> None:
         self._tokens = tokens
@@ -144,9 +132,7 @@ class MaxTokens:
         self.hit = False
 
     def feed(self, events: Iterable[Event]) -> tuple[list[Event], str | None]:
-        """Returns the events within the limit, and `length` if it was reached, else None. Once it was reached,
-        later calls return no events.
-        """
+        """Returns the events within the limit, and `length` or None. After that, no more events."""
         out: list[Event] = []
         for event in events:
             if self.hit:
@@ -177,11 +163,10 @@ class MaxTokens:
 
 
 class MaxSize:
-    """Ends a turn that is too large to be kept in memory until its end. The size is in characters.
+    """Ends a turn that is too large to be kept in memory, between two events.
 
-    Texts of every kind and raw items count, and a fixed number of characters (`ITEM_SIZE`, `DELTA_SIZE`) for each
-    item and delta. The output of a command is kept only for clients that ask for it, so an eighth of its length
-    counts. The turn ends between two events.
+    Texts of every kind and raw items count by their characters, and each item and delta by a fixed number (`ITEM_SIZE`,
+    `DELTA_SIZE`). The output of a command counts an eighth, because it is kept only for clients that ask for it.
     """
 
     def __init__(self, size: int) -> None:
@@ -189,9 +174,7 @@ class MaxSize:
         self._open: dict[str, None] = {}
 
     def feed(self, events: list[Event]) -> tuple[list[Event], str | None]:
-        """Returns the events within the limit, and `length` if these events exceed it, else None. If they do, the
-        open items are ended as `incomplete`.
-        """
+        """Returns the events within the limit, and `length` if these exceed it, with open items ended as `incomplete`."""
         if _KEPT_TEXT.issuperset(map(type, events)):
             # Most batches are pieces of texts, whose sizes can be added up in one go.
             texts: list[str] = [event.text for event in events]  # type: ignore[union-attr]
@@ -224,29 +207,26 @@ class MaxSize:
 
 
 class TurnLimits:
-    """The limits of one turn, applied one after the other: its size, its stop sequences, its number of tokens.
+    """The limits of one turn, one after the other: size, stop sequences, tokens.
 
-    Each limit gets only the events that the limit before it has returned, which end where that limit was reached.
-    So if several limits are reached in one batch, the last of them is the earliest in the text, and is the reason
-    that is returned.
+    Each gets only what the one before has returned. So if several are reached in one batch, the last is the earliest in
+    the text, and the reason that is returned.
     """
 
     def __init__(self, *, chars: int, stop: Sequence[str] = (), max_tokens: int | None = None) -> None:
-        """`chars` is the largest size of the turn (see `MaxSize`), which applies to every turn. `stop` and
-        `max_tokens` are the client's limits; empty or None for no limit.
-        """
+        """`chars` is the largest size of every turn (`MaxSize`); `stop` and `max_tokens` are the client's limits."""
         self._limits: list[MaxSize | StopSequences | MaxTokens] = [MaxSize(chars)]
         self.stop_sequence: str | None = None
         """The stop sequence that ended the turn; None if none did."""
         self.empty: EmptyReason = ""
-        """`stop-sequence` if the answer began with the stop sequence, so that nothing of it is left."""
+        """`stop-sequence` if nothing is left of an answer, because it began with one."""
         if stop:
             self._limits.append(StopSequences(stop))
         if max_tokens:
             self._limits.append(MaxTokens(max_tokens))
 
     def feed(self, events: list[Event]) -> tuple[list[Event], Stop | None]:
-        """Returns the events within the limits, and why the turn ends if a limit was reached, else None."""
+        """Returns the events within the limits, and why the turn ends, or None."""
         stop: Stop | None = None
         for limit in self._limits:
             events, hit = limit.feed(events)

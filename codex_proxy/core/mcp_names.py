@@ -1,7 +1,7 @@
-"""Tools as MCP servers list them, and the names under which these tools are offered to a model.
+"""Tools as MCP servers list them, and the names under which a model gets them.
 
-The name depends only on the server's label and the tool's name. So the same tool has the same name in later
-requests, and a call in the history can be matched with its tool.
+A name depends only on the server's label and the tool's name, so that a call in the history can be matched with its
+tool.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ _DIGEST: Final = 8
 
 
 def offered_name(server_label: str, name: str) -> str:
-    """Returns the name under which a server's tool is offered to the model: `label__name`. The name ends with a
-    digest of label and name if it would otherwise be longer than 64 characters, have characters that models do not
-    accept, or be ambiguous (`a__b` + `c`, `a` + `b__c`).
+    """Returns `label__name`, ended by a digest of both if it would be too long (64), have characters that models
+    refuse, or be ambiguous (`a__b` + `c`, `a` + `b__c`).
     """
     plain = f"{server_label}__{name}"
     allowed = _FOREIGN.sub("_", plain)
@@ -33,9 +32,7 @@ def offered_name(server_label: str, name: str) -> str:
 
 
 class ListedTool(msgspec.Struct, frozen=True):
-    """A tool as its MCP server lists it. `input_schema` and `annotations` (the server's hints about the tool's
-    effects) are JSON.
-    """
+    """A tool as its MCP server lists it; `input_schema` and `annotations` are JSON."""
 
     name: str
     description: str = ""

@@ -1,12 +1,11 @@
-"""Images and PDFs in a request: detects and validates them, and decodes their base64.
+"""Images and PDFs in a request: detects and checks them, and decodes their base64.
 
-An image is given as a data URL or as the bytes of a file, and is returned as a `data:<type>;base64,` URL with the
-type that its bytes have, whatever type was declared. Raises `NoImageError` for anything else, because an agent
-leaves out an image that it cannot decode, and answers as if the request had none. The format, the size, and the
-completeness of the file are checked; pixels are not decoded. Megabytes take milliseconds.
+An image, from a data URL or a file, becomes a `data:` URL with the type of its bytes. Anything else raises
+`NoImageError`, because an agent silently leaves out an image that it cannot decode. Format, size and completeness are
+checked; pixels are not decoded.
 
-The parser of a request body does no IO, and reading a PDF may take long. So the parser asks `PdfTexts` for the text
-of each PDF. The caller then reads the PDFs whose text was missing, and runs the parser again.
+Parsers do no IO, and reading a PDF may take long. So a parser asks `PdfTexts` for each text; the caller reads those
+that were missing, and runs the parser again.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from codex_proxy.core.faults import bad_request
 
 ACCEPTED: Final = "a PNG, JPEG, WebP or GIF"
 MAX_PIXEL_BYTES: Final = 512 * 1024 * 1024
-"""The most bytes that the decoded pixels of an image may take: the limit of the agent's own decoder."""
+"""The most bytes of an image's decoded pixels: the limit of the agent's decoder."""
 
 _HEAD: Final = re.compile(r"data:([^,]{0,256}?);base64,", re.IGNORECASE)
 
@@ -40,15 +39,11 @@ _JPEG_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 class NoImageError(ValueError):
-    """The bytes are not an image that models can read. The message gives the reason as a predicate without a
-    subject, such as `is empty`.
-    """
+    """Not an image that models can read. The message is a predicate without a subject, such as `is empty`."""
 
 
 class ImageInfo(NamedTuple):
-    """What the header of an image says: its media type, its width and height in pixels, and the bytes that its
-    decoded pixels take.
-    """
+    """An image's media type, width and height, and the bytes of its decoded pixels."""
 
     media_type: str
     width: int
@@ -57,9 +52,8 @@ class ImageInfo(NamedTuple):
 
 
 def clean_data_url(url: str) -> str:
-    """Returns the data URL with the actual type of its bytes and canonical base64. Line breaks, the URL-safe
-    alphabet, percent-encoding and missing padding are corrected. Raises `NoImageError` if the text is still not
-    base64 after these corrections, or if its bytes are not an image.
+    """Returns the data URL with the actual type of its bytes and canonical base64. Line breaks, the URL-safe alphabet,
+    percent-encoding and missing padding are corrected; anything else raises `NoImageError`.
     """
     head = _HEAD.match(url)
     if head is None:
@@ -77,21 +71,17 @@ def clean_data_url(url: str) -> str:
 
 
 def data_url_of(data: bytes) -> str:
-    """Returns the image in a file as a data URL. Raises `NoImageError` unless `data` is a complete image of a
-    supported format.
-    """
+    """Returns an image file as a data URL; raises `NoImageError` unless it is complete and of a supported format."""
     return data_url(check(data), data)
 
 
 def data_url(media_type: str, data: bytes) -> str:
-    """Returns the bytes as a data URL of this media type. The bytes are not checked."""
+    """Returns the bytes as a data URL, unchecked."""
     return f"data:{media_type};base64,{encode_base64(data)}"
 
 
 def check(data: bytes) -> str:
-    """Returns the media type of the image file `data`. Raises `NoImageError` unless its format is supported and the
-    file is complete.
-    """
+    """Returns the media type of an image file; raises `NoImageError` unless it is complete and of a supported format."""
     if not data:
         raise NoImageError("is empty")
     for start, read in _READERS.items():
@@ -109,9 +99,7 @@ def check(data: bytes) -> str:
 
 
 def image_info(payload: str) -> ImageInfo | None:
-    """Returns what the header of an image says. `payload` is the image in base64. Returns None if it is not a
-    complete image of a supported format.
-    """
+    """Returns what the header of an image in base64 says; None if it is not a complete image of a supported format."""
     try:
         data = decode_base64(payload)
         read = next((read for start, read in _READERS.items() if data.startswith(start)), None)
@@ -121,8 +109,8 @@ def image_info(payload: str) -> ImageInfo | None:
 
 
 def _number(data: bytes, at: int, size: int, *, little: bool = False) -> int:
-    """Returns the unsigned number in `size` bytes at the offset `at`. Raises `IndexError` if the data ends before
-    it. `little`: the first byte is the least significant.
+    """Returns the unsigned number at an offset; raises `IndexError` beyond the data. `little`: least significant byte
+    first.
     """
     if at + size > len(data):
         raise IndexError
@@ -133,8 +121,8 @@ def _number(data: bytes, at: int, size: int, *, little: bool = False) -> int:
 
 
 def _png(data: bytes) -> ImageInfo:
-    """Reads a PNG. Every chunk up to the end chunk must be present, and the critical ones must have the right
-    checksum. Raises `NoImageError`, or `IndexError` if the data ends too early.
+    """Reads a PNG: every chunk up to the end must be there, the critical ones with the right checksum. Raises
+    `NoImageError` or `IndexError`.
     """
     view = memoryview(data)
     at = len(_PNG_START)
@@ -172,9 +160,7 @@ def _png_header(data: bytes, at: int, kind: bytes, length: int) -> ImageInfo:
 
 
 def _jpeg(data: bytes) -> ImageInfo:
-    """Reads a JPEG: the segments up to the first scan, which must follow a frame header, and the end marker. Raises
-    `NoImageError`, or `IndexError` if the data ends too early.
-    """
+    """Reads a JPEG: a frame header before the first scan, and the end marker. Raises `NoImageError` or `IndexError`."""
     at = 2
     info: ImageInfo | None = None
     while True:
@@ -204,8 +190,8 @@ def _jpeg(data: bytes) -> ImageInfo:
 
 
 def _gif(data: bytes) -> ImageInfo:
-    """Reads a GIF up to the end of its first frame, because models see only this frame of an animation. Raises
-    `NoImageError`, or `IndexError` if the data ends too early.
+    """Reads a GIF up to the end of its first frame, the only one that models see. Raises `NoImageError` or
+    `IndexError`.
     """
     width, height = _number(data, 6, 2, little=True), _number(data, 8, 2, little=True)
     at = 13 + _gif_palette(data[10])
@@ -221,9 +207,7 @@ def _gif(data: bytes) -> ImageInfo:
 
 
 def _gif_palette(flags: int) -> int:
-    """Returns the size in bytes of a GIF's colour table, 0 if it has none. `flags` is the byte with its flag and
-    its size.
-    """
+    """Returns the bytes of a GIF's colour table, 0 if it has none."""
     return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
 
 
@@ -234,9 +218,7 @@ def _behind_gif_blocks(data: bytes, at: int) -> int:
 
 
 def _webp(data: bytes) -> ImageInfo:
-    """Reads a WebP. The file must be as long as its RIFF header says. Width and height are those in the first
-    chunk. Raises `NoImageError`, or `IndexError` if the data ends too early.
-    """
+    """Reads a WebP, which must be as long as its header says. Raises `NoImageError` or `IndexError`."""
     if data[8:12] != b"WEBP":
         raise NoImageError(f"is not {ACCEPTED}")
     if _number(data, 4, 4, little=True) + 8 > len(data):
@@ -261,7 +243,7 @@ _READERS: Final[dict[bytes, Callable[[bytes], ImageInfo]]] = {
     b"GIF89a": _gif,
     b"RIFF": _webp,
 }
-"""The first bytes of each image format that models see, and the function that reads it."""
+"""The readers of the image formats that models see, by their first bytes."""
 
 
 MAX_PDFS: Final = 20
@@ -270,26 +252,23 @@ MAX_PDF_BYTES: Final = 20 << 20
 
 
 class Pdf(msgspec.Struct, frozen=True):
-    """A PDF in a request. `field` is the path of the request's field that contains it, such as
-    `messages[0].content[1]`.
-    """
+    """A PDF in a request. `field` is its place, such as `messages[0].content[1]`."""
 
     data: bytes
     field: str
 
 
 class PdfTexts(msgspec.Struct):
-    """The texts of a request's PDFs, by the SHA-256 of the PDF's bytes. `known` has the texts that were read before
-    the parser was run; `unread` collects the other PDFs that the parser asks for.
+    """The texts of a request's PDFs, by the SHA-256 of their bytes: those read before (`known`), and the PDFs still to
+    be read (`unread`).
     """
 
     known: Mapping[bytes, str] = {}
     unread: dict[bytes, Pdf] = {}
 
     def text_of(self, data: bytes, field: str) -> str:
-        """Returns the text of the PDF with the bytes `data`. If the text is not in `known`, adds the PDF to
-        `unread` and returns an empty text. Raises `Fault` with `field` as its `param` for a PDF above
-        `MAX_PDF_BYTES`, or if there are more than `MAX_PDFS` unread ones.
+        """Returns the text of a PDF; if it is not known, an empty text, and adds the PDF to `unread`. Raises `Fault`
+        for a PDF above `MAX_PDF_BYTES`, or more than `MAX_PDFS` of them.
         """
         if len(data) > MAX_PDF_BYTES:
             raise bad_request(
@@ -315,7 +294,7 @@ _ESCAPES: Final = {
 _URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
 _SPACES: Final = b" \t\r\n\f\v"
 _PIECE_CHARS: Final = 1 << 20
-"""Characters that are decoded in one call, during which no other thread runs: 3 ms. A multiple of four."""
+"""Characters decoded in one call, during which no other thread runs: 3 ms. A multiple of four."""
 
 
 def decode_canonical_base64(text: str) -> bytes | None:
@@ -331,8 +310,8 @@ def decode_canonical_base64(text: str) -> bytes | None:
 
 
 def decode_base64(text: str) -> bytes:
-    """Decodes base64 leniently: accepts line breaks, the URL-safe alphabet, percent-encoding and missing padding.
-    Raises `ValueError` for anything else, also for padding in the middle.
+    """Decodes base64 with line breaks, the URL-safe alphabet, percent-encoding and missing padding. Raises `ValueError`
+    for anything else.
     """
     raw = text.encode("ascii")
     if b"%" in raw:
@@ -345,9 +324,7 @@ def decode_base64(text: str) -> bytes:
 
 
 def _decoded(text: str | bytes) -> bytes:
-    """Decodes base64 strictly; raises `ValueError` for anything else. A long text is decoded in pieces, between
-    which other threads can run.
-    """
+    """Decodes base64 strictly, in pieces between which other threads can run. Raises `ValueError`."""
     pieces = []
     for start in range(0, len(text), _PIECE_CHARS):
         piece = binascii.a2b_base64(text[start : start + _PIECE_CHARS], strict_mode=True)

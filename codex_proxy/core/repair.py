@@ -1,15 +1,10 @@
-"""Makes any sequence of a turn's events well-formed. Only this module does so; everything that reads a turn's log
-relies on it.
+"""Makes any sequence of a turn's events well-formed. Everything that reads a turn's log relies on these properties:
 
-The events that are returned always have these properties:
-- exactly one `TurnStarted`, which only a `Notice` or `AccountLimitsReported` may precede, and one `TurnEnded`,
-  which is last;
+- exactly one `TurnStarted`, which only a `Notice` or `AccountLimitsReported` may precede, and one `TurnEnded`, last;
 - a delta comes only inside an open item of its kind, and every item is opened once and closed once;
-- the deltas of an item, joined, are its final text: a text that was sent is never changed or withdrawn;
-- there is no `Full*` and no `Retrying` event: a text that the agent sends both in deltas and whole is returned
-  once, and so is a text that the agent repeats after a retry (`core/retries.py`).
-
-The module depends on no dialect of an agent and on no API of a client.
+- the deltas of an item, joined, are its final text: what was sent is never changed or withdrawn;
+- no `Full*` and no `Retrying`: a text that the agent sends both in deltas and whole, or repeats after a retry
+  (`core/retries.py`), is returned once.
 """
 
 from __future__ import annotations
@@ -58,13 +53,11 @@ from codex_proxy.core.items import (
 from codex_proxy.core.retries import ARGUMENTS, REFUSAL, TEXT, SentItem, SentStep, TextKey
 
 MAX_OPEN_ITEMS: Final = 1000
-"""The most items that may be open at once. All of them are ended in one go; no agent was seen with a hundred."""
+"""The most open items. All are ended in one go; no agent was seen with a hundred."""
 MAX_ITEMS: Final = 5000
-"""The most items of a turn. All of them are in the final object, which is made in one go; an agent that works for an
-hour has some hundreds."""
+"""The most items of a turn. All are in the final object, which is made in one go; an hour's work has some hundreds."""
 MAX_RETRIES: Final = 200
-"""The most retries of one call of the model. For each of them all texts of the call are looked at again; Codex can be
-set to 100."""
+"""The most retries of a model call. Each looks at all texts of the call again; Codex can be set to 100."""
 
 CUT_SHORT = Failure(
     kind=FaultKind.UPSTREAM_DISCONNECTED,
@@ -103,26 +96,25 @@ ENDS_WELL = frozenset({Stop.STOP, Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
 
 
 class TurnRepair:
-    """Repairs the events of one turn: `feed` takes the events of a dialect, and returns the events for the turn's
-    log (the list from which all readers take the turn's events).
+    """Repairs the events of one turn: `feed` takes those of a dialect, and returns those for the log.
 
-    `started` and `ended`: whether a `TurnStarted` and the `TurnEnded` were returned. The other methods append
-    events to the list that the current `feed` returns.
+    `started`, `ended`: whether a `TurnStarted` and the `TurnEnded` were returned. The other methods append to the list
+    that the current `feed` returns.
     """
 
     def __init__(self) -> None:
         self.started = False
         self.ended = False
         self._items: dict[str, SentItem] = {}
-        """The items by the ids that the agent uses; a renamed or repeated item has several keys."""
+        """The items by the agent's ids; a renamed or repeated item has several keys."""
         self._open_items: dict[SentItem, None] = {}
         """Open items, in the order in which they were opened."""
         self._used: set[str] = set()
         self._copies: dict[str, int] = {}
-        """For each id that the agent has used several times, the number in the last name made from it."""
+        """For each id that was used several times, the number in the last name made from it."""
         self._step = SentStep()
         self.retrying: Retrying | None = None
-        """The last `Retrying` event; None if there was none, or the model has sent something since."""
+        """The last `Retrying`; None if the model has sent something since."""
         self.retries = 0
         """The number of `Retrying` events since the model last sent something."""
         self._signs = TurnSigns()
@@ -130,7 +122,7 @@ class TurnRepair:
 
     @property
     def open_item(self) -> Item | None:
-        """The item that was opened last and is still open; None if no item is open."""
+        """The item that was opened last and is still open, or None."""
         newest = next(reversed(self._open_items), None)
         return None if newest is None else newest.item
 
@@ -164,9 +156,7 @@ class TurnRepair:
         return out
 
     def _plain(self, id: str) -> bool:
-        """Whether the next `TextDelta` of this message can be returned unchanged, without another look at the
-        message's state.
-        """
+        """Whether the next `TextDelta` of this message can be returned without another look at its state."""
         held = self._items.get(id)
         return (
             held is not None
@@ -200,8 +190,8 @@ class TurnRepair:
         self._out.append(TurnEnded(stop, event.trigger, failure, event.choice_stops, empty=event.empty))
 
     def explained(self, ended: TurnEnded) -> TurnEnded:
-        """Returns the end of the turn: if the turn has no text, refusal or call, with the reason for that, or with a
-        failure (`core/empty_answers.py`); else unchanged. `ended` is the end that `feed` has returned.
+        """Returns the end that `feed` has returned; if the turn is empty, with the reason or a failure
+        (`core/empty_answers.py`).
         """
         items = self._items.values()
         if ended.stop not in ENDS_WELL or ended.choice_stops or any(map(_is_said, items)):
@@ -307,16 +297,15 @@ class TurnRepair:
         self._out.append(ItemEnded(held.id, status))
 
     def _kind(self, id: str, kinds: tuple[type[Item], ...]) -> type[Item]:
-        """Returns the type of the item `id`, if it is one of `kinds`; else the first of `kinds`. The events of
-        several types of items have the same form, so that the event alone does not say the type.
+        """Returns the type of the item `id` if it is one of `kinds`, else the first of `kinds`: several types share a
+        form of events.
         """
         held = self._items.get(id)
         return type(held.item) if held is not None and type(held.item) in kinds else kinds[0]
 
     def _inside(self, id: str, kind: type[Item], implied: Item | None) -> SentItem | None:
-        """Returns the item of the type `kind` to which a delta with this `id` belongs. If the agent has not opened
-        the item, opens `implied`; None: a delta without an open item is an error. Returns None, after a `Notice`,
-        if there is no such item, or it has ended.
+        """Returns the open item for a delta. If none is open, opens `implied`; without `implied`, or if the item has
+        ended, adds a `Notice` and returns None.
         """
         held = self._items.get(id)
         if held is None:
@@ -356,11 +345,10 @@ class TurnRepair:
             self._out.append(event if same else TextDelta(held.id, text))
 
     def _unsent_suffix(self, held: SentItem, text: str) -> str:
-        """Returns the end of `text` that was not sent yet; empty if there is none. `text` is a delta of a message that
-        the agent repeats. `held` is that message as it was sent: its `repetition` records how much of the text
-        the agent has repeated, and is advanced here, or set to None once the agent sends new text. If `text`
-        differs from what was sent, or continues a message that had ended, ends the turn as failed (appends
-        `BROKEN_OFF`) and returns an empty string.
+        """Returns the end of a delta that was not sent yet; `held` is the message that the agent repeats.
+
+        Advances `held.repetition`, or sets it to None once the agent sends new text. If the text differs from what was
+        sent, or continues a message that had ended, ends the turn as failed and returns an empty string.
         """
         assert held.repetition is not None
         new = held.repetition.beyond(text)
@@ -387,10 +375,8 @@ class TurnRepair:
         held.whole.add(TEXT)
 
     def _missing(self, held: SentItem, key: TextKey, whole: str, delta: Callable[[str, str], Event]) -> None:
-        """Appends a delta event with the end of the full text `whole` that was not sent in deltas; no event if
-        there is no such end. `held` is the item as it was sent, and `key` says which of its texts this is; `delta`
-        makes the event from the item's id and the text. If `whole` does not begin with the text that was sent,
-        appends only a `Notice`.
+        """Appends a delta with the end of the full text that was not sent, if there is one; only a `Notice` if `whole`
+        does not begin with what was sent. `key` says which text of the item this is.
         """
         held.whole.add(key)
         sent = held.text(key)
@@ -402,9 +388,7 @@ class TurnRepair:
             self._out.append(Notice("revised_text", key[0]))
 
     def _is_new(self, held: SentItem, key: TextKey) -> bool:
-        """Whether a delta of an item may still add to its text `key`. If not, because the full text was already
-        sent, appends a `Notice`.
-        """
+        """Returns True if the item's text `key` is still open; otherwise adds a `Notice`."""
         if key in held.whole:
             self._out.append(Notice("late_delta", key[0]))
             return False
@@ -489,5 +473,6 @@ HANDLERS: Final[dict[type, Callable[[TurnRepair, Any], None]]] = {
     InputRequested: TurnRepair._asked,
     Retrying: TurnRepair._retrying,
 }
-"""The handler of each event type; other events pass unchanged. It is one table for all turns, because bound methods
-in each turn would keep the turn alive until the garbage collector runs."""
+"""The handler of each event type; other events pass unchanged. One table for all turns: bound methods in each turn
+would keep it alive until the garbage collector runs.
+"""

@@ -1,8 +1,7 @@
 """Compares the text that an agent repeats after a retry of its model call with the text that was already sent.
 
-An agent that retries sends everything of the model call again. Text that was already sent is dropped, and text
-beyond it is new. If the text differs from what was sent, the caller ends the turn as failed, because a client has
-already read the earlier text.
+Text that was sent is dropped, text beyond it is new. If it differs, the caller ends the turn as failed, because a
+client has read the earlier text.
 """
 
 from __future__ import annotations
@@ -20,9 +19,7 @@ ARGUMENTS: Final[TextKey] = ("arguments", 0)
 
 
 class Repetition:
-    """One text of the agent that was sent to the client before a retry, and how much of it the agent has repeated
-    since.
-    """
+    """A text that was sent before a retry, and how much of it the agent has repeated since."""
 
     __slots__ = ("_matched", "_sent")
 
@@ -35,8 +32,8 @@ class Repetition:
         return self._matched >= len(self._sent)
 
     def beyond(self, text: str) -> str | None:
-        """Handles a delta of the retry. Returns the end of the delta that was not sent before, which may be empty;
-        None if the delta differs from what was sent.
+        """Handles a delta of the retry: returns its end that was not sent before; None if it differs from what was
+        sent.
         """
         due = self._sent[self._matched : self._matched + len(text)]
         if not text.startswith(due):
@@ -45,16 +42,15 @@ class Repetition:
         return text[len(due) :]
 
     def rest_of(self, whole: str) -> str | None:
-        """Returns the end of the full text (`whole`) that follows the part that was repeated in deltas; None if the
-        full text does not begin with that part.
+        """Returns the end of the full text behind the part that was repeated; None if the text does not begin with that
+        part.
         """
         return whole[self._matched :] if whole.startswith(self._sent[: self._matched]) else None
 
 
 class SentItem:
-    """An item of the current model call, and its texts that were already sent to the client. The object is kept
-    after the item has ended, because a retry of the call repeats these texts. `open`: the item has not ended;
-    `sent`: the pieces of each text.
+    """An item of the current model call and its texts as sent. Kept after the item's end, because a retry repeats them.
+    `open`: it has not ended; `sent`: the pieces of each text.
     """
 
     __slots__ = ("id", "item", "open", "repetition", "sent", "whole")
@@ -65,7 +61,7 @@ class SentItem:
         self.open = True
         self.sent: dict[TextKey, list[str]] = {}
         self.whole: set[TextKey] = set()
-        """The texts that the agent has sent in full. A later delta of one of them repeats a part of it."""
+        """The texts that were sent in full; a later delta of one repeats a part of it."""
         self.repetition: Repetition | None = None
         """What the agent has repeated of this item so far; None while it repeats nothing."""
 
@@ -79,14 +75,12 @@ class SentItem:
 
     @property
     def still_to_repeat(self) -> bool:
-        """Whether the agent has not yet repeated all of the text that was sent. False if there is no retry."""
+        """Whether some of the sent text was not repeated yet. False without a retry."""
         return self.repetition is not None and not self.repetition.complete
 
 
 class SentStep:
-    """The current call of the model: its items, including those that have ended, and the messages among them that
-    the agent must repeat after a retry.
-    """
+    """The current model call: its items, and the messages among them that the agent must repeat after a retry."""
 
     def __init__(self) -> None:
         self._items: list[SentItem] = []
@@ -95,8 +89,7 @@ class SentStep:
         self.retries = 0
         """How many times the agent has repeated the call so far."""
         self.mutes_reasoning = False
-        """Whether the reasoning of a retry is dropped. It is if reasoning was sent before the retry, since the
-        model may reason differently each time."""
+        """Whether reasoning of a retry is dropped, because the model may reason differently each time."""
 
     def add(self, item: SentItem) -> None:
         self._items.append(item)
@@ -106,7 +99,7 @@ class SentStep:
         return any(item.still_to_repeat for item in self._items)
 
     def complete(self) -> None:
-        """Records that the call of the model has succeeded, so that no retry follows. Forgets its items."""
+        """The model call has succeeded: forgets its items."""
         for item in self._items:
             item.repetition = None
         self._items.clear()
@@ -116,13 +109,11 @@ class SentStep:
 
     @property
     def can_retry(self) -> bool:
-        """Whether the events of a retry can be matched with those that were sent. They cannot if a tool call or a
-        refusal was sent.
-        """
+        """Whether a retry can be matched with what was sent: not after a tool call or a refusal."""
         return not any(isinstance(item.item, ToolCall) or REFUSAL in item.sent for item in self._items)
 
     def retry(self) -> None:
-        """Handles the start of a retry: from now on the agent must repeat every message that has text or is open."""
+        """A retry starts: the agent must repeat every message that has text or is open."""
         self.retries += 1
         self.mutes_reasoning |= any(isinstance(item.item, Reasoning) and item.sent for item in self._items)
         self._to_repeat.clear()
@@ -136,13 +127,12 @@ class SentStep:
                 self._to_repeat[item] = None
 
     def waits_for(self, item: SentItem | None) -> bool:
-        """Whether the agent must still repeat this message, and has not begun to. False for None."""
+        """Whether the agent must repeat this message and has not begun to. False for None."""
         return item in self._to_repeat
 
     def begin_to_repeat(self, item: SentItem | None) -> SentItem | None:
-        """Returns the sent message that the agent repeats with the item it now starts, and records that its
-        repetition has begun. That is `item` if the agent uses the same id again, else the oldest message that it
-        has not begun to repeat. Returns None if there is no such message.
+        """Returns the sent message that the agent repeats with the item it now starts, or None: `item` if the agent
+        uses the same id, else the oldest one that it has not begun to repeat.
         """
         if not self._to_repeat:
             return None
@@ -152,5 +142,5 @@ class SentStep:
         return item
 
     def repeats(self, item: SentItem) -> None:
-        """Records that the agent has begun to repeat this message, by a delta without a new start."""
+        """The agent has begun to repeat this message, by a delta without a new start."""
         self._to_repeat.pop(item, None)

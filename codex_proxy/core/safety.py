@@ -1,9 +1,7 @@
-"""The rules about what a request may reach: which IP addresses are public, and which paths the commands of an agent
-may write to.
+"""What a request may reach: which IP addresses are public, and which paths an agent's commands may write to.
 
-The functions see only addresses and resolved paths. The caller resolves host names and links, and connects. A
-request may come from a stranger, so it must not reach the operator's own network, and no command of an agent may
-change the server's own files, or the programs and settings with which it is started.
+A request may come from a stranger, so it must not reach the operator's own network, and no command may change the
+server's files or the programs and settings it starts with. The caller resolves names and links.
 """
 
 from __future__ import annotations
@@ -17,11 +15,11 @@ import msgspec
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
-"""The prefix of IPv6 addresses whose last 32 bits are an IPv4 address; networks without IPv4 reach it this way."""
+"""IPv6 addresses whose last 32 bits are an IPv4 address; networks without IPv4 reach it this way."""
 
 
 def ip_literal(host: str) -> Address | None:
-    """Parses an IP address. Returns None if `host` is not one, such as a host name."""
+    """Parses an IP address; None if `host` is a name."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -29,8 +27,8 @@ def ip_literal(host: str) -> Address | None:
 
 
 def is_public(text: str) -> bool:
-    """Whether the text is a public IP address. For an IPv6 address that contains an IPv4 address (mapped, NAT64),
-    the IPv4 address decides. 6to4 and Teredo addresses are not public.
+    """Whether the text is a public IP address. An IPv4 address inside decides (mapped, NAT64); 6to4 and Teredo are not
+    public.
     """
     address = ip_literal(text.partition("%")[0])
     if address is None or "%" in text:
@@ -47,16 +45,14 @@ def is_public(text: str) -> bool:
 
 
 class Protected(msgspec.Struct, frozen=True):
-    """A path that the commands of agents must not change. So an agent with write access must not work in the folder
-    `path` or in a folder that contains it. `what` is the path's name in messages ("the state folder").
+    """A path that agents' commands must not change: none may write in a folder that is or contains it. `what` is its
+    name in messages ("the state folder").
     """
 
     what: str
     path: str
     whole: bool = True
-    """True: `path` is a folder whose whole content is protected, so that an agent must not work in a folder inside
-    it, either. False: folders inside `path` are allowed.
-    """
+    """Whether no command may write in a folder inside `path`, either."""
 
 
 def is_inside(path: str, folder: str) -> bool:
@@ -65,9 +61,8 @@ def is_inside(path: str, folder: str) -> bool:
 
 
 def endangered(root: str, protected: Sequence[Protected]) -> Protected | None:
-    """Returns the first protected path that a program which may write anywhere in the folder `root` could change;
-    None if there is none. It is a path that equals `root` or lies in it, or one with `whole` in which `root` lies.
-    `root` and the protected paths must be resolved.
+    """Returns the first protected path that a program which may write in the folder `root` could change, or None. All
+    paths must be resolved.
     """
     for each in protected:
         if is_inside(each.path, root) or (each.whole and is_inside(root, each.path)):

@@ -1,9 +1,9 @@
-r"""Makes text from outside safe to show in a terminal, in a message, and in a log.
+r"""Makes text from outside safe to show in a terminal, a message or a log.
 
-A path, a model's name or a model's answer may contain escape sequences (cursor, title, clipboard), line ends other
-than `\n` (U+2028, U+2029, NEL), and marks that change the direction of writing. Each such character is written as
-Python escapes it: `\x1b`, `\u202e`. A message quotes only the beginning of a long text of a client. A log gets the
-type and place of an exception and never its message, which may contain a part of a prompt, a path or a key."""
+Such text may contain escape sequences, line ends other than `\n`, and marks that change the direction of writing. Each
+is written as Python escapes it: `\x1b`, `\u202e`. Messages quote only the beginning of a long text. A log gets the type
+and place of an exception, never its message.
+"""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ _JOINERS: Final = "\u200c\u200d"
 
 
 def escaped(text: str) -> str:
-    """Returns the text as one line: every character that is not printable is escaped, line breaks included."""
+    """Returns the text as one line, with every unprintable character escaped."""
     if text.isprintable():
         return text
     return "".join([char if char.isprintable() else _escape(char) for char in text])
 
 
 def escaped_lines(text: str) -> str:
-    """Returns a text of several lines with its control characters escaped. Line breaks, tabs, Unicode spaces, and
-    the joiners that some scripts and emoji need stay."""
+    """Returns a text of several lines with its control characters escaped, but for line breaks, tabs, Unicode spaces
+    and joiners.
+    """
     if text.isprintable():
         return text
     return "".join([char if _stays(char) else _escape(char) for char in text])
 
 
 def without_controls(text: str) -> str:
-    """Returns a model's text without the characters that could control a terminal: line feeds, tabs, Unicode spaces
-    and the two zero-width joiners stay; all other unprintable characters are removed, such as escape characters,
-    carriage returns and marks of the direction of writing."""
+    """Returns a model's text without unprintable characters, but for line feeds, tabs, Unicode spaces and the two
+    zero-width joiners.
+    """
     if text.isprintable():
         return text
     return "".join([char for char in text if _stays(char)])
 
 
 def escaped_json(text: str) -> str:
-    """Returns the same JSON with every unprintable character, except line feeds, as a JSON escape. `text` must be
-    serialized JSON."""
+    """Returns serialized JSON with every unprintable character, except line feeds, as a JSON escape."""
     if text.isprintable():
         return text
     return "".join([char if char == "\n" or char.isprintable() else _json_escape(char) for char in text])
@@ -73,8 +73,9 @@ MAX_CAUSES: Final = 5
 
 
 def trace_of(error: BaseException) -> dict[str, Any]:
-    """Returns fields for the log: the type of the error (`raised`), the types of its causes (`caused_by`, the nearest
-    first), and the places in the code (`at`, the outermost first)."""
+    """Returns fields for the log: the error's type (`raised`), those of its causes (`caused_by`, nearest first), and
+    the places in the code (`at`, outermost first).
+    """
     return {
         "raised": type(error).__name__,
         "caused_by": [type(cause).__name__ for cause in _causes(error)],
@@ -86,8 +87,7 @@ def trace_of(error: BaseException) -> dict[str, Any]:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """Returns the causes of an error, nearest first, at most `MAX_CAUSES`. The members of an exception group are
-    its causes."""
+    """Returns the causes of an error, nearest first, at most `MAX_CAUSES`; for a group its members."""
     found: list[BaseException] = []
     to_see = _direct_causes(error)
     while to_see and len(found) < MAX_CAUSES:

@@ -1,8 +1,7 @@
-"""State machines as tables: the next state for each state and change (event). A change that the table does not have
-for the state raises `ImpossibleChange`, because it is a bug of this server.
+"""State machines as tables: the next state for each state and change. A missing pair raises `ImpossibleChange`, a bug
+of this server.
 
-States and changes are members of enums, whose values are descriptions in words. `scripts/gen_states.py` makes the
-diagrams in the documentation from the tables.
+The values of the enums are descriptions. `scripts/gen_states.py` draws the diagrams of the documentation.
 """
 
 from __future__ import annotations
@@ -16,13 +15,11 @@ C = TypeVar("C", bound=Enum)
 
 
 class ImpossibleChange(Exception):  # noqa: N818 - says what it is
-    """The table of a state machine has no next state for this state and change, which is a bug of this server."""
+    """The table has no next state for this state and change: a bug of this server."""
 
 
 class StateTable(dict[tuple[S, C], S]):
-    """The table of a state machine: the next state, by state and change. `start` is the first state. Access to a
-    pair that the table does not have raises `ImpossibleChange`.
-    """
+    """The next state, by state and change; `start` is the first one. A missing pair raises `ImpossibleChange`."""
 
     def __init__(self, start: S, changes: Mapping[S, Mapping[C, S]]) -> None:
         super().__init__(

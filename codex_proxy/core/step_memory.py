@@ -1,9 +1,8 @@
-"""Step memory: the model's own items (such as encrypted reasoning) of a step (one call of the model) that ended
-with tool calls. They are sent to the model again with the request that has the outputs of these calls.
+"""Step memory: the model's own items (such as encrypted reasoning) of a step that ended with tool calls, to be sent
+again with the outputs of these calls.
 
-`StepMemory` is the interface. `RamStepMemory` implements it here, and the store implements it on disk; the settings
-choose one. `tools.replay` writes and reads the entries. If an entry is lost, the model does not see its own
-reasoning of that step again, and the turn continues without it.
+`RamStepMemory` implements the interface `StepMemory` here, the store on disk. `tools.replay` writes and reads the
+entries. Without its entry a turn continues, but the model does not see that reasoning again.
 """
 
 from __future__ import annotations
@@ -16,36 +15,30 @@ import msgspec
 
 
 class StepMemorySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the step memory keeps its entries (`kind`; `off`: nowhere), and its limits; above a limit, the oldest
-    entries are removed. In RAM all limits apply; on disk only `age` applies, and the limit `Retention.max_bytes` of
-    the whole store.
+    """Where entries are kept (`kind`; `off`: nowhere), and the limits above which the oldest are removed. On disk only
+    `age` applies, and `Retention.max_bytes` of the store.
     """
 
     kind: Literal["disk", "ram", "off"] = "disk"
     age: float = 86400.0
-    """Seconds for which an entry is kept. A client that has not answered a call within a day is not expected to."""
+    """Seconds for which an entry is kept: a client that has not answered within a day will not."""
     max_entries: int = 100
     """The most entries in RAM; the setting `MAX_CONVERSATION_HISTORY`."""
     max_bytes: int = 64 << 20
-    """The most bytes of all values in RAM. Encrypted reasoning takes some KiB, an image in an output up to some MiB."""
+    """The most bytes in RAM. Encrypted reasoning takes some KiB, an image up to some MiB."""
 
 
 class StepMemory(Protocol):
-    """The interface of a step memory: a map from an owner (the name of an API key) and a key to a value, both of
-    bytes, that keeps entries for `StepMemorySettings.age` seconds.
-    """
+    """A map from an owner (the name of an API key) and a key to bytes, for `StepMemorySettings.age` seconds."""
 
     async def remember(self, owner: str, entries: Mapping[bytes, bytes], *, durable: bool = True) -> None:
-        """Saves `entries` (values by key) for the owner, and replaces earlier values of these keys; does nothing if
-        the kind is `off`. If `durable` is false, the values are kept in RAM only, because the client has sent
-        `store: false`. An implementation on disk may raise `StoreUnavailable`.
+        """Saves values by key for the owner; nothing if the kind is `off`. `durable=False` (`store: false`) keeps them
+        in RAM only. On disk it may raise `StoreUnavailable`.
         """
         ...
 
     async def recall(self, owner: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Returns the owner's values of those `keys` that are known, by key. An implementation on disk may raise
-        `StoreUnavailable`.
-        """
+        """Returns the owner's known values of `keys`. On disk it may raise `StoreUnavailable`."""
         ...
 
 
@@ -56,8 +49,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 class RamStepMemory:
-    """A `StepMemory` that is kept in RAM and lost when the process ends. Number, bytes and age of its entries are
-    limited; the oldest are removed first. It is not thread-safe."""
+    """A `StepMemory` in RAM, with a limited number, size and age of its entries. Not thread-safe."""
 
     def __init__(self, settings: StepMemorySettings, epoch: Callable[[], float]) -> None:
         """`epoch` returns the seconds since 1970."""
@@ -91,8 +83,8 @@ class RamStepMemory:
             self._bytes -= len(gone.value)
 
     def expire(self, now: float) -> int:
-        """Removes the entries that are too old at `now` (seconds since 1970), and the oldest ones while they are
-        too many or too large. Returns the number of removed entries.
+        """Removes entries that are too old at `now` (seconds since 1970), and the oldest ones while they are too many
+        or too large. Returns how many.
         """
         settings, dropped = self._settings, 0
         while self._entries:

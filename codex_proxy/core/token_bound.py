@@ -1,10 +1,8 @@
-"""Computes an upper bound of the number of tokens of a text, for clients that fill a context up to its limit and
-for which a number that is too small is an error.
+"""An upper bound of the number of tokens of a text, for clients that fill a context up to its limit.
 
-Takes a text; returns a number of tokens. The bound is the estimate of `core.tokens` plus a margin. Text for which
-the estimate is unreliable (languages other than English, base64, runs of punctuation, rare scripts) has costs of
-its own. Measured against `o200k_base`: code, JSON, Markdown, logs, base64 and the messages of programs in a hundred
-languages stay below the bound; words of random letters do not. A mebibyte takes half a second.
+The bound is the estimate of `core.tokens` plus a margin; where that is unreliable (other languages than English,
+base64, punctuation, rare scripts) it has costs of its own. Against `o200k_base`, code, JSON, Markdown, logs, base64 and
+texts in a hundred languages stay below the bound; words of random letters do not. A mebibyte takes half a second.
 """
 
 from __future__ import annotations
@@ -17,10 +15,9 @@ from typing import Final, NamedTuple
 from codex_proxy.core.tokens import DENSE_RUN, SIGNS, SPACE, WORD, piece_cost, pieces
 
 _MARGIN: Final = 1.15
-"""The factor by which the bound exceeds the estimate for English and code. The estimate is off by at most a tenth
-there."""
+"""The factor for English and code, where the estimate is off by at most a tenth."""
 _OTHER_LANGUAGE: Final = 2.0
-"""The factor for other languages. Their words have more tokens than English ones of the same length."""
+"""The factor for other languages, whose words have more tokens."""
 
 _CHUNK: Final = 4096
 """Characters that are assumed to be in one language."""
@@ -28,12 +25,12 @@ _ENGLISH: Final = re.compile(
     r"\b(?:the|of|to|and|in|is|a|for|on|with|this|that|be|it|not|if)\b", re.IGNORECASE
 )
 _MIN_ENGLISH: Final = 0.05
-"""A text with a smaller share of the frequent words in `_ENGLISH` is taken for another language than English."""
+"""A text with a smaller share of the frequent words in `_ENGLISH` is not English."""
 _MAX_SIGNS: Final = 0.35
-"""A text with more runs of punctuation per word than this is taken for code or data, not prose."""
+"""A text with more runs of punctuation per word is code or data."""
 
 _BLOB: Final = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{48,}+")
-"""Matches what may be base64 or a key: a long run of letters and digits without a space."""
+"""What may be base64 or a key: a long run of letters and digits."""
 _BLOB_COST: Final = 0.78
 _CAPITAL: Final = 0.35
 """The tokens of a letter in a word of capitals."""
@@ -73,24 +70,20 @@ _FEW: Final = 3
 
 
 def max_tokens_in(text: str, known: dict[str, Piece] | None = None) -> int:
-    """Returns an upper bound of the number of tokens of a text; 0 for an empty text. `known` is a cache of the
-    costs of pieces, which calls for several texts may share.
-    """
+    """Returns an upper bound of a text's tokens. `known` caches the costs of pieces between calls."""
     known = {} if known is None else known
     return math.ceil(sum(_chunk(text[at : at + _CHUNK], known) for at in range(0, len(text), _CHUNK)))
 
 
 class Piece(NamedTuple):
-    """What one piece of a text (a word, a space, a run of punctuation, ...) adds to the token bound of the chunk
-    that contains it: `words` and `signs` count words and runs of punctuation (0 or 1), `scaled` and `fixed` are
-    tokens.
+    """What a piece of text (a word, a space, punctuation) adds to the bound of its chunk: `words` and `signs` count
+    words and runs of punctuation, `scaled` and `fixed` are tokens.
     """
 
     words: int = 0
     signs: int = 0
     scaled: float = 0
-    """Tokens that are multiplied by the factor for the language of the chunk. Only words of ASCII letters have
-    them."""
+    """Tokens that the factor of the language multiplies; only words of ASCII letters have them."""
     fixed: float = 0
     """Tokens that are added as they are, whatever the language of the chunk is."""
 
@@ -116,9 +109,7 @@ def _chunk(text: str, known: dict[str, Piece]) -> float:
 
 
 def _is_blob(text: str) -> bool:
-    """Whether a long run of characters looks like base64 or a key: it contains lower-case letters, capitals and
-    digits. Paths and lines of dashes usually do not.
-    """
+    """Whether a long run looks like base64 or a key: it has lower-case letters, capitals and digits."""
     return not text.islower() and not text.isupper() and any(map(str.isdigit, text))
 
 
@@ -142,8 +133,8 @@ def _measured(kind: int, piece: str) -> Piece:
 
 
 def _signs(piece: str) -> float:
-    """Returns the tokens of a run of punctuation: few for a short run or one repeated character, else about one for
-    each character.
+    """Returns the tokens of a run of punctuation: few if it is short or repeats one character, else about one per
+    character.
     """
     if not piece.isprintable():
         return len(piece) * _CONTROL

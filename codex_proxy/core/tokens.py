@@ -1,12 +1,8 @@
-"""Estimates how many tokens a text has, from the pieces (words, numbers, spaces, punctuation) into which OpenAI's
-tokenizers first split a text.
+"""Estimates the tokens of a text from the pieces (words, numbers, spaces, punctuation) into which OpenAI's tokenizers
+split it; for limits and for reported usage.
 
-Takes a text; returns a number, which is used both for limits and for the reported usage. Agents count tokens only
-when they call the model, and no well-maintained tokenizer package contains its tables.
-
-The costs are fitted to `o200k_base`. On English prose, Markdown, Python and JSON the estimate is wrong by at most a
-tenth, and mostly also in other languages; on base64 and runs of punctuation it is unreliable. It is never more than
-the number of characters.
+The costs are fitted to `o200k_base`: wrong by at most a tenth for English prose, Markdown, Python and JSON, and mostly
+for other languages; unreliable for base64 and punctuation. Never more than the number of characters.
 """
 
 from __future__ import annotations
@@ -19,7 +15,7 @@ from typing import Final
 _DENSE: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 """Kana, Chinese characters and Hangul, most of which are one token each."""
 _MARKS: Final = "\u0300-\u036f\u064b-\u0655\u0900-\u0e7f"
-"""Combining marks, which belong to the letter before them, and the scripts of India, which have many of them."""
+"""Combining marks, which belong to the letter before them, and the scripts of India."""
 _SMALL: Final = rf"(?:[^\W\d_A-Z{_DENSE}]|[{_MARKS}])"
 _PIECE: Final = re.compile(
     rf"((?:[^\w\r\n]|_)?(?:[A-Z]*{_SMALL}+|[A-Z]+))"
@@ -30,17 +26,15 @@ _PIECE: Final = re.compile(
     re.DOTALL,
 )
 WORD, DIGITS, DENSE_RUN, SPACE, SIGNS = range(1, 6)
-"""The kinds of pieces that `pieces` yields: letters; up to three digits; Chinese, Japanese or Korean characters;
-white space; punctuation."""
+"""The kinds of pieces: letters; up to three digits; Chinese, Japanese or Korean characters; white space; punctuation.
+"""
 
 _EXACT: Final = 16 * 1024
-"""The most characters of which every one is counted. Of a longer text only its beginning and its end are counted,
-which takes at most 10 ms, and the rest is extrapolated."""
+"""The most characters that are all counted. Of a longer text samples are counted, and the rest is extrapolated."""
 _SAMPLE: Final = 1024
 """How many characters `TokenLimit` counts of each block of a longer text."""
 _MAX_PIECE: Final = 256
-"""The longest piece, in characters, that `TokenLimit` keeps to count it again when it has grown. A longer piece is
-no word, so its parts may be counted one by one."""
+"""The longest piece that `TokenLimit` counts again when it has grown; a longer one is no word."""
 
 
 def estimate_tokens(text: str) -> int:
@@ -57,8 +51,8 @@ def estimate_all(texts: Iterable[str]) -> int:
 
 
 def pieces(text: str) -> Iterator[tuple[int, str]]:
-    """Yields the pieces of a text in their order, each with its kind: `WORD`, `DIGITS`, `DENSE_RUN` (Chinese,
-    Japanese or Korean characters), `SPACE`, `SIGNS` (punctuation), or 0 for any other character.
+    """Yields the pieces of a text with their kinds: `WORD`, `DIGITS`, `DENSE_RUN`, `SPACE`, `SIGNS`, or 0 for any other
+    character.
     """
     return ((match.lastindex or 0, match[0]) for match in _PIECE.finditer(text))
 
@@ -66,10 +60,9 @@ def pieces(text: str) -> Iterator[tuple[int, str]]:
 class TokenLimit:
     """Computes how many characters of a text that arrives in deltas fit into `tokens` tokens.
 
-    A text with no more characters than `tokens` always fits, so nothing else is computed for it. The first `_EXACT`
-    characters are counted. After them the text is divided into blocks: the first `_SAMPLE` characters of a block are
-    counted, and the rest of it is taken to have as many tokens per character. Blocks depend on the position in the
-    text alone, so the result does not depend on how the text is cut into deltas.
+    A text with no more characters than `tokens` always fits. The first `_EXACT` characters are counted. Then the text
+    is divided into blocks: the first `_SAMPLE` characters of a block are counted, the rest is taken to have as many
+    tokens per character. Blocks depend on the position alone, so the result does not depend on how the text is cut.
     """
 
     def __init__(self, tokens: int) -> None:
@@ -84,9 +77,7 @@ class TokenLimit:
         self._sample_end = self._block_end = _EXACT
 
     def room_in(self, text: str) -> int | None:
-        """Takes the next delta. Returns None if all of it fits, else the number of its characters that fit. Do not
-        call it again after it has returned a number.
-        """
+        """Takes the next delta: returns None if all of it fits, else how many of its characters fit, once."""
         before = self._chars
         self._tail.append(text)
         self._chars += len(text)
@@ -120,8 +111,8 @@ class TokenLimit:
         self._block_end = self._position + max(_EXACT, self._position // 8)
 
     def _count(self, part: str) -> tuple[int, int | None]:
-        """Counts the pieces of a part that ends where the sample ends, or before. Returns how many characters need
-        not be counted again, and, if the limit is reached, how many fit.
+        """Counts the pieces of a part within the sample. Returns how many characters are settled, and how many fit if
+        the limit is reached.
         """
         start = end = 0
         kind = 0
@@ -140,7 +131,7 @@ class TokenLimit:
         return start, None
 
     def _extrapolate(self, chars: int) -> int | None:
-        """Counts the next characters of a block by its sample. If the limit is reached, returns how many fit."""
+        """Counts the next characters of a block by its sample; returns how many fit if the limit is reached."""
         sampled = self._sampled_tokens
         done = self._position - self._sample_end
         tokens_done = done * sampled // _SAMPLE
@@ -156,7 +147,7 @@ def _counted(text: str) -> int:
 
 
 def piece_cost(kind: int, piece: str) -> int:
-    """Returns the estimated tokens of a piece of the kind `kind`: at least one, and never fewer for a longer piece."""
+    """Returns the estimated tokens of a piece: at least one, and never fewer for a longer piece."""
     length = len(piece)
     if kind == WORD:
         if "\u0590" <= piece[-1] < "\u0e80":  # Hebrew, Arabic, the scripts of India, Thai
@@ -174,6 +165,6 @@ def piece_cost(kind: int, piece: str) -> int:
 
 
 def _fitting(kind: int, piece: str, tokens: int) -> int:
-    """Returns the length of the longest beginning of a piece that has at most `tokens` tokens."""
+    """Returns the length of the longest beginning of a piece with at most `tokens` tokens."""
     lengths = range(1, len(piece) + 1)
     return bisect_right(lengths, tokens, key=lambda length: piece_cost(kind, piece[:length]))

@@ -1,6 +1,4 @@
-"""A `Turn`: what a client asks for, whichever API the request came through. This module defines only data types and
-constants.
-"""
+"""A `Turn`: what a client asks for, whichever API the request came through."""
 
 from __future__ import annotations
 
@@ -12,8 +10,9 @@ import msgspec
 from codex_proxy.core.items import HistoryItem, Tool
 
 Mode = Literal["model", "agent"]
-"""`model`: the model answers without the agent's own prompt and tools (the "plain model"). `agent`: the agent works
-in its folder with its own tools."""
+"""`model`: the model answers without the agent's own prompt and tools (the "plain model"). `agent`: the agent works in
+its folder.
+"""
 
 Sandbox = Literal["read-only", "workspace-write", "danger-full-access"]
 
@@ -22,14 +21,11 @@ SANDBOXES: Final[tuple[Sandbox, ...]] = get_args(Sandbox)
 
 
 MODEL_SEPARATOR: Final = "/"
-"""Separates the agent's name from the model's in `NAME/MODEL`, the full name of a model, if the server has several
-agents."""
+"""Separates agent and model in `NAME/MODEL`, if the server has several agents."""
 
 
 class NamedTools(msgspec.Struct, frozen=True):
-    """A `tool_choice` that names the only tools that the model may call. `required`: the model must call one of
-    them.
-    """
+    """A `tool_choice` of the only tools that the model may call. `required`: it must call one."""
 
     names: tuple[str, ...]
     required: bool = False
@@ -39,11 +35,11 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTools
 
 
 HOPS_HEADER: Final = "X-Codex-Hops"
-"""The request header with the servers like this one that a request has passed through (`Origin.hops`)."""
+"""The request header with the servers like this one that a request has passed through."""
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a request came from. Only an agent that sends the request on to another server (an upstream) uses it."""
+    """Where a request came from, for an agent that sends it on to another server."""
 
     hops: tuple[str, ...] = ()
     """The codex-proxy servers through which the request has already come, oldest first."""
@@ -52,16 +48,14 @@ class Origin(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}
     """The headers, by lower-case name, that the settings pass on to some upstream."""
     agents: frozenset[str] | None = None
-    """The names of the agents that the client may use; None for all. An upstream's fallback is one of them."""
+    """The agents that the client may use, also as a fallback; None for all."""
 
     def __repr__(self) -> str:
         return f"Origin(hops={self.hops!r})"
 
 
 class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A Chat Completions request that is sent to the agent's model server unchanged, and whose answer is sent to
-    the client unchanged, because it needs nothing that only this server can do.
-    """
+    """A Chat Completions request whose bytes go to the model server, and whose answer to the client, unchanged."""
 
     fields: Mapping[str, msgspec.Raw]
     """The fields of the request's JSON object, each as the client wrote it."""
@@ -69,94 +63,75 @@ class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
     include_usage: bool
     """Whether the client asked for the usage in its stream."""
     model_asked: str
-    """The client's name of the model. The answer has this name, even if the model server calls the model something
-    else."""
+    """The client's name of the model, which the answer has too."""
 
     def __repr__(self) -> str:
         return f"ForwardedRequest(stream={self.stream!r})"
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One request of a client: everything that an agent needs to know, independent of HTTP. The agent uses its own
-    default if `effort`, `summary`, `verbosity` or `service_tier` is None. Model calls of a turn are called steps.
+    """One request of a client, independent of HTTP. The agent uses its own default if `effort`, `summary`, `verbosity`
+    or `service_tier` is None.
     """
 
     owner: str = ""
-    """The owner of the turn: the name of the client's key. The scheduler sets it. What an agent keeps of a turn may be
-    used for turns of the same owner only."""
+    """The name of the client's key, set by the scheduler. What an agent keeps of a turn is for turns of this owner
+    only.
+    """
     model: str
     """The agent's name of the model; empty for the agent's default."""
     history: tuple[HistoryItem, ...]
     """All items of the conversation, oldest first, the newest message last."""
     mode: Mode = "agent"
-    """`model`: the model answers without the agent's own prompt and tools. `agent`: the agent works in `workdir`
-    with its own tools.
-    """
+    """See `Mode`."""
     effort: str | None = None
     summary: str | None = None
     verbosity: str | None = None
     service_tier: str | None = None
     tools: tuple[Tool, ...] = ()
-    """The tools that the model may call besides the agent's own: those of the client, and MCP tools that this
-    server runs.
-    """
+    """The client's tools, and MCP tools that this server runs."""
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
     web_search: bool = False
     """Whether the model is offered the agent's own web search, which its provider runs."""
     max_server_steps: int = 25
-    """The number of steps whose MCP calls this server runs. Calls of later steps are not run: their output says
-    that the limit is reached, and that the model should answer.
-    """
+    """The steps whose MCP calls this server runs. The output of later calls tells the model to answer."""
     max_server_calls: int | None = None
-    """The number of MCP calls that this server runs in the whole turn; further calls get the same output. None for
-    any number.
-    """
+    """The MCP calls that this server runs in the turn; None for any number. Further calls get the same output."""
     output_schema: msgspec.Raw | None = None
     """A JSON schema that the answer's text must follow; None if there is none."""
     workdir: str = ""
-    """The folder in which the agent's commands run. Admission makes the path absolute; if it is empty, because the
-    client names no folder, admission sets the default folder.
-    """
+    """The folder of the agent's commands. Admission makes it absolute, and sets the default folder if it is empty."""
     sandbox: Sandbox = "read-only"
     """What the agent's commands may do, unless `permissions` says otherwise."""
     confine_reads: bool = False
-    """Whether the agent's commands must not read this server's stored data. Not every agent can enforce that."""
+    """Whether the agent's commands must not read this server's data. Not every agent can enforce that."""
     permissions: str | None = None
-    """What the agent's commands may do, by the agent's own name for it; None: as `sandbox` says. Only the code of
-    an agent sets this, never a request.
-    """
+    """What the commands may do, by the agent's own name for it; None: as `sandbox` says. No request sets this."""
     choices: int = 1
     """The number of choices of the answer (OpenAI's `n`)."""
     stop: tuple[str, ...] = ()
     """Stop sequences: the answer ends before the first of them."""
     reports_stop: bool = False
-    """Whether the client learns which stop sequence has ended the answer. This server then looks for them itself,
-    since a model server does not say which one it has met."""
+    """Whether the client learns which stop sequence has ended the answer, which only this server can tell."""
     max_tokens: int | None = None
     """The maximum number of output tokens; None for no limit."""
     json_object: bool = False
-    """Whether the answer's text must be a JSON object. If so, the model is instructed accordingly and its answer is
-    checked."""
+    """Whether the answer must be a JSON object: the model is told, and the answer checked."""
     origin: Origin = Origin()
     """Where the request came from."""
     instructions_in_outputs: bool = False
-    """Whether developer messages directly after tool outputs may be put into the last of these outputs, so that a
-    session of the agent that waits for the outputs can continue."""
-    sampling: Mapping[str, Any] = {}
-    """The sampling parameters of the request (`temperature`, `seed`, ...) by name, with the client's values. Agents
-    that cannot set them ignore them."""
-    passed_fields: Mapping[str, msgspec.Raw] = {}
-    """Fields of the request that no other attribute of the turn represents, unchanged. Only agents with the
-    capability `forwarding` use them."""
-    forwarded: ForwardedRequest | None = None
-    """The whole request, if it is sent to the agent's model server unchanged; the turn then has no history, tools
-    or schema. None for any other turn.
+    """Whether developer messages behind tool outputs may be put into the last output, so that a waiting session can
+    continue.
     """
+    sampling: Mapping[str, Any] = {}
+    """The client's sampling parameters (`temperature`, `seed`, ...), for agents that can set them."""
+    passed_fields: Mapping[str, msgspec.Raw] = {}
+    """Fields of the request that no attribute represents, for agents with the capability `forwarding`."""
+    forwarded: ForwardedRequest | None = None
+    """The request that goes to the model server unchanged; the turn then has no history, tools or schema."""
 
 
 def without_content(turn: Turn) -> Turn:
-    """Returns the turn without its history, tools and schema, and so small enough to be kept after the turn has
-    ended.
-    """
+    """Returns the turn without history, tools and schema, small enough to be kept."""
     return msgspec.structs.replace(turn, history=(), tools=(), output_schema=None, forwarded=None)
