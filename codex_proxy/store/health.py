@@ -1,7 +1,7 @@
 """Checks whether the store can be written, and converts its errors to faults for clients.
 
-Callers may check often, such as a supervisor that polls the server's health: a result is reused for some seconds.
-The text of a store's error is only logged, because it contains paths of the server.
+A result is reused for some seconds, because supervisors poll. A store's error is only logged, because it contains
+paths.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from codex_proxy.store.interface import (
 log = structlog.get_logger(__name__)
 
 FRESH_SECONDS: Final = 5.0
-"""Seconds for which a successful check is reused, so that frequent callers do not keep the disk busy."""
+"""Seconds for which a successful check is reused."""
 FRESH_TROUBLE_SECONDS: Final = 1.0
-"""Seconds for which a failed check is reused. Shorter, because the store may work again at any moment."""
+"""Seconds for which a failed check is reused: fewer, because the store may work again at any moment."""
 ANSWER_SECONDS: Final = 2.0
-"""Seconds that a check may take; a store that takes longer counts as not writable."""
+"""Seconds that a check may take before the store counts as not writable."""
 
 
 class WriteCheck:
-    """Checks whether the store can be written. Callers at the same time share one check."""
+    """Checks whether the store can be written, once for all callers of a moment."""
 
     def __init__(self, store: StoreMaintenance, clock: Clock) -> None:
         self._store = store
@@ -46,8 +46,8 @@ class WriteCheck:
         self._check: asyncio.Task[None] | None = None
 
     async def is_writable(self) -> bool:
-        """Whether the store can be written. A result is reused for `FRESH_SECONDS` if it was True, else for
-        `FRESH_TROUBLE_SECONDS`. A check that takes more than `ANSWER_SECONDS` counts as False.
+        """Whether the store can be written; reuses a result for `FRESH_SECONDS` (False: `FRESH_TROUBLE_SECONDS`). A
+        check longer than `ANSWER_SECONDS` counts as False.
         """
         if self._clock.monotonic() >= self._good_until:
             if self._check is None or self._check.done():
@@ -95,8 +95,8 @@ OFF = Failure(
 
 @contextmanager
 def store_errors_as_faults() -> Iterator[None]:
-    """A context manager that converts errors of its body and logs the reason: `StoreUnavailable` to a `Fault`
-    UNAVAILABLE, and `StoreDamaged` to a `Fault` INTERNAL. Other errors are not converted.
+    """A context manager that logs `StoreUnavailable` and `StoreDamaged` and raises a `Fault` UNAVAILABLE or INTERNAL
+    instead.
     """
     try:
         yield
@@ -109,16 +109,15 @@ def store_errors_as_faults() -> Iterator[None]:
 
 
 def required_store(store: Store | None) -> Store:
-    """Returns the store. Raises `Fault` INVALID_REQUEST if it is None, because the server runs without a store."""
+    """Returns the store; raises `Fault` INVALID_REQUEST if the server runs without one."""
     if store is None:
         raise Fault(OFF)
     return store
 
 
 def failure_of(error: StoreError) -> Failure:
-    """Logs an error with which the saving of a response has failed. Returns the failure with which the response
-    ends: NOT_FOUND if the object that it continues was deleted, INTERNAL if stored data is damaged or contradicts
-    the response, else UNAVAILABLE.
+    """Logs why a response could not be saved, and returns the failure with which it ends: NOT_FOUND if what it
+    continues was deleted, INTERNAL if stored data is damaged or contradicts it, else UNAVAILABLE.
     """
     log.error("not_saved", reason=str(error))
     if isinstance(error, NotStored):

@@ -1,16 +1,15 @@
 """The interface of a store, its guarantees, and its values. Independent of any database, and cheap to import.
 
-What each implementation guarantees:
+Each implementation guarantees:
 
 - A write that has returned is on disk, and every later read sees it. A write whose caller was cancelled, or that raised
   `StoreUnavailable`, is stored completely or not at all.
-- Every object has an owner (the name of a client's key). For other owners the object does not exist: reads return None
-  or an empty result, or raise `NotStored`; writes raise `NotStored`.
+- Every object has an owner (the name of a client's key). For others it does not exist: reads return None or an empty
+  result, or raise `NotStored`; writes raise `NotStored`.
 - Lists are in the order of writing. Times and ids come from the caller or the injected clock.
 
-Any method may raise `StoreUnavailable` (not possible now; no completed write is lost); reads may raise its subclass
-`StoreDamaged`. `NotStored` and `StoreConflict` are named at the methods that raise them, and `StoreRefused` is
-raised when a store is opened. Any other exception is a bug.
+Any method may raise `StoreUnavailable` (no completed write is lost), reads also `StoreDamaged`; methods name
+`NotStored` and `StoreConflict` themselves; opening raises `StoreRefused`. Any other exception is a bug.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ UNFINISHED: Final = frozenset({"queued", "in_progress"})
 """The statuses of a response that has not ended."""
 
 MAX_METADATA_KEYS: Final = 16
-"""OpenAI's limit of metadata keys. It is checked in the store because it holds for the metadata after a merge."""
+"""OpenAI's limit of metadata keys, checked after a merge."""
 
 
 # --- errors -------------------------------------------------------------------------------------
@@ -40,21 +39,19 @@ class StoreError(Exception):
 
 
 class StoreUnavailable(StoreError):  # noqa: N818 - says what it is
-    """The store cannot be used now, but may be usable later: the file is locked by another process, the disk is
-    full, or the store is closed or overloaded.
-    """
+    """Not usable now: the file is locked, the disk is full, or the store is closed or overloaded."""
 
 
 class StoreDamaged(StoreUnavailable):
-    """A stored row does not match its checksum. The row is not returned; other rows can still be read."""
+    """A row does not match its checksum. It is not returned; others can still be read."""
 
 
 class StoreRefused(StoreError):  # noqa: N818
-    """The file cannot be opened as a store: damaged, made by a newer version, or not a store. It was not changed."""
+    """The file, which was not changed, is damaged, of a newer version, or no store."""
 
 
 class NotStored(StoreError):  # noqa: N818
-    """The object does not exist, or belongs to another owner. `kind` and `id` say which object of the call it is."""
+    """The object `kind` `id` does not exist, or belongs to another owner."""
 
     def __init__(self, kind: Literal["response", "conversation", "item"], id: str) -> None:
         super().__init__(f"there is no {kind} {id!r}")
@@ -63,8 +60,8 @@ class NotStored(StoreError):  # noqa: N818
 
 
 class StoreConflict(StoreError):  # noqa: N818
-    """The write contradicts stored data. `reason` is `id_taken`, `version` (the conversation has changed), or
-    `too_many_keys` (in the metadata).
+    """The write contradicts stored data: `id_taken`, `version` (the conversation has changed), or `too_many_keys` (in
+    the metadata).
     """
 
     def __init__(self, reason: Literal["id_taken", "version", "too_many_keys"], message: str) -> None:
@@ -73,9 +70,7 @@ class StoreConflict(StoreError):  # noqa: N818
 
 
 class ContextTooLarge(StoreError):  # noqa: N818
-    """A conversation or a chain of responses has more items or bytes than `ContextLimits` permits, or would have
-    after this write.
-    """
+    """A conversation or chain of responses has, or would have, more than `ContextLimits` permits."""
 
     def __init__(self, items: int, size: int, limits: ContextLimits) -> None:
         super().__init__(
@@ -88,44 +83,41 @@ class ContextTooLarge(StoreError):  # noqa: N818
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of the stored data; None is no limit. If there is too much, the oldest responses and the least
-    recently used conversations are removed first.
+    """Limits of the stored data (None: no limit). The oldest responses and the least recently used conversations are
+    removed first.
 
-    A response that another one continues (by `previous_response_id`) is not removed, so a chain of responses is
-    removed from its end.
+    A chain of responses is removed from its end: a response that another one continues stays.
     """
 
     age: float | None = 30 * 86400.0
     """Seconds for which responses are kept; 30 days as at OpenAI."""
     conversation_age: float | None = None
-    """Seconds for which a conversation is kept after its last use. OpenAI keeps them until they are deleted."""
+    """Seconds after its last use for which a conversation is kept. OpenAI keeps them until they are deleted."""
     usage_age: float | None = 400 * 86400.0
-    """Seconds for which the sums of usage are kept: a year, and the month to compare it with."""
+    """Seconds for which sums of usage are kept: a year, and the month to compare it with."""
     frames_age: float = 86400.0
     """Seconds for which the stream of a finished background response can be read again."""
     max_responses: int | None = 100_000
     """The most responses. This many responses of usual size take some hundred MB."""
     max_conversations: int | None = None
-    """The most conversations that responses form by continuing each other; responses of a stored conversation,
-    which has an id of its own, do not count. If there is one more, the one that was continued the longest time ago
-    is removed.
+    """The most chains of responses (those of a stored conversation do not count). The one that was continued the
+    longest time ago is removed first.
 
-    `spared` protects only those that a turn is continuing, and background responses that have just ended."""
+    `spared` protects only those that a turn is continuing, and background responses that have just ended.
+    """
     max_bytes: int | None = 4 << 30
     """The most bytes of all stored content together. Images take up most of it."""
     spared: float = 3600.0
-    """Seconds after the creation of a response, or the last use of a conversation, during which it is not removed for
-    number or size, so that work in progress keeps its context."""
+    """Seconds since its creation or last use during which an object is not removed for number or size."""
 
 
 class ContextLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest conversation or chain of responses that can be continued; None is no limit."""
+    """The largest conversation or chain of responses that can be continued; None: no limit."""
 
     max_items: int | None = 20_000
     """The most items of a context: twice what one request may have."""
     max_bytes: int | None = 64 << 20
-    """The most bytes: twice the largest request body, and far more than any model reads. A turn holds this much in
-    memory."""
+    """Twice the largest body, and more than any model reads. A turn holds this much in memory."""
 
     def check(self, items: int, size: int) -> None:
         """Raises `ContextTooLarge` if there are more `items`, or more bytes (`size`), than the limits."""
@@ -138,15 +130,13 @@ class ContextLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredItem(msgspec.Struct, frozen=True):
-    """One item of a response or conversation. Its id is unique within the response or conversation. `created` is in
-    seconds since 1970.
-    """
+    """One item of a response or conversation, in which its id is unique. `created`: seconds since 1970."""
 
     id: str
     json: bytes
-    """The item as the client sees it; empty for items that only the model sees (hidden calls and their outputs)."""
+    """The item for clients; empty if only the model sees it (hidden calls and their outputs)."""
     raw: bytes = b""
-    """The item as the model must see it again; empty if that is the same as `json`."""
+    """The item for the model; empty if that is the same as `json`."""
     created: float = 0.0
 
     @property
@@ -159,15 +149,14 @@ class StoredItem(msgspec.Struct, frozen=True):
 
 
 class ItemReference(msgspec.Struct, frozen=True):
-    """A reference to an existing item of the same owner, in any response or conversation."""
+    """A reference to an item of the same owner, in any response or conversation."""
 
     id: str
 
 
 class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A response without its items. `json` is the response object as the client gets it. `created` is in seconds
-    since 1970. `previous_id` and `conversation_id` are None if the response continues no other response, or no
-    conversation.
+    """A response without its items. `json` is the object that the client gets, `created` in seconds since 1970.
+    `previous_id` and `conversation_id` name what it continues, if anything.
     """
 
     owner: str
@@ -180,11 +169,11 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     conversation_id: str | None = None
     background: bool = False
     recovery: bytes = b""
-    """Data that the caller needs to run a background response again after a restart; the store does not read it."""
+    """What the caller needs to run a background response again after a restart."""
 
 
 class PendingWebhook(msgspec.Struct, frozen=True):
-    """A webhook event that still has to be delivered to one URL. `body` is the bytes to post."""
+    """A webhook event still to be delivered to one URL; `body` is what to post."""
 
     event_id: str
     url: str
@@ -194,7 +183,7 @@ class PendingWebhook(msgspec.Struct, frozen=True):
 
 
 class ChainTurn(msgspec.Struct, frozen=True):
-    """One response of a chain (responses that continue each other): its input items and its output items."""
+    """One response of a chain: its input and its output items."""
 
     response_id: str
     input: tuple[StoredItem, ...]
@@ -202,7 +191,7 @@ class ChainTurn(msgspec.Struct, frozen=True):
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """One stored event of a background response's stream; `data` is the event as SSE bytes."""
+    """One event of a background response's stream; `data` is SSE bytes."""
 
     number: int
     """The event's `sequence_number`."""
@@ -217,23 +206,19 @@ class StoredConversation(msgspec.Struct, frozen=True, kw_only=True):
     created: float
     metadata: dict[str, str] = {}
     version: int = 0
-    """Increases with every change of the items. The items of a turn can be appended on condition that the version
-    is still the one at which the turn began."""
+    """Increases with every change of the items, so that a turn can append its items only to what it has seen."""
 
 
 class Append(msgspec.Struct, frozen=True):
-    """The conversation to which the input and output items of a response are appended when the response is saved."""
+    """The conversation to which a response's items are appended when it is saved."""
 
     conversation_id: str
     version: int | None = None
-    """The version of the conversation at which the turn began; another one raises `StoreConflict`. None accepts any
-    version."""
+    """The version at which the turn began; another one raises `StoreConflict`. None: any."""
 
 
 class PageRequest(msgspec.Struct, frozen=True):
-    """A part of a list of items: at most `limit` items in this order, beginning after the item with the id `after`;
-    None: from the beginning.
-    """
+    """At most `limit` items in this order, after the item `after` (None: from the beginning)."""
 
     limit: int = 20
     order: Order = "desc"
@@ -249,8 +234,8 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
-    """The size of a store: its file, and the number of objects of each kind. `unfinished` counts background
-    responses that have not ended, `steps` the entries of the step memory, `frames` the stored stream events.
+    """The size of a store. `unfinished` counts background responses that have not ended, `steps` entries of the step
+    memory, `frames` stream events.
     """
 
     location: str
@@ -259,7 +244,7 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     """The version of the file's tables."""
     bytes_used: int
     bytes_free: int
-    """Bytes of the file that are unused; `vacuum` gives them back to the file system."""
+    """Unused bytes of the file, which `vacuum` gives back."""
     responses: int
     unfinished: int
     conversations: int
@@ -267,21 +252,19 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     frames: int
     steps: int
     oldest: float | None
-    """When the oldest response was created, in seconds since 1970; None if there are no responses."""
+    """When the oldest response was created, in seconds since 1970, if there is one."""
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """The result of a check of the store: the number of rows that were compared with their checksums, and the names
-    of the damaged ones.
-    """
+    """How many rows were compared with their checksums, and the names of the damaged ones."""
 
     rows: int
     damaged: tuple[str, ...]
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    """How many objects of each kind were removed. `frames` are stream events, `steps` entries of the step memory,
-    and `usage` hourly sums of usage.
+    """How many objects were removed. `frames` are stream events, `steps` entries of the step memory, `usage` hourly
+    sums.
     """
 
     responses: int = 0
@@ -298,7 +281,7 @@ NewItem: TypeAlias = StoredItem | ItemReference
 
 
 class Responses(Protocol):
-    """The interface of the stored responses with their items, and of the stream events of background responses."""
+    """The stored responses with their items, and the stream events of background responses."""
 
     async def add_response(
         self,
@@ -308,11 +291,11 @@ class Responses(Protocol):
         output: Sequence[StoredItem] = (),
         append: Append | None = None,
     ) -> None:
-        """Saves a response with its items. `append` names a conversation to which the input and output items are
-        appended; None: none. Items whose ids the conversation has already are not appended again.
+        """Saves a response with its items, and appends them to the conversation of `append`, if given, unless it has
+        their ids already.
 
-        Raises `NotStored` if the previous response or the conversation does not exist, and `StoreConflict` if an id
-        is taken or the conversation has another version than `append` names.
+        Raises `NotStored` if the previous response or the conversation does not exist, `StoreConflict` if an id is
+        taken or the conversation has another version.
         """
         ...
 
@@ -328,68 +311,56 @@ class Responses(Protocol):
         only_from: Collection[str] | None = None,
         webhooks: Sequence[PendingWebhook] = (),
     ) -> bool:
-        """Replaces the status and the object of a response, and also its output items unless `output` is None. If the
-        response has ended, its `recovery` data are removed. `append` names a conversation to which the stored input
-        and output items are appended; None: none. `webhooks` are added to the outbox. All of this is written
-        together.
+        """Replaces the status and object of a response, and its output unless None; appends the stored items to the
+        conversation of `append`, if given; adds `webhooks` to the outbox: all together. `recovery` data of an ended
+        response are removed.
 
-        Returns False, and changes nothing, if the response was deleted or its status is not in `only_from` (None:
-        any status). With `only_from=UNFINISHED`, a response that was cancelled is not completed later. Raises
-        `NotStored` or `StoreConflict` as `add_response` does.
+        Returns False, and changes nothing, if the response was deleted or its status is not in `only_from` (None: any);
+        with `UNFINISHED` a cancelled response is not completed later. Raises as `add_response` does.
         """
         ...
 
     async def response(self, owner: str, id: str) -> StoredResponse | None: ...
 
     async def delete_response(self, owner: str, id: str) -> bool:
-        """Deletes a response. Returns False if it does not exist. Responses that continue it can still be
-        continued: `context` and `scan_context` return its items for them. No other method returns it.
+        """Deletes a response; returns False if there is none. For responses that continue it, `context` and
+        `scan_context` still return its items.
         """
         ...
 
     async def input_items(self, owner: str, response_id: str, page: PageRequest) -> Page:
-        """Returns a page of the response's input items that clients see. Raises `NotStored` if the response, or the
-        item `after` of the page request, does not exist.
-        """
+        """Returns a page of the input items for clients. Raises `NotStored` without the response or the item `after`."""
         ...
 
     async def context(self, owner: str, response_id: str) -> list[ChainTurn]:
-        """Returns the chain of responses that ends with this one, the oldest first. Raises `NotStored` if there is
-        no such response.
-        """
+        """Returns the chain that ends with this response, oldest first. Raises `NotStored`."""
         ...
 
     async def scan_context(self, owner: str, response_id: str, visit: Callable[[StoredItem], object]) -> None:
-        """Calls `visit` with each item of the chain of responses that ends with this one, oldest first, including
-        items that clients do not see. `visit` is called in one of the store's worker threads while rows are read.
-        Raises `NotStored` if there is no such response, and `ContextTooLarge` before the first call.
+        """Calls `visit` with each item of the chain that ends with this response, oldest first, also those that clients
+        do not see, in a worker thread while rows are read. Raises `NotStored`, or `ContextTooLarge` before the first
+        call.
         """
         ...
 
     async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
-        """Returns the items with these ids that clients see, by id, from any response or conversation of the owner.
-        If several items have an id, the newest is returned; ids that are not found are left out.
+        """Returns those of the owner's items that clients see, by id, from any response or conversation; of several
+        with one id the newest.
         """
         ...
 
     async def unfinished_responses(self) -> list[StoredResponse]:
-        """Returns the background responses of all owners that have not ended (status in `UNFINISHED`), oldest
-        first. Responses whose row is damaged are left out; reading one by its id raises `StoreDamaged`.
-        """
+        """Returns all owners' background responses that have not ended, oldest first, without damaged ones."""
         ...
 
     async def append_frames(self, owner: str, response_id: str, frames: Sequence[Frame]) -> None:
-        """Adds events to the stored stream of a response. Raises `NotStored` if there is no such response, and
-        `StoreConflict` if an event with the same number is stored already.
-        """
+        """Adds events to the stream of a response. Raises `NotStored`, or `StoreConflict` if a number is taken."""
         ...
 
     async def frames(
         self, owner: str, response_id: str, *, after: int = -1, limit: int = 1000
     ) -> list[Frame]:
-        """Returns at most `limit` events of the response's stream with a number above `after`, in order; an empty
-        list if there are none. Raises `NotStored` if there is no such response.
-        """
+        """Returns at most `limit` events with numbers above `after`, in order. Raises `NotStored`."""
         ...
 
 
@@ -399,9 +370,8 @@ class Conversations(Protocol):
     async def add_conversation(
         self, conversation: StoredConversation, items: Sequence[NewItem] = ()
     ) -> tuple[StoredItem, ...]:
-        """Adds a conversation with its first items, and returns the items, with the referenced items in place of
-        references. Raises `StoreConflict` if an id is taken, `NotStored` if a referenced item does not exist, and
-        `ContextTooLarge`.
+        """Adds a conversation with its first items, and returns these, with references resolved. Raises `StoreConflict`
+        if an id is taken, `NotStored` for a missing reference, and `ContextTooLarge`.
         """
         ...
 
@@ -410,16 +380,13 @@ class Conversations(Protocol):
     async def update_conversation(
         self, owner: str, id: str, changes: Mapping[str, str | None]
     ) -> StoredConversation:
-        """Merges `changes` into the metadata of a conversation; the value None deletes a key. Returns the changed
-        conversation. Raises `NotStored` if it does not exist, and `StoreConflict` for more than `MAX_METADATA_KEYS`
-        keys.
+        """Merges `changes` into the metadata; None deletes a key. Returns the conversation. Raises `NotStored`, and
+        `StoreConflict` for more than `MAX_METADATA_KEYS` keys.
         """
         ...
 
     async def delete_conversation(self, owner: str, id: str) -> bool:
-        """Deletes a conversation. Returns False if it does not exist. Its items that are also in other
-        conversations or in responses are not deleted from those.
-        """
+        """Deletes a conversation; returns False if there is none. Its items stay in other conversations and responses."""
         ...
 
     async def append_items(
@@ -431,53 +398,42 @@ class Conversations(Protocol):
         version: int | None = None,
         limited: bool = True,
     ) -> tuple[StoredItem, ...]:
-        """Appends all items or none. Returns them, with the referenced items in place of references.
+        """Appends all items or none; returns them, with references resolved.
 
-        Raises `NotStored` if the conversation or a referenced item does not exist; `StoreConflict` if the
-        conversation has an item with the same id, or another version than `version` (None: any version); and
-        `ContextTooLarge` if `limited` is True. The items of a finished turn are appended with `limited=False`, so
-        that no answer is lost; the next turn is refused instead.
+        Raises `NotStored` without the conversation or a referenced item; `StoreConflict` if an id is taken or `version`
+        (None: any) is another; `ContextTooLarge` if `limited`. Items of a finished turn are not limited, so that no
+        answer is lost; the next turn is refused.
         """
         ...
 
     async def items(self, owner: str, conversation_id: str, page: PageRequest) -> Page:
-        """Returns a page of the conversation's items that clients see. Raises `NotStored` if the conversation, or
-        the item `after` of the page request, does not exist.
-        """
+        """Returns a page of the items for clients. Raises `NotStored` without the conversation or the item `after`."""
         ...
 
     async def item(self, owner: str, conversation_id: str, item_id: str) -> StoredItem | None:
-        """Returns an item that clients see; None if the conversation has none with this id. Raises `NotStored` if
-        the conversation does not exist.
-        """
+        """Returns an item that clients see, or None. Raises `NotStored` without the conversation."""
         ...
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> StoredConversation:
-        """Removes the item from this conversation only, and returns the conversation. Raises `NotStored` if the
-        conversation or the item does not exist.
-        """
+        """Removes the item from this conversation only, and returns the conversation. Raises `NotStored`."""
         ...
 
     async def scan_conversation(self, owner: str, id: str, visit: Callable[[StoredItem], object]) -> None:
-        """Calls `visit` with each item of the conversation, oldest first, including items that clients do not see.
-        `visit` is called in one of the store's worker threads while rows are read, so that only one item at a time
-        is in memory. Raises `NotStored` if there is no such conversation, and `ContextTooLarge` before the first
-        call.
+        """Calls `visit` with each item of the conversation, oldest first, also those that clients do not see, in a
+        worker thread while rows are read. Raises `NotStored`, or `ContextTooLarge` before the first call.
         """
         ...
 
 
 class Outbox(Protocol):
-    """The interface of the outbox: the stored webhook events that have not been delivered yet.
-    `Responses.update_response` adds them when a response ends.
-    """
+    """The webhook events that are still to be delivered. `Responses.update_response` adds them."""
 
     async def count_webhook_try(self, pending: PendingWebhook) -> None:
-        """Saves `pending.tries`, the number of delivery attempts so far, which the caller has already increased."""
+        """Saves `pending.tries`, which the caller has increased."""
         ...
 
     async def drop_webhook(self, event_id: str, url: str) -> None:
-        """Removes a webhook that was delivered or given up. Does nothing if there is no such webhook."""
+        """Removes a webhook that was delivered or given up, if it is there."""
         ...
 
     async def webhooks(self, limit: int) -> list[PendingWebhook]:
@@ -491,47 +447,37 @@ class StoreMaintenance(Protocol):
     async def stats(self) -> StoreStats: ...
 
     async def check_writable(self) -> None:
-        """Checks that the store can be written, by writing a row and removing it. Raises `StoreUnavailable` if that
-        fails.
-        """
+        """Writes a row and removes it. Raises `StoreUnavailable` if that fails."""
         ...
 
     async def prune(self, now: float | None = None) -> Pruned:
-        """Removes the objects that `Retention` does not permit at the time `now` (seconds since 1970; None: the
-        present), and entries of the step memory that are too old, in small writes. Returns how many were removed.
+        """Removes what `Retention` does not permit at `now` (None: the present), and old entries of the step memory, in
+        small writes. Returns how many.
         """
         ...
 
     async def sweep(self) -> None:
-        """Removes the rows of deleted objects, in small writes. Every deletion starts this by itself; a call is
-        needed only for objects that an earlier process has deleted.
+        """Removes the rows of deleted objects, in small writes. Deletions start this themselves; call it for those of
+        an earlier process.
         """
         ...
 
     async def export(self, write: Callable[[bytes], object]) -> int:
-        """Calls `write` for each response and conversation, with its JSON in one line that ends with a line feed.
-        Returns the number of lines.
-        """
+        """Calls `write` with a line of JSON for each response and conversation. Returns the number of lines."""
         ...
 
     async def check(self) -> Checked:
-        """Compares every stored row with its checksum, in small reads, and returns which rows are damaged. Changes
-        nothing.
-        """
+        """Compares every row with its checksum, in small reads, and returns the damaged ones."""
         ...
 
     async def vacuum(self) -> int:
-        """Gives the file's unused pages back to the file system, in small steps. Returns the number of bytes given
-        back.
-        """
+        """Gives unused pages back to the file system, in small steps. Returns the bytes given back."""
         ...
 
     async def close(self) -> None:
-        """Waits for the operations that have begun, then closes the file. A second call does nothing."""
+        """Waits for operations that have begun, then closes the file. A second call does nothing."""
         ...
 
 
 class Store(StepMemory, Responses, Conversations, UsageLedger, Outbox, StoreMaintenance, Protocol):
-    """The interface of the whole store. A function that needs only a part of it takes that part (`Responses`,
-    `Outbox`).
-    """
+    """The whole store. A function that needs a part takes that (`Responses`, `Outbox`)."""

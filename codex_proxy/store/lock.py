@@ -1,9 +1,8 @@
-"""A lock that lets only one server at a time use a store. A second server would take the responses that the first
-one runs for interrupted ones.
+"""A lock that lets only one server use a store: a second one would take the responses that the first runs for
+interrupted ones.
 
-It is a lock of the operating system (`flock`) on a file beside the store. It ends with the process, even if that is
-killed, so nothing has to be cleaned up. Commands that only read the store do not take it. The lock is not on the
-store's own file, because closing any descriptor of that file would release SQLite's locks.
+It is the system's (`flock`) on a file beside the store, and ends with the process. It is not on the store's file,
+because closing a descriptor of that would release SQLite's locks. Commands that only read do not take it.
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ from codex_proxy.files.private import make_folder, unfit
 from codex_proxy.store.interface import StoreRefused
 
 WAIT_SECONDS, RETRY_SECONDS = 1.0, 0.02
-"""Seconds to wait for the lock, and between two attempts. A server that was killed has released the lock by then,
-even if it was just starting children: they hold it until they run their program."""
+"""Seconds to wait for the lock, and between two attempts. Children of a killed server hold it until they run their
+program.
+"""
 
 
 class StoreLock:
@@ -30,9 +30,8 @@ class StoreLock:
 
     @classmethod
     async def take(cls, store: Path, *, within: float = WAIT_SECONDS) -> StoreLock:
-        """Takes the lock of the store in the file `store`. Raises `StoreRefused` if another server still holds it
-        after `within` seconds, or if the lock file cannot be made; the text names the file, the other server and
-        what to do.
+        """Takes the lock of a store. Raises `StoreRefused` if another server holds it after `within` seconds, or it
+        cannot be made; the text names the file, the server and what to do.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
@@ -45,16 +44,16 @@ class StoreLock:
             await asyncio.sleep(RETRY_SECONDS)
 
     def write_address(self, url: str) -> None:
-        """Writes the address of this server into the lock file, for the error of a second server."""
+        """Writes this server's address into the lock file, for a second server's error."""
         os.pwrite(self._descriptor, b"%d %b\n" % (os.getpid(), url.encode()), 0)
 
     def release(self) -> None:
-        """Releases the lock. The lock file is not removed, because another process may be waiting for a lock on it."""
+        """Releases the lock. Its file stays, because another process may be waiting for it."""
         os.close(self._descriptor)
 
 
 class _HeldError(Exception):
-    """Another server holds the lock. `refusal` is the error that `StoreLock.take` raises if the wait is over."""
+    """Another server holds the lock. `refusal` is what `StoreLock.take` raises after the wait."""
 
     def __init__(self, refusal: StoreRefused) -> None:
         super().__init__(str(refusal))
@@ -62,8 +61,8 @@ class _HeldError(Exception):
 
 
 def _locked(store: Path) -> int:
-    """Locks the store and returns the file descriptor that holds the lock. Raises `_HeldError` if another server
-    holds it, and `StoreRefused` if the lock cannot be made.
+    """Locks the store and returns the descriptor of the lock. Raises `_HeldError`, or `StoreRefused` if it cannot be
+    made.
     """
     # Beside the file itself, whatever links lead to it. A hard link is refused when the store is opened.
     real = Path(os.path.realpath(store))
@@ -95,9 +94,7 @@ def _locked(store: Path) -> int:
 
 
 def _holder(descriptor: int) -> str:
-    """Returns the process and, if it listens already, the address of the server that holds the lock, as a text in
-    brackets; empty if they cannot be read.
-    """
+    """Returns process and address of the server that holds the lock, in brackets; empty if unknown."""
     with contextlib.suppress(OSError, ValueError):
         process, _, url = os.pread(descriptor, 300, 0).decode().strip().partition(" ")
         return f" (process {int(process)}{f', {url}' if url else ''})"

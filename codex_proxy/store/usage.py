@@ -1,8 +1,6 @@
-"""The tokens that turns have used, by owner (client key), model and hour: the values, and the interface of a ledger
-that keeps them.
+"""The tokens that turns have used, by owner (client key), model and hour: values, and the interface of the ledger.
 
-An entry is a sum, so that a busy hour takes one row for each owner and model. Nothing finer than an hour is kept;
-single turns are in the server's log. `RamUsage` is the ledger of a server without a store.
+An entry is a sum: a busy hour takes one row for each owner and model. `RamUsage` is for a server without a store.
 """
 
 from __future__ import annotations
@@ -14,14 +12,11 @@ import msgspec
 
 HOUR: Final = 3600
 MAX_FIGURE: Final = 1 << 48
-"""The largest number that one turn may add. Agents report these numbers, and a sum of many must fit into SQLite's
-integers."""
+"""The largest number that one turn may add, so that a sum of many fits into SQLite's integers."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over some turns: the number of turns, and their tokens. `cached` tokens are a part of `input`,
-    `reasoning` tokens a part of `output`.
-    """
+    """Sums over turns. `cached` is a part of `input`, `reasoning` of `output`."""
 
     turns: int = 0
     failed: int = 0
@@ -46,9 +41,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageEntry(msgspec.Struct, frozen=True):
-    """The sums for one owner's turns with one model that ended within the hour that begins at `hour` (seconds since
-    1970).
-    """
+    """The sums of one owner and model for the hour that begins at `hour` (seconds since 1970)."""
 
     owner: str
     model: str
@@ -57,8 +50,8 @@ class UsageEntry(msgspec.Struct, frozen=True):
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A query for the sums of the hours from `start` up to, not including, `end` (both in seconds since 1970), in
-    buckets of `width` seconds. `by_model`: with separate sums for each model.
+    """Asks for sums of the hours from `start` to before `end` (seconds since 1970), in buckets of `width` seconds,
+    `by_model` or not.
     """
 
     owner: str | None
@@ -66,13 +59,13 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     end: int
     width: int
-    """The length of a bucket in seconds: a multiple of 3600. Buckets begin at multiples of it since 1970."""
+    """A multiple of 3600; buckets begin at multiples of it since 1970."""
     by_model: bool = False
 
 
 class UsageSum(msgspec.Struct, frozen=True):
-    """One row of the result of a `UsageQuery`: the sums of the bucket that begins at `start` (seconds since 1970).
-    `model` is empty if the sums of all models were added, `owner` is empty if the query names one.
+    """One row of a result: the bucket that begins at `start`. `model` is empty for all models, `owner` if the query
+    names one.
     """
 
     start: int
@@ -82,32 +75,25 @@ class UsageSum(msgspec.Struct, frozen=True):
 
 
 class UsageLedger(Protocol):
-    """The interface of a ledger: the sums of turns and tokens by hour, owner and model. They are kept for about a
-    year.
-    """
+    """Sums by hour, owner and model, kept for about a year."""
 
     async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
         """Adds the entries to the sums: all of them, or none if it raises."""
         ...
 
     async def usage(self, query: UsageQuery) -> list[UsageSum]:
-        """Returns the sums that the query asks for, ordered by time, owner and model. Buckets without turns are
-        left out.
-        """
+        """Returns the sums, ordered by time, owner and model, without empty buckets."""
         ...
 
 
 MAX_ENTRIES: Final = 20_000
-"""The most entries in memory, some MB: enough for a month of thirty pairs of owner and model that are used every
-hour."""
+"""The most entries in memory: a month of thirty pairs of owner and model, some MB."""
 
 NOTHING: Final = Figures()
 
 
 class RamUsage:
-    """A `UsageLedger` in RAM, for a server without a store. If there are more than `max_entries` entries, the oldest
-    are dropped.
-    """
+    """A `UsageLedger` in RAM; the oldest entries are dropped above `max_entries`."""
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries

@@ -1,8 +1,7 @@
-"""Records the tokens that turns have used: adds them up in RAM, and writes the sums to the ledger about once a
-second.
+"""Adds up the tokens of turns in RAM, and writes the sums to the ledger about once a second.
 
-Therefore the end of a turn does not wait for the disk and causes no write of its own. If the process is killed, the
-sums of the last second are lost. If the ledger cannot be written, the sums are kept and written later.
+So the end of a turn does not wait for the disk. A killed process loses a second; a ledger that cannot be written gets
+the sums later.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ log = structlog.get_logger(__name__)
 
 FLUSH_SECONDS: Final = 1.0
 MAX_WAITING: Final = 10_000
-"""The most sums that wait for a ledger that cannot write; then no new ones are begun."""
+"""The most sums that wait for a ledger that cannot write."""
 MAX_MODEL: Final = 128
-"""The most characters of a model's name that are kept, because clients may send any text as a name."""
+"""The most characters kept of a model's name, which a client may choose."""
 NOTHING: Final = Figures()
 
 
 class Spender(Protocol):
-    """An object that knows the tokens that a turn has used so far, and whether the turn has failed."""
+    """Knows the tokens that a turn has used so far, and whether it has failed."""
 
     def spending(self) -> Spending: ...
 
 
 class UsageRecorder:
-    """Records the tokens of all turns of a server in `ledger`. `durable` says whether the ledger's sums are still
-    there after a restart. Call `close` when the server stops.
+    """Records the tokens of all turns in `ledger`; `durable`: its sums survive a restart. `close` it when the server
+    stops.
     """
 
     def __init__(self, ledger: UsageLedger, clock: Clock, *, durable: bool) -> None:
@@ -53,8 +52,8 @@ class UsageRecorder:
 
     @contextlib.contextmanager
     def turn(self, owner: str, model: str, spender: Spender) -> Iterator[None]:
-        """A context manager around a turn: at its exit, even by an exception, records the tokens that `spender`
-        reports. The turn counts as failed if a `Fault` is raised or `spender` reports a failure.
+        """A context manager that records at its exit the tokens that `spender` reports. A `Fault`, or a failure that it
+        reports, counts as failed.
         """
         failed = False
         try:
@@ -87,7 +86,7 @@ class UsageRecorder:
         return bool(self._waiting) or self._writing.locked()
 
     async def flush(self) -> None:
-        """Writes all sums to the ledger. Raises `StoreError` if that fails, and keeps the sums."""
+        """Writes all sums to the ledger. Raises `StoreError`, and keeps the sums."""
         async with self._writing:
             waiting, self._waiting = self._waiting, {}
             if not waiting:
@@ -124,7 +123,5 @@ def _figures(spending: Spending, *, failed: bool) -> Figures:
 
 
 def _bounded(count: int) -> int:
-    """Returns `count`, or 0 if it is negative, or `MAX_FIGURE` if it is larger, because an agent may report any
-    number.
-    """
+    """Returns `count` within 0 and `MAX_FIGURE`, because an agent may report any number."""
     return max(0, min(count, MAX_FIGURE))

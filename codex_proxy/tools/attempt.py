@@ -1,8 +1,7 @@
 """One attempt at a turn: what the agent is given, and the policies through which its events pass.
 
-A turn gets a second attempt if the model did not do what the client requires (a call, a text that matches a
-schema). The agent is then given the turn with a message to the model about that; neither the client nor later turns
-get this message.
+A second attempt follows if the model did not do what the client requires (a call, a text that matches a schema). The
+agent then gets the turn with a message about that, which neither the client nor later turns see.
 """
 
 from __future__ import annotations
@@ -19,12 +18,11 @@ from codex_proxy.tools.policy import PolicyResult, ToolOutput, ToolPolicy, with_
 
 
 class Attempt:
-    """Passes the events of one attempt through the tool policy and then through the check of the answer. `turn` is
-    the turn as the agent is given it; `check` is None if the answer need not match a schema; `as_asked`: the agent
-    is given the client's history without messages of this server.
+    """Passes the events of one attempt through the tool policy and then through the check of the answer. `turn` is what
+    the agent is given; `check` is None without a schema.
 
-    The methods return the events that may be passed on and what the caller has to do. No event is passed on while a
-    check in `PolicyResult.checks` is running; `with_verdicts` takes the results.
+    The methods return the events that may be passed on and what the caller has to do. While a check in
+    `PolicyResult.checks` is running, nothing is passed on; `with_verdicts` takes the results.
     """
 
     def __init__(
@@ -42,49 +40,39 @@ class Attempt:
         self.policy = policy
         self.check = check
         self.form = form
-        """The strict form of the turn's output schema, which the agent is given; None where it is given no schema."""
+        """The strict form of the output schema that the agent is given; None if it gets none."""
         self.as_asked = as_asked
-        """Whether the agent got the client's history without messages of this server. Only then may the session be
-        kept for the next request."""
+        """Whether the agent got the client's history without messages of this server, so that the session may be kept.
+        """
         self._keeps_choice = keeps_choice
 
     @property
     def decisive(self) -> frozenset[type[Event]] | None:
-        """The types of events that `feed` has to be given at once (see `ToolPolicy.decisive`). None: all types;
-        always None if the answer is checked.
+        """The types of events that `feed` needs at once (`ToolPolicy.decisive`); None for all, always if the answer is
+        checked.
         """
         return self.policy.decisive if self.check is None else None
 
     def feed(self, events: Sequence[Event]) -> PolicyResult:
-        """Passes events of the agent through the tool policy and the check of the answer. Returns the events that
-        may be passed on, and what else the caller has to do.
-        """
+        """Handles events of the agent."""
         return self._checked(self.policy.feed(events))
 
     def tool_finished(self, request_id: str, output: ToolOutput) -> PolicyResult:
-        """Handles the output of a call that this server has run. `request_id` is the agent's id of the request for the
-        call. Returns the events that may be passed on, and what else the caller has to do.
-        """
+        """Handles the output of a call that this server has run for the agent's `request_id`."""
         return self._checked(self.policy.tool_finished(request_id, output))
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:
-        """Takes the results of the schema checks that the last `PolicyResult` listed in `checks`, in that order.
-        Returns the events that depended on them, and what else the caller has to do.
-        """
+        """Takes the results of the last result's `checks`, in their order, and returns what depended on them."""
         if self.check is not None and self.check.checks:
             return self._with_check(PolicyResult(self.check.with_verdicts(verdicts), []))
         return self._checked(self.policy.with_verdicts(verdicts))
 
     def restarted(self, turn: Turn) -> Attempt:
-        """Returns a new attempt at `turn` that counts as its first, with the same schema and settings as this
-        attempt.
-        """
+        """Returns a new first attempt at `turn`, with the same schema and settings."""
         return first_attempt(turn, self.form, keeps_choice=self._keeps_choice)
 
     def retry(self, turn: Turn) -> Attempt:
-        """Returns the second attempt at `turn`, with a message to the model about what was wrong in this one (a
-        call that was required, or the text).
-        """
+        """Returns the second attempt at `turn`, with a message to the model about what was wrong."""
         return _attempt(turn, self.form, again=True, wrong=None if self.check is None else self.check.wrong)
 
     def _checked(self, result: PolicyResult) -> PolicyResult:
@@ -94,9 +82,7 @@ class Attempt:
         return self._with_check(result)
 
     def _with_check(self, result: PolicyResult) -> PolicyResult:
-        """Returns the result with what the check of the answer requires: its checks to run, and whether the turn
-        needs a second attempt.
-        """
+        """Adds what the check of the answer requires: checks to run, or a second attempt."""
         assert self.check is not None
         result.checks = result.checks or self.check.checks
         result.again = result.again or self.check.wrong is not None
@@ -104,9 +90,8 @@ class Attempt:
 
 
 def first_attempt(turn: Turn, form: StrictForm | None, *, keeps_choice: bool = False) -> Attempt:
-    """Returns the first attempt at a turn. `form` is the strict form of the turn's output schema; if it is None,
-    the schema is put into a message to the model. `keeps_choice`: the agent enforces `tool_choice` itself, so the
-    model gets no message about it.
+    """Returns the first attempt at a turn. `form` is the strict form of its output schema; without it the model is told
+    the schema. `keeps_choice`: the agent enforces `tool_choice` itself.
     """
     return _attempt(turn, form, again=False, wrong=None, keeps_choice=keeps_choice)
 

@@ -1,13 +1,11 @@
-"""Checks answers that must match a schema. A schema that the agent cannot be given is put into a message to the
-model.
+"""Checks answers that must match a schema.
 
-The agent's structured output takes only OpenAI's strict schemas. For other schemas and for `json_object` the model
-gets an instruction instead, and the events of its answer are held (not passed on) until it is complete. An answer
-that does not match is discarded, and the model is asked once more; if its second answer does not match either, the
-turn fails with the code `invalid_structured_output`. Answers under strict schemas are checked too, because not every
-provider enforces them. They are streamed to the client, so one that does not match fails the turn without a second
-attempt. But if the schema was made strict by placeholders for absent properties, the answer is held, the placeholders
-are removed before the check, and the model is asked once more in the same way.
+- A strict schema goes to the agent. Its answer is streamed, and checked because not every provider enforces the schema:
+  a wrong one fails the turn.
+- A schema made strict by placeholders goes to the agent too; the answer is held, and checked without the placeholders.
+- Of any other schema, and of `json_object`, the model is told in words, and the answer is held.
+
+If a held answer does not match, the model is asked once more; then the turn fails with `invalid_structured_output`.
 """
 
 from __future__ import annotations
@@ -40,9 +38,7 @@ ANY_OBJECT: Final = b'{"type":"object"}'
 
 
 def with_schema_words(turn: Turn, schema: bytes, *, wrong: str | None = None) -> Turn:
-    """Returns the turn with an instruction to the model that contains the schema, and without its output schema.
-    `wrong` says what was wrong with the first answer; None for the first attempt.
-    """
+    """Returns the turn with the schema in an instruction to the model. `wrong`: what was wrong with the first answer."""
     words = "Answer with exactly one JSON value and nothing else: no text around it, no code fence."
     if schema != ANY_OBJECT:
         words += f" It must be valid under this JSON schema: {schema.decode()}"
@@ -53,22 +49,19 @@ def with_schema_words(turn: Turn, schema: bytes, *, wrong: str | None = None) ->
 
 
 class _Text(msgspec.Struct, frozen=True):
-    """The text of one choice, and the ids of the messages that it comes from."""
+    """The text of one choice, and the ids of its messages."""
 
     text: str
     ids: list[str]
 
 
 class OutputCheck:
-    """Checks the answer of one turn when it ends, and holds its events (does not pass them on) until then. `schema`
-    is JSON. `second_try`: this is the second attempt; if its answer is wrong, the turn fails. After a first attempt
-    `wrong` is set instead.
+    """Holds the events of one turn's answer until its end, and checks it. `schema` is JSON. `second_try`: a wrong
+    answer fails the turn; otherwise it sets `wrong`.
 
-    `streams`: the provider has the schema, which is that of an object, and nearly always enforces it. An answer
-    that begins with `{` then passes while it is written; only the end of the turn waits for the check. If the
-    answer is wrong, the turn fails: the model is not asked again, because the client has the answer already. An
-    answer that begins otherwise is held. `in_strict_form`: the provider has the schema's strict form, whose answers
-    have placeholders for absent properties. Events after the end of the turn are dropped.
+    `streams`: the provider has the schema of an object. An answer that begins with `{` then passes while it is written,
+    and only the end waits for the check; a wrong one fails the turn, because the client has it already.
+    `in_strict_form`: the answer has placeholders. Events after the end of the turn are dropped.
     """
 
     def __init__(
@@ -78,12 +71,12 @@ class OutputCheck:
         self._second_try = second_try
         self._in_strict_form = in_strict_form
         self._streams = streams
-        """Whether the answer passes while it is written. Set to False when the answer does not begin with `{`."""
+        """Whether the answer passes while it is written; False once it begins without `{`."""
         self._held: list[Event] = []
         self._shown: list[Event] = []
         """The events of the answer that have already passed, where it is not held."""
         self._ours: set[str] = set()
-        """The ids of items that this server itself put into the answer, such as calls of MCP tools."""
+        """The ids of items that this server put into the answer, such as calls of MCP tools."""
         self._over = False
         self._end: TurnEnded | None = None
         """The end of the turn, while it waits for the check."""
@@ -94,12 +87,10 @@ class OutputCheck:
         self.checks: list[TextCheck] = []
         """Checks to run. Nothing of the answer passes until `with_verdicts` has their results."""
         self.wrong: str | None = None
-        """What was wrong with the text, if the model must be asked for another one; else None."""
+        """What was wrong with the text, if the model must be asked again."""
 
     def feed(self, events: Iterable[Event]) -> list[Event]:
-        """Returns the events that may be passed on. If the answer is invalid and the model is to be asked again,
-        `wrong` says why; no event of the answer has been passed on then.
-        """
+        """Returns the events that may be passed on: none of an answer for which `wrong` is set."""
         out: list[Event] = []
         for event in events:
             if self._over:
@@ -122,9 +113,7 @@ class OutputCheck:
         return out
 
     def _passes(self, event: Event) -> bool:
-        """Whether an event is passed on at once: a raw item, or an event of an item that this server made, such as
-        an MCP call.
-        """
+        """Whether an event passes at once: a raw item, or one of an item that this server made."""
         if type(event) is RawItem:
             return True
         if type(event) is ItemStarted and isinstance(event.item, SERVER_ITEMS):
@@ -133,26 +122,21 @@ class OutputCheck:
         return getattr(event, "id", None) in self._ours
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> list[Event]:
-        """Takes the results of `checks`, in their order. Returns the events that may be passed on now, as `_ended`
-        does.
-        """
+        """Takes the results of `checks`, in their order; returns the events that may be passed on now."""
         end, self._end = self._end, None
         assert end is not None
         self.checks = []
         return self._judged(end, verdicts)
 
     def as_shown(self, said: tuple[HistoryMessage, ...]) -> tuple[HistoryMessage, ...]:
-        """Returns the model's messages (`said`). If the client got another text than the model wrote (without
-        placeholders), one message with that text is returned instead.
-        """
+        """Returns the model's messages, or one with the text that the client got in their place (without placeholders)."""
         text = self._rewritten.get(assistant_text(said).strip())
         return said if text is None else (HistoryMessage("assistant", (TextPart(text),)),)
 
     def _ended(self, event: TurnEnded) -> list[Event]:
         """Handles the end of the turn: checks the answer, unless it was cut off, filtered or refused, or ends with
-        calls. Returns the events that may be passed on: the held events and the end, or an end with a failure if
-        the answer is wrong. Returns none if a worker has to run the check first (`checks`), or if the model is to
-        be asked again (`wrong`).
+        calls. Returns the held events and the end, or a failure; nothing if a worker checks first (`checks`) or the
+        model is asked again (`wrong`).
         """
         if event.stop == Stop.FAILED:
             return [event]
@@ -192,9 +176,8 @@ class OutputCheck:
         return [TurnEnded(Stop.FAILED, event.trigger, failure)]
 
     def _held_rewritten(self) -> list[Event]:
-        """Returns the held events with the texts that the client gets (without placeholders). The last message of
-        each choice gets the choice's whole text, joined from all of its messages, as one delta; its other messages
-        are left out.
+        """Returns the held events with the texts for the client: in each choice the last message has the whole text as
+        one delta, and the others are left out.
         """
         texts: dict[str, str] = {}
         merged: set[str] = set()
@@ -216,14 +199,12 @@ class OutputCheck:
         return out
 
     def _repaired(self) -> list[Event]:
-        """Returns the held events after `TurnRepair`: each text occurs once, even if the agent repeated it, or sent
-        the whole text after its pieces.
-        """
+        """Returns the held events after `TurnRepair`, with each text once."""
         return TurnRepair().feed([*self._shown, *self._held, TurnEnded(Stop.STOP)])
 
     def _texts_of(self, event: TurnEnded) -> list[_Text]:
-        """Returns the text of each choice, joined from its messages as the client would get it. Leaves out choices
-        that did not end normally. Returns an empty list if the model refused.
+        """Returns the text of each choice as the client would get it, without choices that did not end normally; none
+        if the model refused.
         """
         said: dict[str, str] = {}
         of_choice: dict[int | None, list[str]] = {}

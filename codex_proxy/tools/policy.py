@@ -1,14 +1,12 @@
 """Decides who answers a call of the model: the client, a tool that this server runs, or this server with an error.
 
-Input: the events of a turn as its dialect (the reader of the agent's messages) reads them, and the outputs of the
-tools that this server runs. Output: events for `core/repair.py`, outputs for the agent, calls to run, and whether
-the turn needs another attempt. A step is one call of the model; the tool calls of a step are decided together when
-it is complete. If a call for the client is among them, the turn ends with that call, once this server's calls have
-run, and their outputs reach the model together with the client's. Otherwise each call is answered as soon as its
-output is there, and the turn continues.
+Input: the dialect's events, and outputs of the tools that this server runs. Output: events for `core/repair.py`,
+outputs for the agent, calls to run, and whether another attempt is needed. The calls of a step (one model call) are
+decided together at its end. If one is for the client, the turn ends with it once this server's calls have run, and the
+model gets all outputs together; otherwise the turn continues.
 
-`tool_choice` is enforced as far as possible. A model is always free to choose, so only the allowed tools are
-offered, a message says what must be called, and the answer is checked. All APIs and all agents share this policy.
+`tool_choice`: only the allowed tools are offered, a message says what must be called, and the answer is checked,
+because a model is free to choose.
 """
 
 from __future__ import annotations
@@ -55,17 +53,14 @@ from codex_proxy.tools.checks import TextCheck, Verdict, not_checked
 
 
 class ServerCall(msgspec.Struct, frozen=True):
-    """A call that this server runs, because its tool belongs to an MCP server. `request` is the agent's request for
-    it."""
+    """A call that this server runs, since its tool belongs to an MCP server."""
 
     request: ToolCallRequested
     tool: Tool
 
 
 class ToolOutput(msgspec.Struct, frozen=True):
-    """The output of a tool: `parts` for the model, `text` for the client. If the call `failed`, both say what went
-    wrong.
-    """
+    """The output of a tool: `parts` for the model, `text` for the client, or what went wrong if the call `failed`."""
 
     parts: tuple[Part, ...]
     text: str
@@ -75,16 +70,15 @@ class ToolOutput(msgspec.Struct, frozen=True):
 def call_events(
     request: ToolCallRequested, tool: Tool | None, *, approved_by: str | None = None
 ) -> list[Event]:
-    """Returns the events with which a call begins. Its item is a `ToolCall` if `tool` is None or the client's, an
-    `McpApproval` if the client must approve the call first, else an `McpCall`. `approved_by` is the id of the
-    approval request that the client has approved; None if there was none.
+    """Returns the events with which a call begins: of a `ToolCall` if the tool is None or the client's, an
+    `McpApproval` if the client must approve it, else an `McpCall`. `approved_by`: the id of the client's approval.
     """
     id = request.item_id or request.call_id
     return [ItemStarted(_item(id, request, tool, approved_by)), FullArguments(id, request.arguments)]
 
 
 def output_events(request: ToolCallRequested, output: ToolOutput) -> list[Event]:
-    """Returns the events that end a call that this server ran: its output, and the end of its item."""
+    """Returns the output and the end of a call that this server ran."""
     id = request.item_id or request.call_id
     return [OutputDelta(id, output.text), ItemEnded(id, "failed" if output.failed else "completed")]
 
@@ -105,7 +99,7 @@ def _item(id: str, request: ToolCallRequested, tool: Tool | None, approved_by: s
 
 
 def may_be_called(turn: Turn) -> tuple[Tool, ...]:
-    """Returns those of the turn's tools that `tool_choice` allows. Only these are offered to the agent."""
+    """Returns the turn's tools that `tool_choice` allows."""
     if turn.tool_choice == "none":
         return ()
     if isinstance(turn.tool_choice, NamedTools):
@@ -121,11 +115,9 @@ def must_call(turn: Turn) -> bool:
 
 
 def with_tool_choice(turn: Turn, *, again: bool = False, in_words: bool = True) -> Turn:
-    """Returns the turn with only the allowed tools and, if a call is required, with a message to the model about
-    that.
+    """Returns the turn with only the allowed tools and, if a call is required, a message about that.
 
-    `again`: this is the second attempt. `in_words` is False if the agent enforces a required call itself: then no
-    message is added.
+    `again`: this is the second attempt. `in_words=False`: the agent enforces the call itself, so there is no message.
     """
     tools = may_be_called(turn)
     tell = must_call(turn) and in_words
@@ -143,15 +135,15 @@ def with_tool_choice(turn: Turn, *, again: bool = False, in_words: bool = True) 
 
 
 MAX_FAULTS = 2
-"""How many times in one turn the model gets errors about invalid calls. After that the turn fails."""
+"""How often in a turn the model gets errors about invalid calls; then the turn fails."""
 
 LIMIT_REACHED = "The limit of tool calls is reached, and this one was not made. Answer with what you have."
-"""The output of a call that was not run because the turn has reached its limit of calls that this server runs."""
+"""The output of a call beyond the turn's limit of calls that this server runs."""
 
 DEFERRED = "Deferred: one call at a time. Make this call again if you still need it."
 
 MODEL_FAULTS = frozenset({"unoffered_call", "unreadable_arguments"})
-"""The codes of a dialect's notices that the model made an invalid call, which the agent has answered with an error."""
+"""Notices of a dialect that the agent has answered an invalid call with an error."""
 
 NEVER_HELD = frozenset(
     {
@@ -165,10 +157,10 @@ NEVER_HELD = frozenset(
         RequestClosed,
     }
 )
-"""Events that pass while an answer is held back: questions wait for an answer, and usage counts in any case."""
+"""Events that pass while an answer is held: questions wait for an answer, and usage always counts."""
 
 DECISIVE: frozenset[type[Event]] = frozenset({ToolCallRequested, TurnEnded, StepCompleted, Retrying, Notice})
-"""The types of events that the policy decides on. All others pass, or are held."""
+"""The types of events that the policy decides on; all others pass, or are held."""
 
 NOT_HONOURED = Failure(
     kind=FaultKind.UPSTREAM_ERROR,
@@ -190,17 +182,15 @@ NEVER_LEARNED = Failure(
 
 
 class HiddenOutput(msgspec.Struct, frozen=True):
-    """The output that this server gives the agent for a call that the client does not get. `request_id` is the agent's
-    id of the request for the call.
-    """
+    """The output that the agent gets for a call that the client does not see."""
 
     request_id: str
     output: HistoryOutput
 
 
 class PolicyResult(msgspec.Struct):
-    """What the caller has to do after a batch of events: pass `events` on, give `answers` (outputs of calls) to the
-    agent, run `calls` and `checks`, and start a second attempt if `again` is True.
+    """What the caller has to do: pass `events` on, give `answers` to the agent, run `calls` and `checks`, and start a
+    second attempt if `again`.
     """
 
     events: list[Event]
@@ -210,17 +200,15 @@ class PolicyResult(msgspec.Struct):
     checks: list[TextCheck] = msgspec.field(default_factory=list)
     """Checks to run. Until `with_verdicts` has their results, the policy keeps all later events."""
     again: bool = False
-    """Whether the turn needs a second attempt with a reminder. Nothing of this attempt's answer was passed on."""
+    """Whether the turn needs a second attempt; nothing of this answer was passed on."""
 
 
 class ToolPolicy:
-    """Decides, for one attempt at a turn, who answers each call of the model: the client, this server, or an error.
-    `feed` takes the agent's events. `second_try`: this is the second attempt; if a required call is missing again,
-    the turn fails.
+    """Decides for one attempt who answers each call. `second_try`: a missing required call fails the turn.
 
-    After a turn that ended with calls, `visible` has the calls that the client answers, and `hidden` the outputs
-    for the other calls of the last step. `ran_calls` has the ids of all calls that this server ran. Events are
-    dropped after a `TurnEnded` of the agent or of this policy, and once `PolicyResult.again` was set.
+    After a turn that ended with calls, `visible` has the client's calls, `hidden` the outputs for the others of the
+    last step, `ran_calls` the ids of all calls that this server ran. After a `TurnEnded`, or `PolicyResult.again`,
+    events are dropped.
     """
 
     def __init__(self, turn: Turn, *, second_try: bool = False) -> None:
@@ -229,10 +217,10 @@ class ToolPolicy:
         self._steps_left = turn.max_server_steps
         self._calls_left = turn.max_server_calls
         self._running: dict[str, ToolCallRequested] = {}
-        """Calls of this server's tools that have no output yet, by the agent's request id."""
+        """This server's calls that are running, by the agent's request id."""
         self._parallel = turn.parallel_tool_calls
         self._waits_for_call = must_call(turn)
-        """Whether `tool_choice` requires a call that has not come yet. Events of the answer are held until then."""
+        """Whether a required call has not come yet; the answer is held until then."""
         self._second_try = second_try
         self._requests: list[ToolCallRequested] = []
         self._judging: list[ToolCallRequested] = []
@@ -242,30 +230,29 @@ class ToolPolicy:
         self._later: list[Event] = []
         """Events that came while the calls of `_judging` were being checked."""
         self._waiting: list[ToolCallRequested] = []
-        """The step's calls for the client, who sees them once this server's calls have run."""
+        """The step's calls for the client, held until this server's calls have run."""
         self._bad_call = False
-        """Whether the model made an invalid call in this step that the agent has answered with an error."""
+        """Whether the agent has answered an invalid call of this step with an error."""
         self._faults = 0
         self._held: list[Event] = []
         self._over = False
         self.visible: list[ToolCallRequested] = []
-        """The calls that the client has to answer, once the turn has ended with them."""
+        """The calls that the client has to answer, after the turn's end."""
         self.hidden: list[HiddenOutput] = []
-        """The outputs for the other calls of the last step, which are given to the agent together with the client's
-        outputs."""
+        """The outputs for the other calls of the last step, given to the agent together with the client's."""
         self.ran_calls: set[str] = set()
         """The ids of all calls that this server ran."""
 
     @property
     def decisive(self) -> frozenset[type[Event]] | None:
-        """The types of events on which the policy decides something. A batch without any of them may be passed on
-        without `feed`. None: every batch has to be given to `feed`. Valid until the next call of another method.
+        """The types of events that must be given to `feed`; a batch without them may be passed on. None: every batch.
+        Valid until the next call of a method.
         """
         return None if self._judging or self._over or self._waits_for_call else DECISIVE
 
     def feed(self, events: Sequence[Event]) -> PolicyResult:
-        """Handles a batch of the agent's events. If an event completes a step, the result has the step's calls, or
-        the checks of their arguments that have to be run first.
+        """Handles a batch of the agent's events. At the end of a step the result has its calls, or checks of their
+        arguments to run first.
         """
         if self._judging:
             self._later += events
@@ -301,8 +288,8 @@ class ToolPolicy:
         return done
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:
-        """Takes the results of `PolicyResult.checks`, in their order, decides the calls of the step, and handles
-        the events that came while the checks were running. If a check could not be made, the turn fails.
+        """Takes the results of `PolicyResult.checks`, decides the step's calls, and handles the events that came
+        meanwhile. A check that could not be made fails the turn.
         """
         judging, self._judging = self._judging, []
         self._verdicts.update(zip((request.request_id for request in judging), verdicts, strict=True))
@@ -326,9 +313,7 @@ class ToolPolicy:
         )
 
     def _pass(self, event: Event, done: PolicyResult) -> None:
-        """Adds an event to the events of `done`. If a required call has not come yet, holds the event until it
-        comes or the turn ends; drops it if the turn fails or needs a second attempt.
-        """
+        """Passes an event on, or holds it until a required call comes or the turn ends."""
         if not self._waits_for_call or type(event) in NEVER_HELD:
             done.events.append(event)
             return
@@ -342,10 +327,9 @@ class ToolPolicy:
         self._waits_for_call = False
 
     def tool_finished(self, request_id: str, output: ToolOutput) -> PolicyResult:
-        """Takes the output of a call that this server ran; `request_id` is the agent's id of the request for the
-        call. The result has the output for the agent. If the step also has calls for the client, the agent gets no
-        output, and the result of the last output has the client's calls and the end of the turn. The result is
-        empty for an unknown `request_id`.
+        """Takes the output of a call that this server ran, under the agent's request id, for the agent. If the step has
+        calls for the client too, the agent gets nothing, and the last output brings the client's calls and the end of
+        the turn. Empty for an unknown id.
         """
         done = PolicyResult([], [])
         if self._over or request_id not in self._running:
@@ -362,9 +346,7 @@ class ToolPolicy:
         return done
 
     def _completed(self, done: PolicyResult) -> None:
-        """Handles the end of a step: decides its calls at once, or adds the checks of their arguments to `done` if
-        these may take long.
-        """
+        """Handles the end of a step: decides its calls, or asks for slow checks of their arguments first."""
         slow = [
             (request, check) for request in self._requests if (check := self._slow_check(request)) is not None
         ]
@@ -375,8 +357,8 @@ class ToolPolicy:
             self._decide(done)
 
     def _decide(self, done: PolicyResult) -> None:
-        """Decides who answers the calls of a complete step, and adds the results to `done`. No call is passed on
-        before its step is complete, so that the client gets no call of a step that is answered with errors only.
+        """Decides who answers the calls of a complete step. No call is passed on earlier, so that the client gets no
+        call of a step that is answered with errors only.
         """
         requests, self._requests = self._requests, []
         bad_call, self._bad_call = self._bad_call, False
@@ -400,9 +382,7 @@ class ToolPolicy:
             done.answers += hidden
 
     def _answer_faults(self, hidden: list[HiddenOutput], too_often: Failure, done: PolicyResult) -> None:
-        """Adds the outputs `hidden`, which refuse calls, to `done`. If the model has got such outputs `MAX_FAULTS`
-        times in the turn already, ends the turn with the failure `too_often` instead.
-        """
+        """Answers invalid calls with `hidden`, or ends the turn with `too_often` after `MAX_FAULTS` such answers."""
         self._faults += 1
         if self._faults <= MAX_FAULTS:
             done.answers += hidden
@@ -414,10 +394,8 @@ class ToolPolicy:
     def _sorted(
         self, requests: list[ToolCallRequested]
     ) -> tuple[list[ToolCallRequested], list[HiddenOutput]]:
-        """Splits the calls `requests` into those that are valid, and error outputs for those whose arguments break
-        the strict schema of their tool. Arguments are not checked for calls that the dialect has already passed on
-        as items, nor for any call after the model has got `MAX_FAULTS` errors in the turn: then the client gets
-        invalid calls, too.
+        """Splits calls into valid ones and errors for those whose arguments break the tool's strict schema. Not
+        checked: calls already passed on as items, and any call after `MAX_FAULTS` errors.
         """
         good: list[ToolCallRequested] = []
         hidden: list[HiddenOutput] = []
@@ -436,8 +414,8 @@ class ToolPolicy:
         return tool is None or (tool.mcp is not None and tool.mcp.needs_approval)
 
     def _server_calls_of(self, good: list[ToolCallRequested]) -> tuple[list[ServerCall], list[HiddenOutput]]:
-        """Returns those of the valid calls (`good`) that this server runs, and outputs (`LIMIT_REACHED`) for those
-        that are beyond the turn's limit of such calls and are not run.
+        """Returns the valid calls that this server runs, and the output `LIMIT_REACHED` for those beyond the turn's
+        limit.
         """
         asked = [request for request in good if not self._is_for_client(request)]
         if not asked:
@@ -484,9 +462,7 @@ class ToolPolicy:
         return violation(check.schema, check.text)
 
     def _slow_check(self, request: ToolCallRequested) -> TextCheck | None:
-        """Returns the check of a call's arguments if it may take long; None if it is quick, or if the arguments are
-        not checked because the tool is not strict.
-        """
+        """Returns the check of a strict call's arguments if it may take long, else None."""
         check = self._check_of(request)
         if check is None:
             return None

@@ -1,13 +1,10 @@
-"""Remembers the model's items of a turn that ended with calls, and puts them back into the history of the next
-request.
+"""Remembers the model's items of a turn that ended with calls, and puts them back into the history of the next request.
 
-A step is one call of the model; its raw items are the items exactly as the model generated them (JSON of Responses
-items). A client sends its calls back without the reasoning, the hidden calls (those that it did not get) and the
-agent's own commands that belonged to them. These are kept in the step memory (`core/step_memory.py`) under the first
-call that the client got, and put back where the client repeats these calls. So the model gets the same input as
-before, with only new items after it. If nothing is remembered, or the client's items differ, the client's items are
-used. The same applies to calls that are in a history twice, which is possible with a provider that begins to count
-call ids again in each answer: it is not known which of the two was remembered.
+A client sends its calls back without the reasoning, the hidden calls and the agent's own commands that belong to them.
+These raw items are kept in the step memory (`core/step_memory.py`) under the first call that the client got, and put
+back where the client repeats these calls, so that the model gets the same input as before. If nothing is remembered, or
+the client's items differ, the client's are used; so are calls that are in a history twice, because some providers count
+call ids anew in each answer.
 """
 
 from __future__ import annotations
@@ -38,43 +35,39 @@ CUT_OFF = (
     "No output: the call was cut off before it was answered. "
     "It may have had its effect: look before you make it again."
 )
-"""The output of a call to one of the agent's own tools that the model made beside a call to a client's tool. The
-turn ended with the client's call, and it is not known whether the agent had begun its own.
+"""The output of a call to the agent's own tool, beside a call with which the turn ended: it may or may not have begun.
 """
 
 UNSUPPORTED = "unsupported call: "
 UNREADABLE = "failed to parse function arguments: they are not JSON"
-"""The output of a call whose arguments are not JSON, where the agent has no tools of its own. It has the wording of
-the agent's own error."""
+"""The output of a call whose arguments are not JSON, in the agent's own words, if the agent has no tools."""
 
 MAX_EXACT = 2**53
-"""Floats whose value is an integer below this are written without a decimal point, as JavaScript does."""
+"""Integral floats below this are written without a decimal point, as JavaScript does."""
 
 CODEX_OWN = "internal_chat_message_metadata_passthrough"
-"""A field that Codex adds to raw items for its own use. The model's items do not have it."""
+"""A field that Codex adds to raw items, and the model's items do not have."""
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """What is kept of a turn that ended with calls, to be put back into the history when the client sends their
-    outputs.
-    """
+    """What is kept of a turn that ended with calls."""
 
     items: list[msgspec.Raw]
     """The raw items of the turn (JSON of Responses items), in order."""
     hidden: dict[str, str | list[dict[str, Any]]]
-    """The outputs of those calls of the last step that the client never saw or that this server ran, by call id.
-    Each is the `output` of a Responses item."""
+    """The outputs of the last step's calls that the client never saw or this server ran, by call id: the `output` of
+    Responses items.
+    """
     calls: list[str]
-    """The ids of the last step's calls, in the model's order, including those that the client does not see."""
+    """The ids of all calls of the last step, in the model's order."""
     visible: list[str]
     """The ids of the calls that the client got, in the model's order."""
     said: str
-    """The text of the assistant before the calls, as the client saw it (see `assistant_text`)."""
+    """The assistant's text before the calls, as the client saw it."""
     model: str = ""
     """The model and its provider. Another one cannot read the encrypted reasoning in `items`."""
     calls_key: bytes = b""
-    """The SHA-256 of the keys of the calls that the client got; empty in entries of earlier versions, which saved one
-    for each call."""
+    """The SHA-256 of the keys of the client's calls; empty in entries of earlier versions."""
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -87,7 +80,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class _Identity(msgspec.Struct, frozen=True):
-    """The fields by which raw items are compared. Clients send items back, but leave out other fields."""
+    """The fields by which raw items are compared; clients may leave out others."""
 
     type: str = ""
     id: str | None = None
@@ -100,9 +93,8 @@ class _Identity(msgspec.Struct, frozen=True):
 def entries_of(
     raw: Sequence[bytes], policy: ToolPolicy, identity: str, *, plain: bool = False
 ) -> dict[bytes, bytes]:
-    """Returns the entry of the step memory for a turn that ended with calls: the `call_key` of the first call that the
-    client got, and the turn's `Remembered` as JSON. The parameters are those of `remembered_turn`. Empty if the client
-    got no calls.
+    """Returns the entry of the step memory, with the parameters of `remembered_turn`: the `call_key` of the client's
+    first call, and the `Remembered` as JSON. Empty without calls for the client.
     """
     keys = [call_key(call) for call in visible_calls(policy)]
     if not keys:
@@ -114,10 +106,9 @@ def entries_of(
 def remembered_turn(
     raw: Sequence[bytes], policy: ToolPolicy, identity: str, *, plain: bool = False
 ) -> Remembered:
-    """Returns what is to be remembered of a turn that ended with calls. `raw` are the model's items as JSON;
-    `policy` has the turn's calls and the outputs that this server gave; `identity` names the model and provider;
-    `plain`: the agent has no tools of its own. Calls of the last step that have no output and that the client did
-    not get are given one: that the call was cut off or, if `plain`, an error (see `_not_answered`).
+    """Returns what is to be remembered of a turn that ended with calls. `raw` are the model's items, `identity` names
+    model and provider, `plain`: the agent has no tools of its own. Calls of the last step without an output get one:
+    cut off, or an error if `plain`.
     """
     items = [msgspec.Raw(clean_item(each)) for each in raw]
     hidden = {answered.output.call_id: wire_output(answered.output.parts) for answered in policy.hidden}
@@ -140,7 +131,7 @@ def remembered_turn(
 
 
 def call_key(call: HistoryCall) -> bytes:
-    """Returns the key of a call in the step memory: the SHA-256 of its kind, id, name and canonical arguments."""
+    """Returns the SHA-256 of a call's kind, id, name and canonical arguments."""
     digest = hashlib.sha256()
     for part in (call.kind, call.call_id, call.name, canonical_arguments(call)):
         digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
@@ -153,11 +144,8 @@ def key_of_all(keys: Iterable[bytes]) -> bytes:
 
 
 def canonical_arguments(call: HistoryCall) -> str:
-    """Returns the arguments of a call in one canonical JSON form, so that equal values have equal texts. The
-    arguments of a custom tool, and those that are not JSON, are returned unchanged.
-
-    Clients of some APIs parse the arguments and encode them again before they send them back: white space, escapes,
-    numbers (`1` for `1.0`) and the order of members may then differ from what the model wrote.
+    """Returns a call's arguments as canonical JSON, because some clients parse and encode them again. Arguments of a
+    custom tool, or that are not JSON, are unchanged.
     """
     if call.kind == "custom":
         return call.arguments
@@ -174,20 +162,20 @@ def _number(text: str) -> float:
 
 
 def clean_item(raw: bytes) -> bytes:
-    """Returns a raw item (JSON) without the field that Codex adds for its own use (`CODEX_OWN`)."""
+    """Returns a raw item without `CODEX_OWN`."""
     item = msgspec.json.decode(raw, type=dict[str, Any])
     item.pop(CODEX_OWN, None)
     return msgspec.json.encode(item)
 
 
 def output_id(raw: bytes) -> str | None:
-    """Returns the call id of a raw item that is the output of a call; None for other items."""
+    """Returns the call id of an output item; None for other items."""
     head = msgspec.json.decode(raw, type=_Head)
     return head.call_id if head.type in ("function_call_output", "custom_tool_call_output") else None
 
 
 def visible_calls(policy: ToolPolicy) -> tuple[HistoryCall, ...]:
-    """Returns the calls for the client that a turn ended with, as the client will send them back."""
+    """Returns the calls with which a turn ended, as the client will send them back."""
     return tuple(
         HistoryCall(request.call_id, request.name, request.arguments, request.kind)
         for request in policy.visible
@@ -206,7 +194,7 @@ def assistant_messages(raw: Iterable[bytes]) -> tuple[HistoryMessage, ...]:
 
 
 def _unanswered(items: Iterable[msgspec.Raw]) -> dict[str, _Head]:
-    """Returns the calls in `items` whose output is not in `items`, by call id, in the order of `items`."""
+    """Returns the calls in `items` that have no output there, by call id, in order."""
     open_calls: dict[str, _Head] = {}
     for item in items:
         head = msgspec.json.decode(item, type=_Head)
@@ -220,9 +208,7 @@ def _unanswered(items: Iterable[msgspec.Raw]) -> dict[str, _Head]:
 
 
 def _not_answered(call: _Head) -> str:
-    """Returns the error that the model gets as the output of a call that the client did not get: that the arguments
-    are not JSON, or else that there is no such tool. For agents without tools of their own.
-    """
+    """Returns the error for a hidden call of an agent without tools: bad arguments, or no such tool."""
     try:
         msgspec.json.decode(call.arguments or "{}")
     except msgspec.ValidationError:
@@ -238,9 +224,8 @@ def _not_answered(call: _Head) -> str:
 async def recalled_history(
     turn: Turn, owner: str, memory: StepMemory, identity: str
 ) -> tuple[HistoryItem, ...]:
-    """Returns the turn's history with the remembered items of earlier turns put back. `memory` has what was
-    remembered for each `owner` (a client's API key). `identity` names the model and provider that will read the
-    history. Raises `StoreUnavailable` if the memory is on disk and cannot be read.
+    """Returns the turn's history with the items that `memory` has of the owner's earlier turns. `identity` names the
+    model and provider that will read it. May raise `StoreUnavailable`.
     """
     keys = keys_of(turn.history)
     if not keys:
@@ -251,7 +236,7 @@ async def recalled_history(
 
 
 def keys_of(history: Sequence[HistoryItem]) -> list[bytes]:
-    """Returns the keys in the step memory of those calls of a history that the client answers."""
+    """Returns the step memory's keys of the calls in a history."""
     return [call_key(item) for item in history if isinstance(item, HistoryCall) and not item.by_server]
 
 
@@ -268,10 +253,9 @@ def assistant_text(items: Sequence[HistoryItem]) -> str:
 def restored(
     history: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered], model: str
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history with the items of each remembered turn in the place of what the client sent back of that
-    turn. `recalled` has the remembered turns by the keys of their calls; a turn that is not in it, or that the
-    client has changed, stays as the client sent it. `model` is the identity of the model that will read the
-    history. A turn of another model is put back without its reasoning, which only that model can read.
+    """Returns the history with the items of each turn in `recalled` (by call key) in place of what the client sent back
+    of it. Turns that are unknown or changed stay. A turn of another model than `model` is put back without its
+    reasoning.
     """
     repeated = {key for key, times in Counter(keys_of(history)).items() if times > 1}
     out: list[HistoryItem] = []
@@ -292,8 +276,8 @@ def restored(
 
 
 def _echo(history: Sequence[HistoryItem], start: int) -> tuple[int, int]:
-    """Returns the start and end indexes of the next part of the history, from `start` on, that repeats an answer of
-    the model: its text, then its calls, with raw items among them.
+    """Returns start and end of the next part of the history, from `start` on, that repeats an answer: its text, then
+    its calls, with raw items among them.
     """
     while start < len(history) and not _is_the_models(history[start]):
         start += 1
@@ -313,9 +297,7 @@ def _is_for_client(item: HistoryItem) -> bool:
 
 
 def _is_the_models(item: HistoryItem) -> bool:
-    """Whether the item came from the model (a message, a call or a raw item), or is the output of a call that this
-    server ran.
-    """
+    """Whether the item is the model's, or the output of a call that this server ran."""
     if isinstance(item, HistoryMessage):
         return item.role == "assistant"
     return item.by_server if isinstance(item, HistoryOutput) else True
@@ -324,9 +306,8 @@ def _is_the_models(item: HistoryItem) -> bool:
 def _memory_of(
     echo: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered], repeated: Container[bytes]
 ) -> Remembered | None:
-    """Returns the turn in `recalled` whose answer a part of the history (`echo`) repeats; None if there is none.
-    The part repeats the answer if it has the same calls, no raw items that the answer does not have, and the same
-    text or none. `repeated` are the keys of the calls that are in the history twice.
+    """Returns the turn whose answer `echo` repeats, or None: the same calls, no other raw items, and the same text or
+    none. `repeated` are the keys of calls that are in the history twice.
     """
     calls = [item for item in echo if isinstance(item, HistoryCall) and not item.by_server]
     keys = [call_key(call) for call in calls]
@@ -346,9 +327,7 @@ def _identity(raw: bytes | msgspec.Raw) -> _Identity:
 
 
 def _all_among(items: Iterable[_Identity], others: Sequence[_Identity]) -> bool:
-    """Whether each of the items is one of `others`: of the same type and id or, if one of the two has no id, of the
-    same encrypted content.
-    """
+    """Whether each item is one of `others`: by type and id, or encrypted content if an id is missing."""
     ids = {(other.type, other.id) for other in others if other.id}
     contents = {(other.type, other.encrypted_content, bool(other.id)) for other in others}
 
@@ -374,8 +353,8 @@ def _items_of(memory: Remembered, model: str) -> list[HistoryItem]:
 
 
 def _outputs_of(memory: Remembered, given: Sequence[HistoryItem]) -> list[HistoryItem]:
-    """Returns the outputs of the calls of the turn's last step, in the order of the calls: those that the client
-    has given (`given`), and those that were remembered. Other outputs in `given` follow.
+    """Returns the outputs of the last step's calls, in the order of the calls: the client's and the remembered ones,
+    then any others in `given`.
     """
     outputs = [item for item in given if isinstance(item, HistoryOutput)]
     first: dict[str, HistoryOutput] = {}
@@ -393,7 +372,7 @@ def _outputs_of(memory: Remembered, given: Sequence[HistoryItem]) -> list[Histor
 
 
 def wire_output(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
-    """Returns the parts of an output as the `output` of a Responses item: a text, or a list of content parts."""
+    """Returns the parts of an output as the `output` of a Responses item."""
     if all(isinstance(part, TextPart) for part in parts) and len(parts) <= 1:
         return "".join(part.text for part in parts if isinstance(part, TextPart))
     return [_wire_part(part) for part in parts]

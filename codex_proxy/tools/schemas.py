@@ -1,11 +1,8 @@
-"""Checks JSON schemas, and texts against JSON schemas.
+"""Checks JSON schemas, and texts against them.
 
-The agent simplifies the schemas of tools and does not check arguments, so `strict` is enforced here. The provider
-gets the schema of an answer (`strict_schemas.py`), but not every provider enforces it, so answers are checked here
-too.
-
-Nothing is downloaded, and no regular expression backtracks. Some pairs of a client's schema and a model's text
-would take years to check: call `is_quick` first, and give a check that is not quick to `workers/schema_checks.py`.
+Agents do not check arguments, and not every provider enforces the schema of an answer, so both are checked here.
+Nothing is downloaded, and no pattern backtracks. Some pairs of schema and text would take years: call `is_quick` first,
+and leave the others to `workers/schema_checks.py`.
 """
 
 from __future__ import annotations
@@ -23,10 +20,9 @@ from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.tools.strict_answers import undo_strict_form
 
 HEAVY_CLASS = 160
-"""How many times as much as a character a Unicode class counts in the size of a compiled pattern."""
+"""What a Unicode class counts in the size of a pattern, in characters."""
 MAX_WORK = 1 << 40
-"""The largest bound that `schema_work` returns. References that double at each level would make it grow without
-end."""
+"""The largest result of `schema_work`, since references that double at each level grow without end."""
 
 _REPEATED = re.compile(r"\{(\d{1,9})?(?:,(\d{1,9})?)?\}")
 _REFERENCES = frozenset({"$dynamicRef", "$recursiveRef"})
@@ -39,9 +35,9 @@ class _NoBoundError(Exception):
 
 
 def schema_work(schema: bytes) -> int | None:
-    """Returns an upper bound of the work of checking one text against this schema (JSON); None if there is no
-    bound, or if the schema is not JSON. The unit is the visit of one value of the schema. A pattern counts its
-    compiled size, and the target of a reference counts for each reference to it.
+    """Returns an upper bound of the work of checking a text against this schema; None if there is none, or it is not
+    JSON. The unit is a visit of a value of the schema; a pattern counts its compiled size, a reference its target each
+    time.
     """
     try:
         root = msgspec.json.decode(schema)
@@ -54,7 +50,7 @@ class _Count:
     def __init__(self, root: Any) -> None:
         self._root = root
         self._referred: dict[str, int | None] = {}
-        """The work of the target of each reference; None while it is being counted, so that a cycle is noticed."""
+        """The work of each reference's target; None while it is counted, to notice a cycle."""
 
     def of(self, value: Any) -> int:
         if isinstance(value, list):
@@ -90,9 +86,7 @@ class _Count:
         return work
 
     def _target(self, reference: str) -> Any:
-        """Returns the part of the schema that a JSON pointer (`#/...`) names. Raises `_NoBoundError` for other
-        references.
-        """
+        """Returns what a JSON pointer (`#/...`) names; raises `_NoBoundError` for other references."""
         if reference[:2] != "#/" or "%" in reference:
             raise _NoBoundError
         found = self._root
@@ -113,8 +107,8 @@ class _Count:
 
 
 def _work_of_pattern(pattern: str) -> int:
-    """Returns an estimate of the number of instructions of the compiled pattern: its characters, multiplied by
-    their repetitions. Raises `_NoBoundError` if the estimate exceeds `MAX_WORK`.
+    """Returns about the instructions of a compiled pattern: characters times repetitions. Raises `_NoBoundError` above
+    `MAX_WORK`.
     """
     work = 1 + len(pattern)
     if "\\p" in pattern or "\\P" in pattern:
@@ -130,36 +124,30 @@ MAX_VALUE = 200
 """The most characters of a wrong value that a message repeats."""
 
 MAX_SCHEMA_BYTES = 128 * 1024
-"""The most bytes of a schema. OpenAI accepts schemas with up to 120,000 characters of names."""
+"""The most bytes of a schema; OpenAI accepts 120,000 characters of names."""
 
 MAX_TEXT = 1024 * 1024
-"""The most characters of a text that is checked. A file that a model writes in the arguments of a call has a tenth
-of this."""
+"""The most characters of a checked text; a file in a call's arguments has a tenth."""
 
 QUICK_SCHEMA = 16 * 1024
-"""Bytes of a schema that may be compiled on the event loop. That takes up to 2 ms."""
+"""Bytes of a schema that may be compiled on the event loop, in up to 2 ms."""
 
 MAX_QUICK_WORK = 400_000
-"""The work of a check that may run on the event loop: the result of `schema_work` times the characters of the text.
-That takes up to 3 ms.
-"""
+"""The work of a check on the event loop (`schema_work` times characters), up to 3 ms."""
 
 MAX_READY_BYTES = 4 * 1024 * 1024
-"""The most bytes of schemas, as JSON, whose compiled form is cached. The compiled form is up to twenty times as
-large."""
+"""The most bytes of schemas whose compiled forms, up to twenty times as large, are cached."""
 
 _PATTERNS = jsonschema_rs.RegexOptions()
 """A regex engine that takes linear time. It has neither lookaround nor back references."""
 
 
 class NotASchemaError(ValueError):
-    """A document is not a valid JSON schema, or this server cannot apply it. The message says where and why."""
+    """Not a valid JSON schema, or one that cannot be applied here. The message says where and why."""
 
 
 class _ReadyValidators:
-    """A cache of compiled schemas. The least recently used ones are dropped if the schemas' total size exceeds
-    `MAX_READY_BYTES`.
-    """
+    """A cache of compiled schemas, the least recently used dropped above `MAX_READY_BYTES`."""
 
     def __init__(self) -> None:
         self._validators: OrderedDict[bytes, Validator] = OrderedDict()
@@ -212,9 +200,7 @@ def _compiled(value: dict[str, Any] | bool) -> Validator:
 
 
 def _draft(value: dict[str, Any] | bool) -> type[Validator]:
-    """Returns the validator class for the draft that `$schema` names, or for draft 2020-12 if the draft is unknown
-    or not named.
-    """
+    """Returns the validator of the draft in `$schema`, else of 2020-12."""
     try:
         return jsonschema_rs.validator_cls_for(value)
     except (ValueError, TypeError):
@@ -230,16 +216,14 @@ def _not_a_schema(error: jsonschema_rs.ValidationError) -> NotASchemaError:
 
 
 def check_schema(schema: bytes) -> None:
-    """Raises `NotASchemaError` if `schema` (JSON) is not a JSON schema.
-
-    Its draft is the one that its `$schema` names, else 2020-12. Each `$ref` must name a place inside the schema, or
-    the metaschema of a draft.
+    """Raises `NotASchemaError` unless `schema` is a JSON schema whose `$ref`s name places inside it, or a draft's
+    metaschema.
     """
     _ready.of(schema)
 
 
 def is_quick(schema: bytes, text: str = "") -> bool:
-    """Whether checking this schema (JSON), and this text against it, takes a few milliseconds at most."""
+    """Whether compiling this schema, and checking this text, takes a few milliseconds at most."""
     if len(schema) > QUICK_SCHEMA:
         return False
     work = _known_work(schema)
@@ -250,8 +234,8 @@ _known_work = lru_cache(maxsize=256)(schema_work)
 
 
 def verdict_on(check: TextCheck) -> Verdict:
-    """Runs a check in this process, however long it takes, and returns its result. Its `wrong` says why the text is
-    invalid; that includes a text that is too long and a schema that cannot be applied. `unchecked` is always None.
+    """Runs a check here, however long it takes. A text that is too long and a schema that cannot be applied count as
+    `wrong`.
     """
     text = check.text
     if check.in_strict_form and len(text) <= MAX_TEXT:
@@ -260,9 +244,8 @@ def verdict_on(check: TextCheck) -> Verdict:
 
 
 def violation(schema: bytes, text: str) -> str | None:
-    """Returns what is wrong with `text` as JSON under `schema`, as a sentence for the model; None if it is valid.
-
-    A text that is too long to check counts as wrong, and so does one to which the schema cannot be applied.
+    """Returns what is wrong with a text under the schema, as a sentence for the model; None if it is valid. A text that
+    is too long counts as wrong, and so does a schema that cannot be applied.
     """
     if len(text) > MAX_TEXT:
         return f"it is longer than {MAX_TEXT:,} characters"
@@ -305,11 +288,8 @@ def _is_unreadable_pattern(error: jsonschema_rs.ValidationError) -> bool:
 
 
 def _without_unreadable_patterns(schema: Any) -> Any:
-    """Returns the schema without the patterns that the engine cannot compile. If these are patterns of property
-    names, also without the keywords that would then reject such properties (`additionalProperties`,
-    `unevaluatedProperties`).
-
-    Lookaround and back references need an engine that backtracks, which thirty characters can keep busy for years.
+    """Returns the schema without patterns that the engine cannot compile, and without keywords that would then reject
+    properties. Lookaround and back references need an engine that thirty characters can keep busy for years.
     """
     readable = lru_cache(maxsize=None)(_is_readable)
     dropped = False

@@ -1,7 +1,5 @@
-"""Undoes in an answer what `strict_schemas` did to its schema: removes the placeholders of absent properties.
-
-Input: the client's schema, and an answer that is valid under the schema's strict form. Output: the same answer
-without placeholders, which is valid under the client's schema.
+"""Undoes in an answer what `strict_schemas` did to its schema: removes the placeholders of absent properties, so that
+it is valid under the client's schema.
 """
 
 from __future__ import annotations
@@ -16,24 +14,20 @@ import msgspec
 from codex_proxy.tools.strict_subset import DEFINITIONS, Absence, CannotFitError, SchemaDocument
 
 WRAPPER: Final = "value_or_null"
-"""The name of the property in the object that represents an optional property whose value may be null."""
+"""The property of the object around an optional value that may be null."""
 
 _NESTED: Final = frozenset({"$ref", "anyOf", "properties", "items"})
 """Keywords of schemas whose values may contain objects with optional properties."""
 
 
 def check_undoable(document: SchemaDocument) -> None:
-    """Raises `CannotFitError` if it would be ambiguous which parts of an answer under the strict form of the schema
-    are placeholders.
-    """
+    """Raises `CannotFitError` if it would be ambiguous what the placeholders of an answer are."""
     _Shapes(document)
 
 
 class _Object:
-    """The objects that are valid under one schema with `properties`. `names` are all properties. `may_be_absent`
-    are those that are null if they are absent, `wrapped` those of them whose value is inside a wrapper object.
-    `words` are the allowed strings of required properties, by name; they distinguish the branches of a union.
-    `inner` has the shapes of the properties' values, by name.
+    """The objects of one schema with `properties`, all in `names`. `may_be_absent`: null if absent; `wrapped`: inside a
+    wrapper object. `words` are the allowed strings of required properties; `inner` has the shapes of the values.
     """
 
     __slots__ = ("inner", "may_be_absent", "names", "words", "wrapped")
@@ -49,8 +43,9 @@ class _Object:
         always = self.names - set(self.may_be_absent)
         words = {name: _words(properties[name]) for name in properties if name in always}
         self.words = {name: texts for name, texts in words.items() if texts}
-        """By required property, the strings that it may have, where its schema allows only certain strings. They
-        show which branch of a union an object belongs to."""
+        """The strings that a required property may have, if listed: they show which branch of a union an object belongs
+        to.
+        """
         self.inner: dict[str, _Shape] = {}
 
     def says(self, value: dict[str, Any]) -> bool:
@@ -60,8 +55,8 @@ class _Object:
 
 
 class _Shape:
-    """The parts of the values under one schema from which placeholders may have to be removed: `objects` if a value
-    is an object, the shape of its `items` if it is a list. `branches` are the shapes of the schemas in its `anyOf`.
+    """Where the values of one schema can contain placeholders: in objects (`objects`), in list elements (`items`), or
+    in an `anyOf` branch (`branches`).
     """
 
     __slots__ = ("branches", "items", "objects")
@@ -73,8 +68,8 @@ class _Shape:
         """The branches of `anyOf`."""
 
     def object_of(self, value: dict[str, Any]) -> _Object | None:
-        """Returns the one of `objects` that describes `value`, found by its properties and their `words`; None if
-        there is none. If there is only one, returns it without a comparison.
+        """Returns the one of `objects` that has the value's properties and `words`; None if there is none. A single one
+        is not compared.
         """
         if len(self.objects) == 1:
             return self.objects[0]
@@ -88,9 +83,7 @@ _PLAIN = _Shape()
 
 
 def _words(schema: Any) -> frozenset[str]:
-    """Returns the strings that the `enum` or `const` of a schema allows; an empty set if it also allows other
-    values.
-    """
+    """Returns the strings that `enum` or `const` allows; none if there are other values."""
     if not isinstance(schema, dict):
         return frozenset()
     values = schema.get("enum", [schema.get("const")])
@@ -99,8 +92,8 @@ def _words(schema: Any) -> frozenset[str]:
 
 
 class _Shapes:
-    """Builds the shapes of a schema that has a strict form; `root` is that of the whole schema. Raises
-    `CannotFitError` if a value may match two shapes of a union.
+    """Builds the shapes of a schema with a strict form; `root` is that of the whole. Raises `CannotFitError` if a value
+    may match two shapes of a union.
     """
 
     def __init__(self, document: SchemaDocument) -> None:
@@ -151,9 +144,7 @@ class _Shapes:
 
 
 def _join(union: _Shape) -> None:
-    """Merges the shapes of a union's branches (`union.branches`) into `union`. Raises `CannotFitError` if a value
-    may match several.
-    """
+    """Merges the branches of a union into it. Raises `CannotFitError` if a value may match several."""
     if any(branch.branches for branch in union.branches):
         raise CannotFitError  # a union in a union is rare
     branches = list({id(branch): branch for branch in union.branches}.values())
@@ -170,9 +161,7 @@ def _join(union: _Shape) -> None:
 
 
 def _told_apart(objects: list[_Object]) -> bool:
-    """Whether objects with the same properties can be distinguished by the allowed strings of one required
-    property.
-    """
+    """Whether objects with the same properties differ in the allowed strings of a required one."""
     for name in objects[0].words:
         words = [each.words.get(name, frozenset[str]()) for each in objects]
         if all(words) and len(frozenset().union(*words)) == sum(map(len, words)):
@@ -186,10 +175,8 @@ def _shape_of(schema: bytes) -> _Shape:
 
 
 def undo_strict_form(schema: bytes, text: str) -> str:
-    """Returns an answer under the strict form of `schema` as an answer under `schema` itself.
-
-    `schema` is the client's (JSON), and has a strict form. A text without placeholders, or one that is not JSON, is
-    returned unchanged. Any other text is encoded again without white space; its keys and numbers stay as they are.
+    """Returns an answer under the strict form of the client's `schema` as one under the schema itself. Without
+    placeholders, or if it is not JSON, the text is unchanged; keys and numbers stay as they are.
     """
     try:
         value = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_no_number)
@@ -199,7 +186,7 @@ def undo_strict_form(schema: bytes, text: str) -> str:
 
 
 def _number(text: str) -> msgspec.Raw:
-    """Returns a JSON number as it is written, so that its size and precision are kept."""
+    """Returns a JSON number as written, with its size and precision."""
     return msgspec.Raw(text.encode())
 
 
@@ -208,9 +195,7 @@ def _no_number(name: str) -> None:
 
 
 def _undo(value: Any, shape: _Shape) -> bool:
-    """Removes the placeholders from a value in place; `shape` is the shape of its schema. Returns whether there
-    were any.
-    """
+    """Removes the placeholders from a value in place; returns whether there were any."""
     if isinstance(value, list):
         return shape.items is not None and _any(_undo(each, shape.items) for each in value)
     if not isinstance(value, dict):

@@ -1,9 +1,8 @@
 """Converts JSON schemas to OpenAI's strict subset: closed objects whose properties are all required.
 
-`strict_form` forbids additional properties in objects that say nothing about them, removes annotations, and
-requires optional properties, with a placeholder for an absent one (`Absence`). The answer then contains the
-placeholders; the function `undo_strict_form` of the module `strict_answers` removes them. A schema whose meaning
-would change has no strict form.
+`strict_form` closes objects that do not say, removes annotations, and requires optional properties, with a placeholder
+for an absent one (`Absence`), which `strict_answers.undo_strict_form` removes. A schema whose meaning would change has
+no strict form.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from codex_proxy.tools.strict_subset import (
 
 _NULL: Final = {"type": "null"}
 _GUIDING_ANNOTATIONS: Final = {"default": "Default", "examples": "Examples"}
-"""Annotations that may guide the model, and the titles under which they are added to the schema's description."""
+"""Annotations that may guide the model, and their titles in the description."""
 
 
 def is_strict_schema(schema: bytes) -> bool:
-    """Whether OpenAI's structured outputs accept the schema (JSON) as it is. False if it is not JSON."""
+    """Whether OpenAI's structured outputs accept the schema as it is."""
     try:
         return is_strict(msgspec.json.decode(schema))
     except (msgspec.DecodeError, RecursionError):
@@ -38,9 +37,8 @@ def is_strict_schema(schema: bytes) -> bool:
 
 
 def strict_form(schema: bytes) -> StrictForm | None:
-    """Returns the schema in a form that OpenAI's structured outputs accept; None if there is none, or if `schema`
-    is not JSON. Any answer that is valid under the form is valid under the schema once
-    `strict_answers.undo_strict_form` has removed the placeholders.
+    """Returns the schema in a form that OpenAI's structured outputs accept, or None. An answer under it is valid under
+    the schema after `undo_strict_form`.
     """
     if is_strict_schema(schema):
         return StrictForm(schema)
@@ -56,9 +54,7 @@ def strict_form(schema: bytes) -> StrictForm | None:
 
 
 class _Fitting:
-    """Converts the schemas of one document to the strict subset. `to_undo` says whether answers under the result
-    will contain placeholders.
-    """
+    """Converts the schemas of one document. `to_undo`: answers will contain placeholders."""
 
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document
@@ -66,9 +62,8 @@ class _Fitting:
         """Whether answers under the converted schema will contain placeholders."""
 
     def of(self, schema: Any) -> Any:
-        """Returns a schema (decoded JSON) converted to the strict subset as far as possible. Keywords that are not
-        in the subset stay; `is_strict` rejects the result. Raises `CannotFitError` if the conversion would change
-        the meaning.
+        """Returns a schema converted as far as possible; `is_strict` rejects what is left. Raises `CannotFitError` if
+        the meaning would change.
         """
         if not isinstance(schema, dict):
             return schema
@@ -107,7 +102,7 @@ class _Fitting:
 
 
 def _without_annotations(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns the schema without annotations. Those that may guide the model are added to its description."""
+    """Returns the schema without annotations; those that guide the model go into its description."""
     form = {key: value for key, value in schema.items() if key not in ANNOTATIONS}
     told = [
         f"{_GUIDING_ANNOTATIONS[key]}: {_json(schema[key])}" for key in _GUIDING_ANNOTATIONS if key in schema
@@ -123,9 +118,7 @@ def _json(value: Any) -> str:
 
 
 def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns a schema that allows an object with one property, whose value is valid under `schema`, or null, which
-    means that the property is absent.
-    """
+    """Returns a schema for null (absent) or an object with the value as its one property."""
     holder = {
         "type": "object",
         "properties": {WRAPPER: schema},

@@ -1,8 +1,7 @@
-"""The subset of JSON Schema that OpenAI's structured outputs accept, and the analysis of a client's schema that has
-to be converted to it.
+"""The subset of JSON Schema that OpenAI's structured outputs accept, and the analysis of a client's schema for the
+conversion.
 
-The agent marks every output schema as strict, and the provider refuses one that is not in the subset.
-`SchemaDocument` resolves references and finds out how an optional property can be represented. Raises
+The agent marks every output schema as strict, and the provider refuses one outside the subset. `SchemaDocument` raises
 `CannotFitError` if the subset has no schema of the same meaning.
 """
 
@@ -22,8 +21,7 @@ STRICT_KEYWORDS = frozenset(
         *("minItems", "maxItems"),
     }
 )
-"""The keywords that OpenAI documents for structured outputs. The list need not be complete: a schema with a keyword
-that is missing here is enforced by this server instead of the provider."""
+"""The keywords that OpenAI documents. With any other, this server enforces the schema instead of the provider."""
 
 STRICT_FORMATS = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
@@ -35,8 +33,8 @@ DEFINITIONS = ("$defs", "definitions")
 
 
 def is_strict(root: Any) -> bool:
-    """Whether the schema `root` (decoded JSON) is in the subset: closed objects whose properties are all required,
-    known keywords, and no more levels, properties and enum values than OpenAI allows.
+    """Whether the schema is in the subset: closed objects, all properties required, known keywords, and within OpenAI's
+    limits of levels, properties and enum values.
     """
     if not isinstance(root, dict) or root.get("type") != "object" or "anyOf" in root:
         return False
@@ -76,14 +74,14 @@ def _fits(schema: dict[str, Any]) -> bool:
 
 
 def kinds(schema: dict[str, Any]) -> list[Any]:
-    """Returns the JSON types that the keyword `type` of a schema allows; an empty list if it has no `type`."""
+    """Returns the types in a schema's `type`; none without it."""
     named = schema.get("type", ())
     return list(named) if isinstance(named, list | tuple) else [named]
 
 
 def _inside(schema: dict[str, Any]) -> Iterator[tuple[Any, int]]:
-    """Yields the schemas directly inside a schema, each with the number of levels that it is nested deeper (0 for
-    definitions and branches of `anyOf`, else 1).
+    """Yields the schemas directly inside a schema, and how many levels deeper each is (0 for definitions and `anyOf`,
+    else 1).
     """
     for key in ("properties", *DEFINITIONS):
         inner = schema.get(key, {})
@@ -106,20 +104,18 @@ class CannotFitError(Exception):
 
 
 class Absence(Enum):
-    """How an answer represents an absent optional property, since the strict subset requires every property."""
+    """How an answer represents an absent optional property."""
 
     AS_NULL = "null"
     """The property is null, which is not one of its own values."""
     WRAPPED = "wrapped"
-    """The property is null, or an object that holds its value, because the value itself may be null."""
+    """Null, or an object with the value, because the value may be null itself."""
     NOT_NEEDED = "not needed"
-    """The property has its default value, which means the same as being absent. There is no placeholder."""
+    """The default value, which means the same as absent."""
 
 
 class SchemaDocument:
-    """A client's JSON schema, with the schemas that its references name. `root` is the schema in the simplified
-    form of `_normalised`.
-    """
+    """A client's schema and what its references name. `root` is in the form of `_normalised`."""
 
     def __init__(self, schema: bytes) -> None:
         """`schema` is JSON. Raises `msgspec.DecodeError` or `RecursionError` if it cannot be decoded."""
@@ -128,8 +124,8 @@ class SchemaDocument:
         """Whether null is valid under the schema that a reference names."""
 
     def target(self, reference: str) -> Any:
-        """Returns the schema that a reference names. Raises `CannotFitError` for a reference to anything but the
-        whole schema or one of its definitions.
+        """Returns the schema that a reference names; raises `CannotFitError` unless that is the whole schema or a
+        definition.
         """
         if reference == "#":
             return self.root
@@ -143,18 +139,14 @@ class SchemaDocument:
         raise CannotFitError
 
     def absence(self, schema: Any) -> Absence:
-        """Returns how an answer can represent that an optional property with this `schema` is absent. Raises
-        `CannotFitError` if the schema is not an object or a reference in it cannot be resolved.
-        """
+        """Returns how an answer can represent that an optional property is absent. Raises `CannotFitError`."""
         nullable = self._allows_null(schema)
         if "default" in schema and schema["default"] in [*([None] if nullable else []), *_only_value(schema)]:
             return Absence.NOT_NEEDED
         return Absence.WRAPPED if nullable else Absence.AS_NULL
 
     def _allows_null(self, schema: Any) -> bool:
-        """Whether null is valid under `schema`, which uses only the subset's keywords. Raises `CannotFitError` if it,
-        or a schema that it refers to, is not an object, or if a reference cannot be resolved (see `target`).
-        """
+        """Whether null is valid under a schema of the subset. Raises `CannotFitError` if that cannot be found out."""
         if not isinstance(schema, dict):
             raise CannotFitError
         if "$ref" in schema:
@@ -174,17 +166,13 @@ class SchemaDocument:
 
 
 def _only_value(schema: dict[str, Any]) -> list[str]:
-    """Returns a list with the one string that is valid under the schema; an empty list if other values are valid
-    too.
-    """
+    """Returns a list of the one string that is valid, or an empty list."""
     values = schema.get("enum", [schema.get("const")])
     return values if isinstance(values, list) and len(values) == 1 and isinstance(values[0], str) else []
 
 
 def _normalised(schema: Any) -> Any:
-    """Returns the schema with `anyOf` in place of an `allOf` that has one schema, and in place of a `$ref` with
-    annotations beside it. Applies to all schemas inside it, too.
-    """
+    """Returns the schema, inside too, with `anyOf` for an `allOf` of one schema and for a `$ref` with annotations."""
     if not isinstance(schema, dict):
         return schema
     form = dict(schema)

@@ -1,7 +1,6 @@
-"""A checksum for each stored row, so that damage on the disk is noticed and damaged data is never returned.
+"""A checksum for each row, so that damaged data is never returned.
 
-Items have a digest, which is also used to find equal items; all other rows have a CRC-32. Both detect accidental
-damage; neither protects against somebody who can write to the file.
+Items have a digest, which also finds equal items; other rows have a CRC-32. Both detect accidents, not tampering.
 """
 
 from __future__ import annotations
@@ -15,18 +14,16 @@ from typing import Any, Final, NamedTuple
 from codex_proxy.store.interface import StoreDamaged
 
 ROWS_AT_ONCE: Final = 200
-"""The most rows that are checked in one read. During such a read of some ms the write-ahead log cannot be emptied."""
+"""The most rows checked in one read of some ms, during which the write-ahead log cannot be emptied."""
 
 
 def checksum(data: object) -> int:
-    """Returns the checksum of bytes; -1 for a value of another type, which only damage can have put into the table."""
+    """Returns the checksum of bytes; -1 for another type, which only damage can cause."""
     return zlib.crc32(data) if isinstance(data, bytes) else -1
 
 
 def item_digest(json: object, raw: object) -> bytes:
-    """Returns the digest of an item, over its JSON and its raw form (the model's); empty bytes if one of them is
-    not bytes, which only damage can cause.
-    """
+    """Returns the digest of an item's JSON and raw form; empty if one is not bytes, which only damage can cause."""
     if not (isinstance(json, bytes) and isinstance(raw, bytes)):
         return b""
     length = len(json).to_bytes(8, "big")
@@ -39,9 +36,7 @@ def add_function(connection: sqlite3.Connection) -> None:
 
 
 def checked(data: bytes, stored: int, what: str) -> bytes:
-    """Returns `data` if its checksum is `stored`. Raises `StoreDamaged` otherwise, with a message that begins with
-    `what`, the name of the data.
-    """
+    """Returns `data`; raises `StoreDamaged` with the name `what` if its checksum is another."""
     if checksum(data) != stored:
         raise damaged(what)
     return data
@@ -54,9 +49,8 @@ def damaged(what: str) -> StoreDamaged:
 
 
 class _Table(NamedTuple):
-    """How the rows of a table are checked. `query` takes a key and a limit, and selects the rows after this key:
-    first the key columns, then the row's id for messages, then the arguments of `sound`, which returns whether the
-    row is undamaged. `what` is a name for such rows in messages.
+    """How a table is checked. `query` selects rows after a key: the key columns, the id for messages, then the
+    arguments of `sound`, which says whether the row is undamaged. `what` names such rows.
     """
 
     query: str
@@ -67,7 +61,7 @@ class _Table(NamedTuple):
 
 
 def _checksums_match(*bodies_and_sums: Any) -> bool:
-    """Whether each body matches its checksum. The arguments are pairs: a body and its checksum."""
+    """Whether each body matches its checksum; the arguments are such pairs."""
     pairs = zip(bodies_and_sums[::2], bodies_and_sums[1::2], strict=True)
     return all(checksum(data) == stored for data, stored in pairs)
 
@@ -112,8 +106,8 @@ TABLES: Final = (
 def damaged_after(
     connection: sqlite3.Connection, table: _Table, key: tuple[int, ...]
 ) -> tuple[int, list[str], tuple[int, ...]]:
-    """Checks at most `ROWS_AT_ONCE` rows of `table` after `key`. Returns the number of rows checked, the names of
-    the damaged ones, and the key of the last row. If there are no more rows: 0, no names, and the same key.
+    """Checks at most `ROWS_AT_ONCE` rows after `key`. Returns their number, the names of damaged ones, and the last
+    key.
     """
     rows, found = 0, []
     for row in connection.execute(table.query, (*key, ROWS_AT_ONCE)):

@@ -1,11 +1,8 @@
-"""The threads that use the database: one thread writes, and combines waiting writes into one commit; some threads
-read.
+"""The threads that use the database: one writes, and combines waiting writes into one commit; some read.
 
-A job is a function that gets the connection, runs its statements and returns a value, which the caller gets. For a
-write, the caller gets it after the commit that contains the job is on disk. Jobs that arrive during a commit go
-into the next one, so that fifty callers cost little more than one. A job that raises undoes only its own changes. A
-write may run twice (see `_one_by_one`), so it must change nothing but the database. A read sees one state of the
-database, which contains every write that was completed before the read began.
+A job is a function that gets the connection. A write returns when its commit is on disk; jobs that arrive meanwhile
+share the next one. A job that raises undoes only its own changes. A write may run twice (`_one_by_one`), so it must
+change nothing but the database. A read sees one state, with every write that was completed before.
 """
 
 from __future__ import annotations
@@ -26,19 +23,17 @@ T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
 
 MAX_QUEUED: Final = 4096
-"""The most writes that may wait. A further one raises `StoreUnavailable`: all turns that may run at once cause far
-fewer, so the disk must hang."""
+"""The most waiting writes. All turns at once cause far fewer, so beyond this the disk must hang."""
 MAX_BATCH: Final = 256
-"""The most jobs in one commit. The first job of a commit has to wait for the last one."""
+"""The most jobs in one commit; the first waits for the last."""
 ANSWER_WAIT: Final = 30.0
-"""The most seconds that a caller waits for its commit, so that a disk that hangs does not hang every request. The
-wait for locks counts."""
+"""The most seconds that a caller waits for its commit, locks included."""
 CLOSE_WAIT: Final = 10.0
 """The most seconds that `close` waits for queued jobs."""
 
 
 class _Write:
-    """A queued job and the future of its caller. When the job has run, `value` or `error` is set."""
+    """A queued job and its caller's future. When it has run, `value` or `error` is set."""
 
     __slots__ = ("error", "future", "job", "loop", "value")
 
@@ -50,8 +45,8 @@ class _Write:
         self.error: Exception | None = None
 
     def settle(self) -> None:
-        """Passes the value or error to the caller's future, on the event loop. Does nothing if the caller was
-        cancelled; the write was made nevertheless.
+        """Passes the result to the caller on the event loop; nothing if the caller was cancelled, though the write was
+        made.
         """
         if self.future.done():
             return
@@ -62,8 +57,8 @@ class _Write:
 
 
 class Writer:
-    """The thread that writes to the database. Nothing else uses its `connection`, which `close` closes. `location`
-    names the store in messages; `answer_wait` is how many seconds a caller waits for a commit at most.
+    """The thread that writes, and alone uses `connection`, which `close` closes. `location` names the store in
+    messages; `answer_wait` limits a caller's wait in seconds.
     """
 
     def __init__(
@@ -80,10 +75,9 @@ class Writer:
         self._thread.start()
 
     async def run(self, job: Job[T]) -> T:
-        """Runs a job in the writing thread. Returns its value when the commit is on disk. Raises what the job
-        raises; the job's changes are then undone. Raises `StoreUnavailable` if the store is closed or its queue is
-        full (the job does not run), or if the disk or file is at fault or `answer_wait` seconds are over (the job
-        is then stored completely or not at all).
+        """Runs a job and returns its value when the commit is on disk. Raises what the job raises, with its changes
+        undone; `StoreUnavailable` if the store is closed or its queue full, or if the disk fails or `answer_wait` is
+        over (then the job is stored completely or not at all).
         """
         write = _Write(job, asyncio.get_running_loop())
         with self._changed:
@@ -103,8 +97,8 @@ class Writer:
         return value
 
     def close(self) -> None:
-        """Refuses further writes, commits the queued ones, then closes the connection. Raises `StoreUnavailable` if
-        that takes more than `CLOSE_WAIT` seconds. Blocks, so it must not be called on the event loop.
+        """Refuses further writes, commits the queued ones and closes the connection. Blocks; raises `StoreUnavailable`
+        after `CLOSE_WAIT` seconds.
         """
         with self._changed:
             self._closing = True
@@ -139,8 +133,8 @@ class Writer:
                 write.error = as_store_error(error, self._location) or error
 
     def _one_by_one(self, batch: list[_Write]) -> None:
-        """Runs each job of a batch again in a transaction of its own, after their common transaction has failed
-        because the disk is full, so that small writes still succeed.
+        """Runs each job again in its own transaction, after their common one found the disk full, so that small writes
+        succeed.
         """
         for write in batch:
             self._commit([write])
@@ -171,17 +165,13 @@ class Writer:
 
 
 THREADS: Final = 2
-"""The number of reading threads. With two, short reads need not wait for a long one (an export, a chain of a
-thousand turns). This also limits how many contexts are in memory at once."""
+"""Reading threads: with two, short reads need not wait for a long one. Also limits the contexts in memory."""
 MAX_WAITING: Final = 1024
-"""The most reads that may wait for a thread. A further one raises `StoreUnavailable`. There cannot be more requests
-than this at once."""
+"""The most waiting reads: there cannot be more requests at once."""
 
 
 class Readers:
-    """The threads that read the database. `opener` opens a connection for a thread when one is first needed.
-    `location` names the store in messages.
-    """
+    """The threads that read. `opener` opens a thread's connection; `location` names the store in messages."""
 
     def __init__(self, opener: Callable[[], sqlite3.Connection], location: str) -> None:
         self._open = opener
@@ -194,9 +184,8 @@ class Readers:
         self._closed = False
 
     async def run(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """Runs a job in a reading thread and returns its value. Raises what the job raises, or `StoreUnavailable`
-        if the store is closed, `MAX_WAITING` reads wait already, the file cannot be read, or the read takes more
-        than `ANSWER_WAIT` seconds; in the last case the job runs to its end, and its value is dropped.
+        """Runs a job in a reading thread and returns its value. Raises what it raises, or `StoreUnavailable` if the
+        store is closed, `MAX_WAITING` reads wait, the file cannot be read, or after `ANSWER_WAIT` seconds.
         """
         if self._closed:
             raise StoreUnavailable(f"the store {self._location} is closed")
@@ -214,9 +203,7 @@ class Readers:
             self._waiting -= 1
 
     def close(self) -> None:
-        """Refuses further reads, waits for the reads that have begun or are queued, and closes the connections.
-        Blocks without a time limit, so it must not be called on the event loop.
-        """
+        """Refuses further reads, waits for those begun or queued, and closes the connections. Blocks without limit."""
         self._closed = True
         self._threads.shutdown(wait=True)
         for connection in self._connections:

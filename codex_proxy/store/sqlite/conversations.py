@@ -1,7 +1,7 @@
-"""Conversations and their lists of items: functions that run SQL statements on a connection.
+"""SQL for conversations and their lists of items.
 
-A conversation counts its changes (`version`). Each item in its list has a position that is never used again, so
-that a client that reads the list page by page gets every item once, even if items are added or removed meanwhile.
+A conversation counts its changes (`version`). An item's position in its list is never used again, so that a client that
+reads page by page gets every item once.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def update(
 
 
 def mark_deleted(connection: sqlite3.Connection, owner: str, id: str) -> bool:
-    """Marks a conversation as deleted. From then on it is not found by any read, and its id can be used again. Its
-    rows are removed later, by `removal.sweep`. Returns False if the conversation does not exist.
+    """Marks a conversation as deleted: no read finds it, its id is free, and `removal.sweep` removes its rows. Returns
+    False if there is none.
     """
     row = connection.execute(
         "UPDATE conversations SET deleted = 1, id = id || '#' || seq"
@@ -105,10 +105,9 @@ def append(
     limits: ContextLimits | None,
     now: float,
 ) -> tuple[StoredItem, ...]:
-    """Appends the items and returns them, with the referenced items in place of references. `version` is the
-    version that the conversation must have (None: any), and `limits` bound its size afterwards (None: no limits).
-    `now` is in seconds since 1970. Raises `NotStored`, `StoreConflict` and `ContextTooLarge`; the caller then has
-    to roll back.
+    """Appends items and returns them, with references resolved. `version` must match (None: any), `limits` bound the
+    size afterwards. `now`: seconds since 1970. After `NotStored`, `StoreConflict` or `ContextTooLarge` the caller rolls
+    back.
     """
     row, position = _at_version(connection, owner, id, version)
     pairs = [_resolved(connection, owner, item) for item in items]
@@ -121,10 +120,8 @@ def append(
 def end_turn(
     connection: sqlite3.Connection, owner: str, target: Append, held: Iterable[ListEntry], now: float
 ) -> None:
-    """Appends the input and output items of a turn (`held`) to the conversation that `target` names, whatever its
-    size is then. Skips items that the conversation has already, because they were in the turn's context. Raises
-    `NotStored` if the conversation does not exist, and `StoreConflict` if it has another version than `target`
-    names.
+    """Appends a turn's items to its conversation, whatever the size, without those that were in the turn's context.
+    Raises `NotStored`, or `StoreConflict` for another version than `target` names.
     """
     row, position = _at_version(connection, owner, target.conversation_id, target.version)
     new: dict[str, ListEntry] = {}
@@ -178,9 +175,7 @@ def scan(
     limits: ContextLimits,
     visit: Callable[[StoredItem], object],
 ) -> None:
-    """Calls `visit` with each item of the conversation, oldest first, without keeping items in memory. Raises
-    `NotStored` if there is no such conversation, and `ContextTooLarge` if it exceeds `limits`.
-    """
+    """Calls `visit` with each item, oldest first. Raises `NotStored`, or `ContextTooLarge` beyond `limits`."""
     row = row_of(connection, "conversation", owner, id)
     limits.check(*_size(connection, row))
     for item in all_items(connection, row):
@@ -188,9 +183,7 @@ def scan(
 
 
 def all_items(connection: sqlite3.Connection, row: int) -> Iterator[StoredItem]:
-    """Yields the items of a conversation, oldest first, including those that clients do not see. `row` is its row
-    number.
-    """
+    """Yields a conversation's items, oldest first, also those that clients do not see."""
     for each in connection.execute(
         f"SELECT {COLUMNS} FROM conversation_items JOIN items ON items.seq = item"
         " WHERE conversation = ? ORDER BY position",
@@ -214,8 +207,8 @@ def _encoded(metadata: Mapping[str, str]) -> bytes:
 
 
 def _at_version(connection: sqlite3.Connection, owner: str, id: str, version: int | None) -> tuple[int, int]:
-    """Returns the conversation's row number and the next free position in its list. Raises `NotStored` if it does
-    not exist, and `StoreConflict` if it has another version than `version` (None: any).
+    """Returns the conversation's row and its next free position. Raises `NotStored`, or `StoreConflict` for another
+    version.
     """
     row = connection.execute(
         "SELECT seq, version, next_position FROM conversations WHERE owner = ? AND id = ? AND deleted = 0",
@@ -229,7 +222,7 @@ def _at_version(connection: sqlite3.Connection, owner: str, id: str, version: in
 
 
 def _size(connection: sqlite3.Connection, row: int) -> tuple[int, int]:
-    """Returns how many items the conversation in row number `row` has, and how many bytes they have together."""
+    """Returns the number and the bytes of a conversation's items."""
     items, size = connection.execute(
         "SELECT items, bytes FROM conversations WHERE seq = ?", (row,)
     ).fetchone()
@@ -255,9 +248,7 @@ def _is_listed(connection: sqlite3.Connection, row: int, item_id: str) -> bool:
 def _append_entries(
     connection: sqlite3.Connection, row: int, position: int, held: Sequence[ListEntry], now: float
 ) -> None:
-    """Appends the stored items `held` to the list of the conversation in `row`, from `position` on. Raises
-    `StoreConflict` if the list has an item with the same id.
-    """
+    """Appends stored items from `position` on. Raises `StoreConflict` if an id is taken."""
     try:
         connection.executemany(
             "INSERT INTO conversation_items VALUES (?, ?, ?, ?, ?)",

@@ -1,7 +1,6 @@
-"""Exports all stored responses and conversations as lines of JSON, and counts the stored objects.
+"""Exports all responses and conversations as lines of JSON, and counts the stored objects.
 
-Everything is read in parts, because SQLite's write-ahead log cannot be emptied during a read. Each part is
-consistent; objects may change between two parts.
+It reads in parts, because the write-ahead log cannot be emptied during a read; objects may change between two.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ AT_ONCE: Final = 20
 """Responses or conversations in one part, with all their items."""
 
 Part: TypeAlias = tuple[list[bytes], int]
-"""The lines of one part, and the number of the last row that was read."""
+"""The lines of one part, and the last row that was read."""
 
 _encoder = msgspec.json.Encoder()
 

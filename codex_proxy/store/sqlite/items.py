@@ -1,8 +1,7 @@
-"""The rows of items. An item that several responses and conversations have is stored once.
+"""The rows of items. An item of several responses and conversations is stored once.
 
-The row of an item is found by owner, id and a digest of the content, because a client may send an item back with
-the same id and other content. A function that deletes references to items calls `forget`, which removes the items
-to which no list refers any more.
+It is found by owner, id and a digest of the content, because a client may send other content under the same id. Whoever
+deletes references calls `forget`.
 """
 
 from __future__ import annotations
@@ -20,9 +19,7 @@ BEYOND: Final = 1 << 62
 
 
 class ListEntry(NamedTuple):
-    """An entry in the list of items of a response or conversation: the number of the item's row, the item's id, and
-    whether clients see the item.
-    """
+    """An entry in a list of items: the item's row, its id, and whether clients see it."""
 
     row: int
     id: str
@@ -34,7 +31,7 @@ class ListEntry(NamedTuple):
 def row_of(
     connection: sqlite3.Connection, kind: Literal["response", "conversation"], owner: str, id: str
 ) -> int:
-    """Returns the row number of a response or conversation. Raises `NotStored` if the owner has none with this id."""
+    """Returns the row of a response or conversation. Raises `NotStored`."""
     row = connection.execute(
         f"SELECT seq FROM {kind}s WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
     ).fetchone()
@@ -44,9 +41,7 @@ def row_of(
 
 
 def item_of(row: Sequence[Any]) -> StoredItem:
-    """Returns the item in a row that was selected with `COLUMNS`. Raises `StoreDamaged` if its content does not
-    match its digest.
-    """
+    """Returns the item of a row selected with `COLUMNS`. Raises `StoreDamaged`."""
     id, json, raw, created, digest = row
     if item_digest(json, raw) != digest:
         raise damaged(f"the item {id}")
@@ -54,9 +49,7 @@ def item_of(row: Sequence[Any]) -> StoredItem:
 
 
 def keep(connection: sqlite3.Connection, owner: str, item: StoredItem) -> ListEntry:
-    """Stores an item, and returns the list entry for it. If the owner has an item with the same id and content, it
-    is used as it is, with its earlier `created`.
-    """
+    """Stores an item and returns its list entry; one of the same id and content is used as it is."""
     digest = item_digest(item.json, item.raw)
     cursor = connection.execute(
         "INSERT INTO items (owner, id, digest, created, json, raw) VALUES (?, ?, ?, ?, ?, ?)"
@@ -73,9 +66,7 @@ def keep(connection: sqlite3.Connection, owner: str, item: StoredItem) -> ListEn
 
 
 def find(connection: sqlite3.Connection, owner: str, id: str) -> tuple[ListEntry, StoredItem] | None:
-    """Returns the newest item with this id that clients see and that is in a response or conversation of the owner;
-    None if there is none.
-    """
+    """Returns the owner's newest listed item with this id that clients see, or None."""
     row = connection.execute(
         f"SELECT items.seq, {COLUMNS} FROM items WHERE owner = ? AND id = ? AND length(json) > 0 AND ("
         " EXISTS (SELECT 1 FROM conversation_items JOIN conversations ON conversations.seq = conversation"
@@ -92,15 +83,13 @@ def find(connection: sqlite3.Connection, owner: str, id: str) -> tuple[ListEntry
 
 
 def found_among(connection: sqlite3.Connection, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
-    """Returns the items with these ids that `find` finds, by id; others are left out."""
+    """Returns what `find` finds for these ids, by id."""
     found = ((id, find(connection, owner, id)) for id in dict.fromkeys(ids))
     return {id: held[1] for id, held in found if held is not None}
 
 
 def forget(connection: sqlite3.Connection, rows: Iterable[int]) -> None:
-    """Removes the items in these rows (row numbers), except those that are still in the list of a response or
-    conversation.
-    """
+    """Removes the items in these rows that no list has."""
     connection.executemany(
         "DELETE FROM items WHERE seq = ?"
         " AND NOT EXISTS (SELECT 1 FROM conversation_items WHERE item = items.seq)"
@@ -112,11 +101,8 @@ def forget(connection: sqlite3.Connection, rows: Iterable[int]) -> None:
 def page_of(
     connection: sqlite3.Connection, table: str, where: str, values: tuple[int, ...], page: PageRequest
 ) -> Page:
-    """Returns a page of the items that clients see in one list. The list consists of those rows of `table` that
-    match the SQL condition `where` with the parameters `values`. Raises `NotStored` if the item `after` of the page
-    request is not in the list.
-
-    One row more than the page has is read, to find out whether there are more.
+    """Returns a page of the items for clients in the rows of `table` that match `where`. Raises `NotStored` without the
+    item `after`.
     """
     start = _position(connection, table, where, values, page)
     direction, comparison = _DIRECTIONS[page.order]

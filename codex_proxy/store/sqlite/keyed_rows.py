@@ -1,5 +1,5 @@
-"""The step memory, the sums of usage, and the pending webhooks: functions that run SQL statements on a connection.
-These rows are found by a key, and no other row refers to them.
+"""SQL for the step memory, the sums of usage, and the pending webhooks: rows that are found by a key, and to which no
+other row refers.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def remember(connection: sqlite3.Connection, owner: str, entries: Mapping[bytes,
 def recall(
     connection: sqlite3.Connection, owner: str, keys: Sequence[bytes], since: float
 ) -> dict[bytes, bytes]:
-    """Returns the step memory's values for these keys that were saved after `since` (seconds since 1970), by key.
-    Raises `StoreDamaged` if one does not match its checksum.
+    """Returns the step memory's values for these keys, if saved after `since` (seconds since 1970). Raises
+    `StoreDamaged`.
     """
     found: dict[bytes, bytes] = {}
     for key in dict.fromkeys(keys):
@@ -42,9 +42,7 @@ def recall(
 
 
 def write_and_remove(connection: sqlite3.Connection, size: int) -> None:
-    """Writes a row of `size` bytes and removes it in the same transaction, to check that the disk has room. Raises
-    `sqlite3.Error` if it has not.
-    """
+    """Writes a row of `size` bytes and removes it, to see whether the disk has room. Raises `sqlite3.Error`."""
     connection.execute(
         "INSERT INTO steps (owner, key, created, value) VALUES ('', x'', 0, zeroblob(?))", (size,)
     )
@@ -87,9 +85,7 @@ def usage_sums(connection: sqlite3.Connection, query: UsageQuery) -> list[UsageS
 
 
 def prune_usage(connection: sqlite3.Connection, before: float, limit: int) -> int:
-    """Removes at most `limit` hourly sums of hours that began before `before` (seconds since 1970). Returns how many
-    were removed.
-    """
+    """Removes at most `limit` sums of hours before `before` (seconds since 1970). Returns how many."""
     deleted = connection.execute(
         "DELETE FROM usage WHERE (owner, hour, model) IN"
         " (SELECT owner, hour, model FROM usage WHERE hour < ? LIMIT ?)",

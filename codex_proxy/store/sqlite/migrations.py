@@ -1,8 +1,7 @@
-"""The tables, as the sequence of steps that create them. A published step never changes; later changes are new
-steps.
+"""The tables, as the steps that create them. A published step never changes; later changes are new steps.
 
-A file's `user_version` is the number of steps that were applied to it. All missing steps run in one transaction, so
-that a process that dies between them leaves the file unchanged.
+`user_version` counts the steps of a file. Missing ones run in one transaction, so that a process that dies leaves the
+file unchanged.
 """
 
 from __future__ import annotations
@@ -170,7 +169,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
 LATEST: Final = len(MIGRATIONS)
 
 APPLICATION_ID: Final = 0x63787078
-"""The application id in the file's header ("cxpx"), by which databases of other programs are recognised."""
+"""The application id in the file's header ("cxpx")."""
 
 
 def version_of(connection: sqlite3.Connection) -> int:
@@ -178,15 +177,13 @@ def version_of(connection: sqlite3.Connection) -> int:
 
 
 def migrate(connection: sqlite3.Connection, to: int = LATEST) -> None:
-    """Brings the file to version `to`; does nothing if it has that or a later version.
-
-    The version is read again inside the transaction, because another process may have migrated the file meanwhile.
-    """
+    """Brings the file to version `to`, if it is older."""
     if version_of(connection) >= to:
         return
     add_function(connection)
     connection.execute("BEGIN IMMEDIATE")
     try:
+        # Another process may have migrated the file meanwhile, so the version is read again.
         for step in MIGRATIONS[version_of(connection) : to]:
             for statement in step:
                 connection.execute(statement)

@@ -1,9 +1,8 @@
-"""Opens the database: creates the file with its permissions, refuses files that are damaged or not a store, and
-decides which SQLite errors are reported to the operator; all others are bugs.
+"""Opens the database: creates the file with its permissions, refuses files that are damaged or no store, and decides
+which SQLite errors the operator gets; all others are bugs.
 
-Takes a path; returns connections in autocommit mode, in which the caller begins and ends transactions. Raises
-`StoreRefused` with the path and what to do, and `StoreUnavailable` if another process locks the file for too long.
-A file that is refused is not written to.
+Connections are in autocommit mode. Raises `StoreRefused` with the path and what to do, and `StoreUnavailable` if
+another process locks the file. A refused file is not written to.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _EXPLANATIONS = {
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """Returns SQLite's primary error code (`SQLITE_BUSY`); 0 for an error that Python's module has raised itself."""
+    """Returns SQLite's primary error code (`SQLITE_BUSY`); 0 for an error of Python's module."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
@@ -47,8 +46,8 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def as_store_error(error: sqlite3.Error, location: str) -> StoreUnavailable | None:
-    """Returns the error to raise for an SQLite error, with a text that says what to do; None if the SQLite error is
-    a bug of this program. `location` names the store.
+    """Returns the error to raise for an SQLite error, saying what to do; None if it is a bug here. `location` names the
+    store.
     """
     text = _EXPLANATIONS.get(primary_code(error))
     if text is None:
@@ -58,32 +57,27 @@ def as_store_error(error: sqlite3.Error, location: str) -> StoreUnavailable | No
 
 
 Connect: TypeAlias = Callable[[str, float], sqlite3.Connection]
-"""Opens a database by name, with the seconds to wait for a lock. Tests pass their own."""
+"""Opens a database by name, with the seconds to wait for a lock. For tests."""
 
 CHECKED_BYTES: Final = 64 << 20
-"""Up to this size the whole file is checked when it is opened (some 100 ms). Damage in a larger file is noticed when
-the damaged rows are read."""
+"""Up to this size the whole file is checked when it is opened (some 100 ms); larger files when rows are read."""
 
 WAL_BYTES: Final = 64 << 20
 """The size to which the write-ahead log is truncated after a burst of writes."""
 
 _TRIES_FOR_WAL: Final = 50
-"""How often to try to change the journal mode when two processes create the same file at once. SQLite does not wait
-for locks in that statement, so waiting for a lock comes between two tries."""
+"""Tries to change the journal mode while another process creates the same file: SQLite does not wait for locks there.
+"""
 
 
 def connect(name: str, lock_wait: float) -> sqlite3.Connection:
-    """Opens a connection to the database file `name`. Different threads may use it, one at a time
-    (`check_same_thread` is False). `lock_wait` is how many seconds SQLite waits for another process's lock.
-    """
+    """Opens a connection that several threads may use, one at a time. `lock_wait`: seconds to wait for another process."""
     return sqlite3.connect(name, timeout=lock_wait, isolation_level=None, check_same_thread=False)
 
 
 def open_writer(path: Path, lock_wait: float, opener: Connect = connect) -> sqlite3.Connection:
-    """Returns a connection for writing to a file. Creates the file if it does not exist; otherwise checks it, and
-    migrates it to the version of this program. `lock_wait`: the seconds to wait for another process's lock.
-    `opener` is called instead of `connect` in tests. Raises `StoreRefused` if the file is damaged, of a newer
-    version or no store, and `StoreUnavailable` if it is locked or the disk is full.
+    """Returns a connection for writing. Creates the file, or checks and migrates it. Raises `StoreRefused` if it is
+    damaged, newer or no store, `StoreUnavailable` if it is locked or the disk full.
     """
     path = Path(os.path.realpath(path))  # a link to a store is the store; SQLite takes it so too
     _prepare(path)
@@ -108,9 +102,7 @@ def open_writer(path: Path, lock_wait: float, opener: Connect = connect) -> sqli
 
 
 def open_reader(path: Path, lock_wait: float, opener: Connect = connect) -> sqlite3.Connection:
-    """Returns a read-only connection to a file that `open_writer` has opened. The parameters are those of
-    `open_writer`.
-    """
+    """Returns a read-only connection to a file that `open_writer` has opened."""
     connection = opener(str(path), lock_wait)
     try:
         connection.execute("PRAGMA query_only = ON")
@@ -122,9 +114,7 @@ def open_reader(path: Path, lock_wait: float, opener: Connect = connect) -> sqli
 
 
 def open_in_memory(opener: Connect = connect) -> sqlite3.Connection:
-    """Returns a database without a file, which ends with its connection. `opener` is called instead of `connect` in
-    tests.
-    """
+    """Returns a database without a file."""
     connection = opener(":memory:", 0.0)
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute("PRAGMA foreign_keys = ON")
@@ -133,12 +123,10 @@ def open_in_memory(opener: Connect = connect) -> sqlite3.Connection:
 
 
 def _prepare(path: Path) -> None:
-    """Creates the file if it does not exist. Raises `StoreRefused` for a file that cannot be used, such as one with
-    a hard link: SQLite names the write-ahead log after the file, so two names would have two logs, which destroys
-    the file.
+    """Creates the file, or raises `StoreRefused` for one that cannot be used, such as one with a hard link: SQLite
+    names its log after the file, and two logs destroy it.
 
-    An existing file is not opened here, because closing it would release the locks of every SQLite connection that
-    this process has to it.
+    An existing file is not opened, because closing it would release the locks of this process's connections.
     """
     try:
         make_folder(path.parent)
@@ -153,9 +141,7 @@ def _prepare(path: Path) -> None:
 
 
 def _close_to_others(path: Path) -> None:
-    """Removes all permissions of other users on the file and its write-ahead log. Called when the file is known to
-    be a store. SQLite gives a new log the permissions of the file.
-    """
+    """Removes others' permissions on the file and its log, which SQLite creates with those of the file."""
     for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
         try:
             close_to_others(name)

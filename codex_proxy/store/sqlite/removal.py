@@ -1,10 +1,8 @@
-"""Removes the rows of deleted objects in small pieces, so that no other write waits long for the only writer.
+"""Removes the rows of deleted objects in small pieces, so that no other write waits long.
 
-An object (a response or conversation) is deleted by a small write that marks its row; no read finds it from then
-on. `sweep` removes its rows: a few in the same write, which is enough for most objects, and the others in further
-writes of at most `PIECE` rows each. The marks alone record what is still to be removed, so nothing is missed if the
-process ends between two pieces. A deleted response that others continue keeps its items until the last of those is
-removed.
+A small write marks the object, and no read finds it from then on. `sweep` removes its rows: a few in the same write,
+the others in writes of at most `PIECE` rows. Only the marks record what is left, so nothing is missed if the process
+ends. A deleted response that others continue keeps its items until the last of those is removed.
 """
 
 from __future__ import annotations
@@ -16,23 +14,18 @@ from typing import Final
 from codex_proxy.store.sqlite.items import forget
 
 PIECE: Final = 500
-"""The most rows, and pages of bodies, that one write removes, which takes some 20 ms. A single body may have more
-pages."""
+"""The most rows, and pages of bodies, that one write removes in some 20 ms. A single body may have more pages."""
 PAGE_BYTES: Final = 4096
 
 _RESPONSE_ITEMS: Final = ("response_items", ("response", "side", "position"))
 _CONVERSATION_ITEMS: Final = ("conversation_items", ("conversation", "position"))
-"""The tables of the lists of items, each with its key columns. The first column is the row of the response or
-conversation that has the list.
-"""
+"""The tables of lists of items, with their key columns; the first is the list's owner."""
 
 Mark = Callable[[sqlite3.Connection, str, str], bool]
 
 
 class Budget:
-    """The number of rows that one write may still remove (`left`). A row with a body counts as one row, plus one
-    for each 4 KiB of the body.
-    """
+    """The rows that one write may still remove (`left`). A body counts one more for each 4 KiB."""
 
     def __init__(self, left: int) -> None:
         self.left = left
@@ -43,9 +36,8 @@ class Budget:
 
 
 def delete(connection: sqlite3.Connection, mark: Mark, owner: str, id: str) -> tuple[bool, bool]:
-    """Marks the owner's object with this id as deleted, by calling `mark` (`mark_deleted` of its table), and
-    removes its first rows. Returns whether the object existed, and whether there are more rows to remove. Only a
-    few rows are removed at once, because many deletions may be combined into one commit.
+    """Marks an object as deleted with `mark` and removes its first rows: few, because a commit may have many deletions.
+    Returns whether it existed, and whether rows are left.
     """
     if not mark(connection, owner, id):
         return False, False
@@ -53,9 +45,7 @@ def delete(connection: sqlite3.Connection, mark: Mark, owner: str, id: str) -> t
 
 
 def sweep(connection: sqlite3.Connection, budget: Budget) -> bool:
-    """Removes rows of objects that are marked as deleted, until the budget is spent. Returns whether there may be
-    more rows to remove.
-    """
+    """Removes rows of marked objects within the budget. Returns whether there may be more."""
     while budget.left > 0:
         if not _next(connection, budget):
             return False
@@ -63,16 +53,12 @@ def sweep(connection: sqlite3.Connection, budget: Budget) -> bool:
 
 
 def piece(connection: sqlite3.Connection) -> bool:
-    """Removes up to `PIECE` rows of objects that are marked as deleted. Returns whether there may be more rows to
-    remove.
-    """
+    """Removes up to `PIECE` rows of marked objects. Returns whether there may be more."""
     return sweep(connection, Budget(PIECE))
 
 
 def _next(connection: sqlite3.Connection, budget: Budget) -> bool:
-    """Removes rows of one object that is marked as deleted, as many as `budget` allows. Returns False if there is
-    no such object.
-    """
+    """Removes rows of one marked object within the budget. Returns False if there is none."""
     for query, remove in _MARKED:
         row = connection.execute(query).fetchone()
         if row is not None:
@@ -117,10 +103,8 @@ def _frames(connection: sqlite3.Connection, row: int, budget: Budget) -> None:
 def _items(
     connection: sqlite3.Connection, table: str, key: tuple[str, ...], row: int, budget: Budget
 ) -> bool:
-    """Removes the rows of `table` for the items of one response or conversation, until the budget is spent, and
-    those of the items that no other list has. `table` is the table of the item lists; `key` are its key columns, of
-    which the first has the number `row` of the response or conversation. Returns False if the budget was spent
-    before all rows were removed.
+    """Removes list rows of one response or conversation within the budget, and the items that no other list has. `key`
+    are the key columns of `table`, the first of which is `row`. Returns False if the budget was spent before.
     """
     columns, same = ", ".join(key), " AND ".join(f"{name} = ?" for name in key)
     found = connection.execute(
@@ -146,5 +130,4 @@ _MARKED: Final[tuple[tuple[str, Callable[[sqlite3.Connection, int, Budget], None
         _frames,
     ),
 )
-"""The queries that find a deleted object with rows to remove, and the function that removes them. Each query uses
-an index of marked rows."""
+"""Queries that find a deleted object with rows (each by an index of marks), and what removes them."""

@@ -1,8 +1,7 @@
-"""Responses, their items, and the chains that they form: functions that run SQL statements on a connection.
+"""SQL for responses, their items, and their chains.
 
-A response row refers to the response that it continues, and counts the responses that continue it. If a response is
-deleted while others continue it, its body is removed and no read finds it, but its items are kept as the context of
-the others until the last of these is deleted.
+A row refers to the response that it continues, and counts those that continue it. A deleted response that others
+continue loses its body; its items stay as their context.
 """
 
 from __future__ import annotations
@@ -160,8 +159,7 @@ _CHAIN: Final = (
     "  JOIN responses ON responses.seq = chain.parent"
     ")"
 )
-"""Selects the chain from a response to its root. Row numbers increase along a chain, so ordering by them orders the
-chain."""
+"""Selects the chain from a response to its root; row numbers increase along it."""
 
 
 def scan(
@@ -171,9 +169,8 @@ def scan(
     limits: ContextLimits,
     visit: Callable[[StoredItem], object],
 ) -> None:
-    """Calls `visit` with each stored item of a chain of responses, oldest first, without keeping the items in
-    memory. `id` is the last response of the chain. Raises `NotStored` if `owner` has no such response, and
-    `ContextTooLarge` if the chain exceeds `limits`.
+    """Calls `visit` with each item of the chain that ends with `id`, oldest first. Raises `NotStored`, or
+    `ContextTooLarge` beyond `limits`.
     """
     row = row_of(connection, "response", owner, id)
     items, size = connection.execute(
@@ -193,9 +190,7 @@ def scan(
 
 
 def context(connection: sqlite3.Connection, owner: str, id: str) -> list[ChainTurn]:
-    """Returns the chain of responses that ends with this one, the oldest first. Raises `NotStored` if `owner` has
-    no such response.
-    """
+    """Returns the chain that ends with this response, oldest first. Raises `NotStored`."""
     sides: dict[str, tuple[list[StoredItem], list[StoredItem]]] = {}
     rows = connection.execute(
         f"{_CHAIN} SELECT chain.id, side, {COLUMNS} FROM chain"
@@ -212,9 +207,8 @@ def context(connection: sqlite3.Connection, owner: str, id: str) -> list[ChainTu
 
 
 def mark_deleted(connection: sqlite3.Connection, owner: str, id: str) -> bool:
-    """Marks a response as deleted. From then on it is not found by any read. Its rows are removed later, by
-    `removal.sweep`; its items only when no other response continues it. Returns False if the response does not
-    exist.
+    """Marks a response as deleted: no read finds it, and `removal.sweep` removes its rows, its items once no response
+    continues it. Returns False if there is none.
     """
     found = connection.execute(
         "SELECT seq FROM responses WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
@@ -292,9 +286,8 @@ def append_frames(
 def frames(
     connection: sqlite3.Connection, owner: str, response_id: str, after: int, limit: int
 ) -> list[Frame]:
-    """Returns at most `limit` events of the response's stream with a number above `after`, in order. `after` may be
-    any integer, even beyond the 64 bits of the database, because a client sends it. Raises `NotStored` if there is
-    no such response.
+    """Returns at most `limit` events with numbers above `after`, which may be any integer of a client. Raises
+    `NotStored`.
     """
     rows = connection.execute(
         "SELECT number, data, data_sum FROM frames WHERE response = ? AND number > ? ORDER BY number LIMIT ?",

@@ -1,12 +1,8 @@
-"""Removes objects that are too old or too many from a store, in writes so small that turns do not wait for them.
+"""Removes objects that are too old or too many, in writes so small that turns do not wait.
 
-First everything that is too old is removed, then responses above the permitted number; then, while the store is too
-large, entries of the step memory, stream events, and the oldest responses and least recently used conversations. A
-response that another one continues is not removed, so a chain of responses is removed from its end. Objects younger
-than `Retention.spared` are not removed for number or size.
-
-The limit on the number of conversations (chains of responses) is not applied by `prune`, but by each write that may
-add one (`trim`).
+First what is too old, then responses above their number; then, while the store is too large, entries of the step
+memory, stream events, and the oldest responses and least recently used conversations. A chain is removed from its end.
+Objects younger than `Retention.spared` stay. The number of chains is limited by each write that may add one (`trim`).
 """
 
 from __future__ import annotations
@@ -20,11 +16,10 @@ from codex_proxy.store.interface import Pruned, Retention
 from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses
 
 Job: TypeAlias = Callable[[sqlite3.Connection], Pruned]
-"""One small write. It returns how much it removed: nothing once nothing is left for it to remove."""
+"""One small write; returns how much it removed, nothing at the end."""
 
 OBJECTS_AT_ONCE: Final = 50
-"""The most responses or conversations that one write removes (fewer if they have more rows than `removal.PIECE`).
-This takes some ms, for which the end of a turn has to wait."""
+"""The most objects that one write removes (fewer with more rows than `removal.PIECE`), in some ms."""
 ROWS_AT_ONCE: Final = 1000
 """The most remembered steps or frames that one write removes."""
 
@@ -33,7 +28,7 @@ _LAST_OF_CHAIN: Final = "children = 0 AND unfinished = 0 AND deleted = 0 AND con
 
 
 def used_bytes(connection: sqlite3.Connection) -> int:
-    """Returns how many bytes of the file are in use; free pages do not count."""
+    """Returns the bytes in use, without free pages."""
     pages, free, size = (
         connection.execute(f"PRAGMA {name}").fetchone()[0]
         for name in ("page_count", "freelist_count", "page_size")
@@ -48,9 +43,8 @@ async def prune(
     step_age: float,
     now: float,
 ) -> Pruned:
-    """Removes all objects that `retention` does not permit at the time `now` (seconds since 1970), and entries of
-    the step memory that are older than `step_age` seconds. Returns how many were removed. `run` executes a job in
-    one write; `sweep` removes the rows of objects that a job has marked as deleted, and of earlier deleted ones.
+    """Removes what `retention` does not permit at `now` (seconds since 1970), and steps older than `step_age` seconds.
+    Returns how many. `run` executes a job in one write; `sweep` removes the rows of marked objects.
     """
     total = NOTHING
     await sweep()
@@ -89,10 +83,8 @@ def _sum(one: Pruned, other: Pruned) -> Pruned:
 
 
 def trim(connection: sqlite3.Connection, limit: int, in_use: Collection[tuple[str, str]]) -> None:
-    """Removes the conversations that were continued the longest time ago until there are at most `limit`. If one
-    write may not remove that many rows (see `removal.PIECE`), the next call removes the others. A conversation here
-    is a chain of responses, represented by its last response. `in_use` has the owner and id of each response that a
-    turn is continuing; these are not removed.
+    """Removes the chains that were continued the longest time ago until there are at most `limit`, as far as one write
+    may. `in_use`: owner and id of responses that a turn is continuing; these stay.
     """
     budget = removal.Budget(removal.PIECE)
     for _ in range(OBJECTS_AT_ONCE):
@@ -127,8 +119,8 @@ def _usage(connection: sqlite3.Connection, before: float) -> Pruned:
 
 
 def _frames(connection: sqlite3.Connection, before: float) -> Pruned:
-    """Removes up to `ROWS_AT_ONCE` stored stream events of one response: the oldest response that has ended, was
-    created before `before` (seconds since 1970) and still has stored events. Returns how many were removed.
+    """Removes stored events of the oldest response that has ended and was created before `before` (seconds since 1970).
+    Returns how many.
     """
     row = connection.execute(
         "SELECT seq FROM responses WHERE background = 1 AND unfinished = 0 AND created <= ?"
@@ -179,9 +171,8 @@ def _too_much(connection: sqlite3.Connection, job: Job, limit: int) -> Pruned:
 
 
 def _oldest_objects(connection: sqlite3.Connection, before: float) -> Pruned:
-    """Marks one object as deleted: the oldest response or the least recently used conversation, if its time is
-    before `before` (seconds since 1970). Returns a count of one, or of none. Only one, because sizes differ much
-    and the caller has to compare the total size again.
+    """Marks one object as deleted, if it is older than `before`: the oldest response or the least recently used
+    conversation. Only one, because the caller compares the size again.
     """
     response = _oldest_response(connection, before)
     conversation = _oldest_conversation(connection, before)
@@ -195,9 +186,7 @@ def _oldest_objects(connection: sqlite3.Connection, before: float) -> Pruned:
 
 
 def _oldest_response(connection: sqlite3.Connection, before: float) -> tuple[tuple[str, str], float] | None:
-    """Returns owner and id of the oldest response that was created before `before` (seconds since 1970) and that no
-    other response continues, and its creation time; None if there is none.
-    """
+    """Returns owner, id and creation time of the oldest response before `before` that no other continues, or None."""
     found = connection.execute(
         "SELECT owner, id, created FROM responses"
         " WHERE children = 0 AND unfinished = 0 AND created <= ? AND deleted = 0"
@@ -210,9 +199,7 @@ def _oldest_response(connection: sqlite3.Connection, before: float) -> tuple[tup
 def _oldest_conversation(
     connection: sqlite3.Connection, before: float
 ) -> tuple[tuple[str, str], float] | None:
-    """Returns owner and id of the least recently used conversation, and the time of its last use, if that is before
-    `before` (seconds since 1970); None if there is none.
-    """
+    """Returns owner, id and last use of the least recently used conversation before `before`, or None."""
     found = connection.execute(
         "SELECT owner, id, touched FROM conversations WHERE touched <= ? AND deleted = 0"
         " ORDER BY touched, seq LIMIT 1",

@@ -1,6 +1,4 @@
-"""The SQLite store: each method runs a job in the writing thread or in a reading one. The other modules of the
-package define the jobs.
-"""
+"""The SQLite store: each method runs a job of the package in the writing thread or a reading one."""
 
 from __future__ import annotations
 
@@ -51,16 +49,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LOCK_WAIT: Final = 5.0
-"""Seconds to wait for another process to release its lock on the file. Writes of this server take milliseconds, a
-copy of the file takes longer."""
+"""Seconds to wait for another process's lock. A copy of the file takes longer than writes here."""
 CHECK_BYTES: Final = 16 << 10
-"""Bytes that are written to check whether the disk has room: several pages, as a small turn needs."""
+"""Bytes written to check the disk: several pages, as a small turn needs."""
 PAGES_AT_ONCE: Final = 1000
 """Pages that one step gives back to the file system: 4 MiB."""
 
 
 class SqliteStore:
-    """Implements `store.interface.Store` with one file, or in RAM without a file. Created by `open` and `in_memory`."""
+    """Implements `store.interface.Store` with a file (`open`) or in RAM (`in_memory`)."""
 
     def __init__(
         self,
@@ -73,8 +70,8 @@ class SqliteStore:
         memory: StepMemorySettings,
         limits: ContextLimits,
     ) -> None:
-        """`readers` is None for a store in RAM: the writer's connection then also does the reads. `location` names
-        the store in messages. `memory` are the settings of the step memory.
+        """`readers` is None in RAM, where the writer's connection also reads. `location` names the store in messages;
+        `memory` are the settings of the step memory.
         """
         self._writer = writer
         self._readers = readers
@@ -85,12 +82,13 @@ class SqliteStore:
         self._limits = limits
         self._ram = RamStepMemory(memory, clock.epoch)
         self._continued: OrderedDict[tuple[str, str], float] = OrderedDict()
-        """Owner and id of responses that count as in use, and since when: a turn that is not stored yet has read their
-        context, or they have just ended."""
+        """Owner and id of responses in use, and since when: a turn that is not stored yet has read their context, or
+        they have just ended.
+        """
         self._sweeping: asyncio.Task[None] | None = None
-        """The task that removes the remaining rows of a large deletion; None if there is none."""
+        """The task that removes the rest of a large deletion, if any."""
         self._one_sweep = asyncio.Lock()
-        """Lets only one sweep run at a time, because the pieces of two would be combined into one long commit."""
+        """One sweep at a time: the pieces of two would be combined into one long commit."""
 
     @classmethod
     async def open(
@@ -104,10 +102,8 @@ class SqliteStore:
         lock_wait: float = LOCK_WAIT,
         opener: Connect = connect,
     ) -> SqliteStore:
-        """Opens the file, or creates it. `retention`, `memory` (the settings of the step memory) and `limits` have
-        defaults; `lock_wait` is how many seconds to wait for another process's lock. `opener` replaces `connect` in
-        tests. Raises `StoreRefused` if the file cannot be used, and `StoreUnavailable` if it cannot be used now;
-        the text says what to do.
+        """Opens or creates the file. `memory`: the settings of the step memory; `lock_wait`: seconds to wait for
+        another process; `opener`: for tests. Raises `StoreRefused` or `StoreUnavailable`, saying what to do.
         """
         connection = await asyncio.to_thread(open_writer, path, lock_wait, opener)
         location = str(path)
@@ -131,7 +127,7 @@ class SqliteStore:
         limits: ContextLimits | None = None,
         opener: Connect = connect,
     ) -> SqliteStore:
-        """Returns a new store in RAM, which is lost at the end of the process. The parameters are those of `open`."""
+        """Returns a new store in RAM, with the parameters of `open`."""
         location = "in memory"
         return cls(
             Writer(open_in_memory(opener), location),
@@ -151,8 +147,8 @@ class SqliteStore:
     async def _write_and_trim(
         self, job: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **named: P.kwargs
     ) -> T:
-        """Runs a write that may add a conversation (a chain of responses). If there are then more than
-        `max_conversations`, removes those that were continued the longest time ago in the same write.
+        """Runs a write that may add a chain of responses, and removes chains above `max_conversations` in the same
+        write.
         """
         most = self._retention.max_conversations
         if most is None:
@@ -176,8 +172,8 @@ class SqliteStore:
         return await run(lambda connection: job(connection, *args, **named))
 
     async def _delete(self, mark: removal.Mark, owner: str, id: str) -> bool:
-        """Deletes an object and returns whether it existed. `mark` is the function that marks the object as
-        deleted. One write removes a limited number of rows; a background task removes the rest.
+        """Deletes an object with its `mark`; returns whether it existed. A background task removes the rows that one
+        write may not.
         """
         found, more = await self._write(removal.delete, mark, owner, id)
         if more and (self._sweeping is None or self._sweeping.done()):
@@ -393,9 +389,7 @@ class SqliteStore:
         return freed
 
     async def close(self) -> None:
-        """Finishes the queued jobs and closes the file. Raises `StoreUnavailable` if the writes take more than
-        `CLOSE_WAIT` seconds.
-        """
+        """Finishes the queued jobs and closes the file. Raises `StoreUnavailable` after `CLOSE_WAIT` seconds."""
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.wait([self._sweeping])
