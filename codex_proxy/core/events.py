@@ -128,7 +128,9 @@ class AnnotationAdded(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
-    """A piece of a reasoning item. `part` is the index of the summary part, or with the kind `raw` of the content part."""
+    """A piece of a reasoning item. `part` is the index of the summary part, or with the kind `raw` of the
+    content part.
+    """
 
     id: str
     text: str

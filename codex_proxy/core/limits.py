@@ -95,7 +95,9 @@ class StopSequences:
         out.append(TextDelta(id, text))
 
     def _first_in(self, text: str) -> tuple[int, str] | None:
-        """Returns where the stop sequence that ends first begins in the text, and the sequence; None if there is none."""
+        """Returns where the stop sequence that ends first begins in the text, and the sequence; None if there
+        is none.
+        """
         found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
         if not found:
             return None
@@ -174,7 +176,9 @@ class MaxSize:
         self._open: dict[str, None] = {}
 
     def feed(self, events: list[Event]) -> tuple[list[Event], str | None]:
-        """Returns the events within the limit, and `length` if these exceed it, with open items ended as `incomplete`."""
+        """Returns the events within the limit, and `length` if these exceed it, with open items ended as
+        `incomplete`.
+        """
         if _KEPT_TEXT.issuperset(map(type, events)):
             # Most batches are pieces of texts, whose sizes can be added up in one go.
             texts: list[str] = [event.text for event in events]  # type: ignore[union-attr]

@@ -81,7 +81,9 @@ def data_url(media_type: str, data: bytes) -> str:
 
 
 def check(data: bytes) -> str:
-    """Returns the media type of an image file; raises `NoImageError` unless it is complete and of a supported format."""
+    """Returns the media type of an image file; raises `NoImageError` unless it is complete and of a supported
+    format.
+    """
     if not data:
         raise NoImageError("is empty")
     for start, read in _READERS.items():

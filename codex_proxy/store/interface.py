@@ -329,7 +329,9 @@ class Responses(Protocol):
         ...
 
     async def input_items(self, owner: str, response_id: str, page: PageRequest) -> Page:
-        """Returns a page of the input items for clients. Raises `NotStored` without the response or the item `after`."""
+        """Returns a page of the input items for clients. Raises `NotStored` without the response or the item
+        `after`.
+        """
         ...
 
     async def context(self, owner: str, response_id: str) -> list[ChainTurn]:
@@ -386,7 +388,9 @@ class Conversations(Protocol):
         ...
 
     async def delete_conversation(self, owner: str, id: str) -> bool:
-        """Deletes a conversation; returns False if there is none. Its items stay in other conversations and responses."""
+        """Deletes a conversation; returns False if there is none. Its items stay in other conversations and
+        responses.
+        """
         ...
 
     async def append_items(

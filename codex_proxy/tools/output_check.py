@@ -38,7 +38,9 @@ ANY_OBJECT: Final = b'{"type":"object"}'
 
 
 def with_schema_words(turn: Turn, schema: bytes, *, wrong: str | None = None) -> Turn:
-    """Returns the turn with the schema in an instruction to the model. `wrong`: what was wrong with the first answer."""
+    """Returns the turn with the schema in an instruction to the model. `wrong`: what was wrong with the first
+    answer.
+    """
     words = "Answer with exactly one JSON value and nothing else: no text around it, no code fence."
     if schema != ANY_OBJECT:
         words += f" It must be valid under this JSON schema: {schema.decode()}"
@@ -129,7 +131,9 @@ class OutputCheck:
         return self._judged(end, verdicts)
 
     def as_shown(self, said: tuple[HistoryMessage, ...]) -> tuple[HistoryMessage, ...]:
-        """Returns the model's messages, or one with the text that the client got in their place (without placeholders)."""
+        """Returns the model's messages, or one with the text that the client got in their place (without
+        placeholders).
+        """
         text = self._rewritten.get(assistant_text(said).strip())
         return said if text is None else (HistoryMessage("assistant", (TextPart(text),)),)
 

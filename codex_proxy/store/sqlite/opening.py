@@ -71,7 +71,9 @@ _TRIES_FOR_WAL: Final = 50
 
 
 def connect(name: str, lock_wait: float) -> sqlite3.Connection:
-    """Opens a connection that several threads may use, one at a time. `lock_wait`: seconds to wait for another process."""
+    """Opens a connection that several threads may use, one at a time. `lock_wait`: seconds to wait for
+    another process.
+    """
     return sqlite3.connect(name, timeout=lock_wait, isolation_level=None, check_same_thread=False)
 
 
