@@ -1,3 +1,1 @@
-"""Identifies the client of a request, and checks what each turn may do before it starts, whichever API it comes
-from.
-"""
+"""Identifies the client of a request, and checks what each turn may do, whichever API it comes from."""

@@ -1,12 +1,8 @@
 """Checks every turn before it runs, and prepares it for the agent: the same steps for every API.
 
-Input: the turn that an API's parser made from a request, the client that sent the request, and the names that the
-API has for the request's fields. Output: the turn that the agent runs. Raises `Fault`: INVALID_REQUEST for a value
-that cannot be used (its `param` names the field), NOT_ALLOWED for what the client's key does not permit,
-UNAVAILABLE if a check cannot be made now.
-
-A turn has one of two modes. In a plain-model turn (`model`) the model answers without the agent's own tools and
-instructions; in an agent turn (`agent`) the agent works with its own tools in a folder.
+Input: a parser's turn, the client, and the API's names of the request's fields. Output: the turn that the agent runs.
+Raises `Fault`: INVALID_REQUEST with the field as `param`, NOT_ALLOWED for what the key does not permit, UNAVAILABLE if
+a check cannot be made now.
 """
 
 from __future__ import annotations
@@ -45,11 +41,10 @@ GONE_TOOL = (
 
 
 class Admission:
-    """Checks and prepares the turns for `agent`, which may be one agent or several that are combined.
+    """Checks and prepares the turns for `agent`, which may combine several.
 
-    `checks` validates JSON schemas. `images` fetches the images that requests give by URL; None if this server
-    fetches none. `tools` are the MCP servers whose tools this server runs; None if there are none. `agent_able_to`
-    returns the name of an agent that has a capability (None if no agent has it), which error messages recommend.
+    `checks` validates schemas, `images` fetches images by URL, `tools` are the MCP servers (both may be None).
+    `agent_able_to` returns the name of an agent with a capability, which errors recommend.
     """
 
     def __init__(
@@ -74,9 +69,7 @@ class Admission:
 
     @property
     def offers_tools(self) -> bool:
-        """Whether a turn may get tools of MCP servers although its request names none: those of the operator's
-        servers.
-        """
+        """Whether turns get tools of the operator's MCP servers."""
         return self._tools is not None and self._tools.has_operators
 
     @property
@@ -97,18 +90,13 @@ class Admission:
         mcp: Sequence[McpOffer] = (),
         runs: int = 1,
     ) -> Turn:
-        """Returns the turn that the agent runs: with the absolute path of its working folder, and with data URLs in
-        place of web addresses of images (unless the agent accepts web addresses, and this server fetches no
-        images). Called before anything is stored or started.
+        """Returns the turn that the agent runs, with the absolute path of its folder and fetched images as data URLs.
+        Called before anything is stored or started.
 
-        `model` is the model's name in the request, for error messages. `any_effort`: the client needs the right to
-        use the model with at least one reasoning effort, because the request chooses none; if False, with the
-        turn's effort. `workdir_field` is the request's field that names the working folder; None if the request
-        names none. `image_fields` has the name of the request's field for each image URL. `mcp` are the MCP servers
-        that the request names. `runs` is how many times the turn runs: once for each choice (`n`).
-
-        Raises `Fault` if the client may not use the model, if the agent lacks a capability that the turn needs, or
-        if an MCP server, a JSON schema, the folder or an image is invalid or not allowed.
+        `model` is the request's name of it. `any_effort`: the client needs the right to some effort of the model, not
+        to the turn's. `workdir_field` names the field of the folder, if there is one; `image_fields` those of image
+        URLs. `mcp` are the request's MCP servers, `runs` how often the turn runs (`n`). Raises `Fault` for what is not
+        allowed, unsupported by the agent, or invalid.
         """
         if not (client.allows_some_effort(turn.model) if any_effort else client.allows(turn)):
             raise model_not_allowed(model)
@@ -127,15 +115,12 @@ class Admission:
     async def add_server_tools(
         self, turn: Turn, client: Client, fields: FieldNames, request: McpRequest | None = None
     ) -> tuple[Turn, ServerTools]:
-        """Returns the turn (which `admit` returned) with the tools of MCP servers added, and these tools: those of
-        the operator's servers, and those of the servers that the request names. `fields` are the names of the
-        request's fields, for errors. `request` is what the request contains about MCP servers; None for nothing.
+        """Returns an admitted turn with the tools of the operator's MCP servers and of those in `request`, and these
+        tools.
 
-        Called right before the run starts, because it asks the MCP servers for their tools, which may have changed
-        while the turn waited in the queue. A server that fails has no tools (see `ToolSource.offer`). Raises
-        `Fault` INVALID_REQUEST if the request may not use a server that it names, if the agent cannot call the
-        added tools, or if `tool_choice`, or a call that the client has approved, names a tool that no server
-        offers.
+        Called right before the run, because tools may have changed while the turn waited. A server that fails has none
+        (`ToolSource.offer`). Raises `Fault` INVALID_REQUEST for a server that the request may not use, tools that the
+        agent cannot call, or a `tool_choice` or approved call of a tool that no server offers.
         """
         if self._tools is None:
             return turn, ServerTools()
@@ -169,9 +154,8 @@ class Admission:
             raise mcp_not_allowed(offers[0].param)
 
     def _in_served_mode(self, turn: Turn, client: Client) -> Turn:
-        """Returns the turn in a mode that the agent has: a plain-model turn with tools becomes a read-only agent
-        turn if the agent can call a client's tools only in agent turns. If the client may have no agent turns,
-        returns the turn unchanged, and `_check_capabilities` refuses it.
+        """Returns a plain-model turn with tools as a read-only agent turn, if the agent takes a client's tools only so.
+        If the client may have no agent turns, `_check_capabilities` refuses it.
         """
         able = agent_for(self._agent, turn.model).capabilities
         if turn.mode == "agent" or not turn.tools or "plain_model" in able or "client_tools" not in able:
@@ -198,9 +182,7 @@ class Admission:
                     raise self._unsupported(message, "images", fields.input_item.format(index))
 
     def _unsupported(self, message: str, capability: str, field: str) -> Fault:
-        """Returns a 400 whose text is `message` and the agents that have the capability. `field` is the parameter
-        to blame.
-        """
+        """Returns a 400 for `field`, with `message` and the agents that have the capability."""
         here = [name for name, each in self._agent.members.items() if capability in each.capabilities]
         able = self._agent_able_to(capability)
         if here:
@@ -213,8 +195,8 @@ class Admission:
 
 
 def _check_sampling(turn: Turn) -> None:
-    """Raises `Fault` INVALID_REQUEST for an agent turn that may write files. Called for turns that run several
-    times (`n` choices), because these runs would change the same folder.
+    """Raises `Fault` INVALID_REQUEST for an agent turn that may write and runs several times (`n`): the runs would
+    share a folder.
     """
     if turn.mode == "agent" and turn.sandbox != "read-only":
         raise bad_request(

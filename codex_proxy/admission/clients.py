@@ -1,12 +1,8 @@
-"""The clients of the server, and what each may do: what the operator's settings allow, reduced by the limits of the
-client's key.
+"""The clients of the server, and what each may do: the operator's settings, reduced by the limits of the client's key.
 
-Input: the valid keys, and the digest of the key in a request. Output: a `Client`. Raises `Fault` INVALID_API_KEY
-for a key that is not valid. The module `http.middleware.access` reads the key from the request's headers.
-
-What a client may do includes the folders in which its turns may work. The allowed root folders are resolved once,
-symbolic links included; the folder that a request names is resolved before it is compared with them. A turn whose
-commands may write is refused in a folder from which they could change the server itself.
+A digest of a request's key leads to a `Client`; an unknown one raises `Fault` INVALID_API_KEY. Root folders are
+resolved once, and a request's folder before it is compared with them. A turn that may write is refused in a folder from
+which it could change the server itself.
 """
 
 from __future__ import annotations
@@ -29,15 +25,14 @@ from codex_proxy.surfaces.responses.parse import ResponsesSettings
 
 
 class Workspace(msgspec.Struct, frozen=True):
-    """The folders in which a client's turns may work: the default one (`folder`), and all that lie in one of the
-    `roots`, whose paths have no symbolic links.
+    """Where a client's turns may work: in `folder` by default, and in the `roots`, whose paths have no
+    symbolic links.
     """
 
     folder: str
     roots: tuple[str, ...]
     protected: tuple[Protected, ...] = ()
-    """Paths that commands must not be able to change. A turn whose commands may write is refused in a folder where
-    they could change one of these."""
+    """Paths that commands must not be able to change."""
     confine_reads: bool = False
     """Whether the commands of turns must be kept from reading what the server stores."""
 
@@ -46,18 +41,18 @@ class KeySource(Protocol):
     """The interface of a source of valid keys, such as the keys file."""
 
     trouble: str | None
-    """Why the newest version of the keys could not be read; None if it could."""
+    """Why the newest version of the keys could not be read, if so."""
 
     def current(self) -> KeySet:
-        """Returns the valid keys. The object is the same as long as the keys do not change."""
+        """Returns the valid keys: the same object until they change."""
         ...
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """A client of the server: its settings for each API, the folders of its turns, and its limits."""
+    """A client: its settings for each API, the folders of its turns, and its limits."""
 
     name: str
-    """The owner of what the client stores: the name of its key, or `local` where no keys are required."""
+    """The owner of what the client stores: the name of its key, or `local`."""
     chat: ChatSettings
     responses: ResponsesSettings
     messages: MessagesSettings
@@ -65,13 +60,13 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     rpm: int
     """The most requests per minute; further ones are refused (RATE_LIMITED). 0: no limit."""
     concurrency: int
-    """The most requests at the same time; further ones are refused (CONCURRENCY_EXCEEDED). 0: no limit."""
+    """The most requests at once; 0: no limit."""
     models: frozenset[tuple[str, str | None]] | None = None
-    """The models that the client may use, by the agent's names, each with the only effort that is allowed (None:
-    any effort). None: every model."""
+    """The models that the client may use, by the agent's names, each with the only allowed effort (None: any). None:
+    all.
+    """
     catalog: ModelCatalog
-    """The models by the names that the client may use for them. If the server has several agents, only those that
-    the client may use."""
+    """The models by the names for the client, of those agents that it may use."""
     mcp: bool = True
     """Whether the client's turns get the tools of MCP servers."""
 
@@ -80,16 +75,14 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         return self._allows(turn.model, turn.effort)
 
     def may_use(self, name: str) -> bool:
-        """Whether the client may use the model that requests call `name`. Raises `Fault`: MODEL_NOT_FOUND if there
-        is none, INVALID_REQUEST if several agents have a model of this name.
+        """Whether the client may use the model of a request. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST if
+        several agents have it.
         """
         resolved = resolve(name, self.catalog)
         return self._allows(resolved.agent_model, resolved.effort)
 
     def allows_some_effort(self, model: str) -> bool:
-        """Whether the client may use a model with at least one reasoning effort. `model` is the agent's name for
-        the model.
-        """
+        """Whether the client may use the agent's model with some effort."""
         in_any = self.models is None or any(model == allowed for allowed, _ in self.models)
         return in_any and self._may_use_agent(model)
 
@@ -98,9 +91,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         return allowed and self._may_use_agent(model)
 
     def _may_use_agent(self, model: str) -> bool:
-        """Whether the client may use the agent that serves this model, whose name is the part of the model's name
-        before the `/`. True for every model if the key is not limited to some of the agents.
-        """
+        """Whether the key may use the model's agent (the part of `model` before `/`)."""
         return self.catalog.only is None or model.partition(MODEL_SEPARATOR)[0] in self.catalog.members
 
 
@@ -118,8 +109,8 @@ def model_not_allowed(asked: str) -> Fault:
 
 
 class Clients:
-    """All clients of the server, each found by its key or its name. `everybody` is the client of requests without a
-    key; it has the rights of a key without limits.
+    """All clients, by key or name. `everybody` is the client of requests without a key, or with a key
+    without limits.
     """
 
     def __init__(self, keys: KeySource, everybody: Client) -> None:
@@ -136,14 +127,12 @@ class Clients:
 
     @property
     def count(self) -> int:
-        """The number of clients: one for each key, or 1 if there are no keys."""
+        """The number of keys; 1 without keys."""
         return max(1, len(self._source.current().keys))
 
     @property
     def trouble(self) -> str | None:
-        """Why the newest version of the keys file could not be read; None if it could. As long as it cannot be
-        read, the keys of the version before it are valid.
-        """
+        """Why the newest keys file could not be read, if so; the older keys then stay valid."""
         return self._source.trouble
 
     def knows(self, digest: str) -> bool:
@@ -151,9 +140,8 @@ class Clients:
         return self._source.current().by_digest(digest) is not None
 
     def by_digest(self, digest: str | None) -> Client:
-        """Returns the client whose key has this digest; None stands for a request without a key. If no keys are
-        required, returns `everybody`, whatever the digest is. Raises `Fault` INVALID_API_KEY if no key has the
-        digest, or if a key is required and the request has none.
+        """Returns the client of a key's digest (None: no key), or `everybody` if no keys are required. Raises `Fault`
+        INVALID_API_KEY.
         """
         keys = self._source.current()
         if not keys.required:
@@ -168,9 +156,7 @@ class Clients:
         return self._of(keys, key)
 
     def by_name(self, name: str) -> Client:
-        """Returns the client with this name. Raises `Fault` INVALID_API_KEY if there is none, for example because
-        its key has been removed.
-        """
+        """Returns the client of this name. Raises `Fault` INVALID_API_KEY if its key was removed."""
         keys = self._source.current()
         if not keys.required and name == NO_KEY_OWNER:
             return self.everybody
@@ -190,7 +176,7 @@ class Clients:
 
 
 def narrowed(everybody: Client, key: Key) -> Client:
-    """Returns the client of a key: the rights of `everybody`, reduced by the limits of the key."""
+    """Returns the client of a key: `everybody` with the key's limits."""
     catalog = everybody.catalog.limited_to(key.agents) if key.agents else everybody.catalog
     sandbox = everybody.chat.sandbox
     if key.sandbox is not None:
@@ -215,8 +201,8 @@ def narrowed(everybody: Client, key: Key) -> Client:
 
 
 def _allowed(names: tuple[str, ...], catalog: ModelCatalog) -> frozenset[tuple[str, str | None]]:
-    """Returns the models that the names in a key's limits stand for: pairs of the agent's name for the model and
-    the only reasoning effort that is allowed (None: any effort). Names of unknown models are left out.
+    """Returns the models of a key's limits: the agent's name and the only allowed effort (None: any). Unknown names are
+    left out.
     """
     allowed = set()
     for name in names:
@@ -236,15 +222,13 @@ def _refused(message: str) -> Fault:
 
 
 def workspace_of(folder: str, roots: Sequence[str], protected: tuple[Protected, ...] = ()) -> Workspace:
-    """Returns the workspace with this default folder, in which requests may choose any folder in `roots` or in the
-    default folder. `protected`: see `Workspace`.
-    """
+    """Returns the workspace of this folder and everything in `roots`."""
     return Workspace(folder, tuple(dict.fromkeys(map(os.path.realpath, (folder, *roots)))), protected)
 
 
 def narrowed_to(workspace: Workspace, roots: Sequence[str]) -> Workspace:
-    """Returns the workspace for a key that has its own `roots`, which replace those of `workspace`. The default
-    folder stays the same if it lies in one of the key's roots; else it is the first of them.
+    """Returns the workspace of a key with roots of its own. The default folder is the first of them unless it lies in
+    one.
     """
     resolved = tuple(dict.fromkeys(map(os.path.realpath, roots)))
     inside = _is_inside(os.path.realpath(workspace.folder), resolved)
@@ -253,11 +237,9 @@ def narrowed_to(workspace: Workspace, roots: Sequence[str]) -> Workspace:
 
 
 def in_workspace(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
-    """Returns the turn with the absolute path of its working folder: the folder that the request names, or the
-    default one. `field` is the request's field that names it; None if the request names none.
+    """Returns the turn with the absolute path of its folder: the request's (in `field`), or the default.
 
-    Raises `Fault` INVALID_REQUEST if the folder is not in the workspace or does not exist. Also raises the `Fault`
-    of `_confined` if the turn's commands could change a protected path in the folder.
+    Raises `Fault` INVALID_REQUEST if it is outside the workspace or missing, and as `_confined` does.
     """
     if field is None:
         return _confined(msgspec.structs.replace(turn, workdir=workspace.folder), None, workspace)
@@ -277,8 +259,8 @@ def in_workspace(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
 
 
 def _confined(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
-    """Returns the turn with the workspace's `confine_reads`. If the turn's commands could change a protected path,
-    raises `Fault`: INVALID_REQUEST with `field` as its `param`, or NOT_ALLOWED if `field` is None.
+    """Returns the turn with `confine_reads`. Raises `Fault` if its commands could change a protected path:
+    INVALID_REQUEST for `field`, NOT_ALLOWED without one.
     """
     turn = msgspec.structs.replace(turn, confine_reads=workspace.confine_reads)
     if turn.mode != "agent" or turn.sandbox != "workspace-write":

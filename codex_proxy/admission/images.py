@@ -1,10 +1,7 @@
-"""Fetches the images that a request gives by URL, from hosts that the operator allows. Agents fetch no images.
+"""Fetches the images that a request gives by URL, from hosts that the operator allows, because agents fetch none.
 
-Input: a turn. Output: the turn with a data URL in place of each http or https URL. Raises `Fault` INVALID_REQUEST
-if a host is not allowed or an image cannot be fetched; the message contains the host, and no other part of the URL.
-
-The URLs come from clients, who may have copied them from a web page of an attacker. So no URL may lead to an
-address in the operator's own network, neither by the name of its host nor by a redirect.
+Raises `Fault` INVALID_REQUEST for other hosts and failures; the message names only the host. URLs come from strangers,
+so none may lead into the operator's network, neither by name nor by redirect.
 """
 
 from __future__ import annotations
@@ -51,29 +48,24 @@ _HEADERS: Final = {
 
 
 class ImageLimits(msgspec.Struct, frozen=True):
-    """The limits on the images that this server fetches for one request. A request that exceeds one is refused with
-    INVALID_REQUEST, except for `at_once`: the other images wait.
-    """
+    """The limits of the images of one request. Beyond one, the request is refused (`at_once`: images wait)."""
 
     image_bytes: int = 20 * 1024 * 1024
     """The most bytes of one image, as model providers limit it."""
     request_bytes: int = 40 * 1024 * 1024
-    """The most bytes of all images of a request together. As base64 they fit into one line to the agent, which may
-    have 64 MiB."""
+    """The most bytes of all images: as base64 they fit into a line to the agent."""
     request_images: int = 20
     """The most different URLs of images in one request."""
     at_once: int = 4
-    """The most connections at the same time for one request, so that no request makes this server overload another
-    host."""
+    """The most connections at once for a request, so that it overloads no host."""
     redirects: int = 3
-    """The most redirects. A link to an image usually takes one or two (to https, to the CDN)."""
+    """The most redirects; one or two are usual (https, CDN)."""
     seconds: float = 10.0
-    """The time limit for one image with its redirects. The client receives nothing meanwhile, and most clients wait
-    for 60 s; with these limits all images of a request take at most 50 s."""
+    """Seconds for one image. All of a request then take at most 50, and most clients wait for 60."""
 
 
 class ImageFetcher:
-    """Fetches images from the hosts that the operator allows. `close` must be called at the end."""
+    """Fetches images from allowed hosts. `close` it at the end."""
 
     def __init__(
         self,
@@ -81,10 +73,8 @@ class ImageFetcher:
         limits: ImageLimits | None = None,
         resolver: AbstractResolver | None = None,
     ) -> None:
-        """`allowed` are entries such as `example.com`, `*.example.com` (all subdomains) and `10.0.0.5:8443`. They
-        allow https on the port that they name (default: 443); an entry that begins with `http://` allows http
-        instead (default port: 80). Raises `ValueError` for an entry of another form. `limits`: None for the default
-        limits. `resolver` resolves host names (None: the system's); `close` closes it.
+        """`allowed` entries: `example.com`, `*.example.com`, `10.0.0.5:8443`; https, or http after `http://`. Raises
+        `ValueError` for others. `close` closes `resolver` too.
         """
         self.limits = limits or ImageLimits()
         self._allowed = tuple(_entry(each) for each in allowed)
@@ -93,8 +83,8 @@ class ImageFetcher:
         self._closed = False
 
     async def fetch(self, url: str) -> str:
-        """Fetches an image and returns it as a data URL. Raises `Fault`: INVALID_REQUEST if the URL is not allowed,
-        or no image can be fetched from it within the limits; UNAVAILABLE after `close`.
+        """Fetches an image and returns it as a data URL. Raises `Fault`: INVALID_REQUEST, or UNAVAILABLE
+        after `close`.
         """
         parsed = self._permitted(_parsed(url))
         try:
@@ -147,8 +137,8 @@ class ImageFetcher:
             raise _refused(url, str(why)) from None
 
     def _open(self) -> ClientSession:
-        """Returns the HTTP session. It is created at the first call, because it belongs to the running event loop.
-        Raises `Fault` UNAVAILABLE after `close`.
+        """Returns the HTTP session, made at the first call, because it belongs to the event loop. Raises `Fault`
+        UNAVAILABLE after `close`.
         """
         if self._closed:
             raise Fault(STOPPING)
@@ -169,9 +159,7 @@ class ImageFetcher:
     # --- which places ---------------------------------------------------------------------------
 
     def _permitted(self, url: URL) -> URL:
-        """Returns `url` unchanged if the operator's settings allow fetching images from this URL. Raises `Fault`
-        INVALID_REQUEST if not.
-        """
+        """Returns `url` if it may be fetched. Raises `Fault` INVALID_REQUEST."""
         if url.user is not None or url.password is not None:
             raise bad_request("An image URL must not hold a user name or password.", PARAM, CODE)
         if not any(entry.permits(url) for entry in self._allowed):
@@ -216,9 +204,7 @@ def _entry(text: str) -> _Entry:
 
 
 def _host(url: URL) -> str:
-    """Returns the host of a URL in the form in which hosts are compared: lower case, ASCII, IP addresses in their
-    canonical form.
-    """
+    """Returns a URL's host for comparisons: lower case, ASCII, IP addresses in canonical form."""
     host = (url.raw_host or "").lower()
     address = ip_literal(host)
     return host if address is None else str(address)
@@ -235,9 +221,7 @@ def _parsed(text: str) -> URL:
 
 
 def _redirected(url: URL, response: ClientResponse) -> URL:
-    """Returns the URL to which the response redirects the request for `url`. Raises `Fault` INVALID_REQUEST if
-    this is the same URL, or no http or https URL.
-    """
+    """Returns where a response redirects. Raises `Fault` INVALID_REQUEST for the same URL, or none of http(s)."""
     try:
         target = url.join(URL(response.headers.get("Location", "")))
     except ValueError:
@@ -255,8 +239,8 @@ class _ForbiddenAddressError(Exception):
 
 
 class _PublicAddresses(AbstractResolver):
-    """A resolver for host names that returns public IP addresses only. aiohttp does not call a resolver for a URL
-    whose host is an IP address; such a URL is only fetched if the operator's list has that address.
+    """Resolves host names to public addresses only. aiohttp does not call it for an IP address, which must be in the
+    operator's list.
     """
 
     def __init__(self, inner: AbstractResolver) -> None:
@@ -265,8 +249,8 @@ class _PublicAddresses(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Returns the IP addresses (of this `family`) of a host name. Raises `_ForbiddenAddressError` if one of
-        them is not public: a name with public and other addresses is most likely an attack.
+        """Returns the addresses of a host. Raises `_ForbiddenAddressError` if one is not public: mixed ones are most
+        likely an attack.
         """
         found = await self._inner.resolve(host, port, family)
         if not all(is_public(each["host"]) for each in found):
@@ -300,11 +284,10 @@ def _not_allowed(url: URL) -> Fault:
 async def inline_images(
     turn: Turn, fetcher: ImageFetcher | None, fields: Mapping[str, str] | None = None, field: str = PARAM
 ) -> Turn:
-    """Fetches the images of the turn that are given by http or https URL, and returns the turn with data URLs in
-    their place. Returns the same turn if it has no such images.
+    """Returns the turn with its images by http(s) URL fetched as data URLs.
 
-    Raises `Fault` INVALID_REQUEST if an image may not be fetched or cannot be; no image may be fetched if `fetcher`
-    is None. The `param` of the `Fault` is the value in `fields` for the image's URL, or `field` if there is none.
+    Raises `Fault` INVALID_REQUEST, with the URL's value in `fields`, else `field`, as `param`. Without a `fetcher` no
+    image may be fetched.
     """
     urls = list(dict.fromkeys(part.url for part in _images(turn)))
     if not urls:
@@ -334,7 +317,7 @@ def _images(turn: Turn) -> Iterator[ImagePart]:
 
 @contextmanager
 def _naming(field: str) -> Iterator[None]:
-    """Context manager that sets the `param` of every `Fault` that its body raises to `field`."""
+    """Context manager that sets the `param` of every `Fault` of its body."""
     try:
         yield
     except Fault as fault:
@@ -344,9 +327,8 @@ def _naming(field: str) -> Iterator[None]:
 async def _all_of(
     urls: list[str], fetcher: ImageFetcher, fields: Mapping[str, str], field: str
 ) -> dict[str, str]:
-    """Fetches all `urls`, and returns the data URL of each by its URL. If one fails, the others are cancelled, and
-    its `Fault` is raised. `fields` has the name of the request's field for each URL, for the `param` of the
-    `Fault`; for other URLs it is `field`.
+    """Returns the data URLs of all `urls`. If one fails, the others are cancelled and its `Fault` is raised, with its
+    `param` from `fields`, else `field`.
     """
     limits = fetcher.limits
     slots = asyncio.Semaphore(limits.at_once)

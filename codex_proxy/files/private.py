@@ -1,9 +1,8 @@
-"""Creates folders and files that only their owner can read, whatever the umask, and removes the rights of other
-users from existing ones.
+"""Creates folders (0700) and files (0600) for their owner only, whatever the umask, and removes others' rights from
+existing ones.
 
-Takes paths; creates folders of mode 0700 and files of mode 0600. Raises `OSError`. Existing files and folders keep
-their mode unless a function says otherwise. Symbolic links are not followed when a file is opened or changed,
-unless a function says so."""
+Raises `OSError`. Existing files keep their mode, and symbolic links are not followed, unless a function says so.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +20,14 @@ OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def make_folder(folder: Path) -> None:
-    """Creates the folder, and each missing one above it, with mode 0700. (`mkdir(parents=True)` gives the missing
-    ones the mode of the umask.)"""
+    """Creates the folder and missing ones above it with mode 0700, unlike `mkdir(parents=True)`."""
     if not folder.parent.exists():
         make_folder(folder.parent)
     folder.mkdir(exist_ok=True, mode=FOLDER_MODE)
 
 
 def create(path: Path) -> int:
-    """Creates an empty file and returns a descriptor for reading and writing. Raises `FileExistsError` if the path
-    exists, even as a broken link."""
+    """Creates an empty file and returns a descriptor. Raises `FileExistsError`, also for a broken link."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     os.fchmod(descriptor, FILE_MODE)
     return descriptor
@@ -38,10 +35,9 @@ def create(path: Path) -> int:
 
 @contextlib.contextmanager
 def replacing(path: Path, *, mode: int = FILE_MODE) -> Iterator[BinaryIO]:
-    """Opens a new file for writing, which replaces the file at `path` when the body of the `with` ends, and is
-    deleted if the body raises. The file at `path` is never seen half-written. If `path` is a link, its target is
-    replaced. A target that is not a regular file (a pipe, a terminal) is written to directly. `mode` is the mode of
-    the new file."""
+    """Opens a new file that replaces `path` at the end of the `with`, or is deleted if the body raises. A link's target
+    is replaced; what is no regular file (a pipe, a terminal) is written to directly.
+    """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         with target.open("wb") as out:
@@ -61,9 +57,9 @@ def replacing(path: Path, *, mode: int = FILE_MODE) -> Iterator[BinaryIO]:
 
 
 def close_to_others(path: Path) -> bool:
-    """Removes all rights of other users on a file or folder of this process's user; returns whether they had any.
-    Files of other users are not changed. Never changes the target of a link, nor a file that replaces the checked
-    one meanwhile."""
+    """Removes others' rights on a file or folder of this user; returns whether they had any. Never changes the target
+    of a link, nor a file that replaces the checked one.
+    """
     if not hasattr(os, "O_PATH"):  # not Linux; there `chmod` can be told not to follow a link
         found = path.lstat()
         if not _own_and_open_to_others(found):
@@ -87,9 +83,9 @@ def _own_and_open_to_others(found: os.stat_result) -> bool:
 
 
 def unfit(path: Path) -> str:
-    """Returns why the file at `path` may not be used as one of this server's files (a link, no regular file,
-    another user's, a second hard link), as the end of a sentence. Returns an empty string if it may be used, or
-    does not exist. No file is opened and no link is followed."""
+    """Returns why a file cannot be one of this server's (a link, not regular, another user's, a second hard link), as
+    the end of a sentence; empty if it can, or does not exist. Opens nothing.
+    """
     try:
         found = path.lstat()
     except FileNotFoundError:

@@ -1,11 +1,8 @@
-"""Checks the URLs of MCP servers that requests name, against the operator's list, and that their host names do
-not resolve to private networks.
+"""Checks the URLs of MCP servers that requests name against the operator's list, and where their host names lead.
 
-An entry of the list permits its own URL and the URLs below it: `https://example.com/mcp` permits `/mcp`, `/mcp/x`
-and `/mcp?x=1`, but not `/mcpx`. A listed host name must resolve to public addresses only, and the client connects
-to exactly the addresses that were checked. To permit a server on a private network, the operator lists its IP
-address (`http://10.0.0.5:8080/mcp`) or `localhost`. A server that has only a host name there must be in the
-operator's file of MCP servers.
+An entry permits its URL and those below: `https://example.com/mcp` permits `/mcp`, `/mcp/x` and `/mcp?x=1`, not
+`/mcpx`. A listed name must resolve to public addresses, and the client connects to exactly these. For a private network
+the operator lists an IP address or `localhost`, or uses the file of MCP servers.
 """
 
 from __future__ import annotations
@@ -24,19 +21,19 @@ from codex_proxy.core.safety import ip_literal, is_public
 SETTING: Final = "PROXY_MCP_ALLOWED_URLS"
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
-"""Resolves a host name and port to IP addresses. Raises `OSError` if the name has none."""
+"""Resolves host and port to IP addresses. Raises `OSError` if there are none."""
 
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 _AMBIGUOUS: Final = re.compile(r"[\\\x00-\x20\x7f]|%(?:2e|2f|5c)|/\.{1,2}(?:[/?#]|$)", re.IGNORECASE)
-"""Characters that clients and servers read differently, and path steps that leave the permitted folder."""
+"""Characters that clients and servers read differently, and steps out of the permitted folder."""
 
 
 class ForbiddenAddressError(Exception):
-    """A permitted host name resolves to an address that is not public, so the client must not connect to it."""
+    """A permitted name resolves to an address that is not public."""
 
 
 class NormalizedUrl(msgspec.Struct, frozen=True):
-    """The parts of a URL in a form that can be compared: the port is always given, and the query is left out."""
+    """The parts of a URL for comparisons: always with a port, without the query."""
 
     scheme: str
     host: str
@@ -44,7 +41,7 @@ class NormalizedUrl(msgspec.Struct, frozen=True):
     path: str
 
     def covers(self, other: NormalizedUrl) -> bool:
-        """Whether `other` is the same URL as this one, or has a path below its path."""
+        """Whether `other` is this URL or below it."""
         if (self.scheme, self.host, self.port) != (other.scheme, other.host, other.port):
             return False
         folder = self.path if self.path.endswith("/") else self.path + "/"
@@ -52,10 +49,10 @@ class NormalizedUrl(msgspec.Struct, frozen=True):
 
 
 def normalized_url(url: str) -> NormalizedUrl:
-    """Parses a URL for a comparison with the operator's list.
+    """Parses a URL for the comparison with the list.
 
-    Raises `ValueError` for a URL that can never be permitted: its scheme is not http or https, it has a user
-    name, its path is ambiguous, or its host is not ASCII.
+    Raises `ValueError` for a URL that can never be permitted: not http(s), with a user name, an ambiguous path, or a
+    host that is not ASCII.
     """
     if _AMBIGUOUS.search(url):
         raise ValueError("it contains spaces, dots or slashes whose meaning is ambiguous")
@@ -73,13 +70,11 @@ def normalized_url(url: str) -> NormalizedUrl:
 
 
 class AllowedUrls:
-    """The operator's list of permitted URLs, with the check of what their host names resolve to."""
+    """The operator's list of permitted URLs, with the check of addresses."""
 
     def __init__(self, allowed: tuple[str, ...], resolve: Resolve | None = None) -> None:
-        """`allowed` are the URLs that the operator permits. `resolve` looks up host names; None uses the system's
-        resolver.
-
-        Raises `ValueError` for an entry that is not an http(s) URL, or that has a query or a fragment.
+        """`resolve` looks up host names (None: the system). Raises `ValueError` for an entry that is no http(s) URL, or
+        has a query or fragment.
         """
         self._allowed = tuple(map(_entry, allowed))
         self._resolve = resolve or resolve_with_system
@@ -93,10 +88,9 @@ class AllowedUrls:
         return any(entry.covers(normalized) for entry in self._allowed)
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """Returns the IP addresses to connect to for a permitted host. An IP address is returned as it is.
+        """Returns the addresses to connect to for a permitted host; an IP address as it is.
 
-        Raises `ForbiddenAddressError` if any address of a host name is not public (for `localhost`: not
-        loopback), and `OSError` if it has no address.
+        Raises `ForbiddenAddressError` if one is not public (for `localhost`: not loopback), `OSError` if there is none.
         """
         if ip_literal(host) is not None:
             return [host]
@@ -112,9 +106,7 @@ class AllowedUrls:
 
 
 async def resolve_with_system(host: str, port: int) -> list[str]:
-    """Returns the IP addresses of a host name, each once, from the system's resolver. Raises `OSError` if there
-    are none.
-    """
+    """Returns the addresses of a name from the system's resolver. Raises `OSError` if there are none."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 

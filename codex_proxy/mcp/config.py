@@ -1,11 +1,8 @@
-"""Parses the operator's file of MCP servers, in the format that other MCP clients use: `{"mcpServers": {"name":
-{...}}}`.
+"""Parses the operator's file of MCP servers, in other clients' format: `{"mcpServers": {"name": {...}}}`.
 
-A server has either `command`, `args`, `env` and `cwd` (a program that is used over its stdin and stdout), or `url`,
-`headers` and `type` (`http`, `streamable-http` or `sse`). `${NAME}`, `${env:NAME}` and `${NAME:-default}` are
-replaced by environment variables. Fields that other clients add are ignored, except `disabled: true` and `enabled:
-false`, with which a server is not used. Errors contain the server's name and the reason, but never a value, since
-values may be secrets.
+A server has `command`, `args`, `env` and `cwd` (a program), or `url`, `headers` and `type` (`http`, `streamable-http`,
+`sse`). `${NAME}`, `${env:NAME}` and `${NAME:-default}` are variables. Other fields are ignored, except `disabled: true`
+and `enabled: false`. Errors name the server and the reason, but no value, which may be secret.
 """
 
 from __future__ import annotations
@@ -31,29 +28,27 @@ _TRANSPORTS: Final[dict[str | None, Transport]] = {
 
 
 MIN_SECRET_CHARS: Final = 4
-"""Shorter values (`1`, `on`) are not treated as secrets: removing them would make any text unreadable."""
+"""Shorter values (`1`, `on`) are no secrets: removing them would make any text unreadable."""
 
 
 class StdioServer(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server that is a program on this machine, used over its stdin and stdout."""
+    """An MCP server that is a program, used over stdin and stdout."""
 
     label: str
     command: str
     args: tuple[str, ...] = ()
     env: dict[str, str] = {}
-    """Environment variables for the program, in addition to those that every child of the proxy gets."""
+    """Variables for the program, beside those of every child."""
     cwd: str | None = None
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The values that must not appear in any message or log: those of its environment."""
+        """The values of its environment, which no message may contain."""
         return tuple(self.env.values())
 
 
 class HttpServer(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server with a URL. `headers` are sent with every request. With the transport `either`, Streamable HTTP
-    is tried first, then SSE if the server does not support it.
-    """
+    """An MCP server with a URL; `headers` go with every request. `either`: Streamable HTTP, then SSE."""
 
     label: str
     url: str
@@ -62,7 +57,7 @@ class HttpServer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The values that must not appear in any message or log: those of its headers, and its URL."""
+        """The values of its headers, and its URL, which no message may contain."""
         return (*self.headers.values(), self.url)
 
 
@@ -84,16 +79,14 @@ class _Entry(msgspec.Struct):
 
 
 class _File(msgspec.Struct):
-    """The whole file: the entries by server name. They are decoded one by one later, so that an error can contain
-    the server's name.
-    """
+    """The entries by server name, decoded one by one so that an error can name the server."""
 
     servers: dict[str, msgspec.Raw] = msgspec.field(name="mcpServers")
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
-    """Returns `text` with each secret replaced by `[...]`. Of a secret with spaces, such as `Bearer abc`, the last
-    word (`abc`) alone is replaced, too. Secrets shorter than `MIN_SECRET_CHARS` are not replaced.
+    """Returns the text with each secret, and the last word of one with spaces (`Bearer abc`), replaced by `[...]`.
+    Short ones stay (`MIN_SECRET_CHARS`).
     """
     parts = {
         part
@@ -107,10 +100,9 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
 
 
 def parse_servers(text: str | bytes, variables: Mapping[str, str]) -> dict[str, Definition]:
-    """Parses the file. Returns the servers that are not disabled, by name, in the file's order.
+    """Returns the servers that are not disabled, by name, in order.
 
-    `variables` are the environment variables to which entries may refer. Raises `ValueError`, with the server's
-    name, for an entry that is not valid.
+    `variables` are what entries may refer to. Raises `ValueError` with the server's name.
     """
     try:
         file = msgspec.json.decode(text, type=_File)
@@ -130,7 +122,7 @@ def parse_servers(text: str | bytes, variables: Mapping[str, str]) -> dict[str, 
 
 
 def _definition(label: str, entry: _Entry) -> Definition:
-    """Returns the definition of the server `label`. Raises `ValueError` if the entry's fields do not fit together."""
+    """Returns the definition of a server. Raises `ValueError` if its fields do not fit together."""
     if (entry.command is None) == (entry.url is None):
         raise ValueError("it needs a `command` or a `url`, and not both")
     if entry.command is not None:
@@ -149,9 +141,7 @@ def _definition(label: str, entry: _Entry) -> Definition:
 
 
 def _expanded(entry: _Entry, variables: Mapping[str, str]) -> _Entry:
-    """Returns the entry with the variables in all of its values replaced. Raises `ValueError` for a variable that
-    is not set.
-    """
+    """Returns the entry with its variables replaced. Raises `ValueError` for one that is not set."""
 
     def expand(value: Any) -> Any:
         if isinstance(value, str):

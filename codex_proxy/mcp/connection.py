@@ -1,8 +1,8 @@
 """One session with one MCP server, from its handshake to its end.
 
-Imports the `mcp` package, which is large: import this module only when a server is used. The session runs in a task
-of its own, because the package's transports must be closed by the task that opened them; callers run in other tasks
-and can be cancelled safely. Every failure is an `McpError`, or a failed `McpResult`.
+Imports the large `mcp` package, so import it only when needed. The session runs in a task of its own, because the
+package's transports must be closed by the task that opened them. Every failure is an `McpError`, or a failed
+`McpResult`.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ OpenTransport: TypeAlias = Callable[[TransportReport], AbstractAsyncContextManag
 
 CLIENT: Final = Implementation(name="codex-proxy", version="1")
 MAX_ERROR_CHARS: Final = 4000
-"""The most of a server's error text that is passed on: enough for a model to correct its call."""
+"""The most characters of a server's error that are passed on: enough to correct a call."""
 NO_SUCH_TRANSPORT: Final = frozenset({400, 404, 405, 406, 415})
-"""HTTP statuses with which an SSE server refuses a Streamable HTTP message: then the next transport is tried.
-"""
+"""Statuses with which an SSE server refuses Streamable HTTP."""
 
 # These libraries log URLs, session ids and whole messages, which may be secret. What matters is in the faults.
 for _name in ("mcp", "client", "httpx2", "httpcore2"):
@@ -51,7 +50,7 @@ for _name in ("mcp", "client", "httpx2", "httpcore2"):
 
 
 class McpConnection:
-    """One session with an MCP server. Create it, then call `start`, and at the end `close`."""
+    """One session with an MCP server: create it, `start` it, `close` it."""
 
     def __init__(
         self,
@@ -60,9 +59,9 @@ class McpConnection:
         limits: McpLimits,
         on_change: Callable[[], None],
     ) -> None:
-        """`transports` are tried in order; the next one only if the server does not support the one before.
+        """`transports` are tried in order, the next one if the server lacks the one before.
 
-        `on_change` is called when the server announces that its list of tools has changed.
+        `on_change` is called when the server says that its tools have changed.
         """
         self._definition = definition
         self._label = definition.label
@@ -82,14 +81,12 @@ class McpConnection:
 
     @property
     def session_lost(self) -> bool:
-        """Whether the session ended because the server answered that it does not know it. In that case the server
-        has not run the last call.
-        """
+        """Whether the server no longer knew the session, so that it has not run the last call."""
         return self._report.session_lost
 
     async def start(self) -> None:
-        """Connects and does the handshake. If one of them fails, closes the connection and raises `McpError`. Has
-        no time limit of its own.
+        """Connects and does the handshake, without a time limit. If that fails, closes the connection and raises
+        `McpError`.
         """
         self._task = asyncio.create_task(self._run(), name=f"mcp {self._label}")
         self._task.add_done_callback(_retrieve_exception)
@@ -103,9 +100,7 @@ class McpConnection:
             raise McpError(self.fault())
 
     async def close(self) -> None:
-        """Ends the session, and returns after at most twice `limits.close_seconds`. May be called again, also
-        concurrently.
-        """
+        """Ends the session within twice `limits.close_seconds`. May be called again."""
         task = self._task
         if task is None:
             return
@@ -122,7 +117,7 @@ class McpConnection:
             await asyncio.wait((self._task,))
 
     def fault(self) -> McpFault:
-        """Returns why the session ended, or why it could not be opened. Call it only when `alive` is false."""
+        """Returns why the session ended or could not be opened. Only when it is not `alive`."""
         if self._report.fault is not None:
             return self._report.fault
         task = self._task
@@ -139,10 +134,7 @@ class McpConnection:
     # --- tools ----------------------------------------------------------------------------------
 
     async def tools(self) -> McpListing:
-        """Fetches all tools of the server, page by page. Tools beyond the limits are left out; the listing then
-        also has a fault. Raises `McpError` if the server answers with an error or an invalid list, or the
-        connection has ended.
-        """
+        """Fetches all tools, page by page; beyond the limits they are left out, with a fault. Raises `McpError`."""
         found: dict[str, McpTool] = {}
         cursor: str | None = None
         size = 0
@@ -161,10 +153,9 @@ class McpConnection:
         return self._truncated(found)
 
     async def call(self, tool: str, arguments: dict[str, Any], timeout_seconds: float) -> McpResult:
-        """Runs a tool and returns its result, also if the tool has failed (`McpResult.is_error`). `arguments` are
-        those of the call, decoded. Raises `McpError` if the server answers with a protocol error or an invalid
-        result, does not answer within `timeout_seconds`, or the session has ended. When the time is over, or the
-        caller is cancelled, the server is asked to stop the call.
+        """Runs a tool; one that fails has a result too (`McpResult.is_error`). Raises `McpError` for a protocol error,
+        an invalid result, no answer within `timeout_seconds`, or an ended session. After the time, or when cancelled,
+        the server is asked to stop.
         """
         request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
         try:
@@ -186,7 +177,7 @@ class McpConnection:
         return result_of(answer, self._limits)
 
     async def _page(self, cursor: str | None) -> ListToolsResult:
-        """Fetches one page of the list of tools; `cursor` None is the first page. Raises `McpError` if that fails."""
+        """Fetches one page of tools (None: the first). Raises `McpError`."""
         params = PaginatedRequestParams(cursor=cursor) if cursor else None
         try:
             return await self._current_session().list_tools(params=params)
@@ -196,15 +187,13 @@ class McpConnection:
             raise McpError(self._fault(McpFaultKind.PROTOCOL, "sent an invalid list of tools.")) from None
 
     def _current_session(self) -> ClientSession:
-        """Returns the open session. Raises `McpError`, with the reason of its end, if it is not open."""
+        """Returns the open session. Raises `McpError` with the reason of its end."""
         if self._session is None:
             raise McpError(self.fault())
         return self._session
 
     async def _fault_of(self, error: MCPError) -> McpFault:
-        """Returns the fault for an error that a request to the server has raised: why the connection ended, the
-        HTTP status with which the server refused the request, or the error that the server answered.
-        """
+        """Returns why a request failed: the connection's end, a refusing HTTP status, or the server's error."""
         if error.code == CONNECTION_CLOSED or self._report.ended.is_set():
             self._report.ended.set()
             if self._task is not None:
@@ -219,9 +208,7 @@ class McpConnection:
     # --- the session's task ---------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Runs the session over the first transport that the server supports, until the session ends. Raises the
-        exception with which it ends, if it fails.
-        """
+        """Runs the session over the first transport that the server supports. Raises why it failed."""
         *others, last = self._transports
         for open_transport in others:
             try:
@@ -235,8 +222,8 @@ class McpConnection:
         await self._run_session(last)
 
     async def _run_session(self, open_transport: OpenTransport) -> None:
-        """Opens one transport and runs the session over it, until `close` is called or the transport ends. Raises
-        `McpError` if the transport ends first, and other errors of the handshake unchanged.
+        """Runs the session over one transport until `close` or its end. Raises `McpError` if the transport ends first;
+        errors of the handshake unchanged.
         """
         try:
             async with (
@@ -251,9 +238,7 @@ class McpConnection:
             self._session = None
 
     async def _unless_ended(self, awaited: Coroutine[Any, Any, object]) -> None:
-        """Awaits a coroutine, and cancels it if the transport ends first. Raises what the coroutine raises, and
-        `McpError` if the transport has ended.
-        """
+        """Awaits a coroutine, cancelled if the transport ends first. Raises what it raises, or `McpError`."""
         done = asyncio.create_task(awaited)
         ended = asyncio.create_task(self._report.ended.wait())
         try:
@@ -266,9 +251,7 @@ class McpConnection:
             ended.cancel()
 
     async def _on_message(self, message: IncomingMessage) -> None:
-        """Handles a message that the server sends without a request. Only the announcement of a changed list of
-        tools has an effect.
-        """
+        """Handles a message without a request: only changed tools matter."""
         if isinstance(message, ToolListChangedNotification):
             self._on_change()
 
@@ -286,7 +269,7 @@ class McpConnection:
         )
 
     def _truncated(self, found: dict[str, McpTool]) -> McpListing:
-        """Returns a listing of the tools in `found`, with a fault whose message is that the server has more."""
+        """Returns a listing with the fault that the server has more tools."""
         what = f"has too many tools: all but the first {len(found)} are left out."
         return McpListing(tuple(found.values()), (self._fault(McpFaultKind.PROTOCOL, what),))
 
@@ -295,20 +278,18 @@ class McpConnection:
         return redacted(error.message, self._definition.secrets)[:MAX_ERROR_CHARS]
 
     def _fault(self, kind: McpFaultKind, what: str) -> McpFault:
-        """Returns a fault with the label of the MCP server; `what` continues the sentence `MCP server 'label' ...`."""
+        """Returns a fault; `what` continues `MCP server 'label' ...`."""
         return McpFault(kind=kind, server_label=self._label, message=f"MCP server '{self._label}' {what}")
 
 
 def _retrieve_exception(task: asyncio.Task[None]) -> None:
-    """Marks the task's exception as retrieved, so that asyncio does not log it; `fault` reads it later."""
+    """Retrieves the exception, so that asyncio does not log it; `fault` reads it later."""
     if not task.cancelled():
         task.exception()
 
 
 def _first_cause(error: BaseException | None) -> BaseException | None:
-    """Returns the first exception inside nested exception groups: the transport's task that fails first cancels the
-    others, so the first exception is the cause.
-    """
+    """Returns the first exception in nested groups: the task that fails first cancels the others."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -1,9 +1,7 @@
-"""The HTTP transports of MCP (Streamable HTTP and the older SSE), limited to permitted URLs, and in sizes and
-times.
+"""The HTTP transports of MCP (Streamable HTTP and SSE), limited to permitted URLs, sizes and times.
 
-Imports the `mcp` package, which is large: import this module only when a server is used. Every request goes
-through `_GuardedTransport`, including redirects and requests to the URL that an SSE server announces for
-messages. It checks the URL, resolves the host, and connects to exactly the address that it checked.
+Imports the large `mcp` package, so import it only when needed. Every request, also a redirect or one to a URL that an
+SSE server announces, goes through `_GuardedTransport`, which connects to exactly the address that it has checked.
 """
 
 from __future__ import annotations
@@ -25,10 +23,9 @@ from codex_proxy.mcp.values import McpFault, McpFaultKind, McpLimits
 CONNECT_SECONDS: Final = 10.0
 """The most seconds that connecting, or sending one message, may take."""
 IDLE_SECONDS: Final = 300.0
-"""The most seconds of silence in a stream. A tool call has a deadline of its own."""
+"""Seconds of silence in a stream. Calls have a deadline of their own."""
 NOTIFICATION_SECONDS: Final = 5.0
-"""The most seconds that the (empty) answer to a notification may take. Notifications are sent one by one, and calls
-wait for them."""
+"""Seconds for the answer to a notification; calls wait for them."""
 MAX_ADDRESSES: Final = 4
 """The most addresses of a host that are tried: two IPv4 and two IPv6."""
 _NOTIFICATION: Final = b'"method":"notifications/'
@@ -38,9 +35,8 @@ _NOTIFICATION: Final = b'"method":"notifications/'
 async def streamable_transport(
     server: HttpServer, allowed_urls: AllowedUrls | None, limits: McpLimits, report: TransportReport
 ) -> AsyncGenerator[TransportStreams, None]:
-    """Opens a Streamable HTTP transport, and closes it at the end of the `with`. `allowed_urls` are the
-    permitted URLs; None permits any, as for the operator's own servers. Why the transport fails is written into
-    `report`.
+    """Opens a Streamable HTTP transport for the `with`. `allowed_urls`: None permits any, for the operator's servers.
+    Failures are written into `report`.
     """
     guard = _GuardedTransport(server, allowed_urls, limits, report)
     async with (
@@ -56,9 +52,8 @@ async def streamable_transport(
 async def sse_transport(
     server: HttpServer, allowed_urls: AllowedUrls | None, limits: McpLimits, report: TransportReport
 ) -> AsyncGenerator[TransportStreams, None]:
-    """Opens a transport of the older kind, HTTP with SSE, and closes it at the end of the `with`. The `mcp`
-    package ends it at an event above 1 MiB. `allowed_urls` are the permitted URLs; None permits any. Why the
-    transport fails is written into `report`.
+    """Opens an SSE transport for the `with`; the `mcp` package ends it at an event above 1 MiB. `allowed_urls`: None
+    permits any. Failures are written into `report`.
     """
     guard = _GuardedTransport(server, allowed_urls, limits, report, is_sse=True)
 
@@ -84,9 +79,8 @@ def _client(server: HttpServer, guard: _GuardedTransport) -> httpx2.AsyncClient:
 
 
 class _GuardedTransport(httpx2.AsyncBaseTransport):
-    """An httpx transport that refuses requests whose URL, or whose host's address, `allowed_urls` does not permit
-    (raises `httpx2.ConnectError`; None permits any). `report.fault` says why the last request failed, for the
-    `McpConnection` to report.
+    """An httpx transport that raises `httpx2.ConnectError` for what `allowed_urls` does not permit (None permits any).
+    `report.fault` says why the last request failed.
     """
 
     def __init__(
@@ -106,9 +100,7 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         self._inner = httpx2.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Sends a request, if its URL is permitted, and returns the response with a limit on the size of its
-        body. Raises `httpx2.TransportError` if the request is not permitted or fails.
-        """
+        """Sends a permitted request, and limits the response's body. Raises `httpx2.TransportError`."""
         if request.method == "POST" and _NOTIFICATION in (await request.aread())[:200]:
             request.extensions["timeout"]["read"] = NOTIFICATION_SECONDS
         try:
@@ -128,10 +120,9 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
-        """Sends a request to the first address of its host that accepts a connection.
+        """Sends a request to the first address of its host that connects.
 
-        Raises `httpx2.ConnectError` if the URL or an address is not permitted, and writes the reason into the
-        report.
+        Raises `httpx2.ConnectError`, and writes the reason into the report, if URL or address is not permitted.
         """
         if self._allowed_urls is None:
             return await self._inner.handle_async_request(request)
@@ -156,16 +147,12 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         raise fault
 
     def _forbidden(self, what: str) -> httpx2.ConnectError:
-        """Writes a fault into the report, and returns the exception to raise. `what` continues the sentence
-        `MCP server 'label' ...`.
-        """
+        """Reports a fault, and returns the exception to raise. `what` continues `MCP server 'label' ...`."""
         self._note(McpFaultKind.FORBIDDEN, what)
         return httpx2.ConnectError("not allowed")
 
     def _note_status(self, request: httpx2.Request, response: httpx2.Response) -> None:
-        """Writes into the report whether the server has accepted the request, and the fault if it has not, from
-        the response's status.
-        """
+        """Reports whether the server accepted the request, by the status."""
         status = response.status_code
         # A Streamable HTTP server may refuse GET: not every server sends messages of its own.
         if request.method != ("GET" if self._is_sse else "POST") and not (self._is_sse and status >= 300):
@@ -189,9 +176,7 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
             self._note(McpFaultKind.UNREACHABLE, f"answered with status {status}.")
 
     def _limited(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
-        """Returns the response with a limit on the size of its body. When the body of the SSE transport's event
-        stream ends, the report's `ended` is set.
-        """
+        """Returns the response with a limited body; the end of an SSE event stream sets `ended`."""
         events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         stream = response.stream
         assert isinstance(stream, httpx2.AsyncByteStream)
@@ -217,9 +202,8 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
 
 
 class _LimitedBody(httpx2.AsyncByteStream):
-    """A response body with a size limit in bytes. Above it, `on_too_large` is called, and reading raises
-    `httpx2.StreamError`. The limit is None for event streams, because each of their events has a limit. `on_end`
-    is called when the body is closed.
+    """A body with a limit in bytes (None for event streams): above it `on_too_large` is called and reading raises
+    `httpx2.StreamError`. `on_end` is called when it is closed.
     """
 
     def __init__(
@@ -250,9 +234,9 @@ class _LimitedBody(httpx2.AsyncByteStream):
 
 
 def _with_address(address: str, request: httpx2.Request) -> httpx2.Request:
-    """Returns the request with its host replaced by an IP address.
+    """Returns the request to an IP address.
 
-    The `Host` header stays, and the certificate is checked for the host name.
+    `Host` stays, and the certificate is checked for the name.
     """
     return httpx2.Request(
         request.method,

@@ -1,9 +1,8 @@
-"""MCP servers that requests name by URL. The operator's list must permit the URL. Each owner (API key) has a
-session of its own with each server.
+"""MCP servers that requests name by URL, as the operator's list permits. Each owner (API key) has its own session with
+each.
 
-Raises `Fault` INVALID_REQUEST, before connecting, for a server that is not permitted or not valid. Later failures
-are not raised: they are returned as `McpFault`s in the `McpListing` or `McpResult`. No message contains a header or
-an authorization of a request.
+A server that is not permitted or not valid raises `Fault` INVALID_REQUEST before connecting. Later failures are
+`McpFault`s in the listing or result. No message contains headers or credentials.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from codex_proxy.mcp.servers import REFRESH_INTERVAL, McpServer
 from codex_proxy.mcp.values import McpFault, McpFaultKind, McpLimits, McpListing, McpResult, failed
 
 IDLE_SECONDS: Final = 60.0
-"""Seconds for which a session is kept after its last use. A client's next request usually comes within seconds."""
+"""Seconds for which an unused session is kept; the next request usually comes within some."""
 MAX_SESSIONS: Final = 64
 """The most sessions of all owners together. Each needs an open connection."""
 
@@ -45,19 +44,17 @@ _FORBIDDEN_HEADERS: Final = frozenset(
         *("proxy-authorization", "proxy-connection"),
     }
 )
-"""Headers that a request may not set: they would redirect the message (`Host`), or belong to the connection or the
-protocol."""
+"""Headers that a request may not set: they redirect the message (`Host`) or belong to connection or protocol."""
 
 
 class NamedServer(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server that a request names by its URL, as an item of the request's `tools` describes it."""
+    """An MCP server in the request's `tools`."""
 
     server_label: str
     server_url: str
     headers: dict[str, str] = {}
     authorization: str | None = None
-    """An access token, sent as `Authorization: Bearer ...` in place of a header of that name. None: no token is
-    sent."""
+    """A token for `Authorization: Bearer ...`, in place of a header of that name."""
     allowed_tools: tuple[str, ...] | None = None
     """The names of the tools that this request may use; None permits all."""
 
@@ -67,8 +64,8 @@ class NamedServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Session:
-    """An owner's session with a server, kept under `key`. `users` is the number of requests that use it now;
-    `expiry` is the timer that closes it after `idle_seconds` without use, None while it is used.
+    """An owner's session with a server. `users` counts the requests that use it; `expiry` closes it after
+    `idle_seconds` without any.
     """
 
     def __init__(self, key: tuple[str, str, bytes], mcp_server: McpServer) -> None:
@@ -79,9 +76,7 @@ class _Session:
 
 
 class RequestServers:
-    """Opens sessions with the MCP servers that requests name, and keeps unused ones for a while. Call `close` when
-    the proxy stops.
-    """
+    """Opens sessions with the servers of requests, and keeps unused ones for a while. `close` it."""
 
     def __init__(
         self,
@@ -94,12 +89,11 @@ class RequestServers:
         max_sessions: int = MAX_SESSIONS,
         resolve: Resolve | None = None,
     ) -> None:
-        """`allowed` lists the permitted URLs (see `allowed_urls`); `resolve` looks up host names, None for the
-        system's resolver. `limits` are those of each server; None for the defaults of `McpLimits`.
+        """`allowed` are the permitted URLs, `resolve` looks up names (None: the system), `limits` are those of each
+        server.
 
-        `idle_seconds` is how long an unused session is kept, `refresh_interval` the age in seconds at which a list
-        of tools is fetched again, and `max_sessions` the maximum number of open sessions (see `_make_room`). Raises
-        `ValueError` for an invalid entry of `allowed`.
+        `refresh_interval` is the age in seconds at which tools are listed again; `max_sessions` limits open sessions
+        (`_make_room`). Raises `ValueError` for an invalid entry of `allowed`.
         """
         self._allowed_urls = AllowedUrls(allowed, resolve)
         self._clock = clock
@@ -112,11 +106,7 @@ class RequestServers:
         self._closed = False
 
     def check(self, server: NamedServer, param: str = "tools") -> None:
-        """Checks that a request may use the server.
-
-        Raises `Fault` INVALID_REQUEST for the field `param` if the URL is invalid or not permitted, or a header or
-        the authorization is not allowed.
-        """
+        """Raises `Fault` INVALID_REQUEST for `param` unless URL, headers and authorization are valid and permitted."""
         try:
             normalized_url(server.server_url)
         except ValueError as error:
@@ -136,9 +126,8 @@ class RequestServers:
             raise self._invalid(server, "has an invalid `authorization`.", param)
 
     async def tools(self, server: NamedServer, owner: str) -> McpListing:
-        """Returns those tools of the server that the request allows. If the server has failed, there are none, and
-        the listing has the fault. `owner` is the name of the request's API key. Raises `Fault` INVALID_REQUEST if
-        the request may not use the server.
+        """Returns the server's tools that the request allows, or none and a fault. `owner` is the key's name. Raises
+        `Fault` INVALID_REQUEST.
         """
         self.check(server)
         session = self._acquire(server, owner)
@@ -153,9 +142,8 @@ class RequestServers:
     async def call(
         self, server: NamedServer, owner: str, tool: str, arguments: str, timeout_seconds: float
     ) -> McpResult:
-        """Runs a tool. `owner` is the name of the request's API key, and `arguments` is JSON text. A call that
-        fails, or of a tool that the request does not allow, returns a failed result. If the caller is cancelled,
-        the server is asked to stop the call. Raises `Fault` INVALID_REQUEST if the request may not use the server.
+        """Runs a tool with JSON `arguments` for the key `owner`. A call that fails, or of a tool that the request does
+        not allow, has a failed result. Cancelling stops the call. Raises `Fault` INVALID_REQUEST.
         """
         self.check(server)
         if not server.allows(tool):
@@ -175,9 +163,7 @@ class RequestServers:
         return len(self._sessions)
 
     async def close(self) -> None:
-        """Ends all sessions and returns when they have ended, or when the time limit of `McpServer.close` is over.
-        May be called twice. Later calls of `tools` and `call` return a fault.
-        """
+        """Ends all sessions, as `McpServer.close` does. Later calls of `tools` and `call` return a fault."""
         self._closed = True
         for key in list(self._sessions):
             self._close_session(key)
@@ -187,9 +173,8 @@ class RequestServers:
     # --- sessions -------------------------------------------------------------------------------
 
     def _acquire(self, server: NamedServer, owner: str) -> _Session | McpFault:
-        """Returns the owner's session with this server, after creating it if needed, and adds the request to its
-        users. Returns a fault if this object is closed, or if all `max_sessions` sessions are in use. Each session
-        must be given back with `_release`.
+        """Returns the owner's session with this server for one more user, to be given back with `_release`; a fault if
+        this object is closed or all `max_sessions` are in use.
         """
         if self._closed:
             return self._fault(
@@ -211,16 +196,14 @@ class RequestServers:
         return session
 
     def _release(self, session: _Session) -> None:
-        """Removes one user from the session. After the last one, starts the timer that closes the session."""
+        """Removes one user; after the last one starts the timer that closes the session."""
         session.users -= 1
         if not session.users and not self._closed:
             loop = asyncio.get_running_loop()
             session.expiry = loop.call_later(self._idle_seconds, self._close_session, session.key)
 
     def _make_room(self) -> bool:
-        """Makes room for one more session: if `max_sessions` are open, closes the least recently used of those
-        that no request uses. Returns whether there is room.
-        """
+        """Closes the least recently used idle session if `max_sessions` are open. Returns whether there is room."""
         if len(self._sessions) < self._max_sessions:
             return True
         unused = next((key for key, session in self._sessions.items() if not session.users), None)
@@ -230,7 +213,7 @@ class RequestServers:
         return True
 
     def _close_session(self, key: tuple[str, str, bytes]) -> None:
-        """Removes the session `key` from the open ones, and starts a task that ends it."""
+        """Removes a session, and starts a task that ends it."""
         session = self._sessions.pop(key)
         if session.expiry is not None:
             session.expiry.cancel()
@@ -239,9 +222,7 @@ class RequestServers:
         closing.add_done_callback(self._closing.discard)
 
     def _new_server(self, server: NamedServer, headers: dict[str, str]) -> McpServer:
-        """Returns a client of the server, not yet connected. A URL whose path ends with `/sse` gets the SSE
-        transport.
-        """
+        """Returns a client of the server, unconnected. A path that ends with `/sse` gets the SSE transport."""
         path = normalized_url(server.server_url).path.rstrip("/")
         transport: Transport = "sse" if path.endswith("/sse") else "either"
         definition = HttpServer(
@@ -258,9 +239,7 @@ class RequestServers:
     # --- values and messages --------------------------------------------------------------------
 
     def _invalid(self, server: NamedServer, what: str, param: str) -> Fault:
-        """Returns the exception to raise, for the field `param`; `what` continues the sentence `MCP server 'label'
-        ...`.
-        """
+        """Returns the exception for `param`; `what` continues `MCP server 'label' ...`."""
         return bad_request(f"MCP server '{server.server_label}' {what}", param, "invalid_mcp_server")
 
     def _fault(self, kind: McpFaultKind, server: NamedServer, what: str) -> McpFault:
@@ -270,9 +249,7 @@ class RequestServers:
 
 
 def _headers(server: NamedServer) -> dict[str, str]:
-    """Returns the headers to send to the server: those of the request, with the access token as `Authorization` if
-    there is one.
-    """
+    """Returns the request's headers, with the token as `Authorization`."""
     if server.authorization is None:
         return server.headers
     others = {name: value for name, value in server.headers.items() if name.lower() != "authorization"}
@@ -280,8 +257,5 @@ def _headers(server: NamedServer) -> dict[str, str]:
 
 
 def _digest(label: str, headers: dict[str, str]) -> bytes:
-    """Returns a hash of label and headers, so that a request with other credentials gets another session.
-
-    It is hashed so that the dictionary's keys contain no credentials.
-    """
+    """Returns a hash of label and headers: other credentials get another session, and no dictionary contains them."""
     return hashlib.sha256(msgspec.json.encode((label, sorted(headers.items())))).digest()

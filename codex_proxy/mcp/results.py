@@ -1,8 +1,7 @@
-"""Converts a server's answer to a tool call into an `McpResult` that a model can read, cut to the limits
-(`McpLimits`).
+"""Converts a server's answer to a tool call into an `McpResult` for a model, within `McpLimits`.
 
-This never fails: content that is neither text nor an image of a supported type is replaced by a line of text that
-describes it. If something was left out, a last text says what.
+This never fails: content that is neither text nor a supported image becomes a line that describes it. A last text says
+what was left out.
 """
 
 from __future__ import annotations
@@ -20,14 +19,12 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
 IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""The types of images that models accept; a provider would refuse the whole request for any other."""
+"""The image types that models accept; for others a provider would refuse the whole request."""
 _PRINTABLE: Final = re.compile(r"[\w.+/-]{1,100}")
 
 
 class _ResultBuilder:
-    """Collects the parts of a result up to the limits. `omissions` has a phrase for each kind of content that was
-    cut or left out; `result_of` adds them to the result as its last text.
-    """
+    """Collects the parts of a result within the limits. `omissions` says what was left out, for the last text."""
 
     def __init__(self, limits: McpLimits) -> None:
         self._limits = limits
@@ -37,9 +34,7 @@ class _ResultBuilder:
         self.omissions: dict[str, None] = {}
 
     def add_text(self, text: str) -> None:
-        """Adds a text. The end of it that exceeds the limit for all texts together (`McpLimits.text_bytes`) is cut
-        off; a text after the last permitted part (`McpLimits.max_parts`) is left out. `omissions` then says so.
-        """
+        """Adds a text, cut at the limit of all texts; left out after the last permitted part."""
         raw = text.encode("utf-8", "replace")
         if len(self.parts) >= self._limits.max_parts:
             self._cut_parts()
@@ -54,9 +49,7 @@ class _ResultBuilder:
                 self.parts.append(TextPart(kept))
 
     def add_image(self, data: str, media_type: str) -> None:
-        """Adds an image; `data` is its base64. An image that exceeds the limit for all images together or the
-        number of parts is left out, and `omissions` says so. One that is broken is replaced by a line of text.
-        """
+        """Adds an image in base64, unless it exceeds the limits; a broken one becomes a line of text."""
         if len(self.parts) >= self._limits.max_parts:
             self._cut_parts()
         elif len(data) > self._image_left:
@@ -77,9 +70,7 @@ class _ResultBuilder:
 
 
 def result_of(answer: CallToolResult, limits: McpLimits) -> McpResult:
-    """Returns the result for the server's answer to a call. Texts and images keep their order. If the answer
-    has structured content but no text, its JSON is added as a text.
-    """
+    """Returns the result of an answer, in its order. Structured content without text becomes a text."""
     result = _ResultBuilder(limits)
     for block in answer.content:
         _add_block(result, block)
@@ -99,9 +90,7 @@ def result_of(answer: CallToolResult, limits: McpLimits) -> McpResult:
 
 
 def _add_block(result: _ResultBuilder, block: Any) -> None:
-    """Adds one content block of the server's answer to the result: as a text, as an image, or, for any other
-    content, as a line of text that describes it.
-    """
+    """Adds a content block: a text, an image, or a line that describes it."""
     match block.type:
         case "text":
             result.add_text(block.text)
@@ -122,9 +111,7 @@ def _add_block(result: _ResultBuilder, block: Any) -> None:
 
 
 def _structured(content: object, result: _ResultBuilder, limits: McpLimits) -> bytes | None:
-    """Returns the structured content as JSON; None if there is none. If it is larger than
-    `McpLimits.text_bytes`, notes that in `result.omissions` and returns None.
-    """
+    """Returns structured content as JSON; None if there is none, or (noted) if it is too large."""
     if content is None:
         return None
     encoded = msgspec.json.encode(content)
@@ -135,12 +122,10 @@ def _structured(content: object, result: _ResultBuilder, limits: McpLimits) -> b
 
 
 def _type_name(media_type: str | None) -> str:
-    """Returns a media type as a message shows it: unchanged, or `of an unknown type` if it is missing or not
-    printable.
-    """
+    """Returns a media type for a message."""
     return media_type if media_type and _PRINTABLE.fullmatch(media_type) else "of an unknown type"
 
 
 def _shown_size(limit: int) -> str:
-    """Returns a number of bytes as text for a message, in MiB if it is large."""
+    """Returns a number of bytes for a message."""
     return f"{limit / (1 << 20):g} MiB" if limit >= 1 << 20 else f"{limit} bytes"

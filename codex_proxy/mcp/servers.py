@@ -1,8 +1,7 @@
-"""Clients of MCP servers, which connect when first needed, cache the server's tools, and reconnect after failures.
+"""Clients of MCP servers, which connect when needed, cache the tools, and reconnect after failures.
 
-`tools` and `call` do not raise: a failure is a fault in the listing or in the result. The start of a server
-continues when the request that caused it has ended, and later requests use it. After the first failure the server
-is started again at once, after further ones in a row with a delay of 1, 2, 4 ... seconds, up to
+`tools` and `call` do not raise: a failure is a fault in the listing or result. A start continues when its request has
+ended. After the first failure a server is started again at once, then after 1, 2, 4 ... seconds, up to
 `limits.max_backoff_seconds`.
 """
 
@@ -27,14 +26,11 @@ if TYPE_CHECKING:
 REFRESH_INTERVAL: Final = 10.0
 """Seconds after which a list of tools is fetched again (docs/contract.md#mcp-calls)."""
 FIRST_DELAYED_FAILURE: Final = 2
-"""How many failures in a row there must be before the next start is delayed. After the first one the server is
-started again at once, because most servers fail only once."""
+"""Failures in a row from which the next start is delayed; most servers fail only once."""
 
 
 class McpServer:
-    """A client of one MCP server, which connects when it is needed, and caches the server's tools. Call `close`
-    when it is no longer needed.
-    """
+    """A client of one MCP server. `close` it."""
 
     def __init__(
         self,
@@ -46,10 +42,9 @@ class McpServer:
         spawn: Spawn | None = None,
         allowed_urls: AllowedUrls | None = None,
     ) -> None:
-        """`spawn` starts servers that are programs; None if no program may be started.
+        """`spawn` starts programs (None: none may be started).
 
-        `refresh_interval` is the age in seconds at which a list of tools is fetched again. `allowed_urls` are the
-        URLs to which it may connect; None permits any.
+        `refresh_interval` is the age in seconds at which tools are listed again. `allowed_urls`: None permits any.
         """
         self._definition = definition
         self._label = definition.label
@@ -72,11 +67,10 @@ class McpServer:
         self._closed = False
 
     async def tools(self) -> McpListing:
-        """Returns the server's tools. If the server has failed, there are none, and the listing has the fault; if
-        it has more tools than the limits, the listing has those within the limits and a fault.
+        """Returns the server's tools within the limits, and a fault if some or all are missing.
 
-        Connects first if needed. Takes at most `limits.list_seconds` + `limits.refresh_seconds`; if the server
-        needs longer to start, the fault says that it is still starting.
+        Connects first if needed. Takes at most `limits.list_seconds` + `limits.refresh_seconds`; a server that needs
+        longer goes on starting.
         """
         for last in (
             False,
@@ -96,11 +90,8 @@ class McpServer:
         return self._last_listing
 
     async def call(self, tool: str, arguments: str, timeout_seconds: float) -> McpResult:
-        """Runs a tool. `arguments` is JSON text; `timeout_seconds` includes connecting. If the tool cannot be run,
-        or the server does not answer in time, returns a failed result with the reason.
-
-        A call is sent only once, since tools have side effects. The exception is a server that answers that it
-        does not know the session, and so has not run the call: it is sent again in a new session.
+        """Runs a tool with JSON `arguments`; `timeout_seconds` includes connecting. Without an answer the result is a
+        failed one.
         """
         deadline = self._clock.monotonic() + timeout_seconds
         try:
@@ -117,8 +108,8 @@ class McpServer:
         raise AssertionError("the last try returns or raises")
 
     async def close(self) -> None:
-        """Ends the connection. Returns when it has ended, at the latest after 6 times `limits.close_seconds`. May
-        be called twice. Later calls of `tools` and `call` return a fault.
+        """Ends the connection, at the latest after 6 times `limits.close_seconds`. Later calls of `tools` and `call`
+        return a fault.
         """
         self._closed = True
         pending = [task for task in (self._starting, self._listing) if task is not None and not task.done()]
@@ -134,9 +125,8 @@ class McpServer:
     # --- connecting -----------------------------------------------------------------------------
 
     def _wait_seconds(self) -> float:
-        """Returns how many seconds a request may wait for the server to start: `limits.list_seconds` minus the time
-        since the start began, so that a server that hangs does not delay each request by the whole time. 0 if the
-        last start took too long: the request then does not wait.
+        """Returns the seconds that a request waits for the start: `limits.list_seconds` since it began, so that a
+        server that hangs does not delay each request; 0 if the last start took too long.
         """
         if self._last_fault is not None and self._last_fault.kind is McpFaultKind.TIMED_OUT:
             return 0.0
@@ -144,8 +134,8 @@ class McpServer:
         return began + self._limits.list_seconds - self._clock.monotonic()
 
     async def _connect(self, wait: float) -> McpConnection:
-        """Returns the open connection, after starting the server if there is none. Raises `McpError` if the start
-        fails, is not allowed yet, or takes longer than `wait` seconds; in the last case the start continues.
+        """Returns the connection, started if needed. Raises `McpError` if that fails, is not allowed yet, or takes more
+        than `wait` seconds; then it continues.
         """
         if self._closed:
             raise self._error(McpFaultKind.CLOSED, "is no longer available: this server is shutting down.")
@@ -164,18 +154,14 @@ class McpServer:
         return starting.result()
 
     def _raise_in_backoff(self) -> None:
-        """Raises `McpError` with the last failure's fault if the server may not be started again yet (see
-        `_back_off`); does nothing otherwise.
-        """
+        """Raises `McpError` with the last fault if the server may not be started yet (`_back_off`)."""
         left = self._retry_at - self._clock.monotonic()
         if left > 0 and self._last_fault is not None:
             message = f"{self._last_fault.message} It is tried again in {left:.0f} s."
             raise McpError(msgspec.structs.replace(self._last_fault, message=message))
 
     async def _start(self) -> McpConnection:
-        """Connects, fetches the tools, and returns the connection. Raises `McpError` if one of them fails or takes
-        too long.
-        """
+        """Connects and fetches the tools. Raises `McpError`."""
         # The package is large: imported on the event loop it would hold up all other streams.
         await asyncio.to_thread(importlib.import_module, "codex_proxy.mcp.connection")
         from codex_proxy.mcp.connection import McpConnection
@@ -202,16 +188,15 @@ class McpServer:
         return connection
 
     def _on_start_ended(self, starting: asyncio.Task[McpConnection]) -> None:
-        """Called when the task of `_start` has ended. Records a failure, so that the next start may be delayed."""
+        """Records a failed start, so that the next one may be delayed."""
         self._starting = None
         error = None if starting.cancelled() else starting.exception()
         if isinstance(error, McpError):
             self._back_off(error.fault)
 
     async def _watch(self, connection: McpConnection) -> None:
-        """Waits until a connection has ended, and records that as a failure. If the connection was open for
-        `limits.stable_seconds`, or the server has only lost the session, earlier failures are no longer counted, so
-        that the server is started again at once.
+        """Waits for the end of a connection, and records it as a failure. After `limits.stable_seconds`, or if only the
+        session was lost, earlier failures no longer count.
         """
         since = self._clock.monotonic()
         await connection.wait_closed()
@@ -220,9 +205,7 @@ class McpServer:
         self._back_off(connection.fault())
 
     def _back_off(self, fault: McpFault) -> None:
-        """Counts one more failure in a row, and keeps its `fault`. From `FIRST_DELAYED_FAILURE` failures on, sets
-        the time before which the server is not started again, later after each failure.
-        """
+        """Counts a failure in a row; from `FIRST_DELAYED_FAILURE` on, delays the next start, longer each time."""
         self._failures += 1
         self._last_fault = fault
         if self._failures >= FIRST_DELAYED_FAILURE:
@@ -231,8 +214,8 @@ class McpServer:
             self._retry_at = self._clock.monotonic() + wait
 
     async def _transports(self) -> list[OpenTransport]:
-        """Returns functions that open a transport to the server, in the order in which to try them. Raises
-        `McpError` if the server is a program, and programs may not be started.
+        """Returns what opens a transport, in the order to try. Raises `McpError` for a program that may not
+        be started.
         """
         definition, limits = self._definition, self._limits
         if isinstance(definition, StdioServer):
@@ -248,7 +231,7 @@ class McpServer:
         return await self._http_transports(definition)
 
     async def _http_transports(self, definition: HttpServer) -> list[OpenTransport]:
-        """Returns functions that open a transport to a server with a URL, in the order in which to try them."""
+        """Returns what opens a transport to a URL, in the order to try."""
         await asyncio.to_thread(importlib.import_module, "codex_proxy.mcp.http_transports")
         from codex_proxy.mcp.http_transports import sse_transport, streamable_transport
 
@@ -268,13 +251,11 @@ class McpServer:
     # --- tools ----------------------------------------------------------------------------------
 
     def _tools_changed(self) -> None:
-        """Called when the server announces that its tools have changed: the next request fetches them again."""
+        """The server's tools have changed: the next request fetches them."""
         self._changed = True
 
     async def _refresh(self, connection: McpConnection) -> None:
-        """Fetches the tools again, and waits for them for at most `limits.refresh_seconds`. If that takes longer
-        or fails, the cached list stays in use. Never raises.
-        """
+        """Fetches the tools again within `limits.refresh_seconds`; otherwise the cached list stays. Never raises."""
         if self._listing is None:
             self._listing = asyncio.create_task(
                 self._fetch_listing(connection), name=f"mcp tools {self._label}"
@@ -283,17 +264,13 @@ class McpServer:
         await asyncio.wait((self._listing,), timeout=self._limits.refresh_seconds)
 
     def _listed(self, listing: asyncio.Task[None]) -> None:
-        """Called when a fetch of the tools has ended. Ignores its exception: the cached list stays in use, and if
-        the connection has ended, `McpConnection.fault` has the reason.
-        """
+        """Ignores the exception of a fetch: the cached list stays, and `McpConnection.fault` has a connection's end."""
         self._listing = None
         if not listing.cancelled():
             listing.exception()  # retrieved, so that asyncio does not log it
 
     async def _fetch_listing(self, connection: McpConnection) -> None:
-        """Fetches the tools into the cache. Raises `McpError` if that fails or takes longer than
-        `limits.list_seconds`.
-        """
+        """Fetches the tools into the cache. Raises `McpError`, also after `limits.list_seconds`."""
         self._changed = False  # before the request: a change that comes meanwhile is fetched again
         try:
             async with asyncio.timeout(self._limits.list_seconds):
@@ -307,9 +284,7 @@ class McpServer:
     # --- values and messages --------------------------------------------------------------------
 
     def _decoded(self, arguments: str) -> dict[str, Any]:
-        """Returns the decoded arguments of a call; empty text has none. Raises `McpError` if they are not a JSON
-        object.
-        """
+        """Returns the decoded arguments of a call. Raises `McpError` unless they are a JSON object or empty."""
         try:
             return msgspec.json.decode(arguments or "{}", type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeEncodeError):
@@ -318,9 +293,7 @@ class McpServer:
             ) from None
 
     def _error(self, kind: McpFaultKind, what: str) -> McpError:
-        """Returns the exception for a fault of this server; `what` continues the sentence `MCP server 'label'
-        ...`.
-        """
+        """Returns an exception of this server; `what` continues `MCP server 'label' ...`."""
         message = f"MCP server '{self._label}' {what}"
         return McpError(McpFault(kind=kind, server_label=self._label, message=message))
 
@@ -354,10 +327,9 @@ class OperatorServers:
         return tuple(self._servers)
 
     async def tools(self) -> McpListing:
-        """Returns the tools of all servers, in the file's order, and a fault for each server that has none now, or
-        has more than the limits.
+        """Returns the tools of all servers, in the file's order, and a fault for each that lacks some.
 
-        All servers are asked at the same time, each within the time limit of `McpServer.tools`.
+        All are asked at once, each within the limit of `McpServer.tools`.
         """
         listings = await asyncio.gather(*(server.tools() for server in self._servers.values()))
         return McpListing(
@@ -366,8 +338,8 @@ class OperatorServers:
         )
 
     async def call(self, server_label: str, tool: str, arguments: str, timeout_seconds: float) -> McpResult:
-        """Runs a tool of the server `server_label`. `arguments` is JSON text. Returns a failed result if the call
-        fails or there is no such server. If the caller is cancelled, the server is asked to stop the call.
+        """Runs a tool of a server with JSON `arguments`; a failed result if that fails or there is no such server.
+        Cancelling stops the call.
         """
         server = self._servers.get(server_label)
         if server is None:
@@ -378,7 +350,5 @@ class OperatorServers:
         return await server.call(tool, arguments, timeout_seconds)
 
     async def close(self) -> None:
-        """Ends all servers at the same time, and returns when they have ended, or when the time limit of
-        `McpServer.close` is over. May be called twice.
-        """
+        """Ends all servers at once, as `McpServer.close` does."""
         await asyncio.gather(*(server.close() for server in self._servers.values()))

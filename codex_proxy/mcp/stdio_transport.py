@@ -1,8 +1,7 @@
-"""The stdio transport of MCP: JSON-RPC messages, one per line, over the stdin and stdout of a process.
+"""The stdio transport of MCP: JSON-RPC messages, one per line.
 
-Imports the `mcp` package, which is large: import this module only when a server is used. Lines that are not
-JSON-RPC are ignored, since programs also print to stdout; a line that is longer than `McpLimits.message_bytes`, or
-has too many values, ends the session.
+Imports the large `mcp` package, so import it only when needed. Other lines on stdout are ignored; one that is longer
+than `McpLimits.message_bytes`, or has too many values, ends the session.
 """
 
 from __future__ import annotations
@@ -24,20 +23,19 @@ from codex_proxy.mcp.interfaces import Process, ProcessExit, ProgramStartError, 
 from codex_proxy.mcp.values import MIB, McpError, McpFault, McpFaultKind, McpLimits
 
 READ_AHEAD = MIB
-"""The most unread bytes of stdout that are buffered. Beyond that the pipe is not read, and the server has to wait."""
+"""Buffered bytes of stdout, beyond which the server has to wait."""
 MAX_DETAIL_CHARS = 2000
-"""The most characters of a server's stderr in a fault: its error message, and the last frames of a traceback."""
+"""Characters of stderr in a fault: the message and the last frames of a traceback."""
 
 
 @asynccontextmanager
 async def stdio_transport(
     server: StdioServer, spawn: Spawn, limits: McpLimits, report: TransportReport
 ) -> AsyncGenerator[TransportStreams, None]:
-    """Starts the server with `spawn`, and yields two streams of its session: the messages from the server, and
-    those to it. The server is ended at the end of the `with`.
+    """Starts the server with `spawn` for the `async with` block, and yields its messages and a stream for ours.
 
-    If the server ends meanwhile, sends a line that is too long, or no longer reads its stdin, the reason is written
-    into `report`, and `report.ended` is set. Raises `McpError` if the server cannot be started.
+    If it ends meanwhile, sends a line that is too long, or does not read its stdin, `report` has the reason and `ended`
+    is set. Raises `McpError` if it cannot be started.
     """
     lines = _StdoutLines(limits.message_bytes)
     try:
@@ -80,9 +78,8 @@ async def stdio_transport(
 
 
 class _StdoutLines:
-    """The lines of a process's stdout, as an async iterator that ends with the process, or at a line that is longer
-    than `limit` bytes or has too many values to be decoded. It keeps about `READ_AHEAD` bytes of unread output; then
-    the process has to wait.
+    """The lines of a process's stdout, until its end, or a line above `limit` bytes or with too many values. Buffers
+    about `READ_AHEAD` bytes; then the process waits.
     """
 
     def __init__(self, limit: int) -> None:
@@ -95,9 +92,7 @@ class _StdoutLines:
         self._changed = asyncio.Event()
 
     def received(self, chunk: bytes) -> None:
-        """Buffers a chunk of stdout, and pauses the process if more than `READ_AHEAD` bytes are buffered. (A method
-        of `ProcessListener`.)
-        """
+        """Buffers a chunk, and pauses the process above `READ_AHEAD`."""
         self._chunks.append(chunk)
         self._buffered_bytes += len(chunk)
         if self._buffered_bytes > READ_AHEAD and self.process is not None:
@@ -105,9 +100,7 @@ class _StdoutLines:
         self._changed.set()
 
     def ended(self, exit: ProcessExit) -> None:
-        """Stores how the process ended; the iterator ends after the buffered lines. (A method of
-        `ProcessListener`.)
-        """
+        """Stores how the process ended; the iterator ends after the buffered lines."""
         self.exit = exit
         self._changed.set()
 
@@ -130,9 +123,7 @@ class _StdoutLines:
                 return
 
     async def _next(self) -> bytes | None:
-        """Returns the next chunk of stdout, after waiting for it; None when the process has ended and all chunks
-        were returned.
-        """
+        """Returns the next chunk of stdout; None at the end."""
         while not self._chunks:
             if self.exit is not None:
                 return None
@@ -161,7 +152,7 @@ def _line(message: SessionMessage) -> bytes:
 
 
 def _end_fault(server: StdioServer, lines: _StdoutLines) -> McpFault:
-    """Returns the fault for a session whose `lines` have ended: a line was too long, or the process has exited."""
+    """Returns why a session's lines have ended: a line was too long, or the process has exited."""
     if lines.too_long or lines.exit is None:
         return _fault(
             McpFaultKind.PROTOCOL, server, f"MCP server '{server.label}' sent a message that is too long."

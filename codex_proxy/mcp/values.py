@@ -1,7 +1,5 @@
-"""The values of the MCP client: tools, results, faults, and limits.
-
-The module uses neither OpenAI's wire formats nor the `mcp` package, which is imported only when a server
-is used.
+"""The values of the MCP client: tools, results, faults, and limits. Independent of OpenAI's formats and of the `mcp`
+package.
 """
 
 from __future__ import annotations
@@ -16,51 +14,38 @@ MIB = 1024 * 1024
 
 
 class McpLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits for one MCP server: times in seconds, sizes in bytes. They prevent a server that is slow, or sends too
-    much, from delaying turns or filling the memory.
-    """
+    """Limits of one MCP server (seconds, bytes), so that it neither delays turns nor fills the memory."""
 
     start_seconds: float = 60.0
-    """The most seconds from the start of a server until its tools are listed; then the start has failed, with the
-    fault TIMED_OUT. A package runner downloads a server at its first start.
+    """From the start until the tools are listed, else TIMED_OUT. A package runner downloads a server at its first
+    start.
     """
     list_seconds: float = 10.0
-    """The most seconds that a request waits for a server's tools. A slower server continues to start; until then it
-    has no tools.
-    """
+    """What a request waits for a server's tools; a slower server goes on starting."""
     refresh_seconds: float = 2.0
-    """The most seconds that a request waits for a newer list of tools. After that it uses the known list."""
+    """What a request waits for a newer list of tools."""
     stable_seconds: float = 30.0
-    """A server that ran for this many seconds is restarted without delay when it ends."""
+    """A server that ran this long is restarted without delay."""
     max_backoff_seconds: float = 60.0
     """The longest delay in seconds between two restarts."""
     close_seconds: float = 5.0
-    """The most seconds that a server gets to end by itself. After that its task is cancelled."""
+    """What a server gets to end by itself."""
     message_bytes: int = 32 * MIB
-    """The most bytes of one message from a server, which is in memory as a whole. A larger one ends the session of
-    a program; from a URL, it makes the request fail.
-    """
+    """One message of a server. A larger one ends a program's session, or makes a request to a URL fail."""
     unsent_bytes: int = 32 * MIB
-    """The most bytes that a server may leave unread on its stdin. A server with more is considered to hang, and its
-    session is ended."""
+    """What a server may leave unread on stdin before its session is ended."""
     text_bytes: int = MIB
-    """The most bytes of all texts of one result: about 250,000 tokens, more than most context windows. The rest is
-    cut off.
-    """
+    """All texts of a result: about 250,000 tokens, more than most context windows."""
     image_bytes: int = 20 * MIB
-    """The most bytes of all images of one result, as data URLs: the limit of model providers. Further images are
-    left out.
-    """
+    """All images of a result, as data URLs: the limit of model providers."""
     max_parts: int = 200
     """The most texts and images in one result. Further ones are left out."""
     max_pages: int = 100
-    """The most pages of a list of tools, in case it never ends. Tools on further pages are left out."""
+    """Pages of a list of tools, in case it never ends."""
     max_tools: int = 1000
-    """The most tools of one server that are used; further ones are left out. No model takes more in a request."""
+    """Tools of one server; no model takes more in a request."""
     schema_bytes: int = 4 * MIB
-    """The most bytes of the names, descriptions and schemas of one server's tools together; tools above it are left
-    out. Every request to the model contains them.
-    """
+    """Names, descriptions and schemas of a server's tools; every request to the model contains them."""
 
 
 class McpTool(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,11 +57,11 @@ class McpTool(msgspec.Struct, frozen=True, kw_only=True):
     input_schema: bytes
     """The JSON Schema of the tool's arguments, encoded."""
     annotations: bytes | None = None
-    """The server's hints about the tool as JSON (`readOnlyHint` ...), None if it gives none. They are not verified."""
+    """The server's hints about the tool as JSON, unverified; None without any."""
 
 
 class McpFaultKind(StrEnum):
-    """What went wrong with an MCP server, or with a call of one of its tools."""
+    """What went wrong with an MCP server or call."""
 
     UNREACHABLE = "unreachable"
     """The server could not be started or connected to."""
@@ -99,27 +84,23 @@ class McpFaultKind(StrEnum):
     NOT_ALLOWED = "not_allowed"
     """The request does not allow this tool."""
     TOOL_ERROR = "tool_error"
-    """The server answered the call with a protocol error; usually because it has no such tool."""
+    """The server answered with a protocol error, usually because it has no such tool."""
     CLOSED = "closed"
     """The proxy is shutting down."""
 
 
 class McpFault(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure of one MCP server or call. `message` says what happened and what to do, and contains no
-    header, key or URL.
-    """
+    """A failure of a server or call. `message` says what to do, and contains no header, key or URL."""
 
     kind: McpFaultKind
     server_label: str
     message: str
     detail: str = ""
-    """For the operator's log only: the end of a server's stderr, without the values of its configured
-    environment.
-    """
+    """For the log: the end of stderr, without values of the configured environment."""
 
 
 class McpError(Exception):
-    """Carries an `McpFault` inside this package. Its public functions catch it and return the fault."""
+    """Carries an `McpFault` inside this package; public functions return the fault."""
 
     def __init__(self, fault: McpFault) -> None:
         super().__init__(fault.message)
@@ -127,18 +108,14 @@ class McpError(Exception):
 
 
 class McpListing(msgspec.Struct, frozen=True):
-    """The tools of one or several servers, and the faults of the servers whose tools are missing or
-    incomplete.
-    """
+    """Tools of one or several servers, and faults of those whose tools are missing or incomplete."""
 
     tools: tuple[McpTool, ...]
     faults: tuple[McpFault, ...] = ()
 
 
 class McpResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a tool call. A failed call has a result too (`is_error`), so that the model can read
-    the reason.
-    """
+    """The result of a tool call; a failed one too (`is_error`), for the model."""
 
     text: str
     """The texts as a JSON array of strings (docs/contract.md#mcp-calls)."""
@@ -150,7 +127,7 @@ class McpResult(msgspec.Struct, frozen=True, kw_only=True):
     truncated: bool = False
     """Whether something was left out; the last part says what."""
     fault: McpFault | None = None
-    """Why there is no answer; None if the tool answered, successfully or with an error."""
+    """Why there is no answer; None if the tool answered."""
 
 
 def text_array(parts: tuple[Part, ...]) -> str:
@@ -159,8 +136,6 @@ def text_array(parts: tuple[Part, ...]) -> str:
 
 
 def failed(fault: McpFault) -> McpResult:
-    """Returns a failed result with this fault, for a call that got no answer. The fault's message is the
-    text for the model.
-    """
+    """Returns the failed result of a call without an answer; the model gets the fault's message."""
     parts = (TextPart(fault.message),)
     return McpResult(text=text_array(parts), parts=parts, is_error=True, fault=fault)

@@ -1,10 +1,9 @@
 """One child process: its input and output, and how it is ended.
 
-The program runs under the warden (`process/warden.py`), a small process of its own that kills the program's
-descendants. A child is ended step by step: its stdin is closed, it gets a grace time, the warden sends SIGTERM, it
-gets another grace time, and the warden kills it. The exit and the end of stdout are watched separately: a
-grandchild may hold the pipe open long after the child's exit, and a child may close its stdout and continue to run.
-Everything happens in callbacks and timers of the event loop, so there is no task that could be cancelled half-way.
+The program runs under the warden (`process/warden.py`), which kills its descendants. A child is ended in steps: its
+stdin is closed, it gets a grace time, the warden sends SIGTERM, it gets another, and the warden kills it. The exit and
+the end of stdout are separate: a grandchild may hold the pipe open, and a child may close its stdout and go on. All is
+done in callbacks and timers, so no task can be cancelled half-way.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ TABLE = StateTable(
 ALIVE = frozenset({ChildState.RUNNING, ChildState.ENDING, ChildState.KILLING, ChildState.ABANDONED})
 """The states in which the child is not known to have exited."""
 REPORTED = frozenset({ChildState.ABANDONED, ChildState.ENDED})
-"""The states in which the owner was informed how the child ended, or that it could not be killed."""
+"""The states in which the owner knows how the child ended, or that it could not be killed."""
 
 
 __all__ = [
@@ -124,10 +123,9 @@ HIGHEST_SIGNAL = 64
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """How a child ended: by exit code or by signal (the other is None); both are None if it could not be killed.
+    """How a child ended: exit code or signal (the other is None); both None if it could not be killed.
 
-    An exit code of 128 + n, with n from 1 to 64, is reported as signal n, because a shell's exit code has that
-    meaning. `stderr_tail` is the last 8 KiB that the child wrote to stderr, decoded as UTF-8.
+    An exit code of 128 + n (n up to 64) is signal n, as in a shell. `stderr_tail` is the last 8 KiB of stderr.
     """
 
     code: int | None
@@ -136,19 +134,17 @@ class Exit(msgspec.Struct, frozen=True):
 
 
 class ChildListener(Protocol):
-    """Receives a child's output and its end. Its methods are called on the event loop and must not block."""
+    """Receives a child's output and end, on the event loop. Must not block."""
 
     def received(self, chunk: bytes) -> None:
-        """Handles a chunk of the child's stdout. A chunk is what one read of the pipe returned, so it may end
-        within a line.
-        """
+        """Handles what one read of stdout returned; it may end within a line."""
 
     def ended(self, exit: Exit) -> None:
-        """Handles the end of the child. Called exactly once, after the last call of `received`."""
+        """Handles the end of the child: called once, last."""
 
 
 class Child:
-    """A running child process, as `spawn` returns it. Its owner must end it, by `end` or at least by `kill`."""
+    """A running child. Its owner must call `end`, or at least `kill`."""
 
     def __init__(
         self,
@@ -158,12 +154,9 @@ class Child:
         listener: ChildListener,
         on_stderr: Callable[[bytes], None] | None = None,
     ) -> None:
-        """Takes over the process and descriptors of `launched`, which was made from `command`. Called by `spawn`.
-        `listener` gets the output and the end. `on_stderr` is called with each chunk that the child writes to
-        stderr.
-        """
+        """Takes over what `launch` made from `command`; called by `spawn`. `on_stderr` gets each chunk of stderr."""
         self.pid = launched.warden.pid
-        """The warden's process id, which is also the id of the child's session. For signals use `signal`."""
+        """The warden's process id, which is the child's session. For signals use `signal`."""
         self._loop = loop
         self._command = command
         self._warden = launched.warden
@@ -192,12 +185,12 @@ class Child:
 
     @property
     def unsent(self) -> int:
-        """The number of bytes that `write` got and that are not in the pipe to the child's stdin yet."""
+        """Bytes written that are not in the pipe yet."""
         return self._stdin.unsent
 
     def write(self, data: bytes) -> None:
-        """Sends bytes to stdin. Neither blocks nor raises: bytes for a child that has ended are dropped. A child that
-        leaves more than `MAX_UNSENT_BYTES` unread is killed, and its `Exit` says so.
+        """Sends bytes to stdin. Neither blocks nor raises. A child that leaves more than `MAX_UNSENT_BYTES` unread is
+        killed, and its `Exit` says so.
         """
         self._stdin.write(data)
         if self._stdin.unsent > MAX_UNSENT_BYTES:
@@ -210,9 +203,9 @@ class Child:
         self._stdin.close_when_sent()
 
     def pause(self) -> None:
-        """Stops reading stdout until `resume`. Once the pipe is full, a child that continues to write is blocked.
+        """Stops reading stdout until `resume`, so that the child has to wait once the pipe is full.
 
-        A pause also delays the call of `ended` after the child's exit, until `resume`, `end` or `kill` is called.
+        Also delays `ended`, until `resume`, `end` or `kill`.
         """
         self._paused = True
         self._stdout.pause()
@@ -225,16 +218,12 @@ class Child:
         self._finish_when_drained()
 
     def clear_stderr(self) -> None:
-        """Forgets what the child has written to stderr so far, so that `Exit.stderr_tail` will contain only later
-        output.
-        """
+        """Forgets the stderr so far, for `Exit.stderr_tail`."""
         self._stderr.read_available(PIPE_BYTES)
         self._stderr_tail.clear()
 
     def signal(self, signum: int) -> None:
-        """Sends the signal with the number `signum` to the child's process group. Does nothing if the child has
-        ended or is being killed.
-        """
+        """Sends a signal to the child's process group, unless it has ended or is being killed."""
         if self._lifeline is not None:
             with contextlib.suppress(BrokenPipeError, BlockingIOError):
                 os.write(self._lifeline, bytes([signum]))
@@ -242,20 +231,17 @@ class Child:
     async def end(self, *, grace: float | None = None) -> Exit:
         """Ends the child and returns how it ended.
 
-        Closes stdin, waits `grace` seconds (None: the command's `eof_grace`), then makes the warden send SIGTERM,
-        wait for the command's `term_grace`, and send SIGKILL to the child and all its descendants. Takes at most
-        grace + term_grace + 7.5 s. All calls return the same `Exit`; of several calls, the one whose grace time is
-        over first decides when SIGTERM is sent. Cancelling a call does not stop the end.
+        Closes stdin, waits `grace` seconds (None: `eof_grace`), then has the warden send SIGTERM and after `term_grace`
+        SIGKILL to the child and its descendants: at most grace + term_grace + 7.5 s. All calls return the same `Exit`;
+        the earliest grace counts. Cancelling a call does not stop the end.
         """
         self._start_ending(self._command.eof_grace if grace is None else grace)
         return await asyncio.shield(self._ended)
 
     def kill(self) -> None:
-        """Makes the warden send SIGTERM at once, and SIGKILL to the child and all its descendants after the
-        command's `term_grace`. Does nothing for a child that has ended.
+        """Has the warden send SIGTERM at once, and SIGKILL to the child and its descendants after `term_grace`.
 
-        Does not wait for the child's end, and works without a running event loop, for example at the interpreter's
-        exit: the warden continues even after the proxy has ended.
+        Does not wait, and works without an event loop: the warden continues even after the proxy's end.
         """
         self._change(ChildChange.KILL)
         if self._grace_timer is not None:
@@ -273,15 +259,11 @@ class Child:
         self._finish_when_drained()
 
     def _change(self, change: ChildChange) -> None:
-        """Moves to the next state, which `TABLE` has for the present state and `change`. Raises `ImpossibleChange`
-        if it has none, which would be a bug.
-        """
+        """Moves to the next state. Raises `ImpossibleChange` for a bug."""
         self._state = TABLE[self._state, change]
 
     def _start_ending(self, grace: float) -> None:
-        """Closes stdin, and calls `kill` after `grace` seconds if the child still runs then; earlier if an earlier
-        call of this method has set an earlier time.
-        """
+        """Closes stdin, and calls `kill` after `grace` seconds, or at an earlier time set before."""
         self._change(ChildChange.END)
         self.close_stdin()
         if self._state is ChildState.ENDING:
@@ -293,22 +275,18 @@ class Child:
         self._finish_when_drained()
 
     def _kill_warden(self) -> None:
-        """Kills the warden, which has not ended the child within `WARDEN_SECONDS`. The child then ends too
-        (parent-death signal); if it does not, `_abandon` is called after `ABANDON_SECONDS`.
+        """Kills a warden that has not ended the child within `WARDEN_SECONDS`. The child then ends too (parent-death
+        signal), or is abandoned after `ABANDON_SECONDS`.
         """
         self._warden.kill()
         self._warden_timer = self._loop.call_later(ABANDON_SECONDS, self._abandon)
 
     def _abandon(self) -> None:
-        """Reports the end of a child whose warden was killed `ABANDON_SECONDS` ago. If the child has still not
-        exited, its `Exit` has neither code nor signal.
-        """
+        """Reports the end of a child whose warden was killed; without code or signal if it has not exited."""
         self._finish(ChildChange.STUCK if self.alive else ChildChange.DRAINED)
 
     def _stdout_closed(self) -> None:
-        """Handles the end of stdout. Starts to end a child that still runs, with its `eof_grace`; reports the end
-        of one that has exited.
-        """
+        """Handles the end of stdout: ends a child that still runs, reports one that has exited."""
         if self.alive:
             self._start_ending(self._command.eof_grace)
         else:
@@ -322,9 +300,8 @@ class Child:
             self._on_stderr(chunk)
 
     def _exited(self, code: int) -> None:
-        """Handles the exit of the warden: changes the state, kills the child's descendants if the warden could not,
-        and then calls `_finish` when stdout is drained. `code` is the exit code of the child, which the warden
-        passes on; a negative number means that the warden itself was killed by that signal.
+        """Handles the exit of the warden: kills descendants if the warden could not, then finishes when stdout is
+        drained. `code` is the child's; negative: a signal killed the warden.
         """
         self._change(ChildChange.EXIT)
         self._status = code
@@ -333,10 +310,10 @@ class Child:
         self._finish_when_drained()
 
     def _finish_when_drained(self) -> None:
-        """Does nothing before the exit. After it, calls `_finish` when stdout is read to its end, or DRAIN_SECONDS
-        after the exit if another process keeps the pipe open.
+        """After the exit, calls `_finish` at the end of stdout, or after DRAIN_SECONDS if another process holds the
+        pipe.
 
-        While the owner has paused the output, there is no time limit, unless the owner has called `end` or `kill`.
+        No time limit while the owner has paused the output, unless it has called `end` or `kill`.
         """
         if self._state not in (ChildState.EXITED, ChildState.DRAINING):
             return
@@ -356,9 +333,8 @@ class Child:
         self._finish()
 
     def _finish(self, change: ChildChange = ChildChange.DRAINED) -> None:
-        """Closes all descriptors, cancels the timers, and reports the end to the listener and to the callers of
-        `end`. Does nothing if that was done before. `change` is `DRAINED`, or `STUCK` if the child could not be
-        killed.
+        """Closes descriptors, cancels timers, and reports the end once. `change`: `DRAINED`, or `STUCK` if the child
+        could not be killed.
         """
         if self._state in REPORTED:
             return
@@ -378,7 +354,7 @@ class Child:
         self._listener.ended(exit)
 
     def _make_exit(self) -> Exit:
-        """Returns how the child ended, by the warden's exit code and the last part of stderr."""
+        """Returns how the child ended, by the warden's exit code and the end of stderr."""
         tail = self._stderr_tail.decode("utf-8", "replace")
         if self._status is None:
             return Exit(None, None, tail)
@@ -392,20 +368,17 @@ class Child:
 async def spawn(
     command: Command, listener: ChildListener, *, on_stderr: Callable[[bytes], None] | None = None
 ) -> Child:
-    """Starts the command and returns the child. The listener is called in the next iteration of the event loop at
-    the earliest. `on_stderr` is called with each chunk that the child writes to stderr; None: only the last 8 KiB
-    of stderr are kept, for `Exit`.
+    """Starts the command. The listener is called in the next iteration of the loop at the earliest. `on_stderr` gets
+    each chunk of stderr.
 
-    Raises `SpawnError` if the program cannot be found or started. If the call is cancelled, no process is left.
+    Raises `SpawnError`. If cancelled, no process is left.
     """
     launched = await launch_under_warden(command)
     return Child(asyncio.get_running_loop(), command, launched, listener, on_stderr)
 
 
 class _Output:
-    """A `ChildListener` that keeps about the first `max_bytes` of stdout in `out`, and drops the rest. Its future
-    `exit` gets how the child ended.
-    """
+    """Keeps about the first `max_bytes` of stdout in `out`; the future `exit` gets how the child ended."""
 
     def __init__(self, max_bytes: int) -> None:
         self.out = bytearray()
@@ -421,9 +394,8 @@ class _Output:
 
 
 async def run_for_output(command: Command, timeout_seconds: float, max_bytes: int) -> tuple[Exit, bytes]:
-    """Runs a short command without input. Returns how it ended, and its stdout, of which only about the first
-    `max_bytes` are kept. Raises `SpawnError` if it cannot be started, and `TimeoutError` if it does not end within
-    `timeout_seconds`. None of its processes is left.
+    """Runs a short command without input. Returns how it ended, and about the first `max_bytes` of stdout. Raises
+    `SpawnError`, or `TimeoutError`; no process is left.
     """
     output = _Output(max_bytes)
     child = await spawn(command, output)
@@ -437,8 +409,8 @@ async def run_for_output(command: Command, timeout_seconds: float, max_bytes: in
 
 
 async def run_to_end(command: Command, timeout_seconds: float) -> Exit | None:
-    """Runs a short command without input, ignores its stdout, and returns how it ended; None if it could not be
-    started or did not end within `timeout_seconds`. None of its processes is left.
+    """Runs a short command without input or output; None if it could not be started or did not end in time. No process
+    is left.
     """
     try:
         exit, _ = await run_for_output(command, timeout_seconds, 0)

@@ -1,8 +1,7 @@
-"""Finds the descendants of a process, when each was started, and how much memory they use. Linux only.
+"""Finds the descendants of a process, their start times and memory. Linux only; elsewhere nothing is found.
 
-A process is identified by its pid and start time together, since pids are reused. The proxy uses this to find the
-processes that a turn has left running: one that was forked twice and moved to a session of its own survives the end
-of its turn, and becomes a child of the agent's warden. On systems without /proc, nothing is found.
+A process is known by pid and start time, since pids are reused. So the proxy finds what a turn has left running: a
+process in a session of its own survives its turn as a child of the warden.
 """
 
 from __future__ import annotations
@@ -15,17 +14,14 @@ from pathlib import Path
 from codex_proxy.process.warden import child_pids
 
 START_TIME_FIELD = 19
-"""The index of the start time (in clock ticks since boot) among the fields of /proc/PID/stat after the program's
-name."""
+"""The index of the start time (clock ticks since boot) behind the program's name in /proc/PID/stat."""
 RESIDENT_FIELD = 1
 """The index of the resident memory (in pages) in /proc/PID/statm."""
 
 
 def seconds_since_boot() -> float:
-    """Returns the present time in seconds since boot, rounded down to a clock tick (usually 10 ms).
-
-    The kernel rounds the start times of processes in the same way, so a process that is started after this call
-    never has an earlier start time.
+    """Returns the seconds since boot, rounded down to a clock tick as the kernel rounds start times, so that no later
+    process has an earlier one.
     """
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     ticks = os.sysconf("SC_CLK_TCK")
@@ -33,9 +29,7 @@ def seconds_since_boot() -> float:
 
 
 def children_of(pid: int) -> dict[int, float]:
-    """Returns the direct children of a process: pid to start time in seconds since boot. Empty if the process has
-    ended.
-    """
+    """Returns the direct children of a process: pid to start time. Empty if it has ended."""
     found: dict[int, float] = {}
     with contextlib.suppress(OSError):  # it has ended
         for child in child_pids(pid):
@@ -45,19 +39,16 @@ def children_of(pid: int) -> dict[int, float]:
 
 
 def start_time(pid: int) -> float:
-    """Returns when a process was started, in seconds since boot. Raises `OSError` if there is no such process or no
-    /proc.
-    """
+    """Returns when a process was started, in seconds since boot. Raises `OSError`."""
     # "pid (name) state ppid ...": the name may hold anything, parentheses and blanks too
     fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
     return int(fields[START_TIME_FIELD]) / os.sysconf("SC_CLK_TCK")
 
 
 def descendants_of(pid: int) -> dict[int, float]:
-    """Returns all descendants of a process: pid to start time in seconds since boot.
+    """Returns all descendants: pid to start time.
 
-    Children that were started by another thread than a process's first one are not found. An agent and the programs
-    that wrap it start theirs from the first thread.
+    Children of other threads than the first are not found; agents start theirs from the first.
     """
     found: dict[int, float] = {}
     generation = children_of(pid)
@@ -71,10 +62,8 @@ def descendants_of(pid: int) -> dict[int, float]:
 
 
 def resident_bytes(processes: dict[int, float]) -> int:
-    """Returns the resident memory of the processes together, in bytes. A process whose memory cannot be read counts
-    as 0.
-
-    `processes` maps pids to start times; a pid that belongs to another process by now does not count.
+    """Returns the resident bytes of processes (pid to start time). One that cannot be read, or whose pid was reused,
+    counts as 0.
     """
     pages = 0
     for pid, start in processes.items():

@@ -1,21 +1,14 @@
-"""Runs a program that can write to some folders only, or also read some only, by Landlock, a security module of
-Linux.
+"""Runs a program that can write to some folders only, or also read some only, by Landlock, a security module of Linux.
 
-    python -I -S landlock.py FOLDER... [--read PATH...] -- PROGRAM ARGUMENT...
+python -I -S landlock.py FOLDER... [--read PATH...] -- PROGRAM ARGUMENT...
 
-The program, and whatever it starts, can use the network. It can make, change and remove files only below each
-FOLDER, and write to the usual devices (such as /dev/null). A FOLDER may also be a single file, which the program
-can then write to. With `--read` it can read and run files, and list folders, only below each PATH and each FOLDER,
-and does not see into other processes by /proc, even as root; without, the same as without Landlock. The program can
-send signals to its own processes only, if the kernel supports that (Linux 6.12). Landlock does not limit changes of
-modes, owners, times and extended attributes of files, wherever they are, nor what the program learns of a file
-without opening it (its size, its owner). It does not limit the programs to which the confined program connects by a
-Unix socket.
+The program and what it starts can change files only below each FOLDER (or in that file), and in the usual devices. With
+`--read` it can read, run and list only below each PATH and FOLDER, and does not see into other processes by /proc, even
+as root. The network is free. Signals reach its own processes only, from Linux 6.12 on. Not limited: modes, owners,
+times and extended attributes of files, their size and owner, and programs behind Unix sockets.
 
-The exit code is the program's, or 126 if this kernel cannot confine it, or 127 if it cannot be started; the reason
-is on stderr. The program is never run unconfined.
-
-This file imports nothing of the proxy, because it is started by its path.
+The exit code is the program's, 126 if this kernel cannot confine it, or 127 if it cannot be started; the reason is on
+stderr. It never runs unconfined. This file imports nothing of the proxy, because it is started by its path.
 """
 
 import ctypes
@@ -27,18 +20,18 @@ CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 """The numbers of Landlock's system calls, which are the same on every architecture."""
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
 LOOK_INTO_OTHERS = (19, 21, 38)
-"""The capabilities of root by which a process sees the environment and memory of any other, in spite of Landlock:
-CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON."""
+"""Capabilities of root that see other processes' memory in spite of Landlock: CAP_SYS_PTRACE, CAP_SYS_ADMIN,
+CAP_PERFMON.
+"""
 VERSION_FLAG, PATH_BENEATH = 1, 1
 OLDEST = 3
-"""The first version of Landlock's interface that is sufficient: it also limits truncating files (Linux 6.2)."""
+"""The first sufficient version of the interface: it limits truncating files (Linux 6.2)."""
 SCOPES_VERSION = 6
 SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS = 1, 2
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
 CHANGE_FOLDER = sum(1 << bit for bit in range(4, 14))
-"""The access rights for changes in a folder: removing files and folders, creating each kind of file, linking, and
-moving between folders."""
+"""The rights to change a folder: removing, creating, linking and moving."""
 WRITE = WRITE_FILE | TRUNCATE | CHANGE_FOLDER
 READ = EXECUTE | READ_FILE | READ_DIR
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE
@@ -56,9 +49,8 @@ class NotConfinedError(Exception):
 
 
 def confine(writable: list[str], readable: list[str] | None = None) -> None:
-    """Limits this process, and all processes that it will start, to writing to the paths in `writable` and below
-    them, and to reading these and the paths in `readable`; None: reading is not limited. Paths that do not exist
-    are ignored. Raises `NotConfinedError` if the kernel cannot limit the process.
+    """Limits this process and its children to writing below `writable` and, unless None, reading there and below
+    `readable`. Missing paths are ignored. Raises `NotConfinedError`.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(CREATE_RULESET, None, 0, VERSION_FLAG)
@@ -84,9 +76,7 @@ def confine(writable: list[str], readable: list[str] | None = None) -> None:
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: str, access: int) -> None:
-    """Adds a rule to the kernel object `ruleset` (a descriptor) that allows `access` to a path and below it. Does
-    nothing if the path does not exist.
-    """
+    """Allows `access` to a path and below it in the kernel's `ruleset`, if the path exists."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
@@ -103,9 +93,7 @@ def _check(result: int, what: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Confines this process and executes the program in it, so it does not return if that succeeds. Otherwise
-    writes the reason to stderr and returns the exit code, 126 or 127. `arguments` is `sys.argv`.
-    """
+    """Confines this process and executes the program; if that fails, returns 126 or 127, with the reason on stderr."""
     separator = arguments.index("--")
     paths, command = arguments[1:separator], arguments[separator + 1 :]
     named = paths.index(READ_OPTION) if READ_OPTION in paths else len(paths)

@@ -1,9 +1,7 @@
-"""Starts a child process: its program, environment variables, pipes and limits. The program is run by the warden
-(`process/warden.py`), which leaves no process behind.
+"""Starts a child process under the warden (`process/warden.py`): program, environment, pipes and limits.
 
-This module uses no event loop; `process/child.py` watches and ends the child. Errors say what a user can do. The
-child gets the environment variables of an allow-list: what an agent needs to run, to reach its provider and to be
-configured. Values are read only to see whether the URL of a network proxy has a password.
+`process/child.py` watches and ends it. The child gets an allow-list of variables: what an agent needs to run, reach its
+provider and be configured. Errors say what a user can do.
 """
 
 from __future__ import annotations
@@ -33,11 +31,11 @@ TEMPORARY_ERRORS = {
 
 
 class ChildLimits(msgspec.Struct, frozen=True):
-    """Resource limits (`setrlimit`) of a child, which also hold for each process that it starts: open files, bytes
-    of address space, and processes of the user. 0: the child has the proxy's own limit.
+    """Limits (`setrlimit`) of each process of a child: open files, address space, the user's processes. 0: the proxy's
+    own.
 
-    Core dumps are always off, because an agent's memory holds its credentials and the conversation, and a dump
-    would be written to the workspace.
+    Core dumps are off: an agent's memory has its credentials and the conversation, and a dump would be in the
+    workspace.
     """
 
     # 64 turns at once with their commands, pipes and sockets take some hundreds; macOS gives programs 256.
@@ -48,20 +46,16 @@ class ChildLimits(msgspec.Struct, frozen=True):
     processes: int = 0
 
     def warden_arguments(self) -> list[str]:
-        """Returns the limits as arguments of the warden, each `NAME=NUMBER`, or `soft:NAME=NUMBER` for a limit that
-        the child may raise again.
-        """
+        """Returns the warden's arguments: `NAME=NUMBER`, or `soft:NAME=NUMBER` if the child may raise it."""
         limits = {"soft:NOFILE": self.open_files, "AS": self.address_space, "NPROC": self.processes}
         return ["soft:CORE=0", *(f"{name}={value}" for name, value in limits.items() if value)]
 
 
 class Command(msgspec.Struct, frozen=True):
-    """What to start: the program (`argv[0]`) with its arguments, all its environment variables, and its working
-    directory.
+    """What to start: program and arguments, all variables, and the folder.
 
-    When the child is to end, or has closed its stdout, its stdin is closed and it gets `eof_grace` seconds to exit.
-    Then it gets SIGTERM, and after `term_grace` seconds SIGKILL. Agents need 10 to 70 ms to exit, on a busy machine
-    some hundred ms.
+    At its end the child gets `eof_grace` seconds after its stdin is closed, then SIGTERM, and after `term_grace`
+    seconds SIGKILL. Agents need 10 to 70 ms.
     """
 
     argv: tuple[str, ...]
@@ -73,9 +67,9 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class SpawnError(Exception):
-    """The command cannot be started. The text names the program and says what to do.
+    """The command cannot be started; the text names the program and what to do.
 
-    `temporary` is True if the same command may succeed later, when the machine is less busy.
+    `temporary`: it may succeed when the machine is less busy.
     """
 
     def __init__(self, program: str, reason: str, *, temporary: bool = False) -> None:
@@ -92,7 +86,7 @@ class Warden(Protocol):
     def pid(self) -> int: ...
 
     def poll(self) -> int | None:
-        """Returns the exit code if the process has ended (-n for signal n), else None."""
+        """Returns the exit code (-n for signal n), or None while it runs."""
 
     def wait(self) -> int:
         """Blocks until the process has ended, and returns its exit code."""
@@ -102,9 +96,7 @@ class Warden(Protocol):
 
 
 class Launched(msgspec.Struct, frozen=True):
-    """A child that was started: its warden, and the proxy's descriptors of four pipes: to the child's stdin, from its
-    stdout and stderr, and `lifeline` to the warden (see `process/warden.py`). The receiver must close the descriptors.
-    """
+    """A started child: its warden, and the proxy's ends of the pipes, which the receiver must close."""
 
     warden: Warden
     stdin: int
@@ -114,11 +106,9 @@ class Launched(msgspec.Struct, frozen=True):
 
 
 def launch(command: Command) -> Launched:
-    """Starts the command in a session of its own, under a warden. Returns before the program runs.
+    """Starts the command in a session of its own, under a warden, before the program runs.
 
-    Raises `SpawnError` if the program is not found or no process can be made; then no process and no descriptor is
-    left. If the program is found and turns out not to be executable, the child ends with exit code 127 and the
-    reason on stderr.
+    Raises `SpawnError` without leaving anything. A program that is not executable ends with exit code 127.
     """
     program = find_program(command)
     with start_errors(program), Pipes() as pipes:
@@ -139,7 +129,7 @@ def launch(command: Command) -> Launched:
 
 @contextmanager
 def start_errors(program: str) -> Iterator[None]:
-    """Raises a `SpawnError` about `program` for an error of the system, or of a text that no system can pass."""
+    """Raises a `SpawnError` about `program` for errors of the system or of a text."""
     try:
         yield
     except OSError as fault:
@@ -151,9 +141,8 @@ def start_errors(program: str) -> Iterator[None]:
 
 
 class Pipes:
-    """The four pipes of a child: stdin, stdout, stderr, and the lifeline of its warden. A context manager, which
-    closes the child's ends, and, unless `launched` was called, the proxy's. Raises `OSError` if there are too many
-    open files.
+    """The pipes of a child: stdin, stdout, stderr, lifeline. The context closes the child's ends, and the proxy's
+    unless `launched` was called. Raises `OSError`.
     """
 
     child_ends: tuple[int, int, int, int]
@@ -181,15 +170,13 @@ class Pipes:
         self._childs.close()
 
     def launched(self, warden: Warden) -> Launched:
-        """Returns the started child. Its receiver has to close the proxy's ends of the pipes."""
+        """Returns the started child, whose receiver closes the proxy's ends."""
         self._ours.pop_all()
         return Launched(warden, *self._proxy_ends)
 
 
 def environment_of(command: Command) -> dict[str, str]:
-    """Returns the command's environment variables. If they choose no locale, text is UTF-8 for the child, as it is
-    for a program that Python starts (PEP 538).
-    """
+    """Returns the command's variables. Without a locale text is UTF-8 (PEP 538)."""
     env = command.env
     if env.get("LC_ALL") or (env.get("LC_CTYPE") or env.get("LANG") or "C") not in ("C", "POSIX"):
         return env
@@ -197,9 +184,9 @@ def environment_of(command: Command) -> dict[str, str]:
 
 
 def find_program(command: Command) -> str:
-    """Returns the absolute path of the command's program, found as a shell in the command's folder would find it.
+    """Returns the absolute path of the program, found as in the command's folder.
 
-    Raises `SpawnError` if the program or the folder does not exist, or the program may not be executed.
+    Raises `SpawnError` if program or folder does not exist, or the program may not be executed.
     """
     name = command.argv[0]
     if not Path(command.cwd).is_dir():
@@ -221,9 +208,7 @@ def find_program(command: Command) -> str:
 
 
 def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
-    """Makes a pipe and returns its read end and its write end. The stack `reader` will close the read end, `writer`
-    the write end.
-    """
+    """Returns both ends of a new pipe, closed by the stacks `reader` and `writer`."""
     read_end, write_end = os.pipe()
     reader.callback(os.close, read_end)
     writer.callback(os.close, write_end)
@@ -264,10 +249,8 @@ def child_environment(
 ) -> dict[str, str]:
     """Returns those variables of `source` that a child gets.
 
-    These are the variables of the allow-list, and those named in `extra` (PROXY_CHILD_ENV) and `env_keys` (the
-    names of the variables that hold the keys of the providers in the agent's configuration). Variables of the
-    allow-list that hold credentials are included only if `credentials` is True, as it is for the agent, which signs
-    in with them. Variables whose names begin with PROXY_ are never included.
+    These are the allow-list, `extra` (PROXY_CHILD_ENV) and `env_keys` (providers' keys in the agent's configuration);
+    credentials of the list only with `credentials`, as for the agent; never PROXY_*.
     """
     named = frozenset((*extra, *env_keys))
     return {
@@ -279,9 +262,7 @@ def child_environment(
 
 
 def credential_names(environment: Mapping[str, str], *, extra: Iterable[str] = ()) -> tuple[str, ...]:
-    """Returns the names of the variables in `environment` that hold credentials, except those named in `extra`,
-    which the user allows. The agent removes these variables from the environment of its commands.
-    """
+    """Returns the variables with credentials, except `extra`; the agent removes them for its commands."""
     allowed = frozenset(extra)
     return tuple(
         name for name, value in environment.items() if name not in allowed and _is_credential(name, value)
@@ -289,18 +270,14 @@ def credential_names(environment: Mapping[str, str], *, extra: Iterable[str] = (
 
 
 def _is_allowed(name: str, value: str, *, credentials: bool) -> bool:
-    """Returns whether the allow-list contains the name. A variable that holds a credential is allowed only if
-    `credentials` is True.
-    """
+    """Whether the allow-list has the name; a credential only with `credentials`."""
     if name not in ALLOWED_NAMES and not name.startswith(ALLOWED_PREFIXES):
         return False
     return credentials or not _is_credential(name, value)
 
 
 def _is_credential(name: str, value: str) -> bool:
-    """Returns whether a variable holds a secret of Codex (CODEX_API_KEY), or the URL of a network proxy with a
-    password.
-    """
+    """Whether a variable is a secret of Codex (CODEX_API_KEY), or a network proxy's URL with a password."""
     if name.upper() in PROXY_NAMES:
         return "@" in value
     return name.startswith("CODEX_") and SECRET_WORDS.search(name) is not None

@@ -1,11 +1,10 @@
-"""Settings of the proxy's own process, and the killing of orphaned processes. Linux only.
+"""Settings of the proxy's own process, and the killing of orphans. Linux only.
 
-- `make_undumpable`: the agent's commands run as the same user, who may read the environment and memory of the
-  user's other processes. The proxy's memory contains its clients' keys.
+- `make_undumpable`: the agent's commands run as the same user, who could read the proxy's memory with its clients'
+  keys.
 - `return_large_buffers`: the memory of a large request or answer goes back to the system when it is over.
-- `adopt_orphans`: a warden (`process/warden.py`) kills the processes that its child has started, unless the warden
-  itself is killed (SIGKILL, out of memory). Then its child is killed too (parent-death signal), and the child's
-  descendants become children of the proxy, where `OrphanSweep` finds and kills them.
+- `adopt_orphans`: if a warden is killed, its child is killed too (parent-death signal), and the descendants become
+  children of the proxy, where `OrphanSweep` kills them.
 """
 
 from __future__ import annotations
@@ -22,12 +21,11 @@ from typing import Final
 from codex_proxy.process.warden import PR_SET_CHILD_SUBREAPER, child_pids_by_stat
 
 KILL_SECONDS: Final = 5.0
-"""Seconds for which orphans are looked for again, since a killed orphan may leave further ones. A killed process
-ends within milliseconds."""
+"""Seconds for which orphans are looked for, since a killed one may leave others."""
 KILL_ROUND_SECONDS: Final = 0.01
 """Seconds between two rounds of looking for orphans."""
 _OWN_PROGRAMS: Final = b"\0".join((os.fsencode(sys.executable), b"-I", b"-S", b""))
-"""The first bytes of the command line of the proxy's own programs: the wardens and the workers."""
+"""The first bytes of the command lines of wardens and workers."""
 
 
 PR_SET_DUMPABLE: Final = 4
@@ -36,15 +34,13 @@ LARGE_BUFFER: Final = 1 << 20
 """Bytes from which on a buffer is mapped by itself."""
 
 _inherits_orphans = False
-"""Whether orphans become children of this process. If not, its children are never taken for orphans."""
+"""Whether orphans become children of this process; otherwise its children are no orphans."""
 
 
 def make_undumpable() -> bool:
-    """Prevents other processes of the same user from reading this process's memory and environment. Does not stop
-    root.
+    """Keeps the user's other processes, not root, from reading this process's memory and environment.
 
-    Returns whether that succeeded; False on systems other than Linux. Child processes are not affected, because
-    `exec` resets the setting.
+    Returns whether that succeeded (Linux). Children are not affected, because `exec` resets it.
     """
     if sys.platform != "linux":
         return False
@@ -63,9 +59,7 @@ def return_large_buffers() -> bool:
 
 
 def adopt_orphans() -> bool:
-    """Makes orphaned descendants children of this process (as a subreaper). Returns False if the system does not
-    support that.
-    """
+    """Makes orphaned descendants children of this process (subreaper). Returns whether the system can."""
     global _inherits_orphans
     if sys.platform == "linux":
         _inherits_orphans = bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
@@ -73,17 +67,13 @@ def adopt_orphans() -> bool:
 
 
 def kill_orphans_of(loop: asyncio.AbstractEventLoop, warden: int) -> None:
-    """Starts an `OrphanSweep`, which kills the processes that a warden's child has started, after the warden itself
-    was killed. `warden` is its process id. Does nothing if `adopt_orphans` was not called or did not succeed.
-    """
+    """Starts an `OrphanSweep` after a warden was killed, if `adopt_orphans` succeeded."""
     if _inherits_orphans:
         OrphanSweep(loop, warden).run()
 
 
 class OrphanSweep:
-    """Kills the processes that are left when a warden was killed. `session` is the id of the warden's session,
-    which is the warden's process id.
-    """
+    """Kills what a killed warden has left. `session` is the warden's process id."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, session: int) -> None:
         self._loop = loop
@@ -92,8 +82,8 @@ class OrphanSweep:
         self._killed: set[int] = set()
 
     def run(self) -> None:
-        """Kills the orphans that exist now, and calls itself again after `KILL_ROUND_SECONDS`, until no killed
-        orphan is left or `KILL_SECONDS` are over.
+        """Kills the orphans, and calls itself after `KILL_ROUND_SECONDS` until none is left or
+        `KILL_SECONDS` are over.
         """
         for pid in child_pids_by_stat(os.getpid()):
             if pid not in self._killed and self._is_orphan(pid):
@@ -105,8 +95,8 @@ class OrphanSweep:
             self._loop.call_later(KILL_ROUND_SECONDS, self.run)
 
     def _is_orphan(self, pid: int) -> bool:
-        """Returns whether a child of this process is an orphan: it belongs to the warden's session, or its command
-        line is neither the proxy's own nor that of a program that the proxy starts (a warden, a worker).
+        """Whether a child of this process is an orphan: of the warden's session, or of no program that the proxy
+        starts.
         """
         try:
             if os.getsid(pid) == self._session:

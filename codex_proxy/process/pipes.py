@@ -1,7 +1,6 @@
 """The proxy's ends of a child's pipes: reading with backpressure, and writing that never blocks.
 
-Both classes work in callbacks of the event loop (add_reader, add_writer), without a task or an await per chunk. They
-own their descriptor and close it.
+Both work in callbacks of the event loop, without a task per chunk, and own their descriptor.
 """
 
 import asyncio
@@ -15,10 +14,9 @@ MAX_GATHERED_BYTES = 64 * 1024
 
 
 class PipeReader:
-    """Passes each chunk read from a pipe to `received`, and calls `closed` once at the end of the pipe. A pipe that
-    cannot be read counts as ended.
+    """Passes each chunk of a pipe to `received`, and calls `closed` at its end or an error.
 
-    While the reader is paused the pipe fills up, and the process at the other end has to wait.
+    While it is paused, the process at the other end has to wait.
     """
 
     def __init__(
@@ -28,9 +26,7 @@ class PipeReader:
         received: Callable[[bytes], None],
         closed: Callable[[], None],
     ) -> None:
-        """Takes over the descriptor. Reading starts with the event loop's next iteration. `received` is called with
-        the bytes that are read, `closed` at the end of the pipe.
-        """
+        """Takes over the descriptor, and reads from the next iteration of the loop on."""
         self._loop = loop
         self._descriptor = descriptor
         self._received = received
@@ -47,13 +43,13 @@ class PipeReader:
             self._loop.remove_reader(self._descriptor)
 
     def resume(self) -> None:
-        """Reads again. Does nothing if the reader is not paused, or at the end of the pipe."""
+        """Reads again, unless it is not paused or at its end."""
         if not self._reading and not self.at_end:
             self._reading = True
             self._loop.add_reader(self._descriptor, self._readable)
 
     def read_available(self, limit: int) -> None:
-        """Reads what the pipe holds now, about `limit` bytes at most, without waiting, and passes it to `received`."""
+        """Passes what the pipe holds now, about `limit` bytes, to `received`."""
         while not self.at_end and limit > 0:
             chunk = self._read()
             if chunk is None:
@@ -70,12 +66,12 @@ class PipeReader:
             os.close(self._descriptor)
 
     def _readable(self) -> None:
-        """Reads a chunk. Called by the event loop when the pipe has data or its other end is closed."""
+        """Reads a chunk; called when there is data or the end."""
         self._read()
 
     def _read(self) -> bytes | None:
-        """Reads one chunk and passes it to `received`. At the end of the pipe, or if reading fails, closes the
-        reader and calls `closed`. Returns the chunk: empty at the end, None if there is nothing to read yet.
+        """Reads a chunk and passes it on; at the end or an error, closes and calls `closed`. Returns it: empty at the
+        end, None if there is nothing yet.
         """
         try:
             chunk = os.read(self._descriptor, READ_BYTES)
@@ -101,12 +97,10 @@ def _ignore_end() -> None:
 
 
 class PipeWriter:
-    """Writes to a pipe without blocking, and buffers the bytes for which the pipe has no room yet.
+    """Writes to a pipe without blocking, and buffers what it does not take yet.
 
-    The data of all calls of `write` in one iteration of the event loop is written together in the next iteration:
-    each write to the pipe wakes the reading process, which costs more than the delay, and many turns may write to
-    one child at once. The buffer has no limit: its owner has to watch `unsent`. If the other end of the pipe is
-    closed, data is dropped without an error.
+    All writes of one iteration of the loop go out together in the next: waking the reader costs more than the delay.
+    The buffer is unlimited: its owner watches `unsent`. Data for a closed pipe is dropped.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
@@ -164,9 +158,7 @@ class PipeWriter:
             self._send()
 
     def _send(self) -> None:
-        """Writes as much of the buffer as the pipe has room for. The event loop calls it again when there is room
-        for the rest.
-        """
+        """Writes as much as the pipe takes; called again when there is room."""
         try:
             sent = os.write(self._descriptor, self._buffer)
         except (BlockingIOError, InterruptedError):

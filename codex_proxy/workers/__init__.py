@@ -1,1 +1,1 @@
-"""Worker processes for tasks that may take long: each has a limit of CPU time and memory, and can be killed."""
+"""Worker processes for tasks that may take long, with limits of CPU time and memory."""

@@ -1,6 +1,6 @@
-"""Reads PDFs in worker processes (`pdf_worker`), since a hostile file may take any amount of time and memory.
+"""Reads PDFs in worker processes (`pdf_worker`), since a hostile file may take any time and memory.
 
-The texts are cached for `KEPT_SECONDS`, because a chat sends the same file with each of its turns.
+Texts are cached for `KEPT_SECONDS`, because a chat sends its files with each turn.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from codex_proxy.workers.pool import NoAnswer, WorkerPool
 
 WORKER: Final = "codex_proxy.workers.pdf_worker"
 WALL_SECONDS: Final = 40.0
-"""The most seconds that reading one PDF may take. It takes long on a busy machine."""
+"""Seconds for one PDF, also on a busy machine."""
 REQUEST_SECONDS: Final = 60.0
-"""The most seconds for all PDFs of a request. After that no further one is begun."""
+"""Seconds for all PDFs of a request; then no further one is begun."""
 KEPT_SECONDS: Final = 600.0
 MAX_KEPT_CHARS: Final = 8 << 20
 """The most characters of text in the cache."""
@@ -32,17 +32,14 @@ def can_read_pdfs() -> bool:
 
 
 class PdfReader:
-    """Reads the PDFs of all requests. `owners` returns how many API keys of clients there are, which share the
-    workers (see `slots`). Call `close` when the server stops.
-    """
+    """Reads the PDFs of all requests. `owners` is how many keys share the workers (`slots`). `close` it."""
 
     def __init__(self, owners: Callable[[], int] = lambda: 1) -> None:
         self._pool: WorkerPool[PdfQuestion, PdfAnswer] = WorkerPool(
             WORKER, PdfAnswer, wall_seconds=WALL_SECONDS, owners=owners
         )
         self._kept: OrderedDict[tuple[str, bytes], tuple[str, float]] = OrderedDict()
-        """The cached texts by owner and digest, each with the time (of the event loop) at which it expires; the
-        newest last."""
+        """Cached texts by owner and digest, with the loop's time at which they expire; newest last."""
         self._kept_chars = 0
         self._cleaning: asyncio.TimerHandle | None = None
 
@@ -52,20 +49,17 @@ class PdfReader:
         return self._pool.workers
 
     async def texts_for(self, pdfs: PdfTexts, owner: str, *, skips_unreadable: bool = False) -> PdfTexts:
-        """Returns the texts of the PDFs in `pdfs.unread`, which a parser has asked for; the request is to be parsed
-        again with the result. `owner`, `skips_unreadable`, and what it raises: see `read`.
-        """
+        """Returns the texts of `pdfs.unread`, for a second parse of the request. See `read`."""
         return PdfTexts(await self.read(pdfs.unread, owner, skips_unreadable=skips_unreadable))
 
     async def read(
         self, pdfs: Mapping[bytes, Pdf], owner: str, *, skips_unreadable: bool = False
     ) -> dict[bytes, str]:
-        """Returns the texts of the PDFs, by the same digests as in `pdfs`. `owner` is the client whose share of the
-        workers is used, and whose cached texts. Raises `Fault`: INVALID_REQUEST for a PDF that cannot be read or
-        takes too much time or memory, UNAVAILABLE if no worker is free or can be started, STOPPING if the server
-        stops.
+        """Returns the texts of PDFs by their digests. `owner` is whose share of workers and cached texts is used.
+        Raises `Fault`: INVALID_REQUEST for a PDF that cannot be read within the limits, UNAVAILABLE without a worker,
+        STOPPING.
 
-        `skips_unreadable`: instead of raising INVALID_REQUEST, returns an empty text for that PDF.
+        `skips_unreadable`: an empty text instead of INVALID_REQUEST.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + REQUEST_SECONDS
@@ -116,7 +110,7 @@ class PdfReader:
             self._cleaning = loop.call_later(KEPT_SECONDS, self._forget_old, loop)
 
     def _forget_old(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Removes expired texts from the cache, and schedules itself for when the next one expires."""
+        """Removes expired texts, and schedules itself for the next one."""
         self._cleaning = None
         while self._kept:
             key, (_, until) = next(iter(self._kept.items()))

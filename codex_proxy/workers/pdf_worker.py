@@ -1,6 +1,4 @@
-"""The worker process that reads PDFs. If a PDF takes too much CPU time, the kernel kills the process; if it takes
-too much memory, the answer says so or the process dies.
-"""
+"""The worker process that reads PDFs. Too much CPU time gets it killed; too much memory is an answer, or kills it."""
 
 from __future__ import annotations
 
@@ -16,9 +14,9 @@ if TYPE_CHECKING:
     from pypdf import PdfReader
 
 CPU_SECONDS: Final = 20.0
-"""The most seconds of CPU time for one PDF. A page full of text takes 10 ms."""
+"""Seconds of CPU time for one PDF; a full page takes 10 ms."""
 MEMORY_BYTES: Final = 768 << 20
-"""The most bytes of address space that a worker may have. The library unpacks no stream to more than 75 MB."""
+"""Address space of a worker; the library unpacks no stream above 75 MB."""
 MAX_PAGES: Final = 500
 MAX_CHARS: Final = 2_000_000
 """The most characters of a text: more than any model takes."""
@@ -33,21 +31,19 @@ class PdfQuestion(msgspec.Struct, frozen=True):
 
 
 class PdfAnswer(msgspec.Struct, frozen=True):
-    """The text of a PDF. If it cannot be read, `wrong` says why, as the end of a sentence that begins with `the
-    PDF`, and `text` is empty.
-    """
+    """The text of a PDF, or in `wrong` why it cannot be read, continuing `the PDF`."""
 
     text: str = ""
     wrong: str | None = None
 
 
 class _UnreadableError(Exception):
-    """A PDF cannot be read. The message is the end of a sentence that begins with `the PDF`."""
+    """A PDF cannot be read; the message continues `the PDF`."""
 
 
 def read_pdf(question: PdfQuestion) -> PdfAnswer:
-    """Returns the text of all pages, each under a line with its number, and the values of form fields; or, in
-    `wrong`, why the file cannot be read. Raises nothing.
+    """Returns the text of all pages, each under its number, and form values; or why the file cannot be read. Raises
+    nothing.
     """
     try:
         return PdfAnswer(_text_of(question.data))
@@ -113,18 +109,15 @@ def _page_text(page: Any, number: int) -> str:
 
 
 def _problem_text(error: Exception, damaged: str) -> str:
-    """Returns what is wrong with a PDF, as the end of a sentence: `damaged`, unless the error is about too much
-    memory.
-    """
+    """Returns what is wrong, continuing `the PDF`: `damaged`, unless memory was short."""
     from pypdf.errors import LimitReachedError
 
     return "takes too much memory to read" if isinstance(error, LimitReachedError | MemoryError) else damaged
 
 
 def _use_unicode_maps(resources: Any, depth: int) -> None:
-    """Makes the library read each font by its map from codes to Unicode. The library ignores an encoding that is
-    embedded in the file (WeasyPrint embeds one), and would take the codes for letters. `resources` are a page's;
-    `depth` is how many levels of forms within forms are searched for fonts.
+    """Makes the library read each font by its map to Unicode: it ignores embedded encodings (WeasyPrint), and would
+    take codes for letters. `depth`: levels of forms that are searched.
     """
     from pypdf.generic import NameObject, StreamObject
 
@@ -139,7 +132,7 @@ def _use_unicode_maps(resources: Any, depth: int) -> None:
 
 
 def _values(resources: Any, kind: str) -> Iterator[dict[str, Any]]:
-    """Yields the dictionaries of one kind of resource, such as the fonts of a page."""
+    """Yields the dictionaries of one kind of resource, such as a page's fonts."""
     entries = _plain(resources.get(kind)) if isinstance(resources, dict) else None
     for entry in entries.values() if isinstance(entries, dict) else ():
         value = _plain(entry)
@@ -153,7 +146,7 @@ def _plain(value: Any) -> Any:
 
 
 def _filled_fields(reader: PdfReader) -> Iterator[str]:
-    """Yields the filled fields of the PDF's form as `name: value`. The text of a page does not contain them."""
+    """Yields the filled form fields as `name: value`, which no page's text contains."""
     for name, value in reader.get_form_text_fields(full_qualified_name=True).items():
         if isinstance(value, str) and value.strip():
             yield f"{name}: {value.translate(_CONTROLS).strip()}"

@@ -1,8 +1,7 @@
-"""Processes that answer questions which may take long to answer, so that the event loop is never blocked.
+"""Processes that answer questions which may take long, so that the event loop is never blocked.
 
-A pool has two processes at most. A process is started when it is first needed, ended when it has been idle for
-`IDLE_SECONDS`, and killed if an answer takes too long. Each runs the `main` of one module (see `worker_process`).
-If a question gets no answer, the result is the reason (`NoAnswer`) instead.
+A pool has two at most, started when needed, ended after `IDLE_SECONDS`, killed if an answer takes too long. Each runs
+`main` of one module (`worker_process`). Without an answer the result is a `NoAnswer`.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ A = TypeVar("A")
 
 MAX_WORKERS: Final = 2
 WAIT_SECONDS: Final = 10.0
-"""The most seconds that a question (a piece of work for a worker process) waits for a free worker. After that its
-caller gets `NoAnswer.BUSY`."""
+"""Seconds that a question waits for a free worker (`NoAnswer.BUSY`)."""
 IDLE_SECONDS: Final = 60.0
 
 
@@ -38,7 +36,7 @@ class NoAnswer(enum.Enum):
     """The reason why a question to a worker process got no answer."""
 
     GAVE_UP = "gave up"
-    """The question took more time or memory than is allowed, or the process died for another reason."""
+    """It took too much time or memory, or the process died."""
     BUSY = "busy"
     """No worker was free within `WAIT_SECONDS`."""
     STOPPING = "stopping"
@@ -48,17 +46,14 @@ class NoAnswer(enum.Enum):
 
 
 class WorkerPool(Generic[Q, A]):
-    """The worker processes that answer one kind of question. Call `close` when the server stops; it does not wait
-    for answers.
-    """
+    """The workers for one kind of question. `close` does not wait for answers."""
 
     def __init__(
         self, module: str, answers: type[A], *, wall_seconds: float, owners: Callable[[], int] = lambda: 1
     ) -> None:
-        """`module` is the module whose `main` a worker runs. `answers` is the type of its answers. `wall_seconds`
-        is how long a question may take before its worker is killed; a worker limits its CPU time itself, but on a
-        busy machine that may last much longer. `owners` returns how many owners (API keys of clients) share the
-        workers: if there are several, none gets all workers.
+        """`module` has the `main` of a worker, `answers` is their type. After `wall_seconds` a worker is killed; its
+        CPU limit may last longer on a busy machine. `owners` is how many API keys share the workers; of several none
+        gets all.
         """
         self._module = module
         self._answers: msgspec.msgpack.Decoder[A] = msgspec.msgpack.Decoder(answers)
@@ -74,8 +69,8 @@ class WorkerPool(Generic[Q, A]):
         return [worker.pid for worker in (*self._idle, *self._busy) if worker.runs]
 
     async def ask(self, question: Q, owner: str = "") -> A | NoAnswer:
-        """Sends a question to a worker, and returns its answer, or the reason why there is none. Waits up to
-        `WAIT_SECONDS` for a free worker. `owner` is the client whose share of the workers is used.
+        """Returns a worker's answer, or why there is none. Waits up to `WAIT_SECONDS` for one of the
+        `owner`'s share.
         """
         if self._closed:
             return NoAnswer.STOPPING
@@ -146,7 +141,7 @@ class WorkerPool(Generic[Q, A]):
 
 
 class _Worker:
-    """One worker process. `pid` is its process id; `runs` says whether it is still running."""
+    """One worker process; `runs`: it still does."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -155,9 +150,7 @@ class _Worker:
 
     @classmethod
     async def started(cls, module: str) -> _Worker:
-        """Starts a worker that runs `main` of `module` with an empty environment. Raises `OSError` if no process
-        can be started.
-        """
+        """Starts a worker with an empty environment. Raises `OSError`."""
         start = f"import sys; sys.path[:] = sys.argv[1:]; from {module} import main; main()"
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", "-X", "utf8", "-c", start, *_import_paths()),
@@ -175,8 +168,8 @@ class _Worker:
         return self._process.returncode is None
 
     async def ask(self, question: Any) -> bytes:
-        """Returns the answer, encoded as the worker sent it. Raises `EOFError` or `ConnectionError` if the process
-        has ended. If it raises anything, `asyncio.CancelledError` included, the caller must kill the worker.
+        """Returns the encoded answer. If this raises anything (`EOFError`, `ConnectionError`, a cancellation), the
+        caller must kill the worker.
         """
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None

@@ -1,8 +1,7 @@
-"""Checks schemas, and texts against schemas, without blocking the event loop.
+"""Checks schemas, and texts against them, without blocking the event loop.
 
-A quick check is made at once; one that may take long is made by a worker process (`schema_worker`). The results for
-a schema and its strict form are cached by the schema's digest. A check that could not be made never counts as
-passed: its result says why.
+A quick check is made at once, any other by a worker (`schema_worker`). Results for schemas are cached. A check that
+could not be made never counts as passed.
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ from codex_proxy.workers.schema_worker import Question, answer
 WALL_SECONDS: Final = 10.0
 """The most seconds that one check may take."""
 BATCH_SECONDS: Final = 20.0
-"""The most seconds for all schemas of a request or of an MCP server, or all texts of an answer."""
+"""Seconds for all schemas of a request or MCP server, or all texts of an answer."""
 MAX_KNOWN: Final = 20_000
-"""The most schemas whose result is cached, some 200 bytes each. The largest MCP servers have about a thousand
-schemas."""
+"""Cached results, some 200 bytes each; the largest MCP servers have a thousand schemas."""
 MAX_FORM_BYTES: Final = 4 << 20
 """The most bytes of strict forms in the cache."""
 
@@ -43,10 +41,9 @@ _UNCHECKED: Final = {
 
 
 class SchemaChecks:
-    """Checks JSON schemas, and texts against them: in this process, or in a worker process if that may take long.
-    Caches recent results.
+    """Checks schemas and texts here, or in a worker if that may take long. Caches results.
 
-    Call `close` when the server stops; it does not wait for running checks.
+    `close` does not wait for running checks.
     """
 
     def __init__(self) -> None:
@@ -65,9 +62,7 @@ class SchemaChecks:
         return self._pool.workers
 
     async def of_schemas(self, schemas: Sequence[bytes]) -> list[Verdict]:
-        """Returns a verdict for each schema, in order: whether it is a valid JSON schema that this server can
-        apply. Raises nothing; `Verdict.unchecked` says why a check could not be made.
-        """
+        """Returns a verdict on each schema, in order. Raises nothing (`Verdict.unchecked`)."""
         # It brings the validator, which most turns do without.
         from codex_proxy.tools.schemas import QUICK_SCHEMA, is_quick
 
@@ -93,9 +88,8 @@ class SchemaChecks:
         return [found for schema in schemas if (found := verdicts[schema]) is not None]
 
     async def of_texts(self, checks: Sequence[TextCheck]) -> list[Verdict]:
-        """Returns a verdict for each text, in order: whether it is valid under its schema. Raises nothing;
-        `Verdict.unchecked` says why a check could not be made. Takes about `BATCH_SECONDS` at most, whatever the
-        number of texts.
+        """Returns a verdict on each text, in order, within about `BATCH_SECONDS`. Raises nothing
+        (`Verdict.unchecked`).
         """
         from codex_proxy.tools.schemas import is_quick
 
@@ -117,8 +111,8 @@ class SchemaChecks:
         return verdicts
 
     async def strict_form(self, schema: bytes) -> StrictForm | None:
-        """Returns the strict form of a schema, which OpenAI's structured outputs accept; None if it has none, or if
-        it could not be computed in time. The caller then puts the schema into a message to the model.
+        """Returns the strict form of a schema; None if it has none or it takes too long. The model is then told the
+        schema.
         """
         from codex_proxy.tools.schemas import QUICK_SCHEMA
 
@@ -153,9 +147,8 @@ class SchemaChecks:
             self._form_bytes -= _kept_size(self._forms.popitem(last=False)[1])
 
     async def _in_workers(self, schemas: Sequence[bytes]) -> dict[bytes, Verdict | None]:
-        """Checks the schemas in workers, one after the other, so that other requests get workers in between.
-        Returns the verdicts by schema. If `BATCH_SECONDS` have passed before a schema's check begins, its verdict
-        is `BUSY` (unchecked: too many other checks).
+        """Checks schemas in workers one by one, so that others get workers in between. After `BATCH_SECONDS` the rest
+        is `BUSY`.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + BATCH_SECONDS
@@ -169,17 +162,13 @@ class SchemaChecks:
 
 
 def _kept_size(form: StrictForm | None) -> int:
-    """Returns an estimate of the bytes of memory that a cached strict form takes, with its digest and dictionary
-    entry.
-    """
+    """Returns about the bytes of a cached strict form."""
     return 256 + (0 if form is None else len(form.schema))
 
 
 async def check_schemas(checks: SchemaChecks, turn: Turn, *, answer: str, tool: str) -> None:
-    """Checks the schemas of a turn that this server enforces: that of the answer, and those of strict tools. Raises
-    `Fault`: INVALID_REQUEST for a schema that is invalid or takes too long to check, UNAVAILABLE for one that could
-    not be checked for another reason. `answer` and `tool` are the paths of their fields in the request, `tool` with
-    `{}` in place of the tool's index.
+    """Checks a turn's enforced schemas: of the answer, and of strict tools. Raises `Fault`: INVALID_REQUEST for one
+    that is invalid or slow, else UNAVAILABLE. `answer` and `tool` (with `{}` for the index) are the fields.
     """
     fields: list[tuple[bytes, str]] = []
     if turn.output_schema is not None:

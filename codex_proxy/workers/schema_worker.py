@@ -10,29 +10,25 @@ from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.workers.worker_process import run
 
 CPU_SECONDS: Final = 1.0
-"""The most seconds of CPU time for one question. The largest harmless schema takes a tenth of it."""
+"""Seconds of CPU time for one question; the largest harmless schema takes a tenth."""
 MEMORY_BYTES: Final = 768 << 20
-"""The most bytes of address space. Python and the validator take some 100 MiB of it."""
+"""Address space; Python and the validator take some 100 MiB."""
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A question to the worker: whether `text` is valid under `schema` (JSON). If `text` is None: whether the
-    schema is valid or, with `wants_form`, what its strict form is.
+    """Whether `text` is valid under `schema`; without a text, whether the schema is or, with `wants_form`, its strict
+    form.
     """
 
     schema: bytes
     text: str | None = None
     in_strict_form: bool = False
-    """Whether the model wrote the text for the schema's strict form (see `StrictForm`). If so, placeholders for
-    absent properties are removed from it before the check.
-    """
+    """Whether the text was written for the strict form (`StrictForm`), whose placeholders are removed first."""
     wants_form: bool = False
 
 
 def answer(question: Question) -> Verdict:
-    """Returns the answer to one question. Called by the worker's main loop, and in the server's process for a quick
-    question.
-    """
+    """Returns the answer to one question, in a worker or, if it is quick, in the server."""
     from codex_proxy.tools.schemas import (  # not in the server's process
         NotASchemaError,
         check_schema,

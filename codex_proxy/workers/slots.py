@@ -1,8 +1,7 @@
 """A limited number of slots, and queues for them: owners take turns, and each gets at most a share.
 
-An owner is one of those who share the slots: a client's API key, or one owner for all if there are no keys.
-`FairQueue` decides without waiting, and returns the waiters that get a slot; a waiter is any object of the caller.
-`Slots` gives slots to coroutines that wait on the event loop. With a single owner both are a plain queue.
+An owner is a client's API key, or one for all without keys. `FairQueue` decides without waiting, `Slots` gives slots to
+coroutines. With one owner both are a plain queue.
 """
 
 from __future__ import annotations
@@ -18,17 +17,15 @@ T = TypeVar("T")
 
 
 def share_of(slots: int, owners: int) -> int:
-    """Returns how many of `slots` one owner may have at once: all if there is no other owner, else at most
-    three quarters, so that at least one slot stays for the others.
-    """
+    """Returns how many slots one owner may have: all without others, else three quarters, but always leaving one."""
     if owners < 2:
         return slots
     return max(1, slots - max(1, slots // 4))
 
 
 class FairQueue(Generic[T]):
-    """Decides which waiter gets a slot: `slots` of them, given to the owners in turn. `owners()` returns how many
-    owners there may be; it is called at each decision.
+    """Decides which waiter (any object) gets one of `slots`, the owners in turn. `owners()` is how many there may be
+    now.
     """
 
     def __init__(self, slots: int, owners: Callable[[], int]) -> None:
@@ -36,7 +33,7 @@ class FairQueue(Generic[T]):
         self._owners = owners
         self._running: Counter[str] = Counter()
         self._waiting: dict[str, deque[T]] = {}
-        """The waiters of each owner, in the order in which they are served. None of these queues is empty."""
+        """The waiters of each owner, in order; no queue is empty."""
 
     @property
     def running(self) -> int:
@@ -52,8 +49,8 @@ class FairQueue(Generic[T]):
         return len(self._waiting.get(owner, ()))
 
     def enter(self, owner: str) -> bool:
-        """Takes a slot for the owner and returns True. Returns False if none is free, the owner has its share, or
-        others of the owner are waiting. Call `leave` once for each slot that was taken.
+        """Takes a slot for the owner, for which `leave` is called later; False if none is free, it has its share, or
+        others of it wait.
         """
         if owner in self._waiting or not self._has_room(owner):
             return False
@@ -61,9 +58,7 @@ class FairQueue(Generic[T]):
         return True
 
     def wait(self, owner: str, waiter: T) -> None:
-        """Adds a waiter to the end of its owner's queue. It stays there until `leave` returns it or `withdraw`
-        removes it.
-        """
+        """Adds a waiter to its owner's queue, until `leave` returns it or `withdraw` removes it."""
         self._waiting.setdefault(owner, deque()).append(waiter)
 
     def withdraw(self, owner: str, waiter: T) -> None:
@@ -75,7 +70,7 @@ class FairQueue(Generic[T]):
                 del self._waiting[owner]
 
     def leave(self, owner: str) -> list[tuple[str, T]]:
-        """Frees a slot of this owner. Returns the waiters that now get a slot, each with its owner."""
+        """Frees a slot of this owner; returns the waiters that now get one, with their owners."""
         self._running[owner] -= 1
         if not self._running[owner]:
             del self._running[owner]
@@ -95,7 +90,7 @@ class FairQueue(Generic[T]):
         return waiters
 
     def _next(self) -> str | None:
-        """Returns the owner whose first waiter gets the next slot; None if no owner can have one."""
+        """Returns the owner whose first waiter is next, or None."""
         return next((owner for owner in self._waiting if self._has_room(owner)), None)
 
     def _has_room(self, owner: str) -> bool:
@@ -103,7 +98,7 @@ class FairQueue(Generic[T]):
 
 
 class Slot:
-    """A slot that `Slots` has given to an owner. `give_back` frees it; further calls of it do nothing."""
+    """A slot of an owner. `give_back` frees it once."""
 
     __slots__ = ("_owner", "_slots")
 
@@ -118,9 +113,7 @@ class Slot:
 
 
 class Slots:
-    """Gives `limit` slots to owners in turn; callers wait on the event loop. `owners()` returns how many owners
-    there are.
-    """
+    """Gives `limit` slots to owners in turn; callers wait on the event loop."""
 
     def __init__(self, limit: int, owners: Callable[[], int]) -> None:
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue(limit, owners)
@@ -141,16 +134,14 @@ class Slots:
         return self._queue.waiting_of(owner)
 
     def take_now(self, owner: str) -> Slot | None:
-        """Takes a slot and returns it; None if none is free for this owner now."""
+        """Takes a free slot, or returns None."""
         if not self._queue.enter(owner):
             return None
         self._idle.clear()
         return Slot(self, owner)
 
     async def take(self, owner: str, within: float | None = None) -> Slot:
-        """Waits for a slot and returns it. Raises `TimeoutError` if there is none after `within` seconds (None: no
-        limit), and the fault that `stop` is given if `stop` is called meanwhile.
-        """
+        """Waits for a slot. Raises `TimeoutError` after `within` seconds (None: no limit), or the fault of `stop`."""
         slot = self.take_now(owner)
         if slot is not None:
             return slot
@@ -172,7 +163,7 @@ class Slots:
         return Slot(self, owner)
 
     def left(self, owner: str) -> None:
-        """Frees a slot of this owner, and gives it to the next waiter. Called by `Slot.give_back`."""
+        """Frees a slot and gives it to the next waiter; called by `Slot.give_back`."""
         free = [owner]
         while free:
             for next_owner, comes in self._queue.leave(free.pop()):
@@ -184,7 +175,7 @@ class Slots:
             self._idle.set()
 
     def stop(self, fault: Fault) -> None:
-        """Ends all waits: each `take` that is waiting raises `fault`. Later calls of `take` are not affected."""
+        """Ends all waits with `fault`; later calls of `take` are not affected."""
         for comes in self._queue.clear():
             if not comes.done():
                 comes.set_exception(fault)
