@@ -1,11 +1,7 @@
-"""Images and files in a request: converts images to parts and files to text, and refuses those that a model cannot
-be given.
+"""Images and files in a request: images become parts, files become text, and what a model cannot be given is refused.
 
-Input: the URL of an image; the fields of a file part, which have the same names in the Chat Completions and
-Responses APIs; and the texts of the request's PDFs. Output: an `ImagePart`, or the text of a file with its name.
-Raises `Fault` INVALID_REQUEST. Nothing is downloaded here: the web address of an image is passed on as it is
-(`admission.images` fetches it if the operator allows that), and a `file_url` is refused. So is a `file_id`, because
-there is no Files API.
+Nothing is downloaded: a web address stays as it is (`admission.images` fetches it), `file_url` and `file_id` are
+refused. Raises `Fault` INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -22,19 +18,14 @@ _WEB_IMAGE: Final = re.compile(r"https?://\S", re.IGNORECASE)
 
 
 def image_part(url: str, detail: str | None, param: str) -> ImagePart:
-    """Returns an image as a part. `url` is a web address, which is kept as it is, or a data URL, which is checked
-    and normalized. `detail` is the resolution that the client asks for, None if it names none. `param` is the path
-    of the field that holds the URL, for the `param` of errors. Raises `Fault` INVALID_REQUEST for any other URL,
-    and for data that is not a complete image.
+    """Returns an image as a part: a web address as it is, a data URL checked and normalized. `detail` is the resolution
+    that the client asks for, if any; `param` is the field. Raises `Fault` INVALID_REQUEST for any other URL or data.
     """
     return ImagePart(image_url(url, param), detail)
 
 
 def image_url(url: str, param: str) -> str:
-    """Returns the URL of an image, as `image_part` uses it. `param` is the path of the field that holds the URL,
-    for the `param` of errors. Raises `Fault` INVALID_REQUEST for a URL that is neither a web address nor a data
-    URL, and for data that is not a complete image.
-    """
+    """Returns an image's URL as in `image_part`. Raises `Fault` INVALID_REQUEST for `param`."""
     url = url.strip()
     if _WEB_IMAGE.match(url):
         return url
@@ -72,13 +63,11 @@ def file_text(
     id: str | None = None,
     url: str | None = None,
 ) -> str:
-    """Returns a file as text for the model: its content between `<file name="...">` and `</file>`. `param` is the
-    path of the file part in the request, for the `param` of errors. `name` is the file's name, and `data` its
-    content as base64 or a data URL. `id` and `url` are refused if they are given.
+    """Returns a file as text for the model, between `<file name="...">` and `</file>`. `data` is base64 or a data URL;
+    `id` and `url` are refused.
 
-    `pdfs` has the texts of PDFs. A PDF whose text it does not have is added to its `unread`; the caller then has it
-    read and parses the request again. If `pdfs` is None, PDFs are refused. Raises `Fault` INVALID_REQUEST for a
-    file without `data`, or that is neither text nor a PDF.
+    A PDF that `pdfs` does not know is added to its `unread`: the caller has it read and parses again (None: PDFs are
+    refused). Raises `Fault` INVALID_REQUEST for `param` for a file without data, or that is neither text nor a PDF.
     """
     if id is not None:
         raise bad_request(
@@ -125,7 +114,7 @@ def _text_of(data: str, param: str, pdfs: PdfTexts | None) -> str:
 
 
 def _decoded(raw: bytes) -> str | None:
-    """Decodes a text file (UTF-8, or UTF-16 with a byte order mark). Returns None if the bytes are not text."""
+    """Decodes UTF-8, or UTF-16 with a byte order mark; None if the bytes are not text."""
     try:
         text = raw.decode("utf-16" if raw.startswith(_WIDE) else "utf-8-sig")
     except UnicodeDecodeError:

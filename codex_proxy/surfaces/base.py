@@ -1,13 +1,10 @@
-"""Parts that all wire formats share: JSON encoding that never fails, texts that grow, the order of text in a stream,
-and the base of three renderers.
+"""What all wire formats share: JSON encoding that never fails, texts that grow, the order of text in a stream, and the
+base of three renderers.
 
-An agent's text can contain lone surrogates: halves of an escaped character that was divided between two deltas.
-UTF-8 cannot encode them, so each becomes U+FFFD. If both halves are in one text they become their character.
-
-Most events are deltas of one message. The bytes around the text are the same for consecutive deltas, so a renderer
-computes them once. Two items (calls or messages) that are open at the same time may get their deltas alternately. A
-stream contains them one after the other: the deltas of the first item are sent at once, and those of the others
-wait until it is closed. Source: docs/contract.md#streams.
+An agent's text can contain lone surrogates, which UTF-8 cannot encode: each becomes U+FFFD, two halves in one text
+their character. The bytes around consecutive deltas are the same, so they are computed once. Of items that are open at
+the same time, the first one's deltas are sent at once, those of the others when it is closed. Source:
+docs/contract.md#streams.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ def without_surrogates(text: str) -> str:
 
 
 def json_text(text: str) -> bytes:
-    """Returns `text` as a JSON string with its quotes; lone surrogates become U+FFFD. Never raises."""
+    """Returns `text` as a JSON string; lone surrogates become U+FFFD. Never raises."""
     try:
         return _encode(text)
     except UnicodeEncodeError:
@@ -41,9 +38,7 @@ def json_text(text: str) -> bytes:
 
 
 def json_lines(texts: Sequence[str]) -> bytes:
-    """Returns each text as a JSON string (as `json_text` does), separated by newlines. Encoded strings contain no
-    newlines. Never raises.
-    """
+    """Returns each text as a JSON string (`json_text`), separated by newlines. Never raises."""
     try:
         return _encoder.encode_lines(texts)[:-1]
     except UnicodeEncodeError:
@@ -51,21 +46,19 @@ def json_lines(texts: Sequence[str]) -> bytes:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Returns `value` as JSON. Texts that do not come from this server must be encoded with `raw_text` before,
-    because lone surrogates raise `UnicodeEncodeError`.
+    """Returns `value` as JSON. Foreign texts must be in `raw_text`, since lone surrogates raise
+    `UnicodeEncodeError`.
     """
     return _encode(value)
 
 
 def raw_text(text: str) -> msgspec.Raw:
-    """Returns `text` as encoded JSON (see `json_text`), to be put into a value for `json_bytes`."""
+    """Returns `text` as encoded JSON, for `json_bytes`."""
     return msgspec.Raw(json_text(text))
 
 
 def schema_json(schema: Any) -> msgspec.Raw:
-    """Returns a JSON schema that a client has sent, or another JSON value of a client, as encoded JSON. Uses the
-    standard library, because the value may contain integers of any size.
-    """
+    """Returns a client's JSON value as encoded JSON; the standard library keeps integers of any size."""
     return msgspec.Raw(json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode())
 
 
@@ -75,23 +68,23 @@ BLANK_LINE: Final = "\n\n"
 INTERRUPTED: Final = Failure(
     kind=FaultKind.INTERNAL, message="The answer was interrupted before its end. Send the request again."
 )
-"""The failure of a turn that was interrupted, for APIs that have no word for it."""
+"""A turn that was interrupted, for APIs that have no word for it."""
 
 
 class Text:
-    """A text of an answer that grows by deltas, each of which is sent in a chunk. It keeps the constant bytes
-    around each delta, and every encoded fragment that was sent.
+    """A text of an answer that grows by deltas in chunks: the constant bytes around them, and every encoded
+    fragment.
     """
 
     def __init__(self, before: bytes, after: bytes, *said: bytes) -> None:
-        """`before` and `after` are the bytes of a chunk around the text. `said` are fragments of the text, as JSON
-        strings, that were already sent in other chunks.
+        """`before` and `after` are the bytes of a chunk around the text; `said` are fragments that were sent in other
+        chunks.
         """
         self._before = before
         self._after = after
         self._fragments = list(said)
         self._lengths = [0]
-        """The number of characters in the first fragments, by their number, as far as it was asked for."""
+        """The number of characters in the first fragments, as far as it was asked for."""
 
     def add(self, text: str, out: list[bytes]) -> None:
         fragment = json_text(text)
@@ -99,9 +92,7 @@ class Text:
         out += (self._before, fragment, self._after)
 
     def add_all(self, texts: list[str], out: list[bytes]) -> None:
-        """Appends a chunk to `out` for each text. All are made by one `bytes.replace`, which is faster than one
-        after the other.
-        """
+        """Appends a chunk for each text, all made by one `bytes.replace`, which is faster."""
         if not texts:
             return
         lines = json_lines(texts)
@@ -113,7 +104,7 @@ class Text:
 
     @property
     def count(self) -> int:
-        """The number of fragments of the text. The texts of one call of `add_all` are one fragment."""
+        """The number of fragments; the texts of one `add_all` are one."""
         return len(self._fragments)
 
     def length(self, fragments: int) -> int:
@@ -135,7 +126,7 @@ class TextRun(msgspec.Struct, frozen=True):
 
 
 def pieces_together(events: Iterable[Event]) -> Iterator[Event | TextRun]:
-    """Yields the same events in order, except that consecutive `TextDelta`s of one message become one `TextRun`."""
+    """Yields the events, with consecutive `TextDelta`s of one message as one `TextRun`."""
     current_id: str | None = None
     texts: list[str] = []
     for event in events:
@@ -155,13 +146,10 @@ def pieces_together(events: Iterable[Event]) -> Iterator[Event | TextRun]:
 
 
 class StreamRenderer(ABC):
-    """The common part of the renderers of Chat Completions, Messages and Ollama's API. `feed` takes every
-    event of the turn, in order, in batches of any size.
-    """
+    """The common part of three renderers. `feed` takes every event of the turn, in order, in batches of any size."""
 
     handlers: ClassVar[Mapping[type, Callable[[Any, Any, list[bytes]], None]]]
-    """The method that renders each type of event, by appending SSE frames to its last argument. Other events are not
-    rendered."""
+    """The method that renders each type of event, by appending to its last argument; other events are not rendered."""
 
     def __init__(self, *, stream: bool, prompt_tokens: Callable[[], int]) -> None:
         """`stream`: the answer is streamed. `prompt_tokens` estimates the input tokens."""
@@ -173,7 +161,7 @@ class StreamRenderer(ABC):
         self._prompt_tokens = prompt_tokens
 
     def feed(self, events: Iterable[Event]) -> bytes:
-        """Returns the SSE bytes of a batch of events; empty if the answer is not streamed or has ended."""
+        """Returns the bytes of a batch; empty if the answer is not streamed or has ended."""
         out: list[bytes] = []
         handlers = self.handlers
         for event in pieces_together(events):
@@ -185,9 +173,7 @@ class StreamRenderer(ABC):
         return b"".join(out) if self._stream else b""
 
     def open(self) -> bytes:
-        """Returns the SSE bytes that begin the answer if they were not sent yet; empty if it is not streamed. Called
-        before the first keepalive.
-        """
+        """Returns the bytes that begin a stream, if they were not sent. Called before the first keepalive."""
         out: list[bytes] = []
         if self._stream and not self.visible:
             self._begin(out)
@@ -209,11 +195,10 @@ class StreamRenderer(ABC):
 
 
 class SerialOutput:
-    """Puts the texts of several items (calls or messages) that are open at the same time one after the other. The
-    text of the item that was opened first is to be sent at once (`current_id` is its id); the texts of the others are
-    kept until that item is closed.
+    """Puts the texts of open items one after the other: that of the first (`current_id`) is sent at once, the others
+    when it is closed.
 
-    If `whole` is True, no text is to be sent at once: each item gets all of its text when it is closed.
+    With `whole`, each item gets all of its text when it is closed.
     """
 
     def __init__(self, *, whole: bool = False) -> None:
@@ -223,9 +208,7 @@ class SerialOutput:
         self._ended: set[str] = set()
 
     def open(self, id: str) -> bool:
-        """Opens the item `id`. Returns whether its text is to be sent at once; if not, the caller passes the text
-        to `keep`.
-        """
+        """Opens an item; returns whether its text is sent at once. If not, pass it to `keep`."""
         if self.current_id is None and not self._whole:
             self.current_id = id
             return True
@@ -233,15 +216,14 @@ class SerialOutput:
         return False
 
     def keep(self, id: str, text: str) -> None:
-        """Keeps a piece of text of the item `id` until it may be sent. Does nothing if the item is not open."""
+        """Keeps text of an open item until it may be sent."""
         if id in self._waiting:
             self._waiting[id].append(text)
 
     def close(self, id: str) -> list[tuple[str, str]]:
-        """Closes the item `id`. Returns the items whose texts are to be sent now, in order, each with its id and
-        its kept text.
+        """Closes an item. Returns the items whose kept texts are sent now, in order, with these.
 
-        All of these items are closed except possibly the last one, which is then the new `current_id`.
+        All are closed, except possibly the last, the new `current_id`.
         """
         if id == self.current_id:
             self.current_id = None

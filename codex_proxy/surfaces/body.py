@@ -1,10 +1,8 @@
 """Converts the bytes of a request to a validated value, or raises a 400 that names the field as OpenAI does.
 
-Input: bytes and a pydantic model. Output: an instance of the model. Raises only `Fault`: INVALID_REQUEST, also for
-NaN, 10^30, lone surrogates, invalid UTF-8 and deep nesting (docs/wire-rules.md#errors), or REQUEST_TOO_LARGE.
-
-The members of a union are chosen by `by_kind`. Its tags start with `~`, because pydantic puts the tag into the path
-of an error, from which `_path` removes it.
+Raises only `Fault`: INVALID_REQUEST, also for NaN, 10^30, lone surrogates, invalid UTF-8 and deep nesting
+(docs/wire-rules.md#errors), or REQUEST_TOO_LARGE. Tags of unions start with `~`, because pydantic puts them into the
+path of an error, from which `_path` removes them.
 """
 
 from __future__ import annotations
@@ -29,23 +27,21 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import MAX_EXCERPT, excerpt
 
 DEPTH: Final = 128
-"""Levels of nesting. Real schemas need a dozen. The limit keeps code that walks the value from running out of stack."""
+"""Levels of nesting, so that code that walks a value has enough stack. Real schemas need a dozen."""
 
 MAX_VALUES: Final = 200_000
-"""The members of all objects and arrays together. A conversation of a million tokens has a quarter of it.
-Validating this many takes half a second, during which no other request is served.
+"""Members of all objects and arrays: half a second of validation, in which no other request is served. A conversation
+of a million tokens has a quarter.
 """
 
 MAX_BRACKETS: Final = 5 * MAX_VALUES
-"""The most opening brackets, those inside strings included. A body with more objects and arrays takes too long to
-decode. The text of a million tokens has a tenth of this."""
+"""Opening brackets, also inside strings; more would take too long to decode. A million tokens have a tenth."""
 
 MAX_ITEMS: Final = 10_000
-"""The most messages or items of one request, unless the operator sets another limit. A long conversation has some
-hundreds."""
+"""Messages or items of a request, unless the operator sets another limit; a long conversation has some hundreds."""
 
 MAX_STOP_CHARS: Final = 1_000
-"""The most characters of one stop sequence. The end of the answer is compared with it at every delta."""
+"""Characters of a stop sequence, with which the answer's end is compared at every delta."""
 
 _UNKNOWN_KIND: Final = "unknown_kind"
 _OWN: Final = "~"
@@ -85,8 +81,8 @@ StopSequence: TypeAlias = Annotated[str, Field(max_length=MAX_STOP_CHARS)]
 
 
 class RequestModel(BaseModel):
-    """The base class of the pydantic models of requests: unknown fields are ignored, and types are strict. A model
-    is built when it is first used, because building all of them would take a fifth of the server's start time.
+    """The base of request models: strict types, unknown fields ignored. Built when first used, because all take a fifth
+    of the server's start.
     """
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True, defer_build=True)
@@ -106,7 +102,7 @@ _AN_OBJECT_S: Final = {
     },
 }
 Parameters: TypeAlias = Annotated[dict[str, Any], AfterValidator(_of_an_object), WithJsonSchema(_AN_OBJECT_S)]
-"""The JSON Schema of a tool's arguments, as a field of a pydantic model. It must be an object."""
+"""The JSON Schema of a tool's arguments; must be an object."""
 
 
 def by_kind(

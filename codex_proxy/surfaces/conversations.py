@@ -1,9 +1,7 @@
-"""Conversations and their items: parses the bodies of requests, and makes the objects that clients see.
+"""Conversations and their items: parses requests, and makes the objects that clients see.
 
-Input: the bytes of a body, or the stored values of a conversation or an item. Output: metadata and normalised items
-without ids (see `items.with_ids`), or dicts to be encoded as JSON. Raises `Fault` INVALID_REQUEST with `param`;
-`not_found`, `item_not_found` and `too_large` return faults for the caller to raise. Source:
-docs/contract.md#conversations: at most 20 items at once, metadata of 16 keys, null deletes a key on update.
+Raises `Fault` INVALID_REQUEST with `param`; `not_found`, `item_not_found` and `too_large` return faults. Source:
+docs/contract.md#conversations: at most 20 items at once, metadata of 16 keys, null deletes a key.
 """
 
 from __future__ import annotations
@@ -32,9 +30,7 @@ class CreateBody(RequestModel):
 
 
 class UpdateBody(RequestModel):
-    """The body of `POST /v1/conversations/{id}`. `metadata` is merged with the stored metadata (see
-    `parse_update`); null changes nothing.
-    """
+    """The body of `POST /v1/conversations/{id}`; null metadata changes nothing."""
 
     metadata: Metadata | None
 
@@ -53,8 +49,8 @@ class NewConversation(msgspec.Struct, frozen=True):
 
 
 def parse_create(body: bytes, pdfs: PdfTexts | None = None) -> NewConversation:
-    """Parses the body of `POST /v1/conversations`; an empty body means an empty conversation. `pdfs`: the texts of
-    the request's PDFs; None if the server reads none. Raises `Fault` INVALID_REQUEST.
+    """Parses `POST /v1/conversations`; an empty body is an empty conversation. `pdfs`: the texts of PDFs. Raises
+    `Fault` INVALID_REQUEST.
     """
     request = parse_as(CreateBody, body or b"{}")
     metadata = {key: value for key, value in (request.metadata or {}).items() if value is not None}
@@ -62,15 +58,15 @@ def parse_create(body: bytes, pdfs: PdfTexts | None = None) -> NewConversation:
 
 
 def parse_update(body: bytes) -> dict[str, str | None]:
-    """Parses the body of `POST /v1/conversations/{id}`. Returns the metadata to merge with the stored metadata; a
-    value of None removes the key. Raises `Fault` INVALID_REQUEST.
+    """Parses `POST /v1/conversations/{id}`: metadata to merge, in which None removes a key. Raises `Fault`
+    INVALID_REQUEST.
     """
     return dict(parse_as(UpdateBody, body).metadata or {})
 
 
 def parse_items(body: bytes, pdfs: PdfTexts | None = None) -> tuple[ItemDict, ...]:
-    """Parses the body of `POST /v1/conversations/{id}/items`. Returns its items, normalised and without ids.
-    `pdfs`: the texts of the request's PDFs; None if the server reads none. Raises `Fault` INVALID_REQUEST.
+    """Parses `POST /v1/conversations/{id}/items`: normalised items without ids. `pdfs`: the texts of PDFs. Raises
+    `Fault` INVALID_REQUEST.
     """
     return normalised(parse_as(AddItemsBody, body).items, "items", pdfs)
 
@@ -79,9 +75,7 @@ ITEMS_LIMIT: Final = 100
 
 
 def conversation(id: str, created_at: int, metadata: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the conversation object. It is also the answer to DELETE of one of the conversation's items.
-    `created_at` is in seconds since 1970.
-    """
+    """Returns the conversation object. `created_at`: seconds since 1970."""
     return {"id": id, "object": "conversation", "created_at": created_at, "metadata": dict(metadata)}
 
 
@@ -97,28 +91,27 @@ SPEAKERS: Final[Mapping[str, dict[str, Any]]] = {
     "mcp_approval_request": {"role": "assistant", "content": []},
     "mcp_approval_response": {"role": "user", "content": []},
 }
-"""The role and content to show for items that have none, by type. The SDK's types require both, and programs that
-print a conversation read them (docs/contract.md#conversations)."""
+"""Role and content for items that have none, by type: the SDK's types require them, and programs read them
+(docs/contract.md#conversations).
+"""
 
 
 def item(item: ItemDict, created_at: int) -> ItemDict:
-    """Returns an item in the form in which the Conversations API lists it: with a status, a `created_at`, and for
-    some types a role and content that the stored item does not have (see `SPEAKERS`). `created_at` is when the item
-    was added, in seconds since 1970.
+    """Returns an item as the Conversations API lists it: with a status, `created_at` (when it was added, in seconds
+    since 1970), and what `SPEAKERS` adds.
     """
     return {"status": "completed", **SPEAKERS.get(item["type"], {}), **item, "created_at": created_at}
 
 
 def not_found(id: str) -> Fault:
-    """Returns the fault for a conversation that does not exist or belongs to another client's API key."""
+    """Returns the fault for a conversation that does not exist or belongs to another key."""
     message = f"Conversation with id '{excerpt(id)}' not found."
     return Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
 
 
 def too_large(held: str, param: str) -> Fault:
-    """Returns the fault for a conversation that has more content than one turn may read, or would have with the
-    request's new items. `held` is the part of the message that says how much content there is; `param` is the
-    request's field that is at fault.
+    """Returns the fault for a conversation with more content than a turn may read. `held` says how much, `param` is the
+    field.
     """
     return bad_request(
         f"The conversation is too large, or would be: {held}. Delete items of it, or begin another one with what "

@@ -1,9 +1,7 @@
-"""The table of faults for OpenAI's APIs: the status, type and code of each kind. Those of Anthropic's API are in
-`messages/errors.py`. Sources: docs/contract.md#errors-of-chat-completions, docs/contract.md#errors-of-responses,
-docs/wire-rules.md#errors.
+"""The faults of OpenAI's APIs: status, type and code of each kind; Anthropic's are in `messages/errors.py`. Sources:
+docs/contract.md#errors-of-chat-completions, docs/contract.md#errors-of-responses, docs/wire-rules.md#errors.
 
-Input: a `Failure` and the API that answers. Output: an HTTP status, a body, seconds to wait. A failure's own code
-(the provider's) wins over the table's. Nothing here raises.
+A failure's own code (the provider's) wins over the table's. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -20,9 +18,7 @@ Surface: TypeAlias = OpenAISurface | Literal["messages"]
 
 
 class FaultRow(NamedTuple):
-    """The HTTP status, error type and error code (None: none) of one kind of fault. `wait` is the `Retry-After`, in
-    seconds, of a failure that has none of its own; None: the header is left out.
-    """
+    """Status, type and code of a kind of fault. `wait` is its `Retry-After` in seconds, if it has none of its own."""
 
     status: int
     type: str
@@ -68,13 +64,11 @@ TABLE: Final[dict[FaultKind, FaultRow]] = {
 }
 
 RESPONSES_TYPES: Final = {500: "internal_error", 503: "service_unavailable"}
-"""The error types of the Responses API that differ from those of Chat Completions, by status."""
+"""Error types of the Responses API that differ from Chat Completions, by status."""
 
 
 def row_of(failure: Failure, surface: OpenAISurface) -> FaultRow:
-    """Returns the row of the table for this failure. If the failure has a code of its own, that code replaces the
-    table's.
-    """
+    """Returns the failure's row, with its own code if it has one."""
     row = TABLE[failure.kind]
     if surface == "responses":
         row = row._replace(type=RESPONSES_TYPES.get(row.status, row.type))
@@ -82,26 +76,24 @@ def row_of(failure: Failure, surface: OpenAISurface) -> FaultRow:
 
 
 def status_of(failure: Failure, surface: Surface) -> int:
-    """Returns the HTTP status for a failure that occurs before the first byte of the answer."""
+    """Returns the status of a failure before the first byte of the answer."""
     return messages.status_of(failure) if surface == "messages" else row_of(failure, surface).status
 
 
 def statuses(surface: Surface) -> tuple[int, ...]:
-    """Returns every HTTP status that a failure may have in this API, in ascending order."""
+    """Returns every status of this API, ascending."""
     rows = messages.TABLE.values() if surface == "messages" else TABLE.values()
     return tuple(sorted({row.status for row in rows}))
 
 
 def forbids_retry(failure: Failure, surface: Surface) -> bool:
-    """Whether the answer gets the header `x-should-retry: false`. Without it, SDKs send the request again after
-    certain statuses.
-    """
+    """Whether the answer gets `x-should-retry: false`, without which SDKs repeat the request."""
     return messages.forbids_retry(failure) if surface == "messages" else not failure.repeatable
 
 
 def error_body(failure: Failure, surface: Surface, request_id: str = "") -> bytes:
-    """Returns the JSON body of an error that occurs before the first byte of the answer: `{"error": {message, type,
-    param, code}}`, or Anthropic's form with the request's id.
+    """Returns the body of an error before the first byte: `{"error": {message, type, param, code}}`, or Anthropic's
+    form with the request's id.
     """
     if surface == "messages":
         return messages.error_body(failure, request_id)
@@ -109,7 +101,7 @@ def error_body(failure: Failure, surface: Surface, request_id: str = "") -> byte
 
 
 def error_frame(failure: Failure) -> bytes:
-    """Returns the SSE frame of an error that ends a stream of Chat Completions. Its `param` is null."""
+    """Returns the SSE frame of an error that ends a chat stream; its `param` is null."""
     return b"data: " + _envelope(failure, "chat", None) + b"\n\n"
 
 

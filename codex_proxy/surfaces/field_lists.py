@@ -1,13 +1,9 @@
 """The lists that every field of a request is in: served, ignored, refused.
 
-The table of an API is its wire model: a field of the model is served unless it has one of the marks of this module.
-`Ignored` is a field that changes nothing here; the answer names it in `x-codex-ignored-params`. `Refused` is a field
-without which the answer would be another one; a request that has it is a 400. A field that the model does not have
-is unknown: it is ignored and named too, but refused if it holds an id that this server has given, because such a
-field asks for something that the server has kept.
-
-Null, false, an empty string, array or object ask for nothing: they are neither named nor refused. Source:
-docs/decisions.md#fields-of-requests.
+A field of the wire model is served unless it is marked: `Ignored` fields change nothing and are named in
+`x-codex-ignored-params`; `Refused` ones would change the answer and are a 400. Unknown fields are ignored and named,
+but refused if they hold an id of this server, because they refer to something stored here. Null, false and empty values
+ask for nothing. Source: docs/decisions.md#fields-of-requests.
 """
 
 from __future__ import annotations
@@ -29,12 +25,12 @@ FIELD_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _OWN_ID: Final = re.compile(
     r"(?:resp_|conv_|msg_|chatcmpl-)(?=\w*\d)\w{4,}|[a-z]{2,5}_[0-9a-f]{32}", re.ASCII
 )
-"""An id as this server gives it to a response, a conversation, a message, an answer, or an item."""
+"""An id that this server gives to a response, conversation, message, answer or item."""
 
 
 class FieldNotes:
-    """What a validation has found; it is pydantic's `context`. `ignored` has the names of ignored fields, in the
-    order of the request. `refused` has the messages of refused fields that an upstream may serve, by field.
+    """What a validation has found (pydantic's `context`): ignored fields in order, and refused ones that an upstream
+    may serve, with their messages.
     """
 
     __slots__ = ("ignored", "refused")
@@ -45,9 +41,8 @@ class FieldNotes:
 
 
 class Ignored:
-    """Marks a field as ignored. `place` is the path of the object that has it, such as `messages[]`; it is put
-    before the field's name in the response header. Empty for a field of the request itself. `name` is the field's
-    name in the request if it differs from the model's. `also_false`: false is named too.
+    """Marks a field as ignored. `place` is the path of its object (`messages[]`), `name` its name if the model's
+    differs; `also_false`: false is named too.
     """
 
     def __init__(self, place: str = "", *, name: str | None = None, also_false: bool = False) -> None:
@@ -65,9 +60,8 @@ class Ignored:
 
 
 class Refused:
-    """Marks a field as refused. `message` says why, and what to do instead; `code` is the error's code.
-    `unless_forwarded`: the field is served where the whole request is sent to an upstream that may know it. The
-    validation then notes the refusal, and whoever answers the request here calls `refuse_noted`.
+    """Marks a field as refused, with why and what to do instead. `unless_forwarded`: an upstream may know it, so the
+    refusal is only noted, for `refuse_noted`.
     """
 
     def __init__(
@@ -102,9 +96,8 @@ def refuse_noted(notes: FieldNotes) -> None:
 
 
 def ignored_fields(notes: FieldNotes, unknown: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Returns the names of the request's fields that change nothing: those that are known and ignored, then those
-    of `unknown` (the fields that the wire model does not have), at most `MAX_NAMED`, without names that a header
-    cannot contain. Raises `Fault` INVALID_REQUEST for an unknown field that holds an id of this server.
+    """Returns ignored and `unknown` fields, at most `MAX_NAMED`, as a header can name them. Raises `Fault`
+    INVALID_REQUEST for an unknown field with an id of this server.
     """
     given = {name: value for name, value in (unknown or {}).items() if value}
     for name, value in given.items():
@@ -120,7 +113,7 @@ def ignored_fields(notes: FieldNotes, unknown: Mapping[str, Any] | None) -> tupl
 
 
 def _own_id(value: Any) -> str | None:
-    """Returns the first id of this server among the strings in a JSON value; None if there is none."""
+    """Returns the first id of this server in a JSON value, or None."""
     return next((text for text in _strings(value) if _OWN_ID.fullmatch(text)), None)
 
 

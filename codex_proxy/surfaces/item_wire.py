@@ -1,8 +1,6 @@
-"""The pydantic models of conversation items as clients send them: types are strict, unknown fields are ignored, and
-the marks of `field_lists` say which known fields change nothing.
-
-Used for the `input` of a response and for the `items` of a conversation. Sources: docs/contract.md#input-items,
-OpenAI's own types.
+"""The pydantic models of items as clients send them, in `input` and in conversations: types are strict, unknown fields
+ignored; marks of `field_lists` say which known fields change nothing. Sources: docs/contract.md#input-items, OpenAI's
+own types.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ IgnoredInItem: TypeAlias = Annotated[Any, Ignored("input[]")]
 
 
 class TextPart(RequestModel):
-    """A part with text. A message of any role may have parts of each of these types."""
+    """A part with text, of a message of any role."""
 
     type: Literal["input_text", "output_text", "text"]
     text: str
@@ -66,7 +64,7 @@ class FilePart(RequestModel):
 
 
 class AudioPart(RequestModel):
-    """A part of a message with audio, which is refused because no agent accepts it."""
+    """Audio, which is refused because no agent accepts it."""
 
     type: Literal["input_audio"]
 
@@ -150,9 +148,7 @@ class CustomCallItem(Item):
 
 
 class ToolSearchCallItem(Item):
-    """A call of the client's tool search, by which the model finds deferred tools. A call without a `call_id` was
-    run by OpenAI's own servers; it is left out of the history.
-    """
+    """A call of the client's tool search. Without `call_id` OpenAI's servers ran it, and it is left out."""
 
     type: Literal["tool_search_call"]
     call_id: CallId | None = None
@@ -161,8 +157,8 @@ class ToolSearchCallItem(Item):
 
 
 class ToolSearchOutputItem(Item):
-    """The tools that the client found in a tool search. They are parsed in `responses/client_tools.py`. An output
-    without a `call_id` came from OpenAI's own servers; it is left out of the history.
+    """The tools that a tool search found (`responses/client_tools.py`). Without `call_id` it is OpenAI's,
+    and left out.
     """
 
     type: Literal["tool_search_output"]
@@ -172,9 +168,7 @@ class ToolSearchOutputItem(Item):
 
 
 class AdditionalToolsItem(Item):
-    """Tools that a client adds in the middle of the input, as Codex does. The model is offered them in addition to
-    the request's `tools`.
-    """
+    """Tools in the middle of the input, as Codex adds them, offered beside the request's."""
 
     type: Literal["additional_tools"]
     role: Literal["developer", "system"] | None = None
@@ -182,8 +176,8 @@ class AdditionalToolsItem(Item):
 
 
 class CallOutputItem(Item):
-    """The output of a call. `name` and `arguments` describe the call if the input has no item for the call; they
-    are ignored otherwise. Source: docs/contract.md#outputs-without-their-call.
+    """The output of a call. `name` and `arguments` describe the call if the input lacks it. Source:
+    docs/contract.md#outputs-without-their-call.
     """
 
     type: Literal["function_call_output", "custom_tool_call_output"]
@@ -196,8 +190,8 @@ class CallOutputItem(Item):
 
 
 class AgentMessagePart(RequestModel):
-    """A part of a message between Codex's sub-agents. The model gets its `text` or, without one, its
-    `encrypted_content` as if it were text: a model behind this server writes plain text into `encrypted_content`.
+    """A part of a message between Codex's sub-agents: its `text`, or its `encrypted_content`, into which a model behind
+    this server writes plain text.
     """
 
     type: Literal["input_text", "encrypted_content"]
@@ -251,9 +245,7 @@ class CompactionItem(Item):
 
 
 class NativeItem(Item):
-    """An item of a tool that the model's provider runs. It is sent back to the provider with all of its fields,
-    unknown ones too.
-    """
+    """An item of a tool that the provider runs, sent back with all of its fields."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
@@ -293,9 +285,7 @@ class ShellCallItem(NativeItem):
 
 
 class ShellOutputItem(Item):
-    """The output of a call of the client's shell. If there is no `call_id`, `id` is the id of the call; with
-    neither, the item is refused.
-    """
+    """The output of the client's shell. `id` is the call's if there is no `call_id`; with neither it is refused."""
 
     type: Literal["local_shell_call_output"]
     call_id: CallId | None = None
@@ -303,9 +293,7 @@ class ShellOutputItem(Item):
 
 
 class ActivityItem(Item):
-    """An item of this server's own type that describes what the agent did. Clients get such items if they ask for
-    them (`X-Codex-Activity: items`), and may send them back; the model does not get them.
-    """
+    """What the agent did, for clients that ask for it (`X-Codex-Activity: items`); the model does not get it back."""
 
     type: Literal["codex:activity"]
     kind: str
@@ -314,8 +302,8 @@ class ActivityItem(Item):
 
 
 def _untyped(value: dict[str, Any]) -> str | None:
-    """Returns the pydantic tag of an item without a `type`: `~message` if it has a role or content, `~reference` if
-    it has only an id, else None.
+    """Returns the tag of an item without a `type`: `~message` with a role or content, `~reference` with only an id,
+    else None.
     """
     if "role" in value or "content" in value:
         return "~message"

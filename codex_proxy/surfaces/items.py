@@ -1,10 +1,8 @@
-"""Normalises the items that clients send: converts them to the one form in which they are stored and listed.
+"""Normalises the items of clients into the form in which they are stored and listed.
 
-Input: validated items (`item_wire`). Output: plain dicts with a status. The content of a message is a list of
-parts: `output_text` or `refusal` for the assistant, `input_text` or `input_image` for everybody else. Unknown
-fields are dropped. `with_ids` adds ids later, because this conversion is pure and cannot make ids. Raises `Fault`
-INVALID_REQUEST for parts that no agent accepts and for references to items that do not exist. Source:
-docs/wire-rules.md#lists-and-stored-objects.
+Output: dicts with a status, without unknown fields. A message's content is a list: `output_text` or `refusal` of the
+assistant, `input_text` or `input_image` of others. `with_ids` adds ids later. Raises `Fault` INVALID_REQUEST for parts
+that no agent accepts and unknown references. Source: docs/wire-rules.md#lists-and-stored-objects.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ CLIENT_CALLS: Final = frozenset(
         *("tool_search_call", "tool_search_output", "local_shell_call", "local_shell_call_output"),
     }
 )
-"""The types of items that a client's own tools leave: calls of them, and outputs of these calls."""
+"""The items that a client's own tools leave: calls and outputs."""
 
 _STATUSES: Final = frozenset({"in_progress", "completed", "incomplete"})
 
@@ -58,9 +56,8 @@ _STATUSES: Final = frozenset({"in_progress", "completed", "incomplete"})
 def normalised(
     given: str | Sequence[wire.AnyItem], field: str = "input", pdfs: PdfTexts | None = None
 ) -> tuple[ItemDict, ...]:
-    """Returns `given`, the value of the request's `field`, as items in the stored form. A string becomes a user
-    message. `pdfs`: the texts of the request's PDFs; None if the server reads none. Raises `Fault` INVALID_REQUEST
-    for an image or a file that cannot be used, and for an item or a part of a form that is not supported.
+    """Returns the value of `field` as normalised items; a string becomes a user message. `pdfs`: the texts of PDFs.
+    Raises `Fault` INVALID_REQUEST.
     """
     if isinstance(given, str):
         return (_message("user", [{"type": "input_text", "text": given}]),)
@@ -68,9 +65,7 @@ def normalised(
 
 
 def with_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
-    """Returns the items, each with an id: its own, or a new one with the prefix of its type. The id of a reference,
-    which names another item, is kept.
-    """
+    """Returns the items with ids: their own, or new ones. A reference's id, of another item, stays."""
     return [
         item if item.get("id") else {"id": ids.new(PREFIXES.get(item["type"], "item_")), **item}
         for item in items
@@ -78,9 +73,7 @@ def with_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
 
 
 def web_images(items: Iterable[ItemDict]) -> dict[str, str]:
-    """Returns the web addresses of images in the items of a request's `input`, each with the path of the first field
-    that has it, such as `input[0].content[1].image_url`.
-    """
+    """Returns the web addresses of images in `input`, each with its first field."""
     found: dict[str, str] = {}
     for index, item in enumerate(items):
         for key in ("content", "output"):
@@ -97,8 +90,8 @@ def references_of(items: Iterable[ItemDict]) -> tuple[str, ...]:
 
 
 def resolved(items: Iterable[ItemDict], found: Mapping[str, ItemDict]) -> tuple[ItemDict, ...]:
-    """Returns the items of a request's `input` with each reference replaced by the item in `found` that has its id.
-    Raises `Fault` INVALID_REQUEST for a reference to an item that is not in `found`.
+    """Returns the items with references replaced by those in `found`. Raises `Fault` INVALID_REQUEST for an unknown
+    one.
     """
     whole = []
     for index, item in enumerate(items):
@@ -145,8 +138,8 @@ def _message_form(item: wire.MessageItem, param: str, pdfs: PdfTexts | None) -> 
 
 
 def _parts(content: wire.Content, param: str, pdfs: PdfTexts | None, *, said: bool) -> list[ItemDict]:
-    """Returns the content as a list of parts. `param` is the path of its field, for faults; `pdfs`: see
-    `normalised`; `said`: the content is that of the assistant.
+    """Returns the content as a list of parts. `param` is its field, `pdfs` as in `normalised`, `said`: it is the
+    assistant's.
     """
     if isinstance(content, str):
         return [_text(content, said=said)]

@@ -1,10 +1,8 @@
-"""Resolves names of models, and makes the lists of models that are published.
+"""Resolves names of models, and makes the published lists.
 
-Input: a name as a client wrote it, and the agent's models. Output: `ResolvedModel`. Raises `Fault`: MODEL_NOT_FOUND,
-or INVALID_REQUEST for a blank name and for one that models of several agents have. A name is looked up as written
-first; only then without its suffix `:model` or `:agent`, without an effort suffix (`-high`) and without the prefix
-`claude-`. Case does not matter. Sources: docs/contract.md#whole-answers (the aliases),
-docs/wire-rules.md#lists-and-stored-objects.
+A name is looked up as written, then without `:model` or `:agent`, an effort (`-high`) and `claude-`; case does not
+matter. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST for a blank name and one that several agents have. Sources:
+docs/contract.md#whole-answers (the aliases), docs/wire-rules.md#lists-and-stored-objects.
 """
 
 from __future__ import annotations
@@ -23,16 +21,16 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import MODEL_SEPARATOR, Mode, Turn
 
 DEFAULT_NAME: Final = "codex-5"
-"""The name under which clients ask for the default model. Requests without a model mean it, too."""
+"""The name of the default model, which requests without a model mean too."""
 
 OWN_DEFAULT: Final = "default"
-"""The name under which the default model of another agent than Codex is listed, if nothing is known of its models."""
+"""The listed name of another agent's default model, if nothing is known of its models."""
 
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """Every reasoning effort in OpenAI's types. Each model supports some of them."""
 
 _ASSUMED_EFFORTS: Final = ("low", "medium", "high")
-"""The assumed efforts of a model that is not listed; nearly every provider knows them."""
+"""The efforts of a model that is not listed; nearly every provider knows them."""
 _ALIAS_EFFORTS: Final = ("minimal", "low", "medium", "high")
 _MODES: Final[dict[str, Mode]] = {":model": "model", ":agent": "agent"}
 _CLAUDE: Final = "claude-"
@@ -40,21 +38,17 @@ _ANY: Final = "*"
 """Stands for any characters, or none, in an operator's alias."""
 _MAX_COMPARED: Final = 100
 _MAX_CANDIDATES: Final = 1_000
-"""The names that an unknown one is compared with: an upstream may list thousands, and each takes some microseconds."""
+"""Names that an unknown one is compared with; an upstream may list thousands."""
 _ALIAS_DEPTH: Final = 8  # operator aliases may name one another; a circle ends here
 
 
 def billed_model(turn: Turn) -> str:
-    """Returns the model's name for the usage report: the name by which the agent calls the model, not the name or
-    alias that the client wrote; `codex-5` if the turn names no model, so that the agent uses its default.
-    """
+    """Returns the model's name for the usage report: the agent's, or `codex-5` for its default."""
     return turn.model or DEFAULT_NAME
 
 
 class ModelSource(Protocol):
-    """The source of the current list of models: an agent, or several agents behind one interface. `models` returns
-    the list; `any_model`: see `ModelCatalog`.
-    """
+    """The current models of an agent, or of several behind one interface. `any_model`: see `ModelCatalog`."""
 
     @property
     def name(self) -> str: ...
@@ -64,16 +58,12 @@ class ModelSource(Protocol):
 
     @property
     def missing_features(self) -> Mapping[str, tuple[str, ...]]:
-        """The capabilities that the installed release of the agent's program lacks (such as `effort`), each with
-        the names of what is missing in its protocol.
-        """
+        """Capabilities that the agent's release lacks, with what is missing in its protocol."""
         ...
 
     @property
     def members(self) -> Mapping[str, ModelSource]:
-        """The agents behind this interface, by name; the full names of their models are `NAME/MODEL`. Empty for a
-        single agent.
-        """
+        """The agents behind this interface, by name (models are `NAME/MODEL`); empty for one."""
         ...
 
     def models(self) -> tuple[AgentModel, ...]: ...
@@ -82,15 +72,11 @@ class ModelSource(Protocol):
 class ModelCatalog:
     """The models that clients can ask for, and their names.
 
-    `source` has the current list of models; if it is None, `models` is the list. `aliases` are the operator's, as
-    pairs of alias and model name. `any_model`: whether a name that is not listed is sent to the provider (if there
-    is a `source`, its own `any_model` counts). `default_model` is the model that `codex-5` means; empty: the
-    agent's default. `defaults`: if there are several agents, the default model of each, by the agent's name.
-    `plain`: the names of agents that only serve plain models (the model answers without an agent's prompt and
-    tools), so that they have no agent turns; an empty name means the only agent. `other_tiers`: the service tiers
-    of models that are not listed. `advice`: a sentence for the error about an unknown model. `codex`: the names of the
-    agents that are Codex, an empty name means the only agent: if the default agent is one, `codex-5` and its variants
-    are listed; they can be used in any case. `only`: the names of the agents whose models are included; None: all.
+    `source` has the current models, else `models`. `aliases`: pairs of alias and model. `any_model`: unlisted names go
+    to the provider. `default_model` is what `codex-5` means (empty: the agent's default), `defaults` that of each of
+    several agents. `plain`: agents that are only plain models; `codex`: agents that are Codex, for whose default
+    `codex-5` and its variants are listed (an empty name is the only agent). `other_tiers`: service tiers of unlisted
+    models. `advice`: a sentence for unknown models. `only`: the included agents (None: all).
     """
 
     def __init__(
@@ -123,17 +109,16 @@ class ModelCatalog:
         self.members: Mapping[str, ModelSource] = {
             name: each for name, each in members.items() if only is None or name in only
         }
-        """The agents by name, the default agent first; empty if the server has a single agent."""
+        """The agents by name, the default first; empty if there is one."""
         self.agent_names = frozenset(name.lower() for name in members)
-        """The names of all agents, also of those that are not included. A model's name that begins with one means that
-        agent, whatever models others list."""
+        """The names of all agents, included or not. A model's name that begins with one means that agent."""
         self._filtered: tuple[tuple[AgentModel, ...], tuple[AgentModel, ...]] = ((), ())
         """All models of the source, and those of them whose agent is in `only`."""
         self._names: tuple[object, Names] | None = None
 
     @property
     def models(self) -> tuple[AgentModel, ...]:
-        """The current models. Returns the same tuple object as long as they do not change."""
+        """The current models: the same tuple until they change."""
         found = self._models if self._source is None else self._source.models()
         if self.only is None:
             return found
@@ -143,7 +128,7 @@ class ModelCatalog:
 
     @property
     def any_model(self) -> bool:
-        """Whether a model that is not listed is sent to the provider, which accepts or refuses it."""
+        """Whether an unlisted model goes to the provider."""
         return self._any_model if self._source is None else self._source.any_model
 
     @property
@@ -153,7 +138,7 @@ class ModelCatalog:
 
     @property
     def names(self) -> Names:
-        """The table of names. It is rebuilt when the models or the agents have changed."""
+        """The table of names, made again when models or agents have changed."""
         models, members = self.models, self.members
         state = (self.any_model, tuple((name, each.any_model) for name, each in members.items()))
         known = self._names
@@ -162,16 +147,14 @@ class ModelCatalog:
         return known[1]
 
     def missing_features(self, model: str) -> tuple[str, ...]:
-        """Returns the names of the capabilities that the agent of a model lacks (see `ModelSource.missing_features`).
-        `model` is the agent's name of the model.
-        """
+        """Returns what the agent of a model lacks (`ModelSource.missing_features`)."""
         if self._source is None:
             return ()
         member = self.members.get(model.partition(MODEL_SEPARATOR)[0])
         return tuple((self._source if member is None else member).missing_features)
 
     def limited_to(self, agents: Collection[str]) -> ModelCatalog:
-        """Returns a catalog with only the models of these agents, for a client that may not use the others."""
+        """Returns a catalog of these agents' models only."""
         if not self.members and self._source is not None and self._source.name in agents:
             return self
         first = next((name for name in self.members if name in agents), None)
@@ -192,22 +175,22 @@ class ModelCatalog:
 
 
 class ResolvedModel(msgspec.Struct, frozen=True):
-    """What the name of a model means. `agent_model` is the agent's name of the model, empty for the agent's
-    default. `effort` and `mode` are those that the name contains, None if it has none.
+    """What a name means. `agent_model` is the agent's name (empty: its default); `effort` and `mode` are those in the
+    name, if any.
     """
 
     agent_model: str
     effort: str | None = None
     mode: Mode | None = None
     plain: bool = False
-    """Whether the agent only serves plain models: the model answers without an agent's own prompt and tools."""
+    """Whether the agent is only a plain model."""
 
 
 class Names:
-    """A table from lower-case names to models.
+    """Models by lower-case names.
 
-    If the server has several agents, a model has its full name (`AGENT/MODEL`) and, if no other agent has a model
-    of the same name, the name without the agent; an agent's name means its default model.
+    Of several agents, a model has its full name (`AGENT/MODEL`) and, if it is unique, its own; an agent's name is its
+    default model.
     """
 
     def __init__(
@@ -232,9 +215,8 @@ class Names:
                 self._short.setdefault(short, []).append(model.id)
 
     def find(self, name: str, depth: int = 0) -> ResolvedModel | None:
-        """Returns what a name means: as it is written, else without its effort suffix; None if it is unknown.
-        Raises `Fault` INVALID_REQUEST if models of several agents have the name. `depth` is how many aliases led to
-        the name; from `_ALIAS_DEPTH` on, aliases are not looked up, which ends a cycle of aliases.
+        """Returns what a name means, as written or without its effort; None if unknown. Raises `Fault` INVALID_REQUEST
+        if several agents have it. From `depth` `_ALIAS_DEPTH` on, aliases are not looked up, which ends cycles.
         """
         name = name.lower()
         found = self._as_written(name, depth)
@@ -247,13 +229,11 @@ class Names:
         return None if found is None else msgspec.structs.replace(found, effort=effort)
 
     def entry(self, model: str) -> AgentModel | None:
-        """Returns the agent's entry for its model of this name; None if it does not list it."""
+        """Returns the agent's entry for its model, or None."""
         return self._entries.get(model)
 
     def find_pattern(self, name: str) -> ResolvedModel | None:
-        """Finds the first alias with a `*` that matches the name, and returns the model that it stands for. None if
-        no alias matches, or its model is unknown.
-        """
+        """Returns the model of the first alias with a `*` that matches, or None."""
         for pattern, target in self._patterns:
             if fnmatchcase(name.lower(), pattern):
                 return self._target(target, 0)
@@ -299,13 +279,10 @@ class Names:
 
 
 class ServiceTier(msgspec.Struct, frozen=True):
-    """The service tier of one turn: the one that the agent is sent (`given`) and the one that the answer reports
-    (`served`).
-    """
+    """A turn's service tier: `given` to the agent, and `served` for the answer."""
 
     given: str | None
-    """The tier to send to the agent, by the agent's name; None to send none, so that the agent uses its own
-    settings."""
+    """The tier for the agent; None: its own settings."""
     served: str
     """The tier that the answer reports, by OpenAI's name."""
     ignored: tuple[str, ...] = ()
@@ -313,10 +290,9 @@ class ServiceTier(msgspec.Struct, frozen=True):
 
 
 def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> ServiceTier:
-    """Returns the service tier of a turn. `asked` is the request's `service_tier`, None if it has none. `model` is
-    the agent's name of the model; empty, or an agent's name and a slash: the one that the agent uses by itself. A
-    tier that the model does not list is sent to the agent all the same, but the answer reports `default`, and the
-    parameter counts as ignored.
+    """Returns a turn's service tier. `asked` is the request's, if any; an empty `model` (or `AGENT/`) is the agent's
+    own. A tier that the model does not list is sent, but the answer reports `default` and names the parameter as
+    ignored.
     """
     listed = [each for each in catalog.models if model in (each.id, _unnamed(each))]
     if asked is None or asked == "auto":
@@ -333,14 +309,14 @@ def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> Servic
 
 
 def _unnamed(model: AgentModel) -> str | None:
-    """Returns the name by which the model is meant without being named; None if its agent would use another one."""
+    """Returns by which name the agent means this model unnamed; None if it would use another."""
     if not model.serves_unnamed:
         return None
     return f"{model.agent}{MODEL_SEPARATOR}" if model.agent else ""
 
 
 def default_of(catalog: ModelCatalog) -> str:
-    """Returns the agent's name of the default model; an empty string if this server does not know it."""
+    """Returns the agent's name of the default model, if known, else ""."""
     if catalog.default_model:
         return catalog.default_model
     first = next(iter(catalog.members), None)
@@ -350,24 +326,20 @@ def default_of(catalog: ModelCatalog) -> str:
 
 
 def window_of(model: str, catalog: ModelCatalog) -> int | None:
-    """Returns the context window of the agent's model of this name (empty: its default), in tokens; None if it is
-    unknown.
-    """
+    """Returns a model's context window in tokens (empty: the default model's), or None."""
     entry = catalog.names.entry(model or default_of(catalog))
     return None if entry is None else entry.context_window
 
 
 def efforts_of(model: str, catalog: ModelCatalog) -> tuple[str, ...]:
-    """Returns the reasoning efforts that a model supports; an empty tuple if they are unknown. `model` is the
-    agent's name of the model; an empty string means its default model.
-    """
+    """Returns the efforts of a model (empty: the default model), if known."""
     entry = catalog.names.entry(model or default_of(catalog))
     return () if entry is None else entry.efforts
 
 
 def nearest_effort(effort: str, efforts: Sequence[str]) -> str:
-    """Returns `effort` if it is one of the model's `efforts`, else the nearest lower one, else the lowest. If
-    `efforts` is empty, `low`, `medium` and `high` are assumed.
+    """Returns the effort if the model has it, else the nearest lower one, else the lowest; without `efforts` low,
+    medium and high are assumed.
     """
     known = [each for each in EFFORTS if each in (efforts or _ASSUMED_EFFORTS)]
     if not known or effort in known:
@@ -377,9 +349,7 @@ def nearest_effort(effort: str, efforts: Sequence[str]) -> str:
 
 
 def default_model_of(catalog: ModelCatalog, agent: str) -> str:
-    """Returns the full name (`AGENT/MODEL`) of the default model of one of several agents; `AGENT/` if this server
-    does not know it.
-    """
+    """Returns an agent's default model as `AGENT/MODEL`; `AGENT/` if unknown."""
     named = catalog.defaults.get(agent)
     if named is None:
         named = next((model.id for model in catalog.members[agent].models() if model.is_default), "")
@@ -387,8 +357,8 @@ def default_model_of(catalog: ModelCatalog, agent: str) -> str:
 
 
 def resolve(name: str, catalog: ModelCatalog) -> ResolvedModel:
-    """Returns the model, effort and mode that `name` means. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST if
-    the name is blank or models of several agents have it.
+    """Returns the model, effort and mode of a name. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST if it is blank
+    or ambiguous.
     """
     if name.isspace():
         raise bad_request(
@@ -414,8 +384,8 @@ def resolve(name: str, catalog: ModelCatalog) -> ResolvedModel:
 
 
 def _unlisted(name: str, catalog: ModelCatalog) -> ResolvedModel | None:
-    """Returns a model that is not listed, if its agent accepts any name; else None. If the server has several
-    agents, the name must begin with the agent's name and a slash.
+    """Returns an unlisted model if its agent takes any name, else None; of several agents the name must begin with
+    `AGENT/`.
     """
     if catalog.any_model:
         return ResolvedModel(name)
@@ -444,9 +414,7 @@ def _not_found(name: str, like: Sequence[str], catalog: ModelCatalog) -> Fault:
 
 
 def split_mode(name: str) -> tuple[str, Mode | None]:
-    """Splits a name into the name without its suffix `:model` or `:agent`, and the mode that the suffix means. A
-    name without such a suffix is returned as it is, with None.
-    """
+    """Splits `:model` or `:agent` off a name; returns the rest and the mode, if any."""
     for suffix, mode in _MODES.items():
         if name.lower().endswith(suffix):
             return name[: -len(suffix)], mode
@@ -454,16 +422,13 @@ def split_mode(name: str) -> tuple[str, Mode | None]:
 
 
 def with_claude_prefix(name: str) -> str:
-    """Returns the name with the prefix `claude-`, unless it contains `claude` or `anthropic`: Claude Code does not
-    list other names.
-    """
+    """Returns the name with `claude-`, unless it has `claude` or `anthropic`: Claude Code lists no others."""
     return name if re.search("claude|anthropic", name.lower()) else _CLAUDE + name
 
 
 def listed_names(catalog: ModelCatalog, env: str) -> list[str]:
-    """Returns the names in the lists of models: those of the agent, the operator's aliases and, if the default agent
-    is Codex, the built-in aliases for `env`, the value of PROXY_ENV (`codev-5*` for `dev`, else `codex-5*`). Without
-    any of these, the list has the name `default`.
+    """Returns the listed names: the agent's, the aliases and, if the default agent is Codex, the built-in ones of
+    PROXY_ENV (`codev-5*` for `dev`, else `codex-5*`); else `default`.
     """
     base = "codev-5" if env == "dev" else "codex-5"
     names = [
@@ -475,16 +440,12 @@ def listed_names(catalog: ModelCatalog, env: str) -> list[str]:
 
 
 def model_of(name: str, catalog: ModelCatalog) -> AgentModel | None:
-    """Returns the agent's entry for the model that `name` means; None if the agent accepts the model but does not
-    list it. Raises `Fault` as `resolve` does.
-    """
+    """Returns the agent's entry for a name; None if it is not listed. Raises `Fault` as `resolve`."""
     return catalog.names.entry(resolve(name, catalog).agent_model)
 
 
 def list_body(catalog: ModelCatalog, env: str, created: int) -> dict[str, Any]:
-    """Returns the list object of OpenAI's `GET /v1/models`. An alias of a model that does not exist is left out.
-    `env`: see `listed_names`. `created` is the creation time of each model, in seconds since 1970.
-    """
+    """Returns OpenAI's `GET /v1/models`, without aliases of unknown models. `created`: seconds since 1970."""
     data = []
     for name in listed_names(catalog, env):
         try:
@@ -495,9 +456,7 @@ def list_body(catalog: ModelCatalog, env: str, created: int) -> dict[str, Any]:
 
 
 def one_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
-    """Returns the model object with this name. Raises `Fault` as `resolve` does. `created` is the creation time, in
-    seconds since 1970.
-    """
+    """Returns the model object of this name. Raises `Fault` as `resolve`."""
     resolved = resolve(name, catalog)
     entry: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "codex"}
     missing_features = catalog.missing_features(resolved.agent_model)
@@ -524,7 +483,5 @@ def one_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
 
 
 def codex_list_body(models: Sequence[AgentModel]) -> dict[str, Any]:
-    """Returns the list of models that Codex reads when it is the client: for each model, the entry that the agent
-    itself gave (`AgentModel.native`). A model without such an entry is left out.
-    """
+    """Returns the list that Codex reads as a client: the agent's own entries (`AgentModel.native`)."""
     return {"models": [msgspec.Raw(model.native) for model in models if model.native]}

@@ -1,11 +1,7 @@
-"""The parts of a request that the APIs have in common: the headers that change its turn, its mode, sandbox and
-folder, its tools, and the format of the text.
+"""What the APIs have in common in a request: headers, mode, sandbox and folder, tools, and the format of the text.
 
-Input: the operator's settings, what the model's name and the headers ask for, and whether the client seems to be an
-agent itself (its request has tools, a response format, or instructions). Output: the mode and sandbox of the turn,
-and texts for the model about tools and formats. A request can narrow what the server allows and never widen it.
-Raises `Fault`: NOT_ALLOWED for agent mode that is switched off or that the model does not have, and for a sandbox
-that is wider than the server's; INVALID_REQUEST for invalid values, duplicate tool names and unknown tools.
+A request can narrow what the server allows, never widen it. Raises `Fault`: NOT_ALLOWED for agent mode that is off or
+that the model lacks, and a wider sandbox; INVALID_REQUEST for invalid values, duplicate tool names and unknown tools.
 """
 
 from __future__ import annotations
@@ -34,20 +30,18 @@ NO_AGENT: Final = (
 
 BuiltinTools: TypeAlias = Literal["auto", "always", "never"]
 Logprobs: TypeAlias = Literal["refuse", "ignore"]
-"""What happens to a request for log probabilities if the agent has none: it is refused, or that field is ignored."""
+"""Requests for log probabilities that no agent has: refused, or the field ignored."""
 
 
 class RequestSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's settings on which the parsing of a request depends, whichever API it has."""
+    """The operator's settings for the parsing of requests."""
 
     builtin_tools: BuiltinTools = "auto"
-    """The mode of turns whose request names none: `always` agent mode, `never` (agent mode is then refused, too),
-    or `auto`: agent mode unless the client seems to be an agent itself (see `mode_of`).
-    """
+    """The mode of requests that name none: `always` agent, `never` (agent is refused too), `auto` (`mode_of`)."""
     show_activity: bool = True
     """Whether the answer's reasoning describes what the agent does."""
     sandbox: Sandbox = "read-only"
-    """The widest sandbox that a turn may have; a request can ask for a narrower one."""
+    """The widest sandbox of a turn."""
     workdir: str = ""
     """The folder of agent turns whose request names none."""
     max_items: int = MAX_ITEMS
@@ -57,9 +51,7 @@ class RequestSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
-    """The headers of a request that change its turn, as the client wrote them. A field is None if its header is
-    absent.
-    """
+    """The headers that change a turn, as written; None if absent."""
 
     mode: str | None = None
     """`X-Codex-Mode`: `model` or `agent`."""
@@ -68,11 +60,9 @@ class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: str | None = None
     """`X-Codex-Sandbox`: a narrower sandbox for this request."""
     activity: str | None = None
-    """`X-Codex-Activity`: `items` asks for the agent's activity as output items of this server's own type."""
+    """`X-Codex-Activity`: `items` asks for the agent's actions as items."""
     origin: Origin = Origin()
-    """The servers that the request has come through, and what of it is passed on to an upstream (the client's key
-    and some headers).
-    """
+    """The servers that the request has come through, and what of it goes to an upstream."""
 
 
 WorkdirParam: TypeAlias = Literal["X-Codex-Workdir", "metadata.workdir"] | None
@@ -130,9 +120,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
 def workdir_of(
     headers: RequestHints, metadata: Mapping[str, str | None] | None
 ) -> tuple[str | None, WorkdirParam]:
-    """Returns the folder that a request names (None if it names none), and the header or field that named it, for
-    the `param` of an error. The header takes precedence over the `metadata`, which is None if the request has none.
-    """
+    """Returns the request's folder, if any, and what named it, for `param`. The header wins over `metadata`."""
     if headers.workdir:
         return headers.workdir, "X-Codex-Workdir"
     folder = (metadata or {}).get("workdir")
@@ -142,12 +130,10 @@ def workdir_of(
 def mode_of(
     *, by_name: Mode | None, by_header: str | None, server: BuiltinTools, plain: bool, client_acts: bool
 ) -> Mode:
-    """Returns the mode of a turn, `agent` or `model`. `by_name` is the mode in the suffix of the model's name,
-    `by_header` the value of the header `X-Codex-Mode`, None if absent; if they differ, `model` wins. Without both,
-    `server` decides, the operator's PROXY_BUILTIN_TOOLS: `always` means `agent`, `never` means `model`, and `auto`
-    means `model` if the client seems to be an agent itself (`client_acts`), else `agent`. `plain`: the model is one
-    of a model server, whose turns always have the mode `model`. Raises `Fault`: NOT_ALLOWED for agent mode if
-    `server` is `never` or the model is `plain`, INVALID_REQUEST for an unknown value of the header.
+    """Returns a turn's mode. The suffix of the model's name (`by_name`) or `X-Codex-Mode` decides, `model` if they
+    differ; else `server` (PROXY_BUILTIN_TOOLS), where `auto` is `model` for a client that seems to be an agent
+    (`client_acts`). Models of model servers (`plain`) have `model` only. Raises `Fault`: NOT_ALLOWED, or
+    INVALID_REQUEST for an unknown header.
     """
     wishes = {by_name, _header_mode(by_header)}
     if "model" in wishes:
@@ -166,9 +152,8 @@ def mode_of(
 
 
 def sandbox_of(by_header: str | None, server: Sandbox) -> Sandbox:
-    """Returns the sandbox of a turn: the server's, or the narrower one that the header `X-Codex-Sandbox` asks for
-    (`by_header`, None if absent). Raises `Fault`: NOT_ALLOWED for a wider sandbox, INVALID_REQUEST for an unknown
-    value.
+    """Returns the server's sandbox, or the narrower one of `X-Codex-Sandbox`. Raises `Fault`: NOT_ALLOWED for a wider
+    one, INVALID_REQUEST for an unknown one.
     """
     asked = (by_header or "").strip().lower()
     if not asked:
@@ -246,31 +231,26 @@ JSON_OBJECT_WORDS: Final = (
 
 
 class Format(msgspec.Struct, frozen=True):
-    """The format of the answer's text (`text`, `json_object` or `json_schema`), and the schema that it must match
-    (None for `text`).
-    """
+    """The format of the text, and the schema that it must match (None for `text`)."""
 
     kind: Literal["text", "json_object", "json_schema"] = "text"
     schema: msgspec.Raw | None = None
 
 
 JSON_OBJECT: Final = Format("json_object", msgspec.Raw(b'{"type":"object"}'))
-"""The format `json_object`. Agents have no setting for it: the model is instructed, and the answer is checked
-against a schema that any object matches."""
+"""`json_object`: the model is told, and the answer checked against a schema of any object, since agents have no
+setting.
+"""
 
 
 def json_schema_format(schema: dict[str, Any], name: str, description: str | None) -> Format:
-    """Returns the format for a schema. The client's `name` and `description` become the schema's title and
-    description unless the schema has its own, because agents have no fields for them.
-    """
+    """Returns the format of a schema; `name` and `description` become its own, for which agents have no fields."""
     about = {"title": name, **({} if description is None else {"description": description})}
     return Format("json_schema", schema_json({**about, **schema}))
 
 
 def with_json_hint(history: tuple[HistoryItem, ...], wanted: Format) -> tuple[HistoryItem, ...]:
-    """Returns the history. If the format is `json_object`, adds an instruction to answer with a JSON object at its
-    beginning, because agents have no setting for that.
-    """
+    """Returns the history, for `json_object` with an instruction in front."""
     if wanted.kind != "json_object":
         return history
     return (HistoryMessage("developer", (TextPart(JSON_OBJECT_WORDS),)), *history)

@@ -1,9 +1,7 @@
 """Combines several independent turns into one turn with several choices.
 
-Input: batches of well-formed events, each with the number of its turn. Output: the events of one turn whose items
-name their choice, as an agent with several choices would report them. Usage is reported once, at the end: the
-prompt counts once, the answers are summed (docs/contract.md#whole-answers). The first turn that fails ends the
-combined turn.
+Items name their choice, as of an agent with several. Usage comes once, at the end: the prompt counts once, answers are
+summed (docs/contract.md#whole-answers). The first failure ends the combined turn.
 """
 
 from __future__ import annotations
@@ -41,9 +39,7 @@ _OF_AN_ITEM = (
 
 
 class Samples:
-    """Combines the events of `count` turns into those of one turn, in which each turn is a choice. Call `feed` with
-    the events of each turn in order; those of different turns may alternate.
-    """
+    """Combines `count` turns, each as a choice. `feed` takes each turn's events in order; turns may alternate."""
 
     def __init__(self, count: int) -> None:
         self.ended = False
@@ -52,9 +48,7 @@ class Samples:
         self._ends: dict[int, TurnEnded] = {}
 
     def feed(self, choice: int, events: Iterable[Event]) -> list[Event]:
-        """Returns the events of the combined turn that follow from `events` of the turn with the number `choice`;
-        none after the combined turn has ended (`ended`).
-        """
+        """Returns what follows from events of one turn; nothing after `ended`."""
         out: list[Event] = []
         for event in events:
             if self.ended:
@@ -72,7 +66,7 @@ class Samples:
         return out
 
     def _start(self, choice: int, event: ItemStarted, out: list[Event]) -> None:
-        """Begins an item. If the turn itself has several choices, only the items of its first one are used."""
+        """Begins an item; of a turn with several choices only the first one's are used."""
         if event.item.choice in (None, 0):
             id = f"{choice}/{event.item.id}"
             self._open.add(id)
@@ -115,9 +109,7 @@ class Samples:
 
 
 def _total(usages: list[Usage]) -> Usage:
-    """Returns the usage of all turns together: the input tokens of the turn that has the most, because the turns
-    share their prompt, and the sum of the output tokens.
-    """
+    """Returns the usage of all turns: the largest input, since they share the prompt, and the sum of outputs."""
     first = max(usages, key=lambda usage: usage.input)
     return Usage(
         input=first.input,

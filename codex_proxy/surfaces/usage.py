@@ -1,8 +1,4 @@
-"""The tokens of one turn, as the agent reports them or as an estimate.
-
-Input: the usage events of a turn. Output: a `Usage`, and whether it is an estimate. The renderer of each API puts a
-`Usage` into the form of that API.
-"""
+"""The tokens of one turn, reported or estimated, as a `Usage` that each API's renderer puts into its form."""
 
 from __future__ import annotations
 
@@ -19,12 +15,12 @@ _TRIGGERS: Final = frozenset({"token_count", "task_complete", "provider"})
 
 
 def tokens_in(history: Iterable[HistoryItem]) -> int:
-    """Returns an estimate of the tokens of the texts in the history. Images and raw items count nothing."""
+    """Returns about the tokens of a history's texts, without images and raw items."""
     return sum(map(_tokens, history))
 
 
 def text_tokens(json: bytes) -> int:
-    """Returns an estimate of the tokens of a JSON document as it is written, including its keys and punctuation."""
+    """Returns about the tokens of a JSON document as written."""
     return estimate_tokens(bytes(json).decode("utf-8", "replace"))
 
 
@@ -35,23 +31,20 @@ def _tokens(item: HistoryItem) -> int:
 
 
 def json_tokens(texts: Iterable[bytes]) -> int:
-    """Returns an estimate of the tokens of these texts. Each of them is a JSON string (with quotes and escapes),
-    which is decoded before it is counted.
-    """
+    """Returns about the tokens of texts that are JSON strings, decoded."""
     return sum(estimate_tokens(msgspec.json.decode(text, type=str)) for text in texts)
 
 
 class TurnTokens:
-    """Collects the tokens of one turn that the agent reports, and estimates those that it does not report.
-    `reported` is None until the agent has reported some. `trigger` is the name of the agent's message that reported
-    them or, without one, that ended the turn.
+    """The tokens that the agent reports of a turn, and estimates of the rest. `reported` is None until there are some;
+    `trigger` is the message that reported them or ended the turn.
     """
 
     def __init__(self) -> None:
         self.reported: Usage | None = None
         self.trigger = "provider"
         self.cut = False
-        """Whether the server ended the turn during a call of the model, whose tokens are not reported."""
+        """Whether the server ended the turn during a model call, whose tokens are not reported."""
         self._total_reported = False
         self._last_input = 0
         """The input tokens of the last call of the model whose tokens were reported."""
@@ -73,7 +66,7 @@ class TurnTokens:
         self._total_reported = True
 
     def add_call(self, event: StepCompleted) -> None:
-        """Adds the tokens of one call of the model. Ignored if the agent also reports totals."""
+        """Adds a model call's tokens, unless the agent reports totals."""
         if event.usage is None or self._total_reported:
             return
         self._last_input = event.usage.input
@@ -81,8 +74,8 @@ class TurnTokens:
         self.trigger = "token_count"
 
     def end(self, event: TurnEnded) -> None:
-        """Records the end of the turn: whether it cut off a call of the model, whose tokens are not reported and so
-        estimated. If the agent has reported no tokens, `trigger` becomes that of the event.
+        """Records the turn's end, and whether it cut off a model call. Without reported tokens, `trigger` becomes the
+        event's.
         """
         self.cut = event.cut
         trigger = event.trigger
@@ -90,10 +83,8 @@ class TurnTokens:
             self.trigger = trigger if trigger in _TRIGGERS else "provider"
 
     def tokens(self, *, prompt: Callable[[], int], answer: Callable[[], int]) -> Usage:
-        """Returns the tokens that the agent reported. If it reported none, or not those of every call of the model,
-        returns the estimates of `prompt` and `answer` where they are higher (if it reported none, at least 1 each).
-        If only the last call was cut off, its input is estimated as that of the call before it, whose input it
-        begins with, and the output as that of the answer.
+        """Returns the reported tokens; where some or all calls are missing, the estimates if these are higher (at least
+        1). If only the last call was cut off, its input is that of the call before, its output the answer's.
         """
         if self.reported is None:
             return Usage(input=max(1, prompt()), output=max(1, answer()))
@@ -109,9 +100,8 @@ class TurnTokens:
         return self.reported
 
     def spending(self, *, prompt: Callable[[], int], answer: Callable[[], int], failed: bool) -> Spending:
-        """Returns the tokens of the turn so far for the usage report, reported or estimated; zero if nothing was
-        reported and there is no answer yet. `prompt` and `answer` return estimates of the tokens. `failed` (whether
-        the turn has failed) becomes the field of the result.
+        """Returns the tokens so far for the usage report; zero if nothing was reported and there is no answer. `prompt`
+        and `answer` estimate.
         """
         if self.reported is None and not answer():
             return Spending(failed=failed)

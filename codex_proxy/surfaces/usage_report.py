@@ -1,9 +1,7 @@
 """`GET /v1/usage` and `/v1/usage/limits`: the tokens of turns, and what the agent's account may still use.
 
-Input: the query's parameters in order, the time, and the sums of each bucket. Output: `UsageReport`, and the page
-as a dict. Raises `Fault` INVALID_REQUEST with `param`, also for an unknown parameter, because an answer without its
-filter would be wrong. The shape of the usage is OpenAI's (`GET /v1/organization/usage/completions`); OpenAI's API
-has no limits, so their shape is our own.
+Raises `Fault` INVALID_REQUEST with `param`, also for an unknown parameter, because an answer without its filter would
+be wrong. The form is OpenAI's (`GET /v1/organization/usage/completions`); that of limits is our own.
 """
 
 from __future__ import annotations
@@ -22,9 +20,7 @@ DAY: Final = 24 * HOUR
 
 
 class Width(NamedTuple):
-    """A possible width of the report's buckets: its `seconds`, the number of buckets on a page if the query names
-    none (`default`), and the largest number that it may ask for (`maximum`). The numbers are OpenAI's.
-    """
+    """A width of buckets in `seconds`, and how many a page has by `default` and at most: OpenAI's numbers."""
 
     seconds: int
     default: int
@@ -35,14 +31,13 @@ WIDTHS: Final = {"1h": Width(HOUR, 24, 168), "1d": Width(DAY, 7, 31)}
 GROUPS: Final = ("key", "model")
 PARAMETERS: Final = ("start_time", "end_time", "bucket_width", "group_by", "limit", "page")
 LATEST: Final = 253_402_300_799
-"""The latest time that a query may name, in seconds since 1970: the end of the year 9999, as in `datetime`."""
+"""The latest time of a query: the end of 9999, as in `datetime`, in seconds since 1970."""
 _PAGE: Final = "page_"
 
 
 class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed query: which buckets the page has, and how the tokens in them are grouped. The page has `buckets`
-    buckets of `width` seconds each from the time `first`; the query asks for the time until `end`. Times are in
-    seconds since 1970.
+    """A parsed query: `buckets` buckets of `width` seconds from `first`, and the grouping. Times are in seconds since
+    1970.
     """
 
     first: int
@@ -51,7 +46,7 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
     """The number of buckets on the page."""
     width: int
     end: int
-    """The end of the time that was asked for, in seconds since 1970. The last bucket may end later."""
+    """The end that was asked for, in seconds since 1970; the last bucket may end later."""
     by_key: bool
     by_model: bool
 
@@ -62,9 +57,8 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageRow(NamedTuple):
-    """The usage of one model in one bucket; of all models if `model` is empty. `start` is when the bucket begins,
-    in seconds since 1970. `turns`, `failed` and `estimated` are numbers of turns: all, those that failed, and those
-    whose tokens are an estimate. The other fields are numbers of tokens.
+    """The usage of a model (empty: all) in the bucket that begins at `start` (seconds since 1970). `turns`, `failed`
+    and `estimated` count turns, the others tokens.
     """
 
     start: int
@@ -79,8 +73,8 @@ class UsageRow(NamedTuple):
 
 
 def report_of(query: Iterable[tuple[str, str]], *, now: float) -> UsageReport:
-    """Parses a query. Without times it asks for the newest buckets up to `now`, in seconds since 1970. Raises
-    `Fault` INVALID_REQUEST for an unknown or repeated parameter, and for an invalid value.
+    """Parses a query; without times, the newest buckets up to `now` (seconds since 1970). Raises `Fault`
+    INVALID_REQUEST.
     """
     given = _parameters(query)
     width = _width(given)
@@ -110,9 +104,8 @@ def report_of(query: Iterable[tuple[str, str]], *, now: float) -> UsageReport:
 def page_of(
     report: UsageReport, rows: Sequence[UsageRow], *, key: str, durable: bool, since: int
 ) -> dict[str, Any]:
-    """Returns the JSON object of one page of the report. `rows` is the usage in its buckets, and `key` the name of
-    the API key that it belongs to. `durable`: whether the usage is stored on disk. If not, `since` is when counting
-    began, in seconds since 1970.
+    """Returns a page of the report for the key `key`. Usage that is not `durable` counts from `since` (seconds since
+    1970).
     """
     by_start: dict[int, list[UsageRow]] = {}
     for row in rows:
@@ -218,8 +211,8 @@ def _invalid(name: str, expected: str) -> Fault:
 def limits_object(
     agent: str, known: Sequence[AccountLimits], *, reported_at: float, now: float, reason: str
 ) -> dict[str, Any]:
-    """Returns the JSON object with the limits of the agent's account. If none are `known`, `limits` is null and
-    `reason` says why. `reported_at` is when the agent reported them; it and `now` are in seconds since 1970.
+    """Returns the limits of the agent's account; if none are `known`, null and the `reason`. Times are in seconds since
+    1970.
     """
     found = [_limit(each, reported_at, now) for each in known]
     return {

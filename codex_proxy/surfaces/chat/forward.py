@@ -1,10 +1,7 @@
-"""Decides which parts of a chat request are sent unchanged to an upstream, a model server that speaks Chat
-Completions.
+"""Decides which parts of a chat request go unchanged to an upstream, a model server of Chat Completions.
 
-Input: the validated request, and the members of its JSON as bytes. Output: a `ForwardedRequest` with the whole
-request if this server has nothing to do in the turn; otherwise the fields and messages that a `Turn` cannot
-represent. Values keep their bytes, so that numbers are neither rounded nor written differently. Source:
-docs/upstreams.md.
+Output: a `ForwardedRequest` if this server has nothing to do in the turn; otherwise the fields and messages that a
+`Turn` cannot represent. Values keep their bytes, so that numbers stay as written. Source: docs/upstreams.md.
 """
 
 from __future__ import annotations
@@ -41,44 +38,33 @@ TURN_FIELDS: Final = frozenset(
         *("logprobs", "top_logprobs", "modalities", "audio"),
     }
 )
-"""Fields that a `Turn` represents, and fields that have an effect only if the whole request is forwarded."""
+"""Fields that a `Turn` represents, or that count only in a forwarded request."""
 _NULL: Final = b"null"
 _EFFORT: Final = frozenset({"effort", "summary"})
 
 
 class ForwardPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Which parts of a request may be sent unchanged to an upstream that speaks Chat Completions."""
+    """Which parts of a request may go unchanged to an upstream of Chat Completions."""
 
     whole: bool
-    """Whether a whole request may be forwarded. False if this server adds tools of the operator's MCP servers to
-    the request, or something to the answer: the settings ask for other chunks than OpenAI's, or for measured times.
+    """Whether whole requests may: not if this server adds tools of MCP servers, or other chunks or times to
+    the answer.
     """
     web_images: bool
-    """Whether the upstream gets the web addresses of images. False if this server fetches the images; a request
-    with such addresses is then converted to a turn.
-    """
+    """Whether the upstream gets web addresses of images; otherwise a request with some becomes a turn."""
     images: bool = True
-    """Whether the upstream's model accepts images. If not, a request with images is not forwarded; it is converted
-    to a turn, which `admission` refuses.
-    """
+    """Whether the model accepts images; otherwise a request with some becomes a turn, which `admission` refuses."""
     instructions: bool = True
-    """Whether the upstream's model accepts a system prompt. If not, a request with instructions is not forwarded;
-    it is converted to a turn, whose instructions are sent as messages of the user.
-    """
+    """Whether the model accepts a system prompt; otherwise instructions become messages of the user, in a turn."""
 
 
 def fields_of(body: bytes) -> dict[str, msgspec.Raw]:
-    """Returns the members of a request body, by name, each as the bytes that the client wrote. The body must be a
-    valid JSON object.
-    """
+    """Returns the members of a JSON object as the bytes that the client wrote."""
     return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
 
 
 def unknown_fields(request: wire.ChatRequest, fields: Fields) -> tuple[str, ...]:
-    """Returns the names of the request's fields that this server does not know, and of unknown types of parts (as
-    `messages[].content[].TYPE`), for a response header. At most `MAX_NAMED`; names that a header cannot contain are
-    left out.
-    """
+    """Returns unknown fields and types of parts (`messages[].content[].TYPE`) for a header, at most `MAX_NAMED`."""
     known = _known_fields()
     named = [name for name in fields if name not in known and FIELD_NAME.fullmatch(name)]
     types = [part.type for part in _parts(request) if isinstance(part, wire.OtherPart)]
@@ -88,19 +74,15 @@ def unknown_fields(request: wire.ChatRequest, fields: Fields) -> tuple[str, ...]
 
 @cache
 def _known_fields() -> frozenset[str]:
-    """Returns the names of all fields of a chat request that this server knows. Cached, because Pydantic takes a
-    while to return them.
-    """
+    """The names of all known fields, cached because Pydantic takes a while."""
     return frozenset(wire.ChatRequest.model_fields)
 
 
 def may_forward_whole(request: wire.ChatRequest, policy: ForwardPolicy, *, has_web_images: bool) -> bool:
-    """Whether the whole request is forwarded to the upstream; if not, it is converted to a turn.
+    """Whether the whole request goes to the upstream, instead of becoming a turn.
 
-    It is not forwarded if `policy` forbids that, or if the request contains something that `policy` forbids:
-    images, web addresses of images (`has_web_images`: the request has some) or instructions. Otherwise it is
-    forwarded if the request has neither tools nor an answer format other than text, or if it asks for something
-    that only a forwarded answer can contain (see `only_in_bytes`).
+    Not if `policy` forbids it or something in it (images, their web addresses, instructions). Otherwise if it has
+    neither tools nor a format, or asks for what only a forwarded answer can contain (`only_in_bytes`).
     """
     if not policy.whole or (has_web_images and not policy.web_images):
         return False
@@ -123,14 +105,12 @@ def _parts(request: wire.ChatRequest) -> Iterator[object]:
 
 
 def wants_text(request: wire.ChatRequest) -> bool:
-    """Whether the answer is to be plain text: the request has no `response_format`, or one of type `text`."""
+    """Whether the answer is plain text: no `response_format`, or `text`."""
     return request.response_format is None or request.response_format.type == "text"
 
 
 def only_in_bytes(request: wire.ChatRequest) -> tuple[str, ...]:
-    """Returns the names of those parameters in the request that have an effect only if the whole request is
-    forwarded: several choices, audio, and log probabilities.
-    """
+    """Returns the request's parameters that work only if it is forwarded: several choices, audio, log probabilities."""
     spoken = any(isinstance(each, wire.AssistantMessage) and each.audio for each in request.messages)
     asked = {
         "n": request.n is not None and request.n > 1,
@@ -144,10 +124,8 @@ def only_in_bytes(request: wire.ChatRequest) -> tuple[str, ...]:
 def forwarded_request(
     request: wire.ChatRequest, fields: Fields, *, effort: str | None, model_asked: str
 ) -> ForwardedRequest:
-    """Returns the whole request as it is forwarded. `request` is the parsed body and `fields` its top-level fields
-    as raw JSON, including unknown ones. `effort` is the reasoning effort that one of the fields or the model's name
-    asks for, None for none; it is sent as `reasoning_effort`. `model_asked` is the model's name as the client wrote
-    it.
+    """Returns the whole request as it is forwarded. `fields` are its members as raw JSON; `effort`, of a field or the
+    model's name, is sent as `reasoning_effort`; `model_asked` is the client's name of the model.
     """
     kept = {name: value for name, value in fields.items() if name != "reasoning"}
     if effort is not None:
@@ -162,18 +140,14 @@ def forwarded_request(
 
 
 def passed_fields(fields: Fields) -> dict[str, msgspec.Raw]:
-    """Returns the fields that a `Turn` does not represent, as raw JSON, to be sent along with a turn that is not
-    forwarded as a whole. Null values are left out.
-    """
+    """Returns the fields that no `Turn` represents, as raw JSON, without null values."""
     told = TURN_FIELDS | {"reasoning"}
     kept = {name: value for name, value in fields.items() if name not in told and bytes(value) != _NULL}
     return kept | _reasoning(fields)
 
 
 def sampling_in(fields: Fields) -> dict[str, Any]:
-    """Returns the request's sampling parameters (those in `SAMPLING`), by name, each as the bytes that the client
-    wrote. Null values are left out.
-    """
+    """Returns the request's sampling parameters as written, without null values."""
     return {name: fields[name] for name in SAMPLING if name in fields and bytes(fields[name]) != _NULL}
 
 
@@ -183,9 +157,7 @@ def messages_in(fields: Fields) -> Sequence[msgspec.Raw]:
 
 
 def _reasoning(fields: Fields) -> dict[str, msgspec.Raw]:
-    """Returns the field `reasoning` (an object of OpenRouter's API) under its name, if it has members besides the
-    effort and the summary; else nothing, because these two are sent in other fields.
-    """
+    """Returns OpenRouter's `reasoning` if it has more than effort and summary, which other fields have."""
     given = fields.get("reasoning")
     value = None if given is None else msgspec.json.decode(given, type=dict[str, Any] | None)
     told = {name for name, each in (value or {}).items() if each is not None}

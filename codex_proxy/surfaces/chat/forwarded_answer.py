@@ -1,7 +1,5 @@
-"""The answer to a chat request that was forwarded as a whole to an upstream: the upstream's bytes.
-
-Input: the events of the turn. Output: the bytes unchanged, as a stream or joined to one body; if the turn fails
-after bytes were sent, an error frame after them. Source: docs/contract.md#failures-of-a-stream.
+"""The answer to a forwarded chat request: the upstream's bytes, as a stream or one body; if the turn fails after some
+were sent, an error frame. Source: docs/contract.md#failures-of-a-stream.
 """
 
 from __future__ import annotations
@@ -16,15 +14,13 @@ from codex_proxy.surfaces.usage import TurnTokens
 
 
 class ForwardedAnswer:
-    """Passes on the bytes of a forwarded answer, with the interface of `ChatRenderer`. `stream`: the client has
-    asked for a stream. `prompt_tokens` estimates the tokens of the request, and is called if the upstream reports
-    no usage.
+    """Passes on the bytes of an answer, with the interface of `ChatRenderer`. `prompt_tokens` estimates the request if
+    the upstream reports no usage.
     """
 
     def __init__(self, *, stream: bool, prompt_tokens: Callable[[], int]) -> None:
         self.visible = False
-        """Whether bytes were passed on or the stream was opened, so that a failure can no longer be answered with an
-        HTTP status."""
+        """Whether something was sent, so that a failure can have no HTTP status."""
         self.failure: Failure | None = None
         self.finish_reasons: tuple[str, ...] = ()
         """The finish reason of each choice, once the turn has ended without a failure."""
@@ -35,7 +31,7 @@ class ForwardedAnswer:
         self._body: list[bytes] = []
 
     def feed(self, events: Iterable[Event]) -> bytes:
-        """Returns the answer's bytes in a batch of events; empty if the answer is not streamed."""
+        """Returns the bytes in a batch; empty if the answer is not streamed."""
         out: list[bytes] = []
         for event in events:
             if isinstance(event, ForwardedBytes):
@@ -52,9 +48,7 @@ class ForwardedAnswer:
         return b""
 
     def open(self) -> bytes:
-        """Returns empty bytes, because the upstream's answer contains its own first chunk. As the stream begins with
-        a keepalive, a failure from now on is an error frame.
-        """
+        """Returns nothing: the upstream sends its own first chunk. A failure is an error frame from now on."""
         self.visible = True
         return b""
 
@@ -65,9 +59,7 @@ class ForwardedAnswer:
         return b"".join(self._body)
 
     def spending(self) -> Spending:
-        """Returns the tokens of the turn so far: those that the upstream reported, or else an estimate, with one
-        output token for each delta.
-        """
+        """Returns the tokens so far: the upstream's, or an estimate of one output token per delta."""
         return self.spent.spending(
             prompt=self._prompt_tokens, answer=lambda: self._deltas, failed=self.failure is not None
         )

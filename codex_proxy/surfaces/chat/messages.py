@@ -1,9 +1,8 @@
-"""Converts the messages of a chat request to the history of a turn.
+"""Converts the messages of a chat request to the history of a turn, oldest first.
 
-Input: validated messages. Output: history items, oldest first. System messages become developer messages, tool and
-function messages become outputs, and the assistant's tool calls become past calls. Outputs are put into the order
-of their calls. Raises `Fault` INVALID_REQUEST for a call without output, an output without call, a second output of
-a call, and for parts that no agent accepts. Sources: docs/contract.md#messages-and-parts, the 400s of OpenAI's API.
+System messages become the developer's, tool and function messages outputs, in the order of their calls. Raises `Fault`
+INVALID_REQUEST for a call without output, an output without call, a second output, and parts that no agent accepts.
+Sources: docs/contract.md#messages-and-parts, the 400s of OpenAI's API.
 """
 
 from __future__ import annotations
@@ -37,10 +36,8 @@ def history_of(
     pdfs: PdfTexts | None = None,
     originals: Sequence[msgspec.Raw] | None = None,
 ) -> tuple[HistoryItem, ...]:
-    """Converts `messages` to the history of a turn. `pdfs` has the texts of the request's PDFs; None if the server
-    reads no PDFs. `originals` are the same messages as raw JSON, None if the agent does not accept messages in that
-    form: a user message with audio, files or parts of unknown types is given to the agent as its original. Raises
-    `Fault` INVALID_REQUEST.
+    """Returns the history. `pdfs` has the texts of PDFs (None: none are read). `originals` are the messages as raw
+    JSON, if the agent takes user messages with audio, files or unknown parts so. Raises `Fault` INVALID_REQUEST.
     """
     reader = _Reader(pdfs, originals)
     for index, message in enumerate(messages):
@@ -50,7 +47,7 @@ def history_of(
 
 
 def web_images(messages: Iterable[wire.AnyMessage]) -> dict[str, str]:
-    """Returns the web addresses of images in the messages, each with the path of the first field that contains it."""
+    """Returns the web addresses of images, each with its first field."""
     found: dict[str, str] = {}
     for index, message in enumerate(messages):
         parts = message.content if isinstance(message, wire.UserMessage | wire.ToolMessage) else None
@@ -67,7 +64,7 @@ def has_instructions(messages: Iterable[wire.AnyMessage]) -> bool:
 
 
 def has_calls(messages: Iterable[wire.AnyMessage]) -> bool:
-    """Whether any message has a call of the client's tools or the output of one."""
+    """Whether any message has a call of the client's tools or an output."""
     return any(
         isinstance(message, wire.ToolMessage | wire.FunctionMessage)
         or (isinstance(message, wire.AssistantMessage) and bool(message.tool_calls or message.function_call))
@@ -209,9 +206,7 @@ def _text_parts(content: wire.TextContent) -> tuple[Part, ...]:
 
 
 def _named(name: str | None, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Returns the parts with `name`, the name of a participant, at the beginning of the text, because agents have
-    no field for it. Returns the parts unchanged if there is no name.
-    """
+    """Returns the parts with a participant's name in front of the text, because agents have no field for it."""
     if not name:
         return parts
     first, *others = parts
@@ -221,9 +216,7 @@ def _named(name: str | None, parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def _assistant_parts(message: wire.AssistantMessage, param: str) -> tuple[Part, ...]:
-    """Returns the texts and the refusal of an assistant message as text parts; none for a message with calls only.
-    `param` is the path of the message's content, for errors.
-    """
+    """Returns the texts and the refusal of an assistant message; none with calls only."""
     content = message.content or ()
     if isinstance(content, str):
         texts = [content]

@@ -1,10 +1,8 @@
-"""Parses a chat request into a `Turn` with the client's tools, and the values needed to answer it.
+"""Parses a chat request into a `Turn` and what is needed to answer it.
 
-Input: the bytes of the body, the operator's settings, the models, and the request's headers. Output: `ParsedChat`.
-Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode if the operator has
-switched it off). Whether the agent can run the turn is checked later, by `admission`. Sources:
-docs/contract.md#parameters-of-chat-completions, docs/contract.md#messages-and-parts,
-docs/contract.md#tools-and-tool_choice, docs/wire-rules.md#chat-completions.
+Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED for agent mode that is off. `admission`
+checks later whether the agent can run the turn. Sources: docs/contract.md#parameters-of-chat-completions,
+docs/contract.md#messages-and-parts, docs/contract.md#tools-and-tool_choice, docs/wire-rules.md#chat-completions.
 """
 
 from __future__ import annotations
@@ -74,13 +72,11 @@ class ChatSettings(RequestSettings, frozen=True, kw_only=True):
     max_choices: int = 5
     """The largest `n` that a request may ask for; a larger one is refused."""
     structured_output: bool = False
-    """Whether the answer formats `json_object` and `json_schema` are supported. If not, a request for them is
-    refused (docs/contract.md#parameters-of-chat-completions).
+    """Whether `json_object` and `json_schema` are supported, or refused
+    (docs/contract.md#parameters-of-chat-completions).
     """
     logprobs: Logprobs = "refuse"
-    """Whether a request for log probabilities is refused (`refuse`) or answered without them (`ignore`), if the
-    agent has none.
-    """
+    """What happens to a request for log probabilities that the agent does not have."""
 
 
 class ParsedChat(ParsedRequest, frozen=True, kw_only=True):
@@ -106,10 +102,9 @@ def parse(
     pdfs: PdfTexts | None = None,
     forward_policy: Callable[[str], ForwardPolicy | None] = lambda model: None,
 ) -> ParsedChat:
-    """Parses the body of a request. Raises the `Fault` of the first error. `catalog` are the models that the client
-    may use. `pdfs` has the texts of the request's PDFs; None if the server reads none. `forward_policy` takes the
-    agent's name of a model and returns what may be forwarded unchanged to its upstream; None if the agent is no
-    upstream that speaks Chat Completions.
+    """Parses a body. Raises the first `Fault`. `catalog` has the client's models, `pdfs` the texts of PDFs (None: none
+    are read). `forward_policy` returns what may go unchanged to the upstream of a model (None: no upstream of Chat
+    Completions).
     """
     notes = FieldNotes()
     request = parse_body(body, notes)
@@ -152,8 +147,8 @@ def _forwarded(
     settings: ChatSettings,
     headers: RequestHints,
 ) -> ParsedChat:
-    """Returns a request that is forwarded as a whole. Its turn has only the fields that this server itself uses,
-    and no history. `fields` are the request's top-level fields as raw JSON.
+    """Returns a request that is forwarded as a whole: its turn has only what this server uses, and no history. `fields`
+    are its members as raw JSON.
     """
     asked = DEFAULT_NAME if request.model is None else request.model
     place = place_of(resolved, settings, headers, request.metadata, client_acts=True)
@@ -194,8 +189,8 @@ def _converted(
     pdfs: PdfTexts | None,
     originals: Sequence[msgspec.Raw] | None = None,
 ) -> ParsedChat:
-    """Returns a request that is converted to a turn. `originals` are its messages as raw JSON; None if the agent
-    takes no such messages. `pdfs` has the texts of the request's PDFs; None if the server reads none.
+    """Returns a request that becomes a turn. `originals` are its messages as raw JSON, if the agent takes such; `pdfs`
+    the texts of PDFs.
     """
     refuse_unsupported(request, settings.logprobs)
     choices = choices_of(request, settings.max_choices)
@@ -243,9 +238,7 @@ def _converted(
 
 
 def _client_acts(request: ChatRequest, wanted: Format) -> bool:
-    """Whether the client seems to be an agent itself: the request has tools, calls of tools, a format other than text
-    (`wanted`), or instructions.
-    """
+    """Whether the client seems to be an agent: it sends tools, calls, a format or instructions."""
     return (
         bool(request.tools or request.functions)
         or wanted.kind != "text"
@@ -255,7 +248,5 @@ def _client_acts(request: ChatRequest, wanted: Format) -> bool:
 
 
 def _effort(request: ChatRequest) -> str | None:
-    """Returns the reasoning effort of the request: `reasoning_effort`, else `reasoning.effort`; None if it has
-    neither.
-    """
+    """Returns `reasoning_effort`, else `reasoning.effort`, else None."""
     return request.reasoning_effort or (request.reasoning.effort if request.reasoning else None)

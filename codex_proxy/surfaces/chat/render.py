@@ -1,11 +1,8 @@
-"""Renders the events of a turn as a chat completion: SSE bytes as the events arrive, or one body at the end.
+"""Renders the events of a turn as a chat completion: SSE bytes as they arrive, or one body at the end.
 
-Input: batches of well-formed events (see `core/repair.py`). Output: `feed` returns the bytes of a batch, `result`
-the whole answer. Both are made of the same `Choice`s, so they cannot differ. For the order of chunks, placeholders
-and the error frame see docs/contract.md#streams and docs/contract.md#failures-of-a-stream.
-
-Until `visible` is True the client was sent no part of the answer, so that the HTTP handler can still answer a
-`failure` with an HTTP status. `result` raises the `Fault` of a failed turn.
+`feed` returns the bytes of a batch of well-formed events, `result` the whole answer, both from the same `Choice`s.
+Until `visible` nothing was sent, and a `failure` can be an HTTP status; `result` raises its `Fault`. Sources:
+docs/contract.md#streams, docs/contract.md#failures-of-a-stream.
 """
 
 from __future__ import annotations
@@ -36,24 +33,21 @@ from codex_proxy.surfaces.usage import TurnTokens
 
 
 class StreamMetrics(msgspec.Struct, frozen=True):
-    """The measured times of a stream: milliseconds until the first token, and tokens per second after it; None if
-    not measured.
-    """
+    """Milliseconds until the first token, and tokens per second after it; None if not measured."""
 
     time_to_first_token: float | None = None
     throughput_after_first_token: float | None = None
 
 
 Measure: TypeAlias = Callable[[int], StreamMetrics]
-"""Returns the timings of a stream at its end, from the number of completion tokens."""
+"""Returns a stream's timings at its end, from the number of completion tokens."""
 
 
 def chat_usage(
     spent: TurnTokens, *, copies: int, prompt: Callable[[], int], answer: Callable[[], int]
 ) -> dict[str, Any]:
-    """Returns the `usage` object for the tokens that the turn has used (`spent`). `copies` is the number of choices
-    that have the same output; their output tokens count once for each. `prompt` and `answer` return estimates of
-    the input and output tokens, for an agent that reports none.
+    """Returns the `usage` of a turn. `copies` is the number of choices with the same output, each of which counts.
+    `prompt` and `answer` estimate what the agent does not report.
     """
     usage = spent.tokens(prompt=prompt, answer=answer)
     completion = usage.output * copies
@@ -70,8 +64,7 @@ def chat_usage(
 
 
 ChatProfile: TypeAlias = Literal["openai", "codex-completions-api"]
-"""The form of the chunks: OpenAI's, or that of codex-completions-api (always `usage: null`, all choices in one
-chunk)."""
+"""The form of chunks: OpenAI's, or codex-completions-api's (`usage: null`, all choices in one chunk)."""
 
 DONE: Final = b"data: [DONE]\n\n"
 NOT_MEASURED: Final = StreamMetrics()
@@ -81,16 +74,13 @@ NOBODY: Final[tuple[Choice, ...]] = ()
 
 
 class ChatRenderer(StreamRenderer):
-    """Renders the events of a turn as a chat completion, streamed or whole. `feed` takes every event of the turn,
-    in order, in batches of any size. The private methods append SSE frames to `out`.
+    """Renders a turn as a chat completion. `feed` takes every event in order, in batches of any size; private methods
+    append SSE frames to `out`.
 
-    `profile`: the form of the chunks (see `ChatProfile`). `stream`: the answer is streamed; `include_usage` then
-    adds a chunk with the usage. `legacy_function_call`: calls are sent as `function_call`. `whole_calls` (for
-    `parallel_tool_calls: false`): each call is sent as one delta (docs/contract.md#streams). `show_activity`: lines
-    about what the agent does are added to the reasoning. `prompt_tokens` estimates the input tokens. `max_tokens`
-    is the request's limit of output tokens, above which no estimate goes; None for no limit. `metrics` returns the
-    times to put into the usage chunk; None if they are not measured. `service_tier` is the value of that field in
-    the answer; None leaves the field out.
+    `include_usage` adds a chunk to a stream. `legacy_function_call`: calls are `function_call`. `whole_calls`: each
+    call is one delta (docs/contract.md#streams). `show_activity`: the agent's actions are lines of reasoning.
+    `prompt_tokens` estimates the input; no estimate of the output exceeds `max_tokens`. `metrics` returns times for the
+    usage chunk; `service_tier` is a field of the answer (both may be None).
     """
 
     def __init__(
@@ -132,9 +122,7 @@ class ChatRenderer(StreamRenderer):
         """The annotations, each with the choices that have its message."""
 
     def _make_choices(self, count: int) -> None:
-        """Makes the choices, and the bytes that every chunk begins with: the envelope and the fields of the answer
-        that are known.
-        """
+        """Makes the choices and the bytes that begin every chunk."""
         head = {"id": self._envelope["id"], "object": "chat.completion.chunk"}
         body = json_bytes({**head, **self._envelope, **self._details.fields})
         self._chunk_head = b"data: " + body[:-1] + b',"choices":['
@@ -160,7 +148,7 @@ class ChatRenderer(StreamRenderer):
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
-        """The finish reason of each choice; empty until the turn has ended without a failure."""
+        """Each choice's finish reason; empty until the turn has ended well."""
         return tuple(choice.finish_reason for choice in self._choices if choice.finish_reason)
 
     # --- what happens in a turn -----------------------------------------------------------------
@@ -172,8 +160,8 @@ class ChatRenderer(StreamRenderer):
     def _each(
         self, targets: tuple[Choice, ...], say: Callable[[Choice, list[bytes]], None], out: list[bytes]
     ) -> None:
-        """Renders the same event for each choice in `targets`, by calling `say(choice, out)`: as one chunk for each
-        choice or, in the profile `codex-completions-api`, as one chunk with all of them.
+        """Renders an event for each of the choices by `say(choice, out)`: a chunk each, or in the profile
+        `codex-completions-api` one for all.
         """
         if not self._joined:
             for choice in targets:
@@ -221,9 +209,7 @@ class ChatRenderer(StreamRenderer):
         self._each(targets, lambda choice, said: choice.add_arguments(event.id, event.text, said), out)
 
     def _choices_with(self, id: str, out: list[bytes]) -> tuple[Choice, ...]:
-        """Returns the choices that contain the item `id`; none if it is not part of the answer. Appends the first
-        chunk of every choice if none was sent yet.
-        """
+        """Returns the choices with the item `id`, if any; sends every choice's first chunk before."""
         targets = self._targets.get(id, NOBODY)
         if targets and not self.visible:
             self._begin(out)
@@ -248,9 +234,7 @@ class ChatRenderer(StreamRenderer):
             )
 
     def _line_of(self, item: Item) -> str | None:
-        """Returns a line that describes an action of the agent or of this server; None if the item is something
-        else, or if `show_activity` is off.
-        """
+        """Returns a line about an action of agent or server; None for other items, or without `show_activity`."""
         if not self._show_activity:
             return None
         if isinstance(item, McpCall):
@@ -258,7 +242,7 @@ class ChatRenderer(StreamRenderer):
         return f"[{item.kind}] {item.text}" if isinstance(item, Activity) else None
 
     def _choices_for(self, item: Item) -> tuple[Choice, ...]:
-        """Returns the choices that contain an item: the one that the agent names, or all if it names none."""
+        """Returns the choices of an item: the agent's, or all if it names none."""
         if item.choice is None:
             return self._choices
         self._routed = True
@@ -291,8 +275,8 @@ class ChatRenderer(StreamRenderer):
         out.append(DONE)
 
     def _annotations_chunk(self) -> bytes:
-        """Returns a chunk with the annotations. Some of them are known only at the end, so the chunk comes directly
-        before those with the finish reasons.
+        """Returns a chunk with the annotations, directly before the finish reasons, since some are known only at the
+        end.
         """
         choices = []
         for choice in self._choices:
@@ -315,8 +299,8 @@ class ChatRenderer(StreamRenderer):
         self._cited.append((self._choices_with(event.id, out), event))
 
     def _take_details(self, event: AnswerDetails, out: list[bytes]) -> None:
-        """Keeps the fields of the answer. Those that are known before its first item are in every chunk of a stream,
-        and later ones in none: clients expect the same in all.
+        """Keeps fields of the answer. Only those known before its first item are in the chunks, because clients expect
+        the same in all.
         """
         is_new = event.fields != self._details.fields
         self._details = event
@@ -337,9 +321,7 @@ class ChatRenderer(StreamRenderer):
         return figures
 
     def _answer_tokens(self) -> int:
-        """Returns an estimate of the answer's tokens, at most `max_tokens` for each choice. If all choices have the
-        same output, it counts once.
-        """
+        """Returns an estimate of the answer's tokens, at most `max_tokens` a choice; equal choices count once."""
         counted = self._choices if self._routed else self._choices[:1]
         tokens = [choice.tokens() for choice in counted]
         if self._max_tokens is not None:
@@ -356,9 +338,8 @@ class ChatRenderer(StreamRenderer):
 
 
 def _nested(annotation: bytes, offset: int) -> dict[str, Any]:
-    """Converts an annotation of the Responses API (JSON) to that of Chat Completions, in which the fields are
-    nested under the name of the type. `offset` is the index in `content` at which the annotated message begins; it
-    is added to the indexes.
+    """Converts an annotation of the Responses API to Chat Completions, with its fields under the name of its type.
+    `offset` is where the message begins in `content`.
     """
     fields: dict[str, Any] = msgspec.json.decode(annotation)
     for name in ("start_index", "end_index"):

@@ -1,10 +1,8 @@
-"""The pydantic models of a Chat Completions request: types are strict, and the marks of `field_lists` say which
-fields change nothing or are refused.
+"""The pydantic models of a Chat Completions request: types are strict; marks of `field_lists` say which fields change
+nothing or are refused.
 
-Input: the bytes of the body. Output: `ChatRequest`, and the notes of the marks. Raises `Fault` INVALID_REQUEST with
-`param`. `parse.py` checks later what depends on settings or on several fields. Sources:
-docs/contract.md#parameters-of-chat-completions, docs/contract.md#messages-and-parts, OpenAI's own types for the
-ranges.
+Raises `Fault` INVALID_REQUEST with `param`. `parse.py` checks what depends on settings or several fields. Sources:
+docs/contract.md#parameters-of-chat-completions, docs/contract.md#messages-and-parts, OpenAI's own types for the ranges.
 """
 
 from __future__ import annotations
@@ -63,9 +61,7 @@ class FilePart(RequestModel):
 
 
 class AudioPart(RequestModel):
-    """A part of a message with audio. Only an upstream of Chat Completions gets it, unchanged; for any other agent
-    the parser refuses it.
-    """
+    """Audio, which only an upstream of Chat Completions gets, unchanged; otherwise it is refused."""
 
     type: Literal["input_audio"]
     input_audio: Any = None
@@ -73,8 +69,8 @@ class AudioPart(RequestModel):
 
 
 class OtherPart(RequestModel):
-    """A part of a type that this server does not know. Only an upstream of Chat Completions gets it, unchanged, and
-    only in a user message or a forwarded request; otherwise the parser refuses it.
+    """A part of an unknown type. Only an upstream of Chat Completions gets it, in a user message or a forwarded
+    request; otherwise it is refused.
     """
 
     type: str
@@ -89,7 +85,7 @@ SHOWN_TYPES: Final = {
     "input_audio": "~audio",
     "file": "~file",
 }
-"""The tags of the known parts by their types: of the assistant's messages, and of the user's."""
+"""The tags of known parts by their types, of the assistant's and the user's messages."""
 
 AssistantPart: TypeAlias = Annotated[
     Annotated[TextPart, Tag("~text")]
@@ -151,7 +147,7 @@ HistoryToolCall: TypeAlias = Annotated[
 
 
 class InstructionMessage(RequestModel):
-    """A message of the role `system` or `developer`. Both are treated in the same way."""
+    """A `system` or `developer` message; both are the same."""
 
     role: Literal["system", "developer"]
     content: TextContent
@@ -345,9 +341,7 @@ MetadataValue: TypeAlias = Annotated[str, Field(max_length=512)]
 
 
 class ChatRequest(RequestModel):
-    """The body of `POST /v1/chat/completions`. Each optional field may be null. Unknown fields are kept in
-    `model_extra`.
-    """
+    """The body of `POST /v1/chat/completions`. Optional fields may be null; unknown ones are in `model_extra`."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
@@ -402,7 +396,7 @@ class ChatRequest(RequestModel):
 
 
 def parse_body(body: bytes, notes: FieldNotes | None = None) -> ChatRequest:
-    """Returns the body as a `ChatRequest`, and adds to `notes` which of its fields are ignored or refused. Raises
-    `Fault` INVALID_REQUEST; its `param` names the invalid field.
+    """Returns the body, and notes which fields are ignored or refused. Raises `Fault` INVALID_REQUEST with
+    the field.
     """
     return parse_as(ChatRequest, body, notes)

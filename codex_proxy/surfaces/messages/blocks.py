@@ -1,12 +1,8 @@
 """Converts content blocks to parts of the history: texts, images, documents, search results, references to tools.
 
-Input: the client's blocks, their path in the request, and whether they are in the newest message of the user.
-Output: parts that a model accepts. Raises `Fault` INVALID_REQUEST for an image that the agent cannot take, but only
-in the newest message of the user: a client sends its history again with every request, so a fault in the history
-would make the whole conversation unusable. In earlier messages a note to the model takes the image's place. The same
-holds for blocks of unknown types, which the answer names in that case. A note takes the place of every document that
-cannot be read. Source:
-docs/messages.md#content.
+An image that the agent cannot take, or an unknown block, raises `Fault` INVALID_REQUEST in the user's newest message
+only, because clients send their history again each time. Elsewhere, and for documents that cannot be read, a note takes
+its place. Source: docs/messages.md#content.
 """
 
 from __future__ import annotations
@@ -27,20 +23,18 @@ _PDF: Final = "application/pdf"
 _MAX_TITLE: Final = 200
 _USER_BLOCKS: Final = ("text", "image", "document", "search_result", "tool_result")
 TOOL_CHANGES: Final = {"tool_addition": "can be called", "tool_removal": "can no longer be called"}
-"""The types of blocks that change which tools are offered, each with the words that say so to the model."""
+"""Blocks that change which tools are offered, with words for the model."""
 _QUOTE: Final = str.maketrans({'"': "'", "<": "(", ">": ")"})
 
 
 class BlockReader:
-    """Converts the content blocks of one request. `ignored` collects the names of parameters without an effect, for
-    a response header; `web_images` collects the web addresses of images, each with the path of the first field that
-    has it.
+    """Converts the blocks of one request. `ignored` collects parameters without effect, `web_images` web addresses of
+    images with their first field.
     """
 
     def __init__(self, pdfs: PdfTexts | None, *, takes_images: bool = True, fetches: bool = True) -> None:
-        """`pdfs`: the texts of the request's PDFs; None if the server reads none. `takes_images`: whether the agent
-        can pass images to its model. `fetches`: whether images with a web address are kept in earlier messages, too;
-        otherwise a note takes their place there.
+        """`pdfs`: the texts of PDFs (None: none are read). `takes_images`: the agent can pass images on. `fetches`:
+        images with a web address stay in earlier messages too, instead of a note.
         """
         self.ignored: dict[str, None] = {}
         self.web_images: dict[str, str] = {}
@@ -51,10 +45,8 @@ class BlockReader:
         self._fetches = fetches
 
     def parts(self, content: Any, param: str, *, newest: bool) -> Iterator[Part]:
-        """Yields the parts of the content of a message or tool result: a text, or a list of blocks. Empty texts are
-        left out. `param` is the path of the content in the request, for faults; `newest`: whether it belongs to the
-        newest message of the user. Raises `Fault` INVALID_REQUEST for an image in that message that is invalid or
-        that the agent does not accept, and for a block of an unknown type in it.
+        """Yields the parts of a message's or result's content, without empty texts. `newest`: it belongs to the user's
+        newest message, in which bad images and unknown blocks raise `Fault` INVALID_REQUEST.
         """
         if isinstance(content, str):
             if content:
@@ -64,9 +56,7 @@ class BlockReader:
             yield from self.parts_of_block(block, f"{param}[{index}]", newest=newest)
 
     def parts_of_block(self, block: Any, param: str, *, newest: bool) -> Iterator[Part]:
-        """Yields the parts of one block. `param` is the path of the block in the request; `newest`, and what it
-        raises: see `parts`.
-        """
+        """Yields the parts of one block at `param`; otherwise as `parts`."""
         kind = block_type(block)
         self.note_fields(block)
         if kind == "text":
@@ -110,10 +100,7 @@ class BlockReader:
     # --- images -----------------------------------------------------------------------------------
 
     def _image(self, source: Any, param: str, *, newest: bool) -> Part:
-        """Returns the image that the block's `source` describes. If the image is invalid or the agent does not
-        accept it, raises `Fault` INVALID_REQUEST if it belongs to the newest message of the user (`newest`), else
-        returns a note to the model.
-        """
+        """Returns the image of a `source`. A bad one is a note or, in the newest message, a `Fault` INVALID_REQUEST."""
         source = source if isinstance(source, dict) else {}
         try:
             if not self._takes_images:
@@ -166,9 +153,8 @@ class BlockReader:
             yield self._file(source, title, head, param)
 
     def _file(self, source: dict[str, Any], title: str, head: str, param: str) -> TextPart:
-        """Returns the base64 document in a block's `source` as text, if it is text or a PDF that can be read;
-        otherwise a note to the model. `title` is the document's title, for the note; `head` are the lines before
-        the text; `param` is the path of the block in the request.
+        """Returns a base64 document as text, if it is text or a readable PDF, else a note with its `title`. `head` are
+        the lines before the text.
         """
         media_type = _text(source, "media_type") or "of no type"
         data = _text(source, "data")
@@ -188,9 +174,8 @@ class BlockReader:
         return TextPart(f"[Document {shown}: this model cannot read it.]")
 
     def _pdf_text(self, raw: bytes, param: str) -> str | None:
-        """Returns the text of a PDF; None if the server does not read PDFs, the PDF is too large, or its text is
-        empty or not read yet (the request is then parsed again once it is read). `param` is the path of the field
-        with its data.
+        """Returns the text of a PDF; None if it cannot be had, or was not read yet (the request is then
+        parsed again).
         """
         if self._pdfs is None or not raw:
             return None
@@ -201,13 +186,13 @@ class BlockReader:
 
 
 def block_type(block: Any) -> str:
-    """Returns the block's `type`; an empty string if it has none or is not an object."""
+    """Returns a block's `type`, or an empty string."""
     kind = block.get("type") if isinstance(block, dict) else None
     return kind if isinstance(kind, str) else ""
 
 
 def changed_tool(block: dict[str, Any]) -> str:
-    """Returns the name of the tool that a block of `TOOL_CHANGES` adds or removes; an empty string if it has none."""
+    """Returns the tool that a block of `TOOL_CHANGES` names, or an empty string."""
     tool = block.get("tool")
     tool = tool if isinstance(tool, dict) else {}
     defined = tool.get("definition")
@@ -215,14 +200,13 @@ def changed_tool(block: dict[str, Any]) -> str:
 
 
 def text_of(block: dict[str, Any]) -> str:
-    """Returns the `text` of a text block; an empty string if that is not a string."""
+    """Returns the `text` of a text block, or an empty string."""
     return _text(block, "text")
 
 
 def results_text(block: dict[str, Any]) -> str:
-    """Returns the result of a tool that Anthropic's servers ran as text: a line for each entry, with those of
-    title, URL, text, output and error code that the entry has, joined by ` - `. `block` is the result block as the
-    client sends it back.
+    """Returns a result of Anthropic's tools as text: a line for each entry, with its title, URL, text, output and error
+    code.
     """
     content = block.get("content")
     lines: list[str] = []

@@ -1,10 +1,7 @@
-"""The content blocks of an answer: their stream frames, and the blocks of the whole answer.
+"""The content blocks of an answer: their stream frames, and the whole blocks, from the same fragments.
 
-Input: texts of a message or of thinking, calls, and searches. Output: SSE frames, appended to the caller's list,
-and `whole()`, made of the same encoded fragments. Every frame has its `event:` line and every open block is closed,
-since SDKs fail otherwise. Source: docs/messages.md#streams.
-
-For speed only the text of a delta is encoded; the bytes around it are constant for each block.
+Every frame has its `event:` line and every open block is closed, since SDKs fail otherwise. Only the text of a delta is
+encoded; the bytes around it are constant. Source: docs/messages.md#streams.
 """
 
 from __future__ import annotations
@@ -17,23 +14,23 @@ import msgspec
 from codex_proxy.surfaces.base import json_bytes, json_lines, json_text, raw_text
 
 SIGNATURE: Final = "cxp1"
-"""The `signature` of every thinking block. Clients send it back, so it identifies blocks of this server."""
+"""The `signature` of thinking blocks, by which this server knows its own."""
 
 BLOCK_TYPES: Final = (
     *("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "web_search_tool_result"),
 )
-"""All types of content blocks that are ever sent: some SDKs fail on types that they do not know."""
+"""All types of blocks ever sent: some SDKs fail on others."""
 EVENT_TYPES: Final = (
     *("message_start", "content_block_start", "content_block_delta", "content_block_stop"),
     *("message_delta", "message_stop", "ping", "error"),
 )
-"""All types of stream events that are ever sent: some SDKs fail on types that they do not know."""
+"""All types of events ever sent: some SDKs fail on others."""
 
 _SEPARATOR: Final = "\n\n"
 
 
 def frame(type: str, fields: dict[str, Any]) -> bytes:
-    """Returns one server-sent event of this type. Its data is a JSON object with `type` and these fields."""
+    """Returns one server-sent event; its data has `type` and these fields."""
     return b"event: %b\ndata: %b\n\n" % (type.encode(), json_bytes({"type": type, **fields}))
 
 
@@ -41,7 +38,7 @@ PING: Final = frame("ping", {})
 
 
 class GrowingBlock:
-    """A block of text or thinking, which grows by deltas. Its methods append SSE frames to `out`."""
+    """A block of text or thinking, which grows by deltas. Methods append SSE frames to `out`."""
 
     def __init__(self, kind: str, index: int) -> None:
         """`kind`: `text` or `thinking`. `index` is the block's index in the answer's `content`."""
@@ -81,9 +78,8 @@ class GrowingBlock:
 
 
 class WholeBlock:
-    """A block that is sent in one piece. `kind` is its type, such as `tool_use`; `fields` are its other fields,
-    without `input`; `input` is the JSON text of an object (None: the block has no such field). `index` is the
-    block's index in the answer's `content`.
+    """A block sent in one piece. `kind` is its type, `fields` are its fields without `input`, the JSON text of an
+    object (or None).
     """
 
     def __init__(self, kind: str, index: int, fields: dict[str, Any], input: str | None = None) -> None:
@@ -101,9 +97,7 @@ class WholeBlock:
 
     @property
     def text(self) -> bytes:
-        """The JSON text of `input`, encoded once more as a JSON string, for counting tokens; an empty string if
-        there is none.
-        """
+        """`input` as a JSON string, for counting tokens."""
         return json_text(self._input or "")
 
     def whole(self) -> dict[str, Any]:
@@ -115,8 +109,8 @@ def _stop(index: int) -> bytes:
 
 
 class TextItem:
-    """A message or a reasoning item whose text becomes a content block, and its state in `MessagesRenderer`.
-    `block` is None until the block is opened; until then `kept` has the text. `over`: the item has ended.
+    """A message or reasoning item that becomes a block. `block` is None until it is opened, and `kept` has its text;
+    `over`: the item has ended.
     """
 
     def __init__(self, kind: str) -> None:
@@ -128,9 +122,7 @@ class TextItem:
         self._part: int | None = None
 
     def with_break(self, part: int, text: str) -> str:
-        """Returns `text`, a delta of the summary part with the number `part`, with a blank line before it if the
-        previous delta belonged to another part.
-        """
+        """Returns a delta of summary part `part`, after a blank line if the previous delta was of another."""
         text = _SEPARATOR + text if self._part not in (None, part) else text
         self._part = part
         return text

@@ -1,9 +1,7 @@
-"""Computes an upper bound of the tokens of a request, for `POST /v1/messages/count_tokens`.
+"""An upper bound of a request's tokens, for `POST /v1/messages/count_tokens`.
 
-Input: the bytes of the body. Output: a number that the model's own count does not exceed, since a client that gets
-too small a number shortens its conversation too late. Blocks of every type are counted, unknown ones too; only
-`thinking` blocks count nothing, because the model does not get them again. Raises `Fault`: INVALID_REQUEST for a
-body that is not a Messages request, MODEL_NOT_FOUND for an unknown model.
+Too small a number makes clients shorten too late. Blocks of every type count, but for `thinking`, which models do not
+get again. Raises `Fault`: INVALID_REQUEST, or MODEL_NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -31,17 +29,17 @@ _TILE_TOKENS: Final = 170
 _PATCH: Final = 32
 _PATCH_TOKENS: Final = 1.7
 _MAX_IMAGE: Final = 2_700
-"""The tokens of the largest image, and of an image whose size is not known."""
+"""The tokens of the largest image, and of one of unknown size."""
 
 _MAX_COUNTED: Final = 4 << 20
-"""The most characters of a request that are counted exactly: a million tokens, more than any model takes. Texts
-after that count a token for every two characters."""
+"""Characters that are counted exactly: a million tokens, more than any model takes. Later texts count a
+token for two.
+"""
 
 _STATE_CHARS: Final = 5
-"""Characters of encrypted reasoning per token of its text, at least. It is base64 of something longer than the
-text."""
+"""Characters of encrypted reasoning per token, at least: base64 of something longer than the text."""
 _PDF_CHARS: Final = 3
-"""Characters of a PDF in base64 per token of its text, at least. Text in a PDF is compressed, but fonts are added."""
+"""Base64 characters of a PDF per token, at least: its text is compressed, but there are fonts."""
 _MAX_PDF: Final = 200_000
 
 _SEALED: Final = frozenset({"data", "signature", "encrypted_content"})
@@ -50,7 +48,7 @@ _NOT_OFFERED: Final = _NOT_SHOWN | {"defer_loading", "eager_input_streaming", "s
 
 
 def count_tokens(body: bytes, catalog: ModelCatalog) -> int:
-    """Returns an upper bound of the tokens of a request's system prompt, tools, messages and output schema."""
+    """Returns an upper bound of the tokens of system prompt, tools, messages and output schema."""
     request = parse_body(body)
     resolve(request.model or DEFAULT_NAME, catalog)
     counter = _Counter()
@@ -68,7 +66,7 @@ def count_tokens(body: bytes, catalog: ModelCatalog) -> int:
 
 
 class _Counter:
-    """Counts the parts of one request. Caches the costs of the pieces of text, since many of them repeat."""
+    """Counts the parts of one request, with a cache of pieces of text."""
 
     def __init__(self) -> None:
         self._known: dict[str, Piece] = {}
@@ -83,7 +81,7 @@ class _Counter:
         return 0
 
     def value(self, value: Any) -> int:
-        """Returns the tokens of a JSON value. The model gets a string as it is, and any other value as JSON text."""
+        """Returns the tokens of a JSON value: a string as it is, others as JSON."""
         if value is None:
             return 0
         return self._text(value if isinstance(value, str) else msgspec.json.encode(value).decode())
@@ -118,9 +116,7 @@ class _Counter:
 
 
 def _image(source: Any) -> int:
-    """Returns the tokens of the image in a block's `source`, computed from its width and height: in tiles or in
-    patches, whichever is more. An image of unknown size counts as the largest.
-    """
+    """Returns the tokens of an image by its size, in tiles or patches, whichever is more."""
     data = source.get("data") if isinstance(source, dict) else None
     info = image_info(data) if isinstance(data, str) else None
     if info is None:
@@ -135,9 +131,7 @@ def _sealed(value: Any) -> int:
 
 
 def _tools_named(messages: Iterable[InputMessage]) -> set[str]:
-    """Returns the names of the tools that the messages refer to or call. The model is offered a deferred tool once
-    a message has named it.
-    """
+    """Returns the tools that messages refer to or call, after which deferred ones are offered."""
     named: set[str] = set()
     waiting = [each.content for each in messages if isinstance(each.content, list)]
     while waiting:

@@ -1,8 +1,7 @@
-"""Determines the reasoning effort of a turn from a request's `thinking` and `output_config`.
+"""The reasoning effort of a turn, from `thinking` and `output_config`.
 
-Input: the request, the effort that the model's name contains, the efforts that the model supports. Output: one of
-these efforts, or None for the agent's default. Nothing is refused: an effort that the model does not support
-becomes the nearest lower one, or the lowest if there is none. Source: docs/messages.md#thinking.
+Nothing is refused: an effort that the model lacks becomes the nearest lower one, or its lowest. Source:
+docs/messages.md#thinking.
 """
 
 from __future__ import annotations
@@ -20,16 +19,12 @@ _NO_THINKING: Final = "none"
 
 
 def wants_thinking(thinking: Thinking | None) -> bool:
-    """Whether the client asks for `thinking` blocks in the answer (`enabled`, `adaptive` or `between_tools`).
-    `thinking` is None if the request has no such field.
-    """
+    """Whether the client asks for `thinking` blocks."""
     return thinking is not None and thinking.type in ("enabled", "adaptive", "between_tools")
 
 
 def effort_asked(request: MessagesRequest) -> str | None:
-    """Returns the `effort` that a request asks for: that of the newest message that has one, else that of the
-    request's `output_config`; None if there is none. It is returned as the client wrote it, valid or not.
-    """
+    """Returns the effort of the newest message that has one, else of `output_config`, as written; None without any."""
     for message in reversed(request.messages):
         if message.output_config is not None and message.output_config.effort is not None:
             return message.output_config.effort
@@ -37,8 +32,8 @@ def effort_asked(request: MessagesRequest) -> str | None:
 
 
 def effort_of(request: MessagesRequest, by_name: str | None, efforts: Sequence[str]) -> str | None:
-    """Returns the reasoning effort of a turn; None for the agent's default. `by_name` is the effort in the model's
-    name, None if it has none; `efforts` are those that the model supports, empty if unknown.
+    """Returns a turn's effort; None for the agent's default. `by_name` is that of the model's name, `efforts` are the
+    model's, empty if unknown.
     """
     thinking = request.thinking
     if thinking is not None and thinking.type == "disabled":

@@ -1,8 +1,7 @@
-"""The table of faults for Anthropic's API: status and type of each kind, and when clients must not try again.
+"""The faults of Anthropic's API: status and type of each kind, and when clients must not try again.
 
-Input: a `Failure` and the id of the request. Output: an HTTP status, the body of an error, or the event that ends a
-stream. The statuses are chosen for Claude Code: it repeats a 401 for minutes unless `x-should-retry` forbids it,
-and summarises its conversation on a 400 that says "prompt is too long". Nothing here raises.
+The statuses are chosen for Claude Code: it repeats a 401 for minutes unless `x-should-retry` forbids it, and summarises
+on a 400 "prompt is too long". Nothing here raises.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from codex_proxy.surfaces.base import json_bytes, raw_text
 
 
 class FaultRow(NamedTuple):
-    """The HTTP status and error type of one kind of fault. `lasting`: the same request would always fail again."""
+    """Status and type of a kind of fault. `lasting`: the same request always fails."""
 
     status: int
     type: str
@@ -61,21 +60,19 @@ TABLE: Final[dict[FaultKind, FaultRow]] = {
 }
 
 THREADS_UNSUPPORTED: Final = "thread_unsupported_request"
-"""The code with which a request that continues a thread is refused. Anthropic's SDKs then send the whole conversation
-in their tool runners."""
+"""The code of a refused `thread`, on which the SDKs' tool runners send the whole conversation."""
 
 MAX_WAIT: Final = 60
 """The longest `Retry-After`, in seconds, that Claude Code and the SDKs obey."""
 
 
 def status_of(failure: Failure) -> int:
-    """Returns the HTTP status for a fault that occurs before the first byte of the answer."""
+    """Returns the status of a fault before the first byte of the answer."""
     return TABLE[failure.kind].status
 
 
 def forbids_retry(failure: Failure) -> bool:
-    """Returns whether the answer needs `x-should-retry: false`: a retry would fail, or could only succeed after a
-    long time."""
+    """Whether the answer needs `x-should-retry: false`: a retry would fail, or help only after a long time."""
     if not failure.repeatable or TABLE[failure.kind].lasting:
         return True
     if failure.retry_after is None:
@@ -84,9 +81,9 @@ def forbids_retry(failure: Failure) -> bool:
 
 
 def error_body(failure: Failure, request_id: str) -> bytes:
-    """Returns the JSON body `{"type": "error", "error": {type, message}, "request_id"}`, with `details` of the error
-    where SDKs act on them. Anthropic's errors have no
-    member for the field at fault: its name is put before a message that does not contain it."""
+    """Returns `{"type": "error", "error": {type, message}, "request_id"}`, with `details` where SDKs act on them. The
+    field at fault is put before the message.
+    """
     message = failure.message
     if failure.param and failure.param not in message:
         message = f"{failure.param}: {message}"
@@ -102,11 +99,9 @@ def error_event(failure: Failure, request_id: str) -> bytes:
 
 
 def prompt_too_long(failure: Failure, tokens: int, window: int | None) -> Failure:
-    """Returns a CONTEXT_LENGTH_EXCEEDED failure with the message of Anthropic's API, `prompt is too long: N tokens
-    > M maximum`; any other failure unchanged.
+    """Returns a CONTEXT_LENGTH_EXCEEDED failure as `prompt is too long: N tokens > M maximum`; any other unchanged.
 
-    `tokens` is an estimate for the request. `window` is the model's context window, in tokens; if the agent does
-    not report it (None), the message names one token less than the estimate as the maximum.
+    `tokens` is an estimate, `window` the model's context window; without it (None) M is one less than N.
     """
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED:
         return failure

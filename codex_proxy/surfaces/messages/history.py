@@ -1,14 +1,9 @@
-"""Converts the messages of a request to the history of a turn.
+"""Converts the messages of a request to the history of a turn, oldest first.
 
-Input: validated messages. Output: history items, oldest first. Raises `Fault` INVALID_REQUEST only for an image or an
-unknown block in the newest message of the user; nothing else in the messages is refused. Instructions (`system`)
-become developer messages in the same place. Outputs follow directly after their calls, in the order of the calls;
-other content of the message comes after them. A call without a result gets an output that says so; a result without
-its call is added to the user's message.
-
-Raw items are items exactly as the model generated them, such as encrypted reasoning. This server sends them to the
-client in a `redacted_thinking` block; when the client sends the block back, they are added to the history at their
-original positions among the texts and calls of that message. Source: docs/messages.md#the-conversation.
+Only a bad image or unknown block in the user's newest message raises `Fault` INVALID_REQUEST. Instructions (`system`)
+become developer messages in place. Outputs follow their calls directly, then other content; a call without a result
+gets one that says so, a result without its call becomes text of the user. The model's raw items, from
+`redacted_thinking` blocks, return to their places. Source: docs/messages.md#the-conversation.
 """
 
 from __future__ import annotations
@@ -43,24 +38,24 @@ from codex_proxy.surfaces.past_calls import HistoryWithCalls
 from codex_proxy.surfaces.tool_calls import model_name
 
 BILLING: Final = "x-anthropic-billing-header:"
-"""The first characters of the block of the system prompt in which Claude Code identifies itself to Anthropic. That
-block is left out: it differs for each conversation, so two conversations could not share a provider's prompt cache."""
+"""Begins the block in which Claude Code identifies itself. It is left out: it differs in each conversation, which could
+then not share a provider's cache.
+"""
 NO_RESULT: Final = "No result: this call was not answered."
 ORPHAN: Final = "The result of a tool call that is not part of this conversation:"
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
 _INSTRUCTING: Final = frozenset({"system", "developer"})
 _NEXT_MESSAGE: Final = "next_user_message"
-"""The `clear_at` of an instruction that the model is shown only until the user's next message."""
+"""The `clear_at` of an instruction that is shown until the user's next message."""
 _SEARCHED: Final = "[Results of a search:]\n"
 _SUMMED_UP: Final = "[A summary of the conversation so far:]\n"
 _UNSHOWN: Final = frozenset({"thinking", "redacted_thinking", "server_tool_use"})
-"""The types of blocks in an answer that the model is never shown as text."""
+"""Blocks of an answer that the model is never shown as text."""
 
 
 def instructions_of(system: wire.Content | None) -> str:
-    """Returns the text of the request's `system`, without the block in which Claude Code identifies itself to
-    Anthropic's servers; an empty string if `system` is None or has no text. Raises `Fault` INVALID_REQUEST for a block
-    that is no text.
+    """Returns the text of `system`, without Claude Code's own block. Raises `Fault` INVALID_REQUEST for a block that is
+    no text.
     """
     if system is None or isinstance(system, str):
         texts = [system or ""]
@@ -80,10 +75,8 @@ def _instruction(block: Any, param: str) -> str:
 def history_of(
     messages: Sequence[wire.InputMessage], reader: BlockReader, identity: str
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history of a turn, made from `messages`. `reader` converts the content blocks. `identity` names
-    the agent and model of the turn: raw items that another agent or model made are left out. Raises `Fault`
-    INVALID_REQUEST for an image in the newest message of the user that is invalid or that the agent does not
-    accept, and for a block of an unknown type in it.
+    """Returns the history. `reader` converts blocks; raw items of another agent or model than `identity` are left out.
+    Raises `Fault` INVALID_REQUEST for bad content in the user's newest message.
     """
     newest = max((index for index, each in enumerate(messages) if each.role == "user"), default=-1)
     history = _History(reader, identity)
@@ -119,8 +112,8 @@ def tools_referred_to(messages: Iterable[wire.InputMessage]) -> set[str]:
 def with_tool_changes(
     tools: Sequence[dict[str, Any]], messages: Iterable[wire.InputMessage]
 ) -> list[dict[str, Any]]:
-    """Returns the request's `tools` after the changes in its messages: with the tools that a `tool_addition` block
-    defines, and without those that a `tool_removal` block names and no later block adds again.
+    """Returns the tools with those that `tool_addition` blocks define, without those that `tool_removal` blocks last
+    removed.
     """
     offered = list(tools)
     removed: set[str] = set()
@@ -140,7 +133,7 @@ def with_tool_changes(
 
 
 def has_calls(messages: Iterable[wire.InputMessage]) -> bool:
-    """Whether any message has a call of the client's tools or the result of one."""
+    """Whether any message has a call of the client's tools or a result."""
     kinds = ("tool_use", "tool_result")
     return any(block_type(block) in kinds for message in messages for block in _blocks(message.content))
 
@@ -160,7 +153,7 @@ class _History(HistoryWithCalls):
         self._answering = False
         """Whether the last message was one of the model."""
         self._seen: set[str] = set()
-        """The ids of raw items in the history, since a client may send the same answer twice."""
+        """The ids of raw items in the history, since a client may send an answer twice."""
 
     def read(self, message: wire.InputMessage, param: str, *, newest: bool) -> None:
         if message.role == "assistant":
@@ -196,9 +189,8 @@ class _History(HistoryWithCalls):
             self.add(HistoryMessage("user", tuple(said)))
 
     def _result(self, block: dict[str, Any], param: str, *, newest: bool) -> Iterator[Part]:
-        """If the block is the first result of a call in the assistant's last message (or last messages in a row),
-        stores it for `settle` and yields nothing. Otherwise yields a note and the result's parts, to be added to the
-        user's message. `param` and `newest`: see `BlockReader.parts`.
+        """Stores the first result of a call of the last answer; yields a note and the parts of any other, for the
+        user's message.
         """
         call_id = block.get("tool_use_id")
         parts = tuple(self._reader.parts(block.get("content"), f"{param}.content", newest=newest))
@@ -213,9 +205,7 @@ class _History(HistoryWithCalls):
     # --- what the model said ----------------------------------------------------------------------
 
     def _answer(self, content: wire.Content | None) -> None:
-        """Adds a message of the model. The raw items in its `redacted_thinking` blocks are added at their original
-        positions among its texts and calls.
-        """
+        """Adds a message of the model, with the raw items of its `redacted_thinking` in their places."""
         said: list[HistoryMessage] = []
         calls: dict[str, HistoryCall] = {}
         state: list[Element] = []
@@ -248,9 +238,8 @@ class _History(HistoryWithCalls):
     def _in_place(
         self, state: Sequence[Element], said: list[HistoryMessage], calls: dict[str, HistoryCall]
     ) -> Iterator[HistoryItem]:
-        """Yields the texts and calls of an answer with its raw items among them, in the order that `state` records
-        (see `Element`); then the texts and calls that are not in `state`. `said` are the answer's texts, `calls`
-        its calls by id.
+        """Yields texts and calls of an answer with its raw items, in the order of `state` (`Element`), then those that
+        are not in it.
         """
         left = list(said)
         for element in state:
@@ -277,7 +266,7 @@ class _History(HistoryWithCalls):
 
 
 def _past_call(block: dict[str, Any]) -> HistoryCall | None:
-    """Converts a `tool_use` block to a call. Returns None if it has no id or no name: no result could refer to it."""
+    """Converts a `tool_use` block; None without id or name, since no result could refer to it."""
     call_id, name = block.get("id"), block.get("name")
     if not (isinstance(call_id, str) and call_id and isinstance(name, str) and name):
         return None
@@ -287,8 +276,8 @@ def _past_call(block: dict[str, Any]) -> HistoryCall | None:
 
 
 def _as_error(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Returns the parts of a failed result with `Error: ` before the text, since models do not get `is_error`.
-    Returns the parts unchanged if the first 40 characters of the text contain the word "error".
+    """Returns a failed result with `Error: ` in front, since models do not get `is_error`, unless its beginning says
+    "error".
     """
     first = parts[0] if parts else TextPart("")
     text = first.text if isinstance(first, TextPart) else ""

@@ -1,7 +1,5 @@
-"""The lists of models in the form of Anthropic's API.
-
-Input: the catalog of models, and the query parameters of a page. Output: a body as a dict. Raises `Fault`:
-MODEL_NOT_FOUND for an unknown name, INVALID_REQUEST for invalid query parameters.
+"""The lists of models in Anthropic's form. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST for invalid query
+parameters.
 """
 
 from __future__ import annotations
@@ -21,9 +19,7 @@ DEFAULT_PAGE: Final = 20
 
 
 class PageQuery(msgspec.Struct, frozen=True):
-    """Selects a part of a list: at most `limit` entries after the entry `after_id`, or before the entry
-    `before_id`. Both are names of models, and empty if the query does not have them; at most one of them is set.
-    """
+    """At most `limit` entries after `after_id`, or before `before_id`: names of models, of which at most one is set."""
 
     limit: int = DEFAULT_PAGE
     after_id: str = ""
@@ -31,10 +27,7 @@ class PageQuery(msgspec.Struct, frozen=True):
 
 
 def page_query(limit: str | None, after_id: str | None, before_id: str | None) -> PageQuery:
-    """Parses the query parameters of a request for a page of models; None: the parameter is absent. `after_id` and
-    `before_id` are names of models. Raises `Fault` INVALID_REQUEST for an invalid `limit`, and if both `after_id`
-    and `before_id` are given.
-    """
+    """Parses the query of a page. Raises `Fault` INVALID_REQUEST for a bad `limit`, or both ids."""
     size = DEFAULT_PAGE
     if limit is not None:
         size = int(limit) if limit.isascii() and limit.isdecimal() and len(limit) <= len(str(MAX_PAGE)) else 0
@@ -48,17 +41,16 @@ def page_query(limit: str | None, after_id: str | None, before_id: str | None) -
 
 
 def anthropic_names(catalog: ModelCatalog, env: str) -> list[str]:
-    """Returns the names in the list of models. Claude Code only lists names with `claude` or `anthropic` in them,
-    so each of the other names is listed a second time with the prefix `claude-`. `env`: see
-    `surfaces.models.listed_names`.
+    """Returns the names in the list: those without `claude` or `anthropic` a second time with `claude-`, because Claude
+    Code lists no others.
     """
     names = listed_names(catalog, env)
     return list(dict.fromkeys([*names, *map(with_claude_prefix, names)]))
 
 
 def model_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
-    """Returns the object of one model, with the name that was asked for. `created` is in seconds since 1970. Raises
-    `Fault` MODEL_NOT_FOUND if no model has this name, INVALID_REQUEST if models of several agents have it.
+    """Returns a model's object under this name. `created`: seconds since 1970. Raises `Fault` MODEL_NOT_FOUND, or
+    INVALID_REQUEST if several agents have it.
     """
     model = model_of(name, catalog)
     shown = (model.display_name if model is not None else "") or name
@@ -76,9 +68,8 @@ def model_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]
 def models_page(
     names: Sequence[str], query: PageQuery, catalog: ModelCatalog, created: int
 ) -> dict[str, Any]:
-    """Returns one page of the models with these names, each of which must be the name of one model. `created` is
-    the creation time that each model gets, in seconds since 1970. Raises `Fault` INVALID_REQUEST if `after_id` or
-    `before_id` in `query` is none of the names.
+    """Returns a page of these models; `created` is the time of each, in seconds since 1970. Raises `Fault`
+    INVALID_REQUEST for an unknown id in `query`.
     """
     first, last = 0, len(names)
     if query.after_id:

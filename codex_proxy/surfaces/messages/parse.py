@@ -1,9 +1,7 @@
-"""Parses a request of Anthropic's Messages API into a `Turn`, and what is needed to answer it.
+"""Parses a request of Anthropic's Messages API into a `Turn` and what is needed to answer it.
 
-Input: the bytes of the body, the operator's settings, the models, and the headers. Output: `ParsedMessages`. Raises
-`Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode that is switched off, or a wider
-sandbox than the server's). Whether the agent can do what the turn needs is checked later, in `admission`. Source:
-docs/messages.md.
+Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode that is off, a wider sandbox).
+`admission` checks later what the agent can do. Source: docs/messages.md.
 """
 
 from __future__ import annotations
@@ -71,7 +69,7 @@ class ParsedMessages(ParsedRequest, frozen=True, kw_only=True):
     client_names: dict[str, str]
     """The client's names of tools, by the names that the model is offered; only those that differ."""
     refetches: bool
-    """Whether an image of `web_images` is in an earlier message. Such an image is left out if it cannot be fetched."""
+    """Whether one is in an earlier message: it is left out if it cannot be fetched."""
 
 
 def parse(
@@ -85,14 +83,11 @@ def parse(
     takes_images: Callable[[Turn], bool] = lambda _: True,
     fetches: bool = True,
 ) -> ParsedMessages:
-    """Parses a request body. Raises the `Fault` of the first error.
+    """Parses a body. Raises the first `Fault`.
 
-    `identity` returns a name for the agent and model of a turn; raw items in the history are used only if they were
-    made by the same agent and model. `pdfs`: the texts of the request's PDFs; None if the server reads none.
-    `takes_images` returns whether the turn's agent can pass images to its model. If not, an image in the newest
-    message of the user raises a `Fault`, and a note takes the place of any other image. Images with a web address
-    are listed in `web_images` for the caller to fetch. If `fetches` is False, only those in the newest message of
-    the user are; a note takes the place of the others.
+    `identity` names a turn's agent and model, of which raw items are used. `pdfs`: the texts of PDFs. `takes_images`:
+    whether the agent passes images on; if not, one in the user's newest message raises `Fault`, others become notes.
+    `fetches=False`: only images of that message are listed in `web_images`, others become notes.
     """
     notes = FieldNotes()
     request = parse_body(body, notes)
@@ -167,16 +162,13 @@ def _client_acts(request: MessagesRequest, offered: MessagesTools, schema: msgsp
 
 
 def _stops_of(request: MessagesRequest) -> tuple[str, ...]:
-    """Returns the stop sequences without duplicates. Empty sequences are left out, since they would match
-    everywhere.
-    """
+    """Returns the stop sequences once each, without empty ones, which match everywhere."""
     return tuple(dict.fromkeys(each for each in request.stop_sequences or () if each))
 
 
 def _schema_of(request: MessagesRequest) -> msgspec.Raw | None:
-    """Returns the JSON schema of the answer, from `output_config.format` or its earlier name `output_format`; None
-    if there is no format or it is `text`. Raises `Fault` INVALID_REQUEST for any format other than `text` and
-    `json_schema`, and for a `json_schema` without a schema.
+    """Returns the answer's schema from `output_config.format` or `output_format`, if any. Raises `Fault`
+    INVALID_REQUEST for other formats, or a `json_schema` without one.
     """
     config = request.output_config
     wanted, field = request.output_format, "output_format"
@@ -199,9 +191,7 @@ def _metadata(request: MessagesRequest) -> dict[str, str | None]:
 
 
 def _sampling(request: MessagesRequest) -> dict[str, float]:
-    """Returns those of the request's fields `temperature`, `top_p` and `top_k` that are numbers; other values are
-    left out.
-    """
+    """Returns `temperature`, `top_p` and `top_k` if they are numbers."""
     return {
         name: value
         for name in SAMPLING
@@ -210,8 +200,8 @@ def _sampling(request: MessagesRequest) -> dict[str, float]:
 
 
 def _ignored(request: MessagesRequest) -> tuple[str, ...]:
-    """Returns the names of those fields that change nothing although they are not marked as ignored: sampling, which
-    some agents support, `metadata`, of which only the folder is read, and an effort that no model has.
+    """Returns fields without effect that are not marked: sampling, `metadata` but for the folder, an effort that no
+    model has.
     """
     effort = effort_asked(request)
     return (

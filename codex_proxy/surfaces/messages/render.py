@@ -1,14 +1,10 @@
-"""Renders the events of a turn as an answer of Anthropic's Messages API: SSE bytes while the events arrive, or one
-body at the end.
+"""Renders the events of a turn as an answer of Anthropic's Messages API: SSE bytes as they arrive, or one body at the
+end.
 
-Input: batches of well-formed events (see `core/repair.py`). Output: `feed` returns the bytes of a batch, `result`
-the whole answer. Both are made of the same blocks, so they cannot differ. One block is open at a time, numbered
-without a gap; text that arrives while another item's block is open waits until that block is closed. Calls are sent
-at the end of the turn, after the model's raw items (items exactly as it generated them, such as encrypted
-reasoning), so that a client that cuts its history at a call keeps both. Source: docs/messages.md#streams.
-
-Until `visible` is True no part of the answer was sent, and the HTTP handler can still answer a `failure` with an
-HTTP status. `result` raises the `Fault` of a failed turn.
+`feed` returns the bytes of a batch of well-formed events, `result` the whole answer, both from the same blocks. One
+block is open at a time, numbered without a gap; other text waits. Calls come at the end, behind the model's raw items,
+so that a client that cuts its history at a call keeps both. Until `visible` nothing was sent, and a `failure` can be an
+HTTP status; `result` raises its `Fault`. Source: docs/messages.md#streams.
 """
 
 from __future__ import annotations
@@ -59,8 +55,8 @@ class _Call:
 
 
 class MessagesRenderer(StreamRenderer):
-    """Renders the events of a turn as a message of Anthropic's API, streamed or whole. Call `feed` with every event
-    of the turn, in order, in batches of any size. The private methods append SSE frames to `out`.
+    """Renders a turn as a message, streamed or whole. `feed` takes every event in order, in batches of any size;
+    private methods append SSE frames to `out`.
     """
 
     def __init__(
@@ -100,7 +96,7 @@ class MessagesRenderer(StreamRenderer):
         self._calls: dict[str, _Call] = {}
         self._raw: list[bytes] = []
         self._ran_tools = False
-        """Whether the agent or this server has run calls in this turn that the client does not see."""
+        """Whether calls have run in this turn that the client does not see."""
         self._searches = 0
         self._stop_sequence: str | None = None
         self.finish_reason = ""
@@ -108,13 +104,11 @@ class MessagesRenderer(StreamRenderer):
     # --- what an exchange asks ------------------------------------------------------------------
 
     def estimate_prompt(self) -> None:
-        """Estimates the tokens of the request, which the first event of the answer contains. Called while the agent
-        starts, so that the first event need not wait for the estimate.
-        """
+        """Estimates the request for the first event, while the agent starts."""
         self._prompt_tokens()
 
     def result(self) -> bytes:
-        """Returns the whole answer as JSON, made of the same blocks as the stream. Raises `Fault` for a failed turn."""
+        """Returns the whole answer as JSON. Raises the `Fault` of a failed turn."""
         if self.failure is not None:
             raise Fault(self.failure)
         message = self._message([block.whole() for block in self._blocks], self._usage())
@@ -169,8 +163,8 @@ class MessagesRenderer(StreamRenderer):
         out.append(frame("message_stop", {}))
 
     def _finish(self, stop: str, sequence: str | None, calls: int) -> None:
-        """Sets `finish_reason` from the turn's reason `stop`, the client's stop `sequence` that ended the turn
-        (None for none) and the number of `calls`. It is `end_turn` if Anthropic's API has no such reason.
+        """Sets `finish_reason` from the turn's `stop`, the client's `sequence` that ended it and the number of calls;
+        `end_turn` for unknown reasons.
         """
         reason = _STOP_REASONS.get(stop, "end_turn")
         if reason == "end_turn" and sequence is not None:
@@ -217,7 +211,7 @@ class MessagesRenderer(StreamRenderer):
         block.open(out)
 
     def _close(self, text_item: TextItem, out: list[bytes]) -> None:
-        """Closes the block of a finished item (`text_item`), then opens the blocks that wait, in order."""
+        """Closes the block of a finished item, then opens those that wait."""
         text_item.over = True
         if text_item is not self._open_item:
             return
@@ -234,9 +228,7 @@ class MessagesRenderer(StreamRenderer):
                 self._open_item = None
 
     def _send(self, kind: str, fields: dict[str, Any], out: list[bytes], input: str | None = None) -> None:
-        """Sends a whole block: its start with these `fields`, its `input` (the JSON of a call's arguments; None for
-        none) in one delta, and its end.
-        """
+        """Sends a whole block: start, `input` in one delta, end."""
         if not self.visible:
             self._begin(out)
         block = WholeBlock(kind, len(self._blocks), fields, input)
@@ -264,9 +256,7 @@ class MessagesRenderer(StreamRenderer):
             self._close(text_item, out)
 
     def _line_of(self, item: Item) -> str | None:
-        """Returns one line that describes an action of the agent or of this server; None if the item is something
-        else, or if activity is not sent to the client.
-        """
+        """Returns a line about an action of agent or server; None for other items, or if it is not sent."""
         if not self._show_activity:
             return None
         if isinstance(item, McpCall):
@@ -274,9 +264,7 @@ class MessagesRenderer(StreamRenderer):
         return f"[{item.kind}] {' '.join(item.text.split())}" if isinstance(item, Activity) else None
 
     def _search(self, item: Activity, out: list[bytes]) -> None:
-        """Sends a search of the agent as the two blocks that Anthropic's own search has. The list of results is
-        empty, because this server does not know them. The search is left out if another block is open.
-        """
+        """Sends a search as the two blocks of Anthropic's own, with an empty result, unless another block is open."""
         if self._open_item is not None:
             return
         self._searches += 1
@@ -305,9 +293,8 @@ class MessagesRenderer(StreamRenderer):
     # --- the end --------------------------------------------------------------------------------
 
     def _send_state(self, out: list[bytes]) -> None:
-        """Sends the model's raw items as a `redacted_thinking` block, if the turn had calls. Without calls they are
-        not needed: providers ignore the reasoning of earlier turns, and `claude --print` prints the last block,
-        whatever it is.
+        """Sends the model's raw items as a `redacted_thinking` block if the turn had calls: providers ignore earlier
+        reasoning otherwise, and `claude --print` prints the last block.
         """
         if self._state_identity is None or not (self._calls or self._ran_tools):
             return
@@ -316,9 +303,8 @@ class MessagesRenderer(StreamRenderer):
             self._send("redacted_thinking", {"data": data}, out)
 
     def _send_calls(self, out: list[bytes]) -> int:
-        """Sends the calls, and returns how many. A call that was cut off before or in its arguments is left out.
-        Complete arguments that are not an object, which clients cannot read, are sent as an object with the text in
-        `input`, so that the tool reports the mistake.
+        """Sends the calls, and returns how many. A call that was cut off is left out; arguments that are no object are
+        sent as text in `input`, so that the tool reports it.
         """
         sent = 0
         for call in self._calls.values():

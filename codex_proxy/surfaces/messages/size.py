@@ -1,7 +1,5 @@
-"""Estimates the number of tokens that a model reads for a request.
-
-The estimate is sent with the first event of an answer, and must not delay it: of a long request only a sample of
-its text is counted, which takes less than a millisecond.
+"""Estimates a request's tokens, from a sample of a long text in less than a millisecond, for an answer's
+first event.
 """
 
 from __future__ import annotations
@@ -14,19 +12,17 @@ from codex_proxy.core.tokens import estimate_tokens
 from codex_proxy.core.turn import Turn
 
 IMAGE_TOKENS: Final = 800
-"""The approximate tokens of an image: providers scale it down to some hundreds of tiles."""
+"""About the tokens of an image, which providers scale down."""
 TOOL_TOKENS: Final = 12
 """The tokens that a tool takes in addition to its name, description and schema."""
 
 _SLICES: Final = 12
 _SLICE: Final = 160
-"""The length in characters of each slice of a long request that is counted; the slices are spread evenly."""
+"""Characters of each counted slice of a long request, spread evenly."""
 
 
 def prompt_tokens(turn: Turn) -> int:
-    """Returns an estimate of the tokens that the model reads for a turn: the text and images of the history, the
-    tools, and the schema of the answer.
-    """
+    """Returns an estimate of a turn's input: history, images, tools, schema."""
     images = sum(
         isinstance(part, ImagePart)
         for item in turn.history

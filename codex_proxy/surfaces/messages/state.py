@@ -1,14 +1,9 @@
 """Packs the model's raw items of an answer (such as encrypted reasoning) into the `data` of a `redacted_thinking`
-block, and unpacks them from later requests.
+block, and unpacks them.
 
-Input: a turn's raw items (JSON of Responses items) and the identity of the agent and model that made them. Output:
-the block's `data`, an opaque text that clients send back unchanged; and from that, the order of the items among the
-texts and calls of the answer. Nothing here raises: state that is damaged, of an unknown version, or of another
-agent or model counts as none.
-
-The text is base64 of a version byte, a digest of the identity, and zlib of a JSON array. An element of the array is
-a raw item, or stands for content that the client itself sends back: 0 for a message, a call's id for a call. The
-state is neither encrypted nor signed, so any client can make one.
+`data` is base64 of a version byte, a digest of agent and model, and zlib of a JSON array: raw items, 0 for a message, a
+call's id for a call. It is neither encrypted nor signed. State that is damaged, of another version, agent or model
+counts as none. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -23,10 +18,9 @@ import msgspec
 
 VERSION: Final = 1
 MAX_BYTES: Final = 16 << 20
-"""The maximum unpacked size of one block, in bytes: a turn's encrypted reasoning has some KiB per step."""
+"""The most unpacked bytes of a block; encrypted reasoning has some KiB per step."""
 MAX_GROWTH: Final = 16
-"""How many times larger than its packed size a block may become when it is unpacked, apart from the first
-kilobytes. A client can send many blocks, and encrypted reasoning can hardly be compressed."""
+"""How many times a block may grow when unpacked, since clients can send many; encrypted reasoning hardly compresses."""
 _FREE_BYTES: Final = 4096
 _DIGEST_BYTES: Final = 12
 
@@ -40,22 +34,20 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "custom_tool_call": ("type", "id", "call_id", "name", "input"),
     "custom_tool_call_output": ("type", "call_id", "output"),
 }
-"""The types of items that are kept, and the fields of each that are kept: those that a model accepts."""
+"""The kept items, and their fields that a model accepts."""
 _TEXTS: Final = ("id", "call_id", "name", "arguments", "encrypted_content")
 """The fields of items that are strings if an item has them."""
 _CALLS: Final = frozenset({"function_call", "custom_tool_call"})
 OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
-"""The types of items that are the output of a call. A turn's raw items do not include the outputs of the client's
-calls."""
+"""Items that are outputs of calls; raw items have none of the client's calls."""
 
 Element: TypeAlias = dict[str, Any] | int | str
-"""An element of the recorded order of an answer's parts: a raw item; `0`, which means the next message of the answer;
-or the id of a call."""
+"""A raw item, `0` for the next message of the answer, or the id of a call."""
 
 
 def packed(raw: Iterable[bytes], identity: str) -> str | None:
-    """Returns a turn's raw items as the `data` of a block. Returns None if the client sends all of them back itself
-    (as messages and calls), or if an item is not JSON. `identity` names the agent and model that made them.
+    """Returns raw items as a block's `data`; None if the client sends all of them itself, or one is not JSON.
+    `identity` names agent and model.
     """
     try:
         elements = _elements(raw)
@@ -71,9 +63,8 @@ def packed(raw: Iterable[bytes], identity: str) -> str | None:
 
 
 def unpacked(data: str, identity: str) -> list[Element]:
-    """Returns the elements of a block's `data`, which a client sends back. `identity` names the agent and model
-    that will read them. The list is empty if the block was made for another identity or by another version, is
-    damaged, or would become too large; single elements of an unknown form are left out. Nothing is raised.
+    """Returns the elements of a block's `data`; none if it is of another identity or version, damaged or too large.
+    Unknown elements are left out.
     """
     try:
         raw = binascii.a2b_base64(data, strict_mode=True)
@@ -92,7 +83,7 @@ def unpacked(data: str, identity: str) -> list[Element]:
 
 
 def _most(size: int) -> int:
-    """Returns the maximum unpacked size for a block of this packed `size`, both in bytes."""
+    """Returns the most bytes to which a block of this size may grow."""
     return min(MAX_BYTES, _FREE_BYTES + MAX_GROWTH * size)
 
 

@@ -1,4 +1,4 @@
-"""Reads the tools of a request in Anthropic's form, and its `tool_choice`.
+"""Reads a request's tools in Anthropic's form, and its `tool_choice`.
 
 Input: the tools, the choice, and the names of the tools that the history refers to. Output: `MessagesTools`. Raises
 `Fault` INVALID_REQUEST for a tool that only Anthropic's servers run or that cannot be read, for names that occur

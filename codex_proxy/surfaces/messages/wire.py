@@ -1,10 +1,9 @@
-"""The pydantic model of a request of Anthropic's Messages API. Types are strict; unknown fields are accepted, and the
-marks of `field_lists` say which fields change nothing or are refused.
+"""The pydantic model of a request of Anthropic's Messages API: types are strict; marks of `field_lists` say which
+fields change nothing or are refused.
 
-Input: the bytes of the body. Output: `MessagesRequest`, and the notes of the marks. Raises `Fault` INVALID_REQUEST
-with `param`. The content of messages and tools is not validated here: a client sends its history again with every
-request, so content that is invalid must not be refused. The fields of blocks and tools are in `BLOCK_FIELDS` and
-`TOOL_FIELDS`. Source: docs/messages.md, requests of Claude Code 2.1.330 and of Anthropic's SDKs.
+Content of messages and tools is not validated, because clients send their history each time. `BLOCK_FIELDS` and
+`TOOL_FIELDS` list their fields. Raises `Fault` INVALID_REQUEST with `param`. Source: docs/messages.md, requests of
+Claude Code 2.1.330 and of Anthropic's SDKs.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Content: TypeAlias = Annotated[
 
 
 class MessageOutputConfig(RequestModel):
-    """The `output_config` of one message. It applies to the turn of that message and to later turns."""
+    """The `output_config` of a message, for its turn and later ones."""
 
     effort: str | None = None
 
@@ -39,7 +38,7 @@ class InputMessage(RequestModel):
     content: Content | None = None
     output_config: MessageOutputConfig | None = None
     clear_at: str | None = None
-    """`next_user_message`: the model is not shown this instruction any more after a later message of the user."""
+    """`next_user_message`: the instruction is shown until the user's next message."""
 
 
 class Thinking(RequestModel):
@@ -71,7 +70,7 @@ class GivenToolChoice(RequestModel):
 
 
 class MessagesRequest(RequestModel):
-    """The body of `POST /v1/messages`. Each optional field may be null. Unknown fields are kept in `model_extra`."""
+    """The body of `POST /v1/messages`. Optional fields may be null; unknown ones are in `model_extra`."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
@@ -141,8 +140,9 @@ BLOCK_FIELDS: Final[Mapping[str, frozenset[str]]] = {
         "compaction": "content",
     }.items()
 }
-"""The fields of each type of content block that are served; all others of a block are ignored, and the answer names
-them. `cache_control` is not named in blocks and tools: every cache here works without it."""
+"""The served fields of each block; others are ignored and named, but for `cache_control`, without which caches work
+here.
+"""
 
 TOOL_FIELDS: Final = frozenset(
     {
@@ -150,11 +150,9 @@ TOOL_FIELDS: Final = frozenset(
         *("strict", "defer_loading", "allowed_callers", "cache_control"),
     }
 )
-"""The fields of a tool of the client that are served; all others are ignored, and the answer names them."""
+"""The served fields of a client's tool; others are ignored and named."""
 
 
 def parse_body(body: bytes, notes: FieldNotes | None = None) -> MessagesRequest:
-    """Returns the body as a `MessagesRequest`, and adds to `notes` which of its fields are ignored. Raises `Fault`
-    INVALID_REQUEST; its `param` names the invalid or refused field.
-    """
+    """Returns the body, and notes ignored fields. Raises `Fault` INVALID_REQUEST with the field."""
     return parse_as(MessagesRequest, body, notes)

@@ -1,14 +1,10 @@
-"""The client's own tools of a Responses request: its functions and custom tools (also those in a namespace and
-those that are deferred), its tool search and its shell.
+"""The client's own tools of a Responses request: functions and custom tools (also in namespaces, also deferred), tool
+search and shell.
 
-Input: validated tools, and the items of the input. Output: `Tool`s with names that models accept, and the client's
-name (`Tool.client_name`) if it differs. Raises `Fault` INVALID_REQUEST for tools that cannot be read.
-
-Agents know no namespaces, so a tool is offered as `NAMESPACE__NAME`; the client gets a call of it with namespace
-and name. A deferred tool is offered once the output of a client's `tool_search` call has listed it; the tools of
-`additional_tools` items are offered at once. A `local_shell` is offered as a function whose calls are returned as
-`local_shell_call`. Sources: OpenAI's own types (`namespace`, `tool_search`, `local_shell`), requests of Codex 0.163
-and 0.169 as a client.
+Agents know no namespaces: a tool is offered as `NAMESPACE__NAME`, and its calls get both back. A deferred tool is
+offered once a client's tool search has listed it, tools of `additional_tools` at once. `local_shell` is offered as a
+function with `local_shell_call` items. Raises `Fault` INVALID_REQUEST for unreadable tools. Sources: OpenAI's own types
+(`namespace`, `tool_search`, `local_shell`), requests of Codex 0.163 and 0.169 as a client.
 """
 
 from __future__ import annotations
@@ -45,7 +41,7 @@ _SHELL_PARAMETERS: Final = {
     "additionalProperties": False,
 }
 _DEFAULT_NAMESPACE: Final = "functions"
-"""The namespace of tools that have none. Codex writes it out in its lite requests."""
+"""The namespace of tools without one, which Codex's lite requests write out."""
 _LISTS: Final = frozenset({"additional_tools", "tool_search_output"})
 """Types of items that contain tools."""
 _listed: TypeAdapter[Sequence[wire.AnyTool]] = TypeAdapter(
@@ -54,8 +50,8 @@ _listed: TypeAdapter[Sequence[wire.AnyTool]] = TypeAdapter(
 
 
 class GivenTool(NamedTuple):
-    """A tool of the request. `tool` is what the model is offered; `param` is the path of its name in the request,
-    for error messages; `deferred`: it is offered only after a tool search of the client has found it.
+    """A tool of the request. `param` is the path of its name; `deferred`: offered only after a tool search has found
+    it.
     """
 
     tool: Tool
@@ -64,18 +60,14 @@ class GivenTool(NamedTuple):
 
 
 def name_of(namespace: str | None, name: str) -> str:
-    """Returns the name under which the model is offered a tool. It depends only on the tool's `namespace` (None: it
-    has none) and `name`.
-    """
+    """Returns the offered name of a tool, from its namespace and name alone."""
     if namespace is None or namespace == _DEFAULT_NAMESPACE:
         return name
     return offered_name(namespace, name)
 
 
 def client_tools(given: Sequence[wire.AnyTool], param: str = "tools") -> Iterator[GivenTool]:
-    """Yields the client's own tools among `given`: functions and custom tools (also those in namespaces), its tool
-    search and its shell. `param` is the request's field that has the list, for faults.
-    """
+    """Yields the client's own tools, from the field `param`."""
     searches = any(isinstance(tool, wire.ToolSearchTool) and tool.execution == "client" for tool in given)
     for index, tool in enumerate(given):
         path = f"{param}[{index}]"
@@ -95,8 +87,8 @@ def client_tools(given: Sequence[wire.AnyTool], param: str = "tools") -> Iterato
 
 
 def tools_in(items: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:
-    """Returns the tools in the `additional_tools` and `tool_search_output` items of the input. If two have the same
-    name, the later one is used. Raises `Fault` INVALID_REQUEST for a tool that cannot be read.
+    """Returns the tools of `additional_tools` and `tool_search_output` items; the later of one name counts. Raises
+    `Fault` INVALID_REQUEST.
     """
     found: dict[str, Tool] = {}
     for index, item in enumerate(items):
@@ -108,9 +100,7 @@ def tools_in(items: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:
 
 
 def search_result_text(item: ItemDict) -> str:
-    """Returns the output of a tool search as JSON text for the model: the names (as the model is offered them) and
-    descriptions of the tools that were found. Raises `Fault` INVALID_REQUEST for a tool that cannot be read.
-    """
+    """Returns a tool search's output for the model: offered names and descriptions. Raises `Fault` INVALID_REQUEST."""
     found = [
         {"name": given.tool.name, "description": given.tool.description}
         for given in client_tools(validated(_listed, item["tools"], "tools"))
@@ -119,10 +109,9 @@ def search_result_text(item: ItemDict) -> str:
 
 
 def as_function_item(item: ItemDict) -> ItemDict:
-    """Returns a call of the client's tool search or shell as a function call, the output of such a call as a
-    function call's output, and any other item unchanged.
+    """Returns calls and outputs of tool search and shell as those of functions, other items unchanged.
 
-    An item without a `call_id` is returned unchanged: OpenAI's own servers ran its call.
+    So is an item without `call_id`, whose call OpenAI's servers ran.
     """
     if item.get("call_id") is None:
         return item

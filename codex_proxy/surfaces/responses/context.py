@@ -1,9 +1,7 @@
-"""Parses the requests that count the tokens of an input or compact it, without answering it.
+"""Parses the requests that count the tokens of an input or compact it.
 
-Input: the body of `POST /v1/responses/input_tokens` or `/compact`. Output: `ParsedContext`; `context_history`
-returns its history, `compaction_turn` the turn in which the model summarises it, `summary_in` the summary from the
-response to that turn. Raises `Fault` INVALID_REQUEST or MODEL_NOT_FOUND. Source:
-docs/wire-rules.md#compaction-counting-and-websocket.
+`context_history` returns the history, `compaction_turn` the turn that summarises it, `summary_in` its summary. Raises
+`Fault` INVALID_REQUEST or MODEL_NOT_FOUND. Source: docs/wire-rules.md#compaction-counting-and-websocket.
 """
 
 from __future__ import annotations
@@ -37,9 +35,7 @@ COMPACTION_WORDS: Final = (
 
 
 class ParsedContext(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed request to count or compact an input. `model_asked` is the model's name as the client wrote it,
-    `agent_model` the agent's name of it.
-    """
+    """A parsed request. `model_asked` is the client's name of the model, `agent_model` the agent's."""
 
     model_asked: str
     agent_model: str
@@ -49,7 +45,7 @@ class ParsedContext(msgspec.Struct, frozen=True, kw_only=True):
     previous_response_id: str | None
     conversation: str | None
     tokens_beside: int
-    """An estimate of the tokens of tools and schemas, which the model sees in addition to the history."""
+    """About the tokens of tools and schemas, beside the history."""
 
 
 def parse_context(
@@ -60,10 +56,8 @@ def parse_context(
     counting: bool = False,
     pdfs: PdfTexts | None = None,
 ) -> ParsedContext:
-    """Parses the body of a request to count (`counting`) or compact an input. `pdfs`: the texts of the request's
-    PDFs; None if the server reads none. `max_items` is the most items that the operator allows. Raises `Fault`:
-    INVALID_REQUEST, also if the request has neither items nor a previous response or conversation, or
-    MODEL_NOT_FOUND.
+    """Parses a request to count (`counting`) or compact, of `max_items` items at most. `pdfs`: the texts of PDFs.
+    Raises `Fault`: INVALID_REQUEST, also without anything to read, or MODEL_NOT_FOUND.
     """
     request = parse_body(body, counting=counting)
     check_input(request, max_items)
@@ -92,9 +86,8 @@ def parse_context(
 def context_history(
     parsed: ParsedContext, items: Sequence[ItemDict], *, earlier: int = 0
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history of `items`, with the request's instructions at its beginning. The first `earlier` items
-    come from the previous response or the conversation, the others from the request. Raises `Fault` INVALID_REQUEST
-    (see `history.history_entries`).
+    """Returns the history of `items`, the first `earlier` of which are stored ones, behind the instructions. Raises
+    `Fault` INVALID_REQUEST (`history.history_entries`).
     """
     history = tuple(map(_not_run, history_of(items, earlier=earlier)))
     if parsed.instructions:
@@ -103,18 +96,15 @@ def context_history(
 
 
 def _not_run(item: HistoryItem) -> HistoryItem:
-    """Returns the item unchanged, unless it is the output of an approved MCP call that has not been run yet: then
-    returns an output that says so, because these requests run no calls.
-    """
+    """Returns the item; the output of an approved MCP call says that it was not run, as these requests run none."""
     if isinstance(item, HistoryOutput) and item.approved_by is not None:
         return HistoryOutput(item.call_id, (TextPart(APPROVED),))
     return item
 
 
 class InputEstimate:
-    """Estimates the tokens of an input. Call `add` with each item of the previous responses or the conversation,
-    then `tokens_with` once with the request's own items. `add` keeps calls and their outputs in memory (without
-    images), because a call is only converted together with its output; it keeps nothing of other items.
+    """Estimates an input: `add` each stored item, then call `tokens_with` once. Keeps only calls and outputs, which are
+    converted together.
     """
 
     def __init__(self) -> None:
@@ -122,16 +112,15 @@ class InputEstimate:
         self._kept: list[ItemDict] = []
 
     def add(self, item: ItemDict) -> None:
-        """Counts one item of the previous responses or the conversation. Items are added oldest first."""
+        """Counts one stored item, oldest first."""
         if item["type"] in STAND_ALONE:
             self._tokens += tokens_in(history_of((item,), earlier=1))
         else:
             self._kept.append(_without_images(item))
 
     def tokens_with(self, parsed: ParsedContext, items: Sequence[ItemDict]) -> int:
-        """Returns an estimate of the tokens of the whole input: the items that were added, `items`, and the
-        instructions, tools and schema of the request `parsed`. `items` are the request's own items, with references
-        resolved; they must not have been added.
+        """Returns the tokens of the added items, the request's own `items` (with references resolved), and its
+        instructions, tools and schema.
         """
         history = context_history(parsed, [*self._kept, *items], earlier=len(self._kept))
         return self._tokens + tokens_in(history) + parsed.tokens_beside
@@ -151,8 +140,6 @@ def compaction_turn(parsed: ParsedContext, history: tuple[HistoryItem, ...]) -> 
 
 
 def summary_in(response: Mapping[str, Any]) -> str:
-    """Returns the summary from the response to a compaction turn: all text of the assistant, its parts separated by
-    empty lines; empty if there is none.
-    """
+    """Returns the assistant's text of a compaction turn, its parts separated by empty lines."""
     parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
     return "\n\n".join(part["text"] for part in parts if part["type"] == "output_text")

@@ -1,10 +1,8 @@
 """Encodes the typed events of a Responses stream as SSE frames, numbered without a gap.
 
-Input: calls for each change of the response, its items and their parts, in the order that the caller decides.
-Output: `take()`, the frames since the last call. Sources: docs/wire-rules.md#the-responses-stream,
-docs/contract.md#events-of-a-response, docs/contract.md#both-apis (the end).
-
-For speed only the text of a delta is encoded; the bytes around it are constant for each part.
+`take()` returns the frames since the last call. Only the text of a delta is encoded; the bytes around it are constant.
+Sources: docs/wire-rules.md#the-responses-stream, docs/contract.md#events-of-a-response, docs/contract.md#both-apis (the
+end).
 """
 
 from __future__ import annotations
@@ -50,28 +48,24 @@ _ENDS: Final = {
 
 
 def payload_of(frame: bytes) -> bytes:
-    """Returns the JSON in the data of an SSE frame, to be sent as a message of a WebSocket."""
+    """Returns the JSON of an SSE frame, for a WebSocket."""
     return frame.partition(b"data: ")[2].rstrip(b"\n")
 
 
 def socket_error(failure: Failure) -> bytes:
-    """Returns the JSON message by which a WebSocket reports a failure that HTTP would answer with an error status.
-    Source: Open Responses.
-    """
+    """Returns the WebSocket message for what HTTP answers with an error status. Source: Open Responses."""
     body = msgspec.json.decode(error_body(failure, "responses"))
     return json_bytes({"type": "error", "status": status_of(failure, "responses"), **body})
 
 
 def after(frames: list[tuple[int, bytes]], number: int) -> list[tuple[int, bytes]]:
-    """Returns those of the frames (number and bytes) whose number is above `number`: the rest of a stream that a
-    client resumes.
-    """
+    """Returns the frames with numbers above `number`: the rest of a resumed stream."""
     return [frame for frame in frames if frame[0] > number]
 
 
 class Events(Protocol):
-    """The interface of the encoders of events: `ResponseEvents` for OpenAI's API, and
-    `profile.OpenResponsesEvents`. `number` is the number of the next frame.
+    """The interface of the encoders: `ResponseEvents`, and `profile.OpenResponsesEvents`. `number` is the
+    next frame's.
     """
 
     number: int
@@ -92,14 +86,14 @@ class Events(Protocol):
 
 
 class FrameList:
-    """Encoded frames that were not taken yet, and the number of the next frame. The base of the encoders of events."""
+    """Encoded frames that were not taken, and the next number; the base of the encoders."""
 
     def __init__(self) -> None:
         self.number = 0
         self._frames: list[bytes] = []
 
     def take(self) -> list[bytes]:
-        """Returns the frames since the last call, in order. The last one has the number `number - 1`."""
+        """Returns the frames since the last call; the last has the number `number - 1`."""
         taken, self._frames = self._frames, []
         return taken
 
@@ -124,9 +118,7 @@ class ResponseEvents(FrameList):
         self._add("response.in_progress", response={**response, "status": "in_progress"})
 
     def fail(self, failure: Failure) -> None:
-        """Adds the `error` event. It has the error twice: flat, as in OpenAI's types, and nested, as in Open
-        Responses.
-        """
+        """Adds the `error` event, with the error flat (OpenAI) and nested (Open Responses)."""
         row = row_of(failure, "responses")
         error = {
             "code": None if row.code is None else raw_text(row.code),
@@ -192,9 +184,7 @@ class ResponseEvents(FrameList):
             self._add("response.mcp_call_arguments.done", **position, arguments=whole)
 
     def item_stage(self, output: OutputItem, stage: str) -> None:
-        """Adds the event of an MCP item that has reached the `stage` `in_progress`, `completed` or `failed`. Does
-        nothing for other items.
-        """
+        """Adds the event of an MCP item's `stage` (`in_progress`, `completed`, `failed`); nothing for other items."""
         if output.kind in _STAGED:
             position = {"item_id": raw_text(output.id), "output_index": output.index}
             self._add(f"response.{output.kind}.{stage}", **position)

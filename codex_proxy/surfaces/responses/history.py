@@ -1,15 +1,10 @@
 """Converts items, stored or new, to the history of a turn.
 
-Input: items as `items.normalised` or a response's output has them, oldest first, with references resolved. Output:
-`HistoryItem`s. Raises `Fault` INVALID_REQUEST for an output without its call, a call without its output, two
-different calls with one id, and an item of a type that no agent accepts.
-
-System messages become developer messages. An output before its call is moved behind it. A second output of a call,
-and a call that is repeated, are left out (docs/contract.md#message-validation). If an output without its call has
-the call's name and arguments, that call is added before it (docs/contract.md#outputs-without-their-call). Reasoning
-without encrypted content, lists of MCP tools and the agent's activity are left out. `McpHistory` handles the calls
-of MCP servers. A compaction item of this server becomes a developer message with its summary, which is encoded but
-not secret. A compaction item that this server did not make came from a provider and is sent back unchanged.
+System messages become the developer's. An output is moved behind its call; second outputs and repeated calls are left
+out (docs/contract.md#message-validation). An output with its call's name and arguments gets that call
+(docs/contract.md#outputs-without-their-call). Left out: reasoning without encrypted content, lists of MCP tools,
+activity. A compaction of this server becomes a developer message, a provider's goes back unchanged. Raises `Fault`
+INVALID_REQUEST for a missing call or output, two calls of one id, and unsupported items.
 """
 
 from __future__ import annotations
@@ -42,14 +37,12 @@ _MARK: Final = "codex-proxy-summary-1."
 
 
 def encoded_summary(summary: str) -> str:
-    """Returns the `encrypted_content` of a compaction item with this summary. It is encoded, not encrypted."""
+    """Returns a compaction item's `encrypted_content`: encoded, not encrypted."""
     return _MARK + base64.urlsafe_b64encode(summary.encode("utf-8", "replace")).decode()
 
 
 def decoded_summary(content: str) -> str | None:
-    """Returns the summary in the `encrypted_content` of a compaction item of this server; None for any other
-    content.
-    """
+    """Returns the summary in this server's `encrypted_content`; None for any other."""
     if not content.startswith(_MARK):
         return None
     try:
@@ -65,16 +58,15 @@ _CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
 
 
 class HistoryEntry(NamedTuple):
-    """A history item (`part`), and the index of the input item from which it was made (`item_index`)."""
+    """A history item (`part`), and the index of its input item."""
 
     item_index: int
     part: HistoryItem
 
 
 def history_entries(items: Sequence[ItemDict], *, earlier: int = 0) -> list[HistoryEntry]:
-    """Returns the history of these items. The first `earlier` items are those of the previous responses or the
-    conversation, the others are the request's. Raises `Fault` INVALID_REQUEST; its `param` is `input[N]` (without
-    the earlier items) for an item of the request, and `input` for an earlier one or a call without an output.
+    """Returns the history of items, the first `earlier` of which are stored ones. Raises `Fault` INVALID_REQUEST for
+    `input[N]` (of the request), or `input`.
     """
     items = [as_function_item(item) for item in items]
     reader = _Reader(items, earlier)
@@ -102,7 +94,7 @@ class _Reader:
         """Outputs that came before their calls."""
         self._answered: set[str] = set()
         self._cut: set[str] = set()
-        """The ids of calls that were cut off while the model wrote them, and so have no outputs."""
+        """Calls that were cut off while the model wrote them, and have no outputs."""
         self._seen: set[str] = set()
 
     def read(self, item: ItemDict, index: int) -> None:
@@ -119,8 +111,8 @@ class _Reader:
             raise bad_request(f"The agent cannot take an item of type '{kind}'.", self._place(index))
 
     def settle(self) -> None:
-        """Call it after the last item. Leaves out calls that were cut off, and adds outputs for MCP calls whose
-        approval request has no response. Raises `Fault` INVALID_REQUEST for any other call without an output.
+        """After the last item: leaves out calls that were cut off, and adds outputs of unanswered approvals. Raises
+        `Fault` INVALID_REQUEST for other calls without output.
         """
         unanswered = [call for call in self._calls.values() if call.call_id not in self._answered]
         for call in unanswered:
@@ -181,9 +173,8 @@ class _Reader:
 def _completed(
     entries: Iterable[HistoryEntry], dropped: Collection[int], given: Mapping[int, HistoryOutput]
 ) -> Iterator[HistoryEntry]:
-    """Yields `entries` without the calls in `dropped`, and with the outputs in `given`. Each of these outputs is
-    put behind the calls and outputs that directly follow its call. `dropped` has the `id()`s of calls; `given` has
-    outputs by the `id()` of their call.
+    """Yields the entries without the calls in `dropped`, with the outputs in `given` behind their calls; both by
+    `id()`.
     """
     held: list[HistoryEntry] = []
     for each in entries:
@@ -242,8 +233,8 @@ def _message(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
 
 
 def _sub_agent_message(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
-    """Returns a message between two of the client's sub-agents as a user message. `seen` is not used: the functions
-    in `_OTHERS` have the same parameters.
+    """Returns a message between the client's sub-agents as a user message. `seen` is unused: `_OTHERS` share
+    parameters.
     """
     texts = [part.get("text") or part.get("encrypted_content") or "" for part in item["content"]]
     return [HistoryMessage("user", (TextPart("".join(texts)),))]

@@ -1,16 +1,9 @@
-"""Converts MCP items (`mcp_list_tools`, `mcp_call`, `mcp_approval_request`, `mcp_approval_response`) to history:
-calls, and the outputs that the model gets.
+"""Converts MCP items to calls, and outputs for the model.
 
-Input: the items of a history, oldest first. Output: calls and outputs, which `history` puts together. Raises
-`Fault` INVALID_REQUEST for a response to an approval request that does not exist, and for a second response that
-contradicts the first one or approves a call that has not been run yet.
-
-An approval request becomes a call. Its output comes at the place of the client's response: the result of the call
-if it was run, else the reason why it was not. If the call was approved in this request, it has not been run yet:
-its output is empty and has `approved_by`, and the server runs the call and fills the output in before the turn
-begins. A client may also send no response, because the user may have written something else instead. Then an output
-that says that the call was not made follows the call. (OpenAI's servers refuse such a request.) Source: OpenAI's
-own types.
+An approval request becomes a call. Its output stands at the client's response: the result, or why it was not run. A
+call that this request approves has an empty output with `approved_by`: the server runs it before the turn. Without a
+response, an output says that the call was not made (OpenAI's servers refuse that). Raises `Fault` INVALID_REQUEST for a
+response without its request, or that contradicts the first or approves again. Source: OpenAI's own types.
 """
 
 from __future__ import annotations
@@ -35,20 +28,18 @@ _UNDER_WAY: Final = frozenset({"in_progress", "calling", "incomplete"})
 
 
 class McpHistory:
-    """Converts the MCP items of one history. Call `convert` with each of them, in order."""
+    """Converts the MCP items of one history, in order."""
 
     def __init__(self, items: Sequence[ItemDict], earlier: int, taken: Collection[str]) -> None:
-        """`items` is the whole history. Its first `earlier` items were stored by earlier requests; approval
-        responses among them are not checked again. `taken` has the ids of the calls to other tools; a call of an
-        MCP item whose call id is among them gets another id.
+        """The first `earlier` of `items` were stored, and their responses are not checked again. `taken` has the ids of
+        other calls, which MCP calls must not use.
         """
         self._earlier = earlier
         self._taken = set(taken)
         self._announced = {item["id"] for item in items if _is_request(item) and item.get("id")}
         self._responses: dict[str, ItemDict] = {}
         self._runs: dict[str, ItemDict] = {}
-        """The call items that were made after an approval, by the id of the approval request. `_responses` has the
-        responses."""
+        """The calls made after an approval, by the approval request's id."""
         for item in items:
             request = item.get("approval_request_id")
             if request is not None and item["type"] in (mcp_items.RESPONSE, mcp_items.CALL):
@@ -57,13 +48,11 @@ class McpHistory:
         self._seen: set[str] = set()
         self._requests: dict[str, HistoryCall] = {}
         self._early: dict[str, tuple[ItemDict, int]] = {}
-        """Responses and calls that came before their approval request, by the id of that request."""
+        """Responses and calls before their approval request, by its id."""
         self._waiting: dict[str, HistoryCall] = {}
 
     def convert(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
-        """Converts an MCP item, which has this index in the input. Returns a call, an output, both, or nothing.
-        Raises `Fault` INVALID_REQUEST for an invalid approval response (see `_check`).
-        """
+        """Returns the call, the output, both or nothing of an MCP item. Raises `Fault` INVALID_REQUEST (`_check`)."""
         kind, request = item["type"], item.get("approval_request_id")
         if kind == mcp_items.REQUEST:
             return self._asked(item, index) if _is_request(item) else ()
@@ -74,9 +63,7 @@ class McpHistory:
         return self._called(item, index) if kind == mcp_items.CALL else ()
 
     def unanswered(self) -> Sequence[tuple[HistoryCall, HistoryOutput]]:
-        """Returns the calls whose approval request has no response, each with an output that says that the call was
-        not made.
-        """
+        """Returns the calls whose approval has no response, with outputs that say that they were not made."""
         return [(call, _text_output(call, UNANSWERED)) for call in self._waiting.values()]
 
     # --- one kind of item each ------------------------------------------------------------------
@@ -90,10 +77,8 @@ class McpHistory:
         return (call, *(self._answered(*self._early[request]) if request in self._early else ()))
 
     def _answered(self, item: ItemDict, index: int) -> Sequence[HistoryOutput]:
-        """Returns the output of a call that needed approval. Called with its approval response, and with its
-        `mcp_call` item if it was run. Returns the output for the response or, if there is none, for the `mcp_call`
-        item; nothing for the other of the two. If the approval request comes later in the input, returns nothing
-        yet. `index` is the position of the item in the input.
+        """Returns the output of an approved call once: for its response or, without one, its `mcp_call`; nothing before
+        its request.
         """
         request = item["approval_request_id"]
         response, run = self._responses.get(request), self._runs.get(request)
@@ -118,9 +103,7 @@ class McpHistory:
         return () if call is None else (call, _run_output(item, call))
 
     def _new_call(self, item: ItemDict, index: int, *, by_server: bool) -> HistoryCall | None:
-        """Returns the call of an item; None if an earlier item had the same id. `by_server`: the call was run
-        without approval (see `HistoryCall.by_server`). `index` is the position of the item in the input.
-        """
+        """Returns the call of an item; None if an earlier one had its id. `by_server`: run without approval."""
         id = item.get("id") or f"mcp_{index}"
         if id in self._seen:
             return None
@@ -134,9 +117,8 @@ class McpHistory:
         )
 
     def _check(self, item: ItemDict, index: int) -> None:
-        """Raises `Fault` INVALID_REQUEST for an approval response of this request if its approval request does not
-        exist, or if it is a second response that contradicts the first one or approves a call that has not been run
-        yet. Responses of earlier requests are not checked. `index` is the position of the item in the input.
+        """Raises `Fault` INVALID_REQUEST for this request's response without an approval request, or a second one that
+        contradicts or approves again.
         """
         if index < self._earlier:
             return
@@ -154,16 +136,12 @@ class McpHistory:
 
 
 def _is_request(item: ItemDict) -> bool:
-    """Whether the item is a complete approval request. One that was cut off while it was written cannot be
-    approved.
-    """
+    """Whether the item is a whole approval request; one that was cut off cannot be approved."""
     return item["type"] == mcp_items.REQUEST and item.get("status") not in _UNDER_WAY
 
 
 def _run_output(item: ItemDict, call: HistoryCall) -> HistoryOutput:
-    """Returns the output of a call that was run, from its `mcp_call` item: its result, its error, or that it was
-    cut off.
-    """
+    """Returns a run call's output: its result, its error, or that it was cut off."""
     output, error = item.get("output"), item.get("error")
     if error is not None:
         text = mcp_items.error_text(error)

@@ -1,11 +1,8 @@
-"""The wire format of MCP items: lists of tools, calls that this server runs, and approval requests.
+"""The wire format of MCP items: lists of tools, calls that this server runs, approval requests.
 
-Input: an item of a response that is being made (`OutputItem`), or an item that a client sends back. Output: its
-fields, or its text for the model. A call has its result only when it has ended: as `output`, or as `error` if it
-failed. In OpenAI's types only calls have a status; here all items have one, because Open Responses requires it.
-
-Calls and approval requests have no field for a call id, so their id contains it: a prefix, twelve random
-characters, a dash, and the model's call id. So a later request that refers to the item also refers to the call.
+A call has its `output` or `error` when it has ended. All items have a status, as Open Responses requires. The id of a
+call or approval request contains the model's call id, for which there is no field: prefix, twelve random characters, a
+dash, the call id.
 """
 
 from __future__ import annotations
@@ -32,14 +29,12 @@ _MAX_CHARS: Final = 64
 
 
 def id_with(prefix: str, call_id: str, ids: IdSource) -> str:
-    """Returns a new item id: `prefix`, twelve random characters, a dash, and the call id."""
+    """Returns a new item id with the call id in it."""
     return f"{prefix}{ids.new('')[:_CHANCE]:0>{_CHANCE}}-{call_id}"
 
 
 def call_id_of(id: str) -> str:
-    """Returns the call id in an item's id, at most its first 64 characters, which models accept. If a client has
-    made the id and it has another form, returns the first 64 characters of the id itself.
-    """
+    """Returns the call id in an item's id, at most 64 characters; the id itself if a client has made it."""
     found = _OURS.fullmatch(id)
     return (found[1] if found else id)[:_MAX_CHARS]
 
@@ -55,9 +50,7 @@ CUT_OFF: Final = (
 
 
 def list_fields(output: OutputItem) -> dict[str, Any]:
-    """Returns the fields of an `mcp_list_tools` item: the server's tools, and an error if there was one. The list
-    of tools is empty while the server is still being asked.
-    """
+    """Returns the fields of `mcp_list_tools`: the tools, or an error; no tools while the server is asked."""
     item = output.item
     assert isinstance(item, McpTools)
     if output.status == "in_progress":
@@ -67,9 +60,7 @@ def list_fields(output: OutputItem) -> dict[str, Any]:
 
 
 def call_fields(output: OutputItem) -> dict[str, Any]:
-    """Returns the fields of an `mcp_call` item so far. `output` is None until the call has succeeded, `error` until
-    it has failed.
-    """
+    """Returns the fields of `mcp_call` so far: `output` after success, `error` after failure."""
     item = output.item
     assert isinstance(item, McpCall)
     asked_by = item.approval_request_id
@@ -100,16 +91,12 @@ def _arguments(output: OutputItem) -> msgspec.Raw:
 
 
 def _error(text: msgspec.Raw) -> dict[str, Any]:
-    """Returns an `error` object in the form that OpenAI uses if the tool itself failed. `text` is its text, already
-    encoded as JSON.
-    """
+    """Returns an `error` as OpenAI's for a tool that failed, from its text as JSON."""
     return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
 
 
 def error_text(error: Any) -> str:
-    """Returns the text of an item's `error`: a string, or an object in one of OpenAI's shapes (of a protocol error,
-    an HTTP error or an error of the tool).
-    """
+    """Returns the text of an item's `error`: a string, or one of OpenAI's objects."""
     if isinstance(error, dict):
         content = error.get("content")
         if isinstance(content, list) and all(isinstance(_text_in(part), str) for part in content):
@@ -123,9 +110,7 @@ def _text_in(part: Any) -> Any:
 
 
 def texts_as_array(text: str) -> str:
-    """Returns the result of a call as a JSON array of strings (docs/contract.md#mcp-calls). `text` is that already
-    if the result consists of several texts; otherwise `text` becomes the array's only element.
-    """
+    """Returns a result as a JSON array of strings (docs/contract.md#mcp-calls), which several texts already are."""
     try:
         msgspec.json.decode(text, type=list[str])
     except (msgspec.MsgspecError, UnicodeEncodeError):

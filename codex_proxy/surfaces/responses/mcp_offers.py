@@ -1,9 +1,6 @@
-"""Decides which tools of the MCP servers in a request may be called, once the servers have listed their tools.
-
-Input: a server as the request gives it, and its tools, which the server or an item of the input has listed. Output:
-the tools that may be called, whether each call needs the client's approval, and the choice among all tools. Raises
-`Fault` INVALID_REQUEST (`tool_choice`) for a tool that no server has. Sources:
-docs/contract.md#tools-of-a-response, OpenAI's own types for the filters and for `mcp_list_tools`.
+"""Decides which listed tools of a request's MCP servers may be called, whether calls need approval, and the choice
+among all tools. Raises `Fault` INVALID_REQUEST (`tool_choice`). Sources: docs/contract.md#tools-of-a-response, OpenAI's
+own types for the filters and for `mcp_list_tools`.
 """
 
 from __future__ import annotations
@@ -27,9 +24,7 @@ def allows(offer: McpOffer, tool: ListedTool) -> bool:
 
 
 def needs_approval(offer: McpOffer, tool: ListedTool) -> bool:
-    """Whether the client must approve each call of the tool. Filter `always` of `require_approval` has precedence
-    over `never`; if neither selects the tool, `McpOffer.approval` decides.
-    """
+    """Whether calls need the client's approval: filter `always` wins over `never`, then `McpOffer.approval` decides."""
     if offer.approval_always is not None and _fits(offer.approval_always, tool):
         return True
     if offer.approval_never is not None and _fits(offer.approval_never, tool):
@@ -44,9 +39,8 @@ def _fits(wanted: McpFilter, tool: ListedTool) -> bool:
 
 
 def choice_with(choice: ToolChoice, mcp: Sequence[McpChoice], tools: Sequence[Tool]) -> ToolChoice:
-    """Returns the choice among all tools. `choice` is the choice among the client's tools, `mcp` that among MCP
-    tools; `tools` are the tools of the MCP servers. Raises `Fault` INVALID_REQUEST if a chosen MCP tool does not
-    exist, or a call is required and there is no tool to call.
+    """Returns the choice among all tools, from those among the client's and among MCP tools. Raises `Fault`
+    INVALID_REQUEST if a chosen tool does not exist, or a required call has no tool.
     """
     if not mcp:
         return choice
@@ -88,9 +82,7 @@ def _no_such_tool(choice: McpChoice, tools: Sequence[Tool]) -> Fault:
 
 
 def listed_in(items: Iterable[Mapping[str, Any] | None]) -> dict[str, tuple[ListedTool, ...]]:
-    """Returns the newest list of tools of each MCP server in the items of an input, by server label. Lists that
-    failed or cannot be read are left out.
-    """
+    """Returns each server's newest readable list of tools in the items, by label."""
     known: dict[str, tuple[ListedTool, ...]] = {}
     for item in items:
         if item is None or item["type"] != "mcp_list_tools" or item.get("error") is not None:
@@ -102,7 +94,7 @@ def listed_in(items: Iterable[Mapping[str, Any] | None]) -> dict[str, tuple[List
 
 
 class _ToolOfItem(msgspec.Struct):
-    """A tool in an `mcp_list_tools` item of the input, which a client may have changed."""
+    """A tool of an `mcp_list_tools` item, which a client may have changed."""
 
     name: str
     input_schema: dict[str, Any]

@@ -1,8 +1,5 @@
-"""Builds the output items of a response as the agent's output arrives.
-
-Input: the agent's items and pieces of text. Output: `OutputItem.whole()`, the item for the response object; it joins
-the JSON strings that were already encoded for the stream's events. The table `KINDS` lists the kinds of items.
-Source: docs/wire-rules.md#the-responses-object.
+"""Builds the output items of a response as the agent's output arrives. `OutputItem.whole()` joins the JSON strings that
+the stream's events have. `KINDS` lists the types. Source: docs/wire-rules.md#the-responses-object.
 """
 
 from __future__ import annotations
@@ -30,8 +27,7 @@ from codex_proxy.surfaces.responses import mcp_items
 from codex_proxy.surfaces.usage import json_tokens
 
 PartKey: TypeAlias = tuple[str, int]
-"""Identifies a part of an item: its kind (`text`, `refusal`, `summary`, `arguments`, `output`) and its number in
-the agent's item."""
+"""A part of an item: its kind (`text`, `refusal`, `summary`, `arguments`, `output`) and number."""
 
 TEXT: Final[PartKey] = ("text", 0)
 REFUSAL: Final[PartKey] = ("refusal", 0)
@@ -39,26 +35,22 @@ ARGUMENTS: Final[PartKey] = ("arguments", 0)
 OUTPUT: Final[PartKey] = ("output", 0)
 LINE: Final[PartKey] = ("summary", 0)
 ANNOTATION: Final[PartKey] = ("annotation", 0)
-"""The key under which the annotations of an item's text are kept while the item waits. No part of the item has it."""
+"""The key of annotations while their item waits."""
 
 TOOL_SEARCH_CALL: Final = "tool_search_call"
 LOCAL_SHELL_CALL: Final = "local_shell_call"
 WHOLE_CALLS: Final = frozenset({TOOL_SEARCH_CALL, LOCAL_SHELL_CALL})
 """The types of calls that have no events for their arguments."""
 ACTIVITY_TYPE: Final = "codex:activity"
-"""The type of items that show what the agent did, for clients that ask for them."""
+"""Items of what the agent did, for clients that ask for them."""
 
 _OWN_ID_LENGTH: Final = 20
-"""An id of at least this length comes from a provider, is unique and is kept. A shorter one is only unique in its
-turn and is replaced."""
+"""Ids of this length come from a provider and are kept; shorter ones are unique in their turn only."""
 _PHASES: Final = frozenset({"commentary", "final_answer"})
 
 
 class Part:
-    """One part of an output item, such as a text or the arguments of a call. Deltas are appended to it. `key` is its
-    kind and number (see `PartKey`), `index` its index in the item's content, `fragments` its text so far as JSON
-    strings.
-    """
+    """A part of an output item. `index` is its place in the content, `fragments` its text so far as JSON strings."""
 
     __slots__ = ("annotations", "fragments", "head", "index", "key")
 
@@ -69,7 +61,7 @@ class Part:
         self.annotations: list[msgspec.Raw] = []
         """The sources that the text cites."""
         self.head = b""
-        """The constant first bytes of this part's delta events; set by the encoder of events."""
+        """The constant first bytes of its delta events."""
 
     def add(self, texts: Sequence[str]) -> list[bytes]:
         """Appends `texts` to the part. Returns each of them encoded as a JSON string."""
@@ -85,9 +77,8 @@ class Part:
 
 
 class OutputItem:
-    """An item of a response's output, with its content so far. `item` is the agent's item, `kind` and `id` are the
-    type and id that the client gets. `index` is its index in the response's `output`, None until the item was sent.
-    While `waiting` is True the item is not sent, and its text is collected in `kept`.
+    """An output item so far. `kind` and `id` are the client's; `index` is None until it is sent. While `waiting`, its
+    text is in `kept`.
     """
 
     __slots__ = (
@@ -100,30 +91,27 @@ class OutputItem:
         self.kind = kind
         self.id = id
         self.client_name = client_name
-        """The client's name of the called tool, if it differs from the name that the model was offered; else None."""
+        """The client's name of the tool, if it differs."""
         self.index: int | None = None
         self.parts: list[Part] = []
         self.status = "in_progress"
         self.waiting = False
-        """Whether the item is not sent yet because another one is being sent. Its text is collected in `kept`."""
+        """Whether another item is being sent first."""
         self.kept: list[tuple[PartKey, str]] = []
         self.awaiting = False
         """Whether the item has ended but its encrypted content has not arrived."""
         self.encrypted: str | None = None
         self.printed: list[str] = []
-        """The result of a call that this server runs, or the arguments of one of `WHOLE_CALLS`. It is shown when the
-        item has ended."""
+        """The result of this server's call, or the arguments of `WHOLE_CALLS`, shown at the end."""
 
     @property
     def made_by_server(self) -> bool:
-        """Whether this server, not the agent, made the item: a list of MCP tools, an MCP call or an approval
-        request. The status with which such an item ends is final.
-        """
+        """Whether this server made the item (MCP list, call, approval): the status of its end is final."""
         return isinstance(self.item, SERVER_ITEMS)
 
     @property
     def called(self) -> ClientName:
-        """The client's name of the tool that the item calls. Only for calls of the client's tools."""
+        """The client's name of the called tool, for calls of its tools."""
         assert isinstance(self.item, ToolCall)
         return self.client_name or ClientName(self.item.name)
 
@@ -143,12 +131,12 @@ class OutputItem:
 
 
 def text_part(part: Part) -> dict[str, Any]:
-    """Returns a content part of a message, or a summary part of reasoning, as the object for the client."""
+    """Returns a content or summary part for the client."""
     return _part(part.key[0], msgspec.Raw(part.whole()), part.annotations)
 
 
 def empty_part(part: Part) -> dict[str, Any]:
-    """Returns the same object as `text_part`, but with an empty text, for the event that begins the part."""
+    """Returns the part with an empty text, for its first event."""
     return _part(part.key[0], "", [])
 
 
@@ -182,9 +170,7 @@ def _call(output: OutputItem) -> dict[str, Any]:
 
 
 def _tool_search_call(output: OutputItem) -> dict[str, Any]:
-    """Returns the fields of a `tool_search_call`. Its arguments are an object, while those of a function call are
-    text.
-    """
+    """Returns the fields of `tool_search_call`, whose arguments are an object."""
     assert isinstance(output.item, ToolCall)
     return {
         "call_id": raw_text(output.item.call_id),
@@ -194,8 +180,8 @@ def _tool_search_call(output: OutputItem) -> dict[str, Any]:
 
 
 def _local_shell_call(output: OutputItem) -> dict[str, Any]:
-    """Returns the fields of a `local_shell_call`. If the model's `command` is not a list of strings, the client
-    gets an empty list, which no client runs.
+    """Returns the fields of `local_shell_call`; a `command` that is no list of strings is empty, so that no client runs
+    it.
     """
     assert isinstance(output.item, ToolCall)
     given = _arguments_of(output)
@@ -237,7 +223,7 @@ KINDS: Final[dict[str, Callable[[OutputItem], dict[str, Any]]]] = {
     mcp_items.REQUEST: mcp_items.approval_request_fields,
     ACTIVITY_TYPE: _activity,
 }
-"""The types of output items, each with the function that returns its fields other than type, id and status."""
+"""The types of output items, and what returns their fields beside type, id and status."""
 
 _PREFIXES: Final = {
     "message": "msg_",
@@ -259,12 +245,10 @@ _SERVER_ITEM_KINDS: Final[dict[type[Item], str]] = {
 def output_item(
     item: Item, ids: IdSource, *, activity: str, client_names: Mapping[str, ClientName]
 ) -> OutputItem | None:
-    """Returns the output item for an item of the agent; None for the agent's own commands and searches if
-    `activity` is `off`.
+    """Returns the output item of an agent's item; None for its actions with `activity` `off`.
 
-    `activity` is how the agent's own commands and searches are sent: `off` (not at all), `summaries` (each as a
-    line of reasoning) or `items`. `client_names`: the client's names of its tools, by the names that the model was
-    offered, if they differ.
+    `activity`: actions are not sent, lines of reasoning (`summaries`), or `items`. `client_names`: by the offered
+    names, if they differ.
     """
     called = client_names.get(item.name) if isinstance(item, ToolCall) else None
     kind = (called.call_type if called is not None else "") or _kind_of(item, activity)

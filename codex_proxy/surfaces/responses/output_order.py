@@ -1,9 +1,7 @@
-"""Decides when each output item of a response gets its `output_item.done` event ("is done"), and with which status.
+"""Decides when each output item gets `output_item.done`, and with which status.
 
-Items are done in the order in which they were sent, each when the next one begins or the turn has ended. Only then
-is it known whether it is the last one: the last item of a response that was cut off is `incomplete`. An item that
-this server made (see `OutputItem.made_by_server`) keeps the status with which it ended. Input: items and how they
-ended. Output: calls of the methods of an `Events` encoder.
+Each is done when the next one begins or the turn ends, because only the last item of a response that was cut off is
+`incomplete`. Items of this server keep the status of their end.
 """
 
 from __future__ import annotations
@@ -14,31 +12,25 @@ from codex_proxy.surfaces.responses.output import ACTIVITY_TYPE, OutputItem
 
 
 class OutputOrder:
-    """The output items of one response in the order in which they are sent, and the status with which each ends.
-    `events` encodes their events.
-    """
+    """The output items in the order of sending, and how each ends. `events` encodes."""
 
     def __init__(self, events: Events) -> None:
         self.items: list[OutputItem] = []
         self._events = events
         self._over_with: dict[int, str] = {}
-        """The status with which each item ended, by its index, for items that have ended and are not done."""
+        """The status of items that have ended and are not done, by index."""
         self._done = 0
         """The number of items that are done."""
 
     def add(self, output: OutputItem) -> None:
-        """Adds an item, and sends its `output_item.added`. Before that, sends `output_item.done` of the items that
-        have ended.
-        """
+        """Adds an item: `output_item.done` of those that have ended, then its `output_item.added`."""
         output.index = len(self.items)
         self.items.append(output)
         self._close_what_can_be()
         self._events.item_added(output)
 
     def over(self, output: OutputItem, status: str) -> None:
-        """Records that an item has ended with this status (`incomplete`: it was cut off), and ends its last part;
-        `output_item.done` follows later. Does nothing for an item that was not sent.
-        """
+        """Records how a sent item ended, and ends its last part; `output_item.done` follows later."""
         if output.index is None:
             return
         if output.parts:
@@ -49,8 +41,8 @@ class OutputOrder:
         self._close_what_can_be()
 
     def end(self, response_status: str) -> None:
-        """Sends `output_item.done` of all items that are not done, at the end of the turn. `response_status` is the
-        final status of the response. Only the last item of a response that was cut off is `incomplete`.
+        """Sends `output_item.done` of the rest at the turn's end; of a response that was cut off, only the last is
+        `incomplete`.
         """
         cut = response_status == "incomplete" or (
             response_status in ("failed", "cancelled")
@@ -70,8 +62,8 @@ class OutputOrder:
             self._close("completed")
 
     def _close(self, status: str) -> None:
-        """Sends `output_item.done` of the first item that is not done, with this `status`. Exceptions: an item that
-        this server made (see `_status_of_server_item`), and an activity that failed, whose status is `failed`.
+        """Sends the first missing `output_item.done`, with `status` unless this server made the item or the activity
+        failed.
         """
         output = self.items[self._done]
         ended = self._over_with.pop(self._done)
@@ -84,10 +76,8 @@ class OutputOrder:
         self._events.item_done(output)
 
     def _status_of_server_item(self, output: OutputItem, ended: str, status: str) -> str:
-        """Returns the final status of an item that this server made. `ended` is the status with which it ended;
-        unless that is `incomplete` (it was cut off), it is final. An item that was cut off gets `status`, but a
-        call that is not the last item gets `failed`, with an output that says so, because only the last item may be
-        incomplete.
+        """Returns the final status of this server's item: the one it ended with, unless it was cut off: then `status`,
+        or `failed` with an output for a call that is not the last item.
         """
         if ended != "incomplete":
             return ended

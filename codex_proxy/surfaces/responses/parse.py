@@ -1,9 +1,8 @@
-"""Parses a Responses request into a `Turn` without history, and what is needed to answer it.
+"""Parses a Responses request into a `Turn` without history, and what is needed to answer it; `turn_of` adds the
+history.
 
-Input: the bytes of the body, the operator's settings, the models, and the headers. Output: `ParsedResponse`;
-`turn_of` adds the history once the earlier items are known. Raises `Fault`: INVALID_REQUEST with `param`,
-MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode that is switched off, or a wider sandbox than the server's). Whether the
-agent can do what the turn needs is checked later, in `admission`. Sources: docs/contract.md#fields-of-a-request,
+Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode that is off, a wider sandbox).
+`admission` checks later what the agent can do. Sources: docs/contract.md#fields-of-a-request,
 docs/contract.md#errors-of-responses, docs/contract.md#the-reasoning-parameter.
 """
 
@@ -65,13 +64,12 @@ SAMPLING: Final = (
     *("temperature", "top_p", "top_k", "min_p"),
     *("repetition_penalty", "frequency_penalty", "presence_penalty"),
 )
-"""Parameters of how the model chooses its tokens. They are validated, and have no effect unless the agent supports
-them."""
+"""Sampling parameters: checked, and without effect unless the agent supports them."""
 
 _INSTRUCTING: Final = frozenset({"system", "developer"})
 
 Activity: TypeAlias = Literal["off", "summaries", "items"]
-"""How the agent's activity is shown: not at all, as reasoning summaries, or as items of types of this server's own."""
+"""How the agent's actions are shown: not, as reasoning summaries, or as items."""
 
 
 class ResponsesSettings(RequestSettings, frozen=True, kw_only=True):
@@ -90,8 +88,7 @@ class ParsedResponse(ParsedRequest, frozen=True, kw_only=True):
     mode_after_calls: Mode
     """The mode of the turn if the items that it continues have calls of the client's tools."""
     input_items: tuple[ItemDict, ...]
-    """Normalised items without ids (see `items.with_ids`), with references that are not resolved yet (see
-    `items.resolved`)."""
+    """Normalised items without ids, with unresolved references (`items`)."""
     instructions: str | None
     previous_response_id: str | None
     conversation: str | None
@@ -108,9 +105,7 @@ class ParsedResponse(ParsedRequest, frozen=True, kw_only=True):
     json_object: bool
     """Whether the answer must be a JSON object. The model is instructed accordingly."""
     activity: Activity
-    """How the agent's own commands and searches are sent: `off` (not at all), `summaries` (as reasoning) or
-    `items`.
-    """
+    """See `Activity`."""
     echo: dict[str, Any]
     """The fields of the response object that repeat the request's (see `response_object.echo_of`)."""
 
@@ -123,7 +118,7 @@ def parse(
     headers: RequestHints,
     pdfs: PdfTexts | None = None,
 ) -> ParsedResponse:
-    """Parses a body. Raises the `Fault` of the first error. `pdfs`: the texts of its PDFs; None if none are read."""
+    """Parses a body. Raises the first `Fault`. `pdfs`: the texts of PDFs (None: none are read)."""
     request, ignored = _checked(body, settings)
     parsed = _converted(request, settings, catalog, headers, pdfs)
     return msgspec.structs.replace(parsed, ignored=(*ignored, *parsed.ignored))
@@ -191,10 +186,7 @@ def _converted(
 
 
 def turn_of(parsed: ParsedResponse, history: tuple[HistoryItem, ...]) -> Turn:
-    """Returns the turn with its history. `history` has the earlier items and the request's own. The request's
-    instructions are added at its beginning, and before them an instruction to answer with JSON if the request asks
-    for a JSON object.
-    """
+    """Returns the turn with its history, behind the instructions and, for a JSON object, one to answer so."""
     if parsed.instructions:
         history = (HistoryMessage("developer", (TextPart(parsed.instructions),)), *history)
     wanted = Format("json_object" if parsed.json_object else "text")
@@ -202,7 +194,7 @@ def turn_of(parsed: ParsedResponse, history: tuple[HistoryItem, ...]) -> Turn:
 
 
 def _checked(body: bytes, settings: ResponsesSettings) -> tuple[ResponseRequest, tuple[str, ...]]:
-    """Returns the request, and the names of its fields that have no effect. Raises `Fault` INVALID_REQUEST."""
+    """Returns the request, and its fields without effect. Raises `Fault` INVALID_REQUEST."""
     notes = FieldNotes()
     request = parse_body(body, notes)
     named = ignored_fields(notes, request.model_extra)
@@ -218,8 +210,8 @@ def check_input(request: ContextFields, limit: int) -> None:
 
 
 def conversation_of(request: ContextFields) -> str | None:
-    """Returns the id of the request's conversation; None if it names none. Raises `Fault` INVALID_REQUEST if the id
-    is malformed, or given together with a previous response (docs/contract.md#errors-of-responses).
+    """Returns the conversation's id, if any. Raises `Fault` INVALID_REQUEST for a malformed one, or beside a previous
+    response (docs/contract.md#errors-of-responses).
     """
     conversation = _conversation_id(request.conversation)
     if conversation is None:
@@ -240,7 +232,7 @@ def conversation_of(request: ContextFields) -> str | None:
 
 
 def format_of(request: ContextFields) -> Format:
-    """Returns the format of the answer that `text.format` asks for; text if there is none."""
+    """Returns the format of `text.format`; text without one."""
     wanted = request.text.format if request.text else None
     if isinstance(wanted, JsonSchemaFormat):
         return json_schema_format(wanted.schema_, wanted.name, wanted.description)
@@ -252,9 +244,8 @@ def _conversation_id(given: Conversation | None) -> str | None:
 
 
 def _client_acts(request: ResponseRequest, wanted: Format, items: Sequence[ItemDict]) -> bool:
-    """Whether the client seems to be an agent itself: the request has tools, also if the model is offered none of
-    them, a format other than text (`wanted`), instructions (also as a system or developer message among its
-    `items`), or calls of the client's tools among its `items`. Web search is not one of them: an agent has it, too.
+    """Whether the client seems to be an agent: it sends tools (offered or not, but for web search), a format,
+    instructions or calls.
     """
     return (
         bool(request.instructions)
@@ -265,9 +256,7 @@ def _client_acts(request: ResponseRequest, wanted: Format, items: Sequence[ItemD
 
 
 def _stops_of(request: ResponseRequest) -> tuple[str, ...]:
-    """Returns the stop sequences without duplicates. Empty sequences are left out, because they would match
-    everywhere.
-    """
+    """Returns the stop sequences once each, without empty ones, which match everywhere."""
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
     return tuple(dict.fromkeys(sequence for sequence in stop if sequence))
 
@@ -279,9 +268,8 @@ def _activity(asked: str | None, settings: ResponsesSettings) -> Activity:
 
 
 def _refuse_unsupported(request: ResponseRequest, settings: ResponsesSettings) -> None:
-    """Raises `Fault` INVALID_REQUEST for log probabilities unless the settings say to ignore them, and for
-    combinations that contradict each other (`background` without `store`, `stream_options` without `stream`, an
-    empty input with nothing to continue).
+    """Raises `Fault` INVALID_REQUEST for log probabilities (unless ignored) and contradictions: `background` without
+    `store`, `stream_options` without `stream`, an empty input with nothing to continue.
     """
     if request.background and request.store is False:
         raise bad_request(
@@ -305,17 +293,13 @@ def _refuse_unsupported(request: ResponseRequest, settings: ResponsesSettings) -
 
 
 def _ignored_by_us(request: ResponseRequest) -> tuple[str, ...]:
-    """Returns the names of the request's parameters that have no effect although the wire model does not mark them:
-    those in `SAMPLING`, then those that ask for log probabilities.
-    """
+    """Returns fields without effect that the wire model does not mark: `SAMPLING`, log probabilities."""
     given = tuple(name for name in SAMPLING if getattr(request, name) is not None)
     return (*given, *_logprobs_asked_for(request).values())
 
 
 def _logprobs_asked_for(request: ResponseRequest) -> dict[str, str]:
-    """Returns the fields of the request that ask for log probabilities, such as `include[0]`, each with the name by
-    which it is reported as ignored or refused.
-    """
+    """Returns the fields that ask for log probabilities (`include[0]`), with the names to report."""
     included = {
         f"include[{index}]": name
         for index, name in enumerate(request.include or ())

@@ -1,12 +1,10 @@
-"""The events of `open-responses-server` instead of OpenAI's. Source:
+"""The events of `open-responses-server` instead of OpenAI's, for its clients. Source:
 docs/contract.md#the-profile-of-open-responses-server.
 
-Input and output: as for `ResponsesRenderer`. Events are `data:` lines only, without sequence numbers; there are no
-item or part events; each new call repeats `response.in_progress` (or, for a legacy call, sends
-`response.tool_calls.created`); calls have status `ready`; all `arguments.done` come at the end; the last event is
-always `response.completed`, also if the turn has failed. A call that this server runs appears as a function call
-that is `in_progress` until it has ended; its result is then an item of its own, and a text delta. OpenAI's SDKs
-cannot read these events: they are for clients of `open-responses-server`.
+`data:` lines only, without sequence numbers; no events of items or parts; a new call repeats `response.in_progress` (a
+legacy one: `response.tool_calls.created`); calls have status `ready`, their `arguments.done` come last; the end is
+always `response.completed`. A call of this server is a function call `in_progress` until it has ended; its result is an
+item and a text delta.
 """
 
 from __future__ import annotations
@@ -52,9 +50,7 @@ class OpenResponsesEvents(FrameList):
         self._add("response.in_progress", response={**response, "status": "in_progress"})
 
     def fail(self, failure: Failure) -> None:
-        """Adds no event: the failure is in the response object of the last event. The calls of the response get no
-        `arguments.done`, because the failure may have cut off their arguments.
-        """
+        """Adds nothing: the last event has the failure. Calls get no `arguments.done`, since they may be cut off."""
         self._whole_calls.clear()
 
     def finish(self, response: dict[str, Any]) -> None:
@@ -79,7 +75,7 @@ class OpenResponsesEvents(FrameList):
             self._frame(b'%b,"delta":%b}\n\n' % (part.head, fragment))
 
     def annotation_added(self, output: OutputItem, part: Part) -> None:
-        """Does nothing: the profile has no such event. The message of the response object has the annotation."""
+        """Nothing: the message in the response object has the annotation."""
 
     def part_done(self, output: OutputItem, part: Part) -> None:
         whole = {"id": raw_text(output.id), "output_index": output.index}
@@ -98,9 +94,7 @@ class OpenResponsesEvents(FrameList):
 
 
 def _is_legacy(output: OutputItem) -> bool:
-    """Whether the model server sent the call as `function_call`, the predecessor of `tool_calls`: the profile has
-    other events for such a call.
-    """
+    """Whether the model server sent the call as `function_call`, for which there are other events."""
     item = output.item
     if isinstance(item, ToolCall) and item.kind == "legacy":
         return True
@@ -112,9 +106,7 @@ def _place(output: OutputItem) -> dict[str, Any]:
 
 
 def ready(output: OutputItem) -> dict[str, Any]:
-    """Returns an item as the object for the client: a call of a client's tool with the status `ready`, a call that
-    this server runs as a function call, any other item unchanged.
-    """
+    """Returns an item for the client: calls of its tools `ready`, calls of this server as function calls."""
     if isinstance(output.item, McpCall) and output.kind == mcp_items.CALL:
         return _as_function(output, output.item)
     whole = output.whole()
@@ -128,7 +120,7 @@ def _as_function(output: OutputItem, item: McpCall) -> dict[str, Any]:
 
 
 class _Result(OutputItem):
-    """The result of a call that this server ran, as an item of its own."""
+    """The result of this server's call, as an item."""
 
     __slots__ = ()
 
@@ -182,9 +174,7 @@ def renderer_class(profile: Profile) -> type[ResponsesRenderer]:
 
 
 def new_events(profile: Profile, response: dict[str, Any]) -> ResponseEvents | OpenResponsesEvents:
-    """Returns an encoder of the profile's events; its first frame has the number 0. `response` is the response
-    object that the events repeat.
-    """
+    """Returns an encoder of the profile's events, from 0 on, which repeat `response`."""
     return OpenResponsesEvents(lambda: response) if profile == "open-responses-server" else ResponseEvents()
 
 
@@ -196,9 +186,8 @@ def end_of_stream(profile: Profile) -> bytes:
 def failed_end(
     profile: Profile, final: dict[str, Any], frames: list[tuple[int, bytes]], failure: Failure
 ) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
-    """Returns the response object and the frames of a response that fails after `final` and `frames` were rendered.
-    The last frame is replaced by the events of the failure, the others are returned unchanged; if there are no
-    frames, none are returned. A frame is its number and its bytes.
+    """Returns object and frames (number, bytes) of a response that fails after it was rendered: the last frame becomes
+    the failure's events; without frames none.
     """
     final = failed({**final, "completed_at": None, "incomplete_details": None}, failure)
     if not frames:

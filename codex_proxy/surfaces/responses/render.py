@@ -1,17 +1,10 @@
-"""Renders the events of a turn as a response: SSE bytes while the events arrive, or one object at the end.
+"""Renders the events of a turn as a response: SSE bytes as they arrive, or one object at the end.
 
-Input: batches of well-formed events (see `core/repair.py`). Output: `feed` returns the bytes of a batch, `response`
-the object. Both are made of the same items, so they cannot differ. `ResponseEvents` (or the encoder of another
-profile) encodes the events; this module decides what happens, and in which order.
-
-Messages are sent one after the other, and so are the client's calls; calls that this server runs are sent side by
-side. `OutputOrder` decides when each item is done. If the client wants the encrypted content of reasoning, the
-`output_item.done` of a reasoning item waits until that content has arrived. Lists of MCP tools, which come before
-the agent does anything, wait for the agent's first output: until then a failure can be answered with an HTTP
-status.
-
-Until `visible` is True no part of the answer was sent, and the HTTP handler can still answer a `failure` with an
-HTTP status. `result` raises the `Fault` of a failed turn.
+`feed` returns the bytes of a batch of well-formed events, `response` the object, both from the same items;
+`ResponseEvents` (or a profile's) encodes. Messages are sent one after the other, and so are the client's calls; this
+server's calls side by side. `OutputOrder` decides when items are done; reasoning waits for its encrypted content if the
+client wants it, lists of MCP tools for the agent's first output. Until `visible` nothing was sent, and a `failure` can
+be an HTTP status; `result` raises its `Fault`.
 """
 
 from __future__ import annotations
@@ -84,12 +77,10 @@ class _RawReasoning(msgspec.Struct, frozen=True):
 
 
 class ResponsesRenderer:
-    """Renders the events of a turn as a response object and its stream of events. Call `feed` with every event of
-    the turn, in order, in batches of any size.
-    """
+    """Renders a turn as a response object and its events. `feed` takes every event in order, in batches of any size."""
 
     unshown: tuple[type, ...] = ()
-    """Types of the agent's items that are left out of the answer. A profile may set it."""
+    """The agent's items that a profile leaves out."""
 
     def __init__(
         self,
@@ -108,12 +99,10 @@ class ResponsesRenderer:
         keep_frames: bool = False,
         client_names: Mapping[str, ClientName] | None = None,
     ) -> None:
-        """`echo`: the fields of the response object that repeat the request's (see `response_object.echo_of`).
-        `keep_frames`: see `take_frames`. `client_names`, `activity`: see `output_item`. `stream`: `feed` returns
-        frames for the client; otherwise it returns nothing. `background`: the response begins with the status
-        `queued`. `encrypted_reasoning`: reasoning items contain their encrypted content. `prompt_tokens` returns an
-        estimate of the input's tokens; `max_tokens` is the limit that the request sets, None for none. `created_at`
-        is in seconds since 1970.
+        """`echo`: fields of the request (`response_object.echo_of`). `background`: it begins as `queued`.
+        `encrypted_reasoning`: items have it. `keep_frames`: see `take_frames`; `client_names`, `activity`: see
+        `output_item`. `prompt_tokens` estimates the input; `max_tokens` is the request's limit, if any. `created_at`:
+        seconds since 1970.
         """
         self._head = ResponseHead(id, created_at, echo)
         self._ids = ids
@@ -149,7 +138,7 @@ class ResponsesRenderer:
     # --- what an exchange asks ------------------------------------------------------------------
 
     def feed(self, events: Iterable[Event]) -> bytes:
-        """Returns the SSE bytes of a batch of events; empty if the answer is not streamed or the turn has ended."""
+        """Returns the SSE bytes of a batch; empty if the answer is not streamed or has ended."""
         if self.ended:
             return b""
         handlers = HANDLERS
@@ -163,8 +152,8 @@ class ResponsesRenderer:
         return self._take_frames()
 
     def open(self) -> bytes:
-        """Returns the bytes of `response.created` and `response.in_progress` if they were not sent yet; empty if
-        the answer is not streamed. Called before the first keepalive.
+        """Returns `response.created` and `.in_progress` if they were not sent; empty without a stream. Called before
+        the first keepalive.
         """
         if self.ended:
             return b""
@@ -172,8 +161,8 @@ class ResponsesRenderer:
         return self._take_frames()
 
     def take_frames(self) -> list[tuple[int, bytes]]:
-        """Returns the frames since the last call, each with its sequence number, without the `[DONE]` that ends a
-        stream; none unless `keep_frames` was set. A stored stream consists of these frames.
+        """Returns the numbered frames since the last call, without `[DONE]`, for a stored stream; none without
+        `keep_frames`.
         """
         taken, self._frames = self._frames or [], None if self._frames is None else []
         return taken
@@ -185,7 +174,7 @@ class ResponsesRenderer:
         return json_bytes(self._current())
 
     def response(self) -> dict[str, Any]:
-        """Returns the final response object, also for a failed turn. Call it only after the end of the turn."""
+        """Returns the final response object, also of a failed turn, after its end."""
         assert self.ended, "the turn is not over"
         return self.snapshot()
 
@@ -259,9 +248,7 @@ class ResponsesRenderer:
         self._events.finish(self._final)
 
     def shows(self, failure: Failure) -> bool:
-        """Whether a failure before the first event of the stream is sent as an event (True) or answered with an
-        HTTP status (False). Always False here; a profile may override it.
-        """
+        """Whether a failure before the first event is sent as an event, in a profile, instead of a status."""
         return False
 
     def _usage(self) -> dict[str, Any] | None:
@@ -299,8 +286,8 @@ class ResponsesRenderer:
             self._start(output)
 
     def _waits(self, output: OutputItem) -> bool:
-        """Whether an item must not be sent yet: another item is being sent first, the item is an approval request,
-        which is sent as a whole, or it is a list of MCP tools and the answer has not begun.
+        """Whether an item must wait: another is being sent, it is an approval request (sent whole), or a list of MCP
+        tools before the answer.
         """
         item = output.item
         if isinstance(item, McpTools) and not self._begun:
@@ -310,8 +297,8 @@ class ResponsesRenderer:
         return isinstance(item, McpApproval) or (serial is not None and not serial.open(item.id))
 
     def _start(self, output: OutputItem) -> None:
-        """Begins to send an item. A message or reasoning is sent only with its first text, because it may have
-        none. Reasoning is sent at once if the client wants its encrypted content, to keep its place in the order.
+        """Begins to send an item: a message or reasoning with its first text, reasoning at once if its encrypted
+        content is wanted, to keep its place.
         """
         item = output.item
         if isinstance(item, ToolCall | McpCall):
@@ -356,7 +343,7 @@ class ResponsesRenderer:
             self._resume(self._items[id])
 
     def _resume(self, output: OutputItem) -> None:
-        """Sends an item that was waiting: its start, its text so far, and its end if it has ended."""
+        """Sends a waiting item: its start, its text so far, and its end if it has ended."""
         output.waiting = False
         ended, output.status = output.status, "in_progress"
         self._start(output)
@@ -369,8 +356,8 @@ class ResponsesRenderer:
     # --- texts ----------------------------------------------------------------------------------
 
     def _add_text(self, id: str, key: PartKey, *texts: str) -> None:
-        """Sends `texts` of the part `key` of the item `id`, one delta event for each. Keeps them in the item if it
-        is waiting, or if its kind has no delta events. Does nothing for an item that is not in the answer.
+        """Sends texts of a part, a delta event each; keeps them if the item waits or has no such events. Nothing for
+        items that are not in the answer.
         """
         output = self._items.get(id)
         if output is None:
@@ -410,8 +397,8 @@ class ResponsesRenderer:
             self._add_text(event.id, ("summary", event.part), event.text)
 
     def _output_delta(self, event: OutputDelta) -> None:
-        """Keeps the output of a call that this server runs, to be sent when the call has ended. Sends the output of
-        the agent's own command at once if the client asked for activity items; otherwise drops it.
+        """Keeps the output of this server's call until it has ended; sends that of the agent's command if the client
+        asked for items.
         """
         output = self._items.get(event.id)
         if output is not None and output.made_by_server:
@@ -422,9 +409,8 @@ class ResponsesRenderer:
     # --- encrypted reasoning --------------------------------------------------------------------
 
     def _raw_item(self, event: RawItem) -> None:
-        """Puts the encrypted content of a reasoning raw item (the item exactly as the model generated it) into the
-        response's reasoning item, if the request asked for that content. If there is none, adds one, unless another
-        item of the same model call was already added; then the content is dropped.
+        """Puts encrypted reasoning into the reasoning item, if requested. Without one, adds one, unless the model call
+        has another item already.
         """
         if event.type != "reasoning" or not self._encrypted:
             return

@@ -1,8 +1,5 @@
-"""Builds the response object. It always has every key, with the effective default if the request gave no value.
-Sources: docs/contract.md#the-response-object, docs/wire-rules.md#the-responses-object.
-
-Input: a validated request, the fields that do not change (`ResponseHead`), and the state of the turn. Output: dicts
-for `json_bytes`; faults for the caller to raise.
+"""Builds the response object, which always has every key, with effective defaults. Sources:
+docs/contract.md#the-response-object, docs/wire-rules.md#the-responses-object.
 """
 
 from __future__ import annotations
@@ -27,9 +24,8 @@ def echo_of(
     service_tier: str,
     conversation: str | None,
 ) -> dict[str, Any]:
-    """Returns the fields of the response object that repeat the request's, or their effective defaults. `effort` is
-    None if the agent uses its default. `offered` are the tools; `conversation` is the id of the request's
-    conversation, None if it names none.
+    """Returns the fields that repeat the request's, or their effective defaults. `effort` None: the agent's default;
+    `conversation` is an id, if any.
     """
     echo: dict[str, Any] = {
         "background": bool(request.background),
@@ -67,8 +63,8 @@ def _number(given: float | None, default: float) -> float:
 
 
 def _reasoning(request: ResponseRequest, effort: str | None) -> dict[str, Any] | None:
-    """Returns the `reasoning` object of the response, with the effective `effort` and the requested `summary`; None
-    if both are None (docs/contract.md#the-reasoning-parameter).
+    """Returns `reasoning` with effective effort and requested summary; None without both
+    (docs/contract.md#the-reasoning-parameter).
     """
     summary = summary_of(request)
     if effort is None and summary is None:
@@ -77,9 +73,7 @@ def _reasoning(request: ResponseRequest, effort: str | None) -> dict[str, Any] |
 
 
 def summary_of(request: ResponseRequest) -> str | None:
-    """Returns the kind of reasoning summary that the request asks for, from the current field or its older name;
-    None if it asks for none.
-    """
+    """Returns the requested kind of summary, from the current or the older field, if any."""
     options = request.reasoning
     return None if options is None else options.summary or options.generate_summary
 
@@ -131,21 +125,17 @@ _STATUSES: Final[dict[str, str]] = {
 
 
 def status_of(stop: str) -> str:
-    """Returns the `status` of a response whose turn ended for the reason `stop` (a value of `Stop`); `completed`
-    for an unknown reason.
-    """
+    """Returns the `status` for a turn's end; `completed` for unknown reasons."""
     return _STATUSES.get(stop, "completed")
 
 
 def incomplete_details(stop: str) -> dict[str, str] | None:
-    """Returns the `incomplete_details` of a response whose turn ended for the reason `stop`; None unless the
-    response is incomplete.
-    """
+    """Returns `incomplete_details` for a turn's end; None if it is complete."""
     return {"reason": _REASONS[stop]} if stop in _REASONS else None
 
 
 def error_object(failure: Failure) -> dict[str, Any]:
-    """Returns the `error` of a failed response. Its code is the failure's if OpenAI's types allow it, else
+    """Returns the `error` of a failed response, with the failure's code if OpenAI's types allow it, else
     `rate_limit_exceeded` or `server_error`.
     """
     code = failure.code if failure.code in _CODES else None
@@ -155,9 +145,7 @@ def error_object(failure: Failure) -> dict[str, Any]:
 
 
 def usage_object(usage: Usage, *, estimated: bool = False) -> dict[str, Any]:
-    """Returns the `usage` object with its details. With `estimated` it has the additional member `"estimated":
-    true`.
-    """
+    """Returns `usage` with details, and `"estimated": true` if it is one."""
     figures: dict[str, Any] = {
         "input_tokens": usage.input,
         "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
@@ -169,7 +157,7 @@ def usage_object(usage: Usage, *, estimated: bool = False) -> dict[str, Any]:
 
 
 class ResponseHead:
-    """The fields of a response object that do not change while the response is made."""
+    """The fields that do not change while the response is made."""
 
     def __init__(self, id: str, created_at: int, echo: dict[str, Any]) -> None:
         self._first = {"id": raw_text(id), "object": "response", "created_at": created_at}
@@ -185,9 +173,8 @@ class ResponseHead:
         incomplete: dict[str, str] | None = None,
         usage: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Returns the whole response object with this status and output. `completed_at` is in seconds since 1970;
-        `incomplete` is the value of `incomplete_details`; `error` and `usage` are the values of the fields of these
-        names. None becomes `null`.
+        """Returns the response object. None becomes null; `completed_at` is in seconds since 1970, `incomplete` is
+        `incomplete_details`.
         """
         return {
             **self._first,
@@ -211,9 +198,8 @@ def deleted(id: str) -> dict[str, Any]:
 
 
 def cancel_action(response: Mapping[str, Any]) -> Literal["cancel", "keep"]:
-    """Returns what a request to cancel a response does: `cancel` stops a background response that runs, `keep`
-    leaves one that has ended as it is. Raises `Fault` INVALID_REQUEST for a response that does not run in the
-    background.
+    """Returns what cancelling does: `cancel` a running background response, `keep` one that has ended. Raises `Fault`
+    INVALID_REQUEST for any other.
     """
     if not response["background"]:
         raise bad_request(
@@ -225,18 +211,18 @@ def cancel_action(response: Mapping[str, Any]) -> Literal["cancel", "keep"]:
 
 
 def cancelled(response: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a copy of a response object with the status `cancelled` and its output so far."""
+    """Returns a copy with the status `cancelled` and its output so far."""
     return {**response, "status": "cancelled"}
 
 
 def failed(response: Mapping[str, Any], failure: Failure) -> dict[str, Any]:
-    """Returns a copy of a response object with the status `failed` and the failure as its `error`."""
+    """Returns a copy with the status `failed` and the failure as `error`."""
     return {**response, "status": "failed", "error": error_object(failure)}
 
 
 def compacted(*, id: str, created_at: int, item_id: str, summary: str, usage: Usage) -> dict[str, Any]:
-    """Returns the `response.compaction` object. Its `output` is a compaction item with `summary`; clients send it as
-    the beginning of their next input. `created_at` is in seconds since 1970.
+    """Returns the `response.compaction` object, whose output begins the client's next input. `created_at`: seconds
+    since 1970.
     """
     item = {"type": "compaction", "id": item_id, "encrypted_content": encoded_summary(summary)}
     return {
@@ -249,8 +235,8 @@ def compacted(*, id: str, created_at: int, item_id: str, summary: str, usage: Us
 
 
 def token_count(tokens: int) -> dict[str, Any]:
-    """Returns the `response.input_tokens` object, marked as an estimate, because agents cannot count tokens without
-    calling the model.
+    """Returns the `response.input_tokens` object, marked as an estimate, since agents cannot count without a model
+    call.
     """
     return {"object": "response.input_tokens", "input_tokens": max(1, tokens), "estimated": True}
 
@@ -259,7 +245,7 @@ def token_count(tokens: int) -> dict[str, Any]:
 
 
 def not_found(id: str) -> Fault:
-    """Returns the fault for a response that does not exist, was deleted, or belongs to another client's API key."""
+    """Returns the fault for a response that does not exist, was deleted, or belongs to another key."""
     message = f"Response with id '{excerpt(id)}' not found."
     return Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
 
@@ -274,9 +260,7 @@ def previous_not_found(id: str) -> Fault:
 
 
 def previous_too_large(held: str) -> Fault:
-    """Returns the fault for a chain of previous responses that has more content than one turn may read. `held` is
-    the part of the message that says how much content there is.
-    """
+    """Returns the fault for a chain with more content than a turn may read; `held` says how much."""
     return bad_request(
         f"The responses up to this one are too large to continue from: {held}. Start again "
         "without 'previous_response_id', with what matters from them in 'input'.",
@@ -286,8 +270,8 @@ def previous_too_large(held: str) -> Fault:
 
 
 def not_resumable(id: str) -> Fault:
-    """Returns the fault for a request to resume the stream of a response whose events are not stored. Only the
-    events of streamed background responses are stored.
+    """Returns the fault for resuming a response whose events are not stored: only those of streamed background
+    responses are.
     """
     return bad_request(
         f"The stream of response '{excerpt(id)}' cannot be resumed: only background responses that were "

@@ -1,4 +1,4 @@
-"""Reads the tools of a Responses request and its `tool_choice`: the client's tools, MCP servers, and web search.
+"""Reads a Responses request's tools and `tool_choice`: the client's tools, MCP servers, web search.
 
 Input: a validated request. Output: `ResponsesTools`, which also has the tools' form for the response object. Raises
 `Fault` INVALID_REQUEST for tools that only OpenAI's servers run, for two tools or MCP servers of one name, and for
@@ -26,8 +26,8 @@ UNSUPPORTED: Final = "unsupported_tool"
 
 
 class McpFilter(msgspec.Struct, frozen=True):
-    """Selects the tools of an MCP server that have one of these `names` and whose annotation says that they only
-    read (`read_only` True) or does not say so (False). None: any name, or any annotation.
+    """Tools of an MCP server with one of `names`, and annotated as reading only (`read_only` True) or not (False).
+    None: any.
     """
 
     names: tuple[str, ...] | None = None
@@ -35,10 +35,8 @@ class McpFilter(msgspec.Struct, frozen=True):
 
 
 class McpOffer(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server of the request, whose tools this server runs. `allowed` selects the tools that may be called.
-    `approval_always` and `approval_never` select the tools whose calls need the client's approval, or need none;
-    None selects no tool. `authorization` is an access token, None if there is none. `authorization` and `headers`
-    are secret.
+    """An MCP server of the request. `allowed` selects tools; `approval_always` and `approval_never` those whose calls
+    need the client's approval, or none (None: no tool). `authorization` and `headers` are secret.
     """
 
     server_label: str
@@ -56,8 +54,8 @@ class McpOffer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpChoice(msgspec.Struct, frozen=True):
-    """A `tool_choice` of one tool of an MCP server, or of all its tools (`name` is None). The tools' names are
-    known only after the server has listed them. `required`: the model has to call one of the chosen tools.
+    """A `tool_choice` of a tool of an MCP server, or of all (`name` None), known only after it has listed them.
+    `required`: one must be called.
     """
 
     server_label: str
@@ -74,12 +72,12 @@ class ResponsesTools(OfferedTools, frozen=True, kw_only=True):
 
     mcp: tuple[McpOffer, ...]
     mcp_choice: tuple[McpChoice, ...]
-    """The only MCP tools that may be called, in addition to those in `choice`. Empty: every MCP tool."""
+    """The only MCP tools that may be called; empty: all."""
     web_search: bool
     shown: list[Any]
     shown_choice: Any
     left_out: tuple[str, ...] = ()
-    """The types of tools in the request that are not offered, as the response header names them."""
+    """Types of tools that are not offered, as the header names them."""
 
 
 def offered_tools(
@@ -120,9 +118,7 @@ def offered_tools(
 
 
 def joined(tools: tuple[Tool, ...], input_tools: Iterable[Tool]) -> tuple[Tool, ...]:
-    """Returns the request's `tools`, then the `input_tools`. An input tool with the name of one of the request's
-    tools is left out.
-    """
+    """Returns the request's tools, then those of the input with other names."""
     names = {tool.name for tool in tools}
     return (*tools, *(tool for tool in input_tools if tool.name not in names))
 
@@ -179,9 +175,7 @@ def _mcp(server: wire.McpServerTool, param: str) -> McpOffer:
 
 
 def _refuse_same_labels(servers: Sequence[McpOffer]) -> None:
-    """Raises `Fault` INVALID_REQUEST if two servers have the same label, because a call names its server by the
-    label alone.
-    """
+    """Raises `Fault` INVALID_REQUEST for two servers of one label, by which calls name them."""
     labels: set[str] = set()
     for server in servers:
         if server.server_label in labels:
@@ -191,8 +185,8 @@ def _refuse_same_labels(servers: Sequence[McpOffer]) -> None:
 
 
 def _default_approval(filters: wire.McpApprovalFilter | None) -> str:
-    """Returns whether calls of tools that no filter selects need approval: `always` if the request lists tools that
-    need none, else `never`.
+    """Returns whether tools that no filter selects need approval: `always` if the request lists those that need none,
+    else `never`.
     """
     return "never" if filters is None or filters.never is None else "always"
 
@@ -215,8 +209,8 @@ class _Chooser:
         self._any = any_given
 
     def choose(self, choice: wire.ToolChoice | None) -> tuple[ToolChoice, tuple[McpChoice, ...], bool]:
-        """Returns the choice among the client's tools, the choice among MCP tools, and whether web search may be
-        used. Raises `Fault` INVALID_REQUEST for a tool that is not offered.
+        """Returns the choice among the client's tools, that among MCP tools, and whether web search may be used. Raises
+        `Fault` INVALID_REQUEST.
         """
         if choice is None or choice == "auto":
             return "auto", (), True
@@ -293,9 +287,8 @@ def _shown_choice(choice: wire.ToolChoice | None) -> Any:
 
 
 def _dumped(value: RequestModel, hidden: set[str] | None = None) -> dict[str, Any]:
-    """Returns a validated value as a dict, without the fields in `hidden` and without those that are None.
+    """Returns a validated value as a dict, without `hidden` fields and None.
 
-    Pydantic would warn about unions, because the tags by which they are parsed are not in the values; these
-    warnings are off.
+    Pydantic's warnings about unions are off: their tags are not in the values.
     """
     return value.model_dump(exclude=hidden, exclude_none=True, by_alias=True, warnings=False)

@@ -1,9 +1,7 @@
-"""Webhooks: the message that is posted when a background response ends, signed as the SDKs' `webhooks.unwrap()`
-expects.
+"""Webhooks for the end of a background response, signed as the SDKs' `webhooks.unwrap()` expects.
 
-Input: the response's id and status, an id and a time, and the operator's secret. Output: body and headers. Raises
-`ValueError` for a secret that cannot be decoded. The signature is that of Standard Webhooks: `v1`, HMAC-SHA256 over
-`id.timestamp.body`. A secret that begins with `whsec_` continues in base64; any other is used as it is.
+Standard Webhooks: `v1`, HMAC-SHA256 over `id.timestamp.body`. A secret with `whsec_` continues in base64; any other is
+used as it is. Raises `ValueError` for a bad one.
 """
 
 from __future__ import annotations
@@ -29,25 +27,19 @@ EVENTS: Final = {
 
 
 class Webhook(msgspec.Struct, frozen=True):
-    """One delivery of an event: the body and headers of the request. A repeated delivery has the same id and body
-    but a newer timestamp, and so another signature.
-    """
+    """One delivery of an event. A repeated one has the same id and body, but its own time and signature."""
 
     body: bytes
     headers: dict[str, str]
 
 
 def event_id_of(response_id: str) -> str:
-    """Returns the id of the event about the end of this response. It is derived from the response's id, so it stays
-    the same if the event is made again after a fault or a restart.
-    """
+    """Returns the event's id, derived from the response's, so that it is the same after a restart."""
     return "evt_" + response_id.removeprefix("resp_")
 
 
 def webhook_body(*, event_id: str, response_id: str, status: str, created_at: int) -> bytes:
-    """Returns the JSON body of the event for a response that ended with `status`. `created_at` is in seconds since
-    1970.
-    """
+    """Returns the body for a response that ended with `status`. `created_at`: seconds since 1970."""
     event = {
         "id": event_id,
         "object": "event",
@@ -59,9 +51,7 @@ def webhook_body(*, event_id: str, response_id: str, status: str, created_at: in
 
 
 def signed(body: bytes, *, event_id: str, timestamp: int, secret: str) -> Webhook:
-    """Returns the body with its headers, among them the signature. `timestamp` is in seconds since 1970. Raises
-    `ValueError` as `check_secret` does.
-    """
+    """Returns the body with its headers and signature. `timestamp`: seconds since 1970. Raises `ValueError`."""
     content = b"%b.%d.%b" % (event_id.encode(), timestamp, body)
     signature = base64.b64encode(hmac.new(_key(secret), content, hashlib.sha256).digest()).decode()
     headers = {
@@ -74,7 +64,7 @@ def signed(body: bytes, *, event_id: str, timestamp: int, secret: str) -> Webhoo
 
 
 def check_secret(secret: str) -> None:
-    """Raises `ValueError` for a webhook secret that begins with `whsec_` and is not base64 after that."""
+    """Raises `ValueError` for a secret with `whsec_` that is not base64."""
     _key(secret)
 
 

@@ -1,11 +1,8 @@
-"""The pydantic models of `POST /v1/responses`: types are strict, and the marks of `field_lists` say which fields
-change nothing or are refused.
+"""The pydantic models of `POST /v1/responses`: types are strict; marks of `field_lists` say which fields change nothing
+or are refused.
 
-Input: the bytes of the body. Output: a `ResponseRequest` whose fields have valid types and ranges, and the notes of
-the marks. Raises `Fault`
-INVALID_REQUEST with `param`. What depends on settings or on several fields is checked later, in `parse.py`.
-Sources: docs/contract.md#fields-of-a-request, docs/contract.md#sampling-beyond-openais, OpenAI's own types for the
-ranges.
+Raises `Fault` INVALID_REQUEST with `param`. `parse.py` checks what depends on settings or several fields. Sources:
+docs/contract.md#fields-of-a-request, docs/contract.md#sampling-beyond-openais, OpenAI's own types for the ranges.
 """
 
 from __future__ import annotations
@@ -104,8 +101,8 @@ ModelName: TypeAlias = Annotated[str, Field(min_length=1)]
 
 
 class ContextFields(RequestModel):
-    """The fields of a request that make up the model's input. Also the body of `POST /v1/responses/input_tokens`.
-    Unknown fields are kept in `model_extra`.
+    """The fields of the model's input, and the body of `POST /v1/responses/input_tokens`. Unknown fields are in
+    `model_extra`.
     """
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
@@ -169,17 +166,12 @@ class ResponseRequest(ContextFields):
 
 
 def parse_body(body: bytes, notes: FieldNotes | None = None) -> ResponseRequest:
-    """Returns the body as a `ResponseRequest`, and adds to `notes` which of its fields are ignored. Raises `Fault`
-    INVALID_REQUEST; its `param` names the invalid or refused field.
-    """
+    """Returns the body, and notes ignored fields. Raises `Fault` INVALID_REQUEST with the field."""
     return parse_as(ResponseRequest, body, notes)
 
 
 def parse_context(body: bytes, *, counting: bool) -> ContextFields:
-    """Returns the body of `POST /v1/responses/input_tokens` (with `counting`) or `POST /v1/responses/compact`.
-    Raises `Fault` INVALID_REQUEST; its `param` names the first field that is invalid, or that is unknown and holds
-    an id of this server.
-    """
+    """Returns the body of `input_tokens` (`counting`) or `compact`. Raises `Fault` INVALID_REQUEST with the field."""
     request = parse_as(ContextFields if counting else CompactRequest, body)
     ignored_fields(FieldNotes(), request.model_extra)
     return request

@@ -1,7 +1,5 @@
-"""The pydantic models of the tools of a Responses request, and of the choice among them: types are strict, and the
-marks of `field_lists` say which fields change nothing or are refused.
-
-Sources: docs/contract.md#tools-of-a-response, OpenAI's own types for names and forms.
+"""The pydantic models of a Responses request's tools and choice: types are strict; marks of `field_lists` say which
+fields change nothing or are refused. Sources: docs/contract.md#tools-of-a-response, OpenAI's own types.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ def _with_the_model(callers: list[str] | None) -> list[str] | None:
 
 
 Callers: TypeAlias = Annotated[list[str] | None, AfterValidator(_with_the_model)]
-"""Who may call a tool. The model must be among them (`direct`), because there is nothing else that calls tools."""
+"""Who may call a tool: the model must (`direct`), since nothing else calls tools here."""
 AsyncCalls: TypeAlias = Annotated[Any, Field(alias="async"), Ignored("tools[]", name="async")]
 
 
@@ -104,7 +102,7 @@ class CustomTool(RequestModel):
 
 
 class NamespaceTool(RequestModel):
-    """Tools of the client that share a namespace. Codex puts the tools of each of its MCP servers in a namespace."""
+    """Tools of one namespace. Codex puts each of its MCP servers into one."""
 
     type: Literal["namespace"]
     name: Name
@@ -118,9 +116,7 @@ class NamespaceTool(RequestModel):
 
 
 class ToolSearchTool(RequestModel):
-    """A tool that finds deferred tools. `execution` is `client` if the client runs the search; otherwise OpenAI's
-    servers would run it, and this server does not offer it.
-    """
+    """Finds deferred tools. `execution`: `client` runs it; otherwise OpenAI's servers would, and it is not offered."""
 
     type: Literal["tool_search"]
     execution: Literal["client", "server"] | None = None
@@ -145,9 +141,7 @@ class McpApprovalFilter(RequestModel):
 
 
 class McpServerTool(RequestModel):
-    """An MCP server whose tools this server is to run itself. A server without a `server_url` (such as a connector
-    of OpenAI's, which has a `connector_id`) is refused.
-    """
+    """An MCP server whose tools this server runs. Without `server_url` (OpenAI's connectors) it is refused."""
 
     type: Literal["mcp"]
     server_label: Annotated[str, Field(min_length=1, max_length=128)]
@@ -188,7 +182,7 @@ class WebSearchTool(RequestModel):
 
 
 class HostedTool(RequestModel):
-    """A tool that only OpenAI's servers run. Its types are listed so that the refusal can name the tool."""
+    """A tool that only OpenAI's servers run, listed so that the refusal can name it."""
 
     type: Hosted
 
