@@ -1,3 +1,3 @@
-"""The commands of `codex-proxy` other than the server: doctor, connect, chat, keys, store, usage. Like `cli` and
-`app` they may use every layer.
+"""The commands of `codex-proxy` beside the server: doctor, connect, chat, keys, store, usage. They may use
+every layer.
 """

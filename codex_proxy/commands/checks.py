@@ -1,6 +1,5 @@
-"""The checks of `doctor`: the agent, the port, the folders, the keys and the MCP servers.
-
-Each says what it found, and what to do about it. Nothing is created, and no MCP server is started or connected to.
+"""The checks of `doctor`: agent, port, folders, keys, MCP servers. Each says what it found and what to do. Nothing is
+created or connected to.
 """
 
 from __future__ import annotations
@@ -39,9 +38,8 @@ from codex_proxy.protected_paths import write_conflict
 
 
 async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """Runs the checks of every agent in the settings, and returns their results. If there are several agents, the
-    name of each result begins with the agent's name. If the agents cannot be determined, the only result is
-    `failed`.
+    """Returns the checks of every agent; of several, names begin with the agent's. If the agents cannot be determined,
+    the only one is `failed`.
     """
     try:
         agents = named_agents(settings)
@@ -61,9 +59,7 @@ async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[C
 
 
 async def _checks_of(named: NamedAgent, context: AgentContext) -> list[Check]:
-    """Runs the checks of one agent, and returns their results. A plugin whose check raises an error gets a
-    result that is `failed`.
-    """
+    """Returns the checks of one agent; a plugin's error is a `failed` one."""
     spec, reference = named.spec, plugin_reference(named.settings)
     context = context_of(named, context)
     if reference is None:
@@ -81,12 +77,12 @@ async def _checks_of(named: NamedAgent, context: AgentContext) -> list[Check]:
 
 
 ANSWER_SECONDS = 3.0
-"""Seconds to wait for an answer of whatever listens on the port. This server answers in a millisecond."""
+"""Seconds to wait for what listens on the port; this server answers in a millisecond."""
 
 
 async def port_check(settings: Settings) -> Check:
-    """Checks whether a server could listen on the configured port, or whether codex-proxy already does. The check
-    is `failed` if another program has the port, and a warning if the codex-proxy on it reports trouble.
+    """Checks whether a server could listen, or codex-proxy does. `failed` if another program has the port, a warning if
+    codex-proxy reports trouble.
     """
     facts: dict[str, Fact] = {"host": settings.host, "port": settings.port, "ours": False}
     if settings.port == 0:
@@ -122,9 +118,7 @@ def _running(settings: Settings, health: dict[str, Any], facts: dict[str, Fact])
 
 
 async def health_of(server_url: str) -> dict[str, Any] | None:
-    """Returns the health report of the codex-proxy at this address; None if nothing answers there, or something
-    else does.
-    """
+    """Returns the health report of the codex-proxy at this address, or None."""
     timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
     try:
         async with (
@@ -138,9 +132,7 @@ async def health_of(server_url: str) -> dict[str, Any] | None:
 
 
 def _agents_in(health: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the agents in a health report: the list `agents`, or the single object `agent`. Empty if the report
-    is not that of a codex-proxy.
-    """
+    """Returns the agents in a health report (`agents` or `agent`); none if it is not codex-proxy's."""
     several = health.get("agents")
     given = several if isinstance(several, list) else [health.get("agent")]
     agents = [agent for agent in given if isinstance(agent, dict) and "fake" in agent]
@@ -148,7 +140,7 @@ def _agents_in(health: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def why_not(host: str, port: int) -> str | None:
-    """Returns why a server cannot listen on this host and port now, as the system's error text; None if it can."""
+    """Returns the system's error if a server cannot listen here, else None."""
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -165,7 +157,7 @@ def why_not(host: str, port: int) -> str | None:
 
 
 async def spawner_check() -> Check:
-    """Checks whether children can be forked by a spawner. If not, each start takes some milliseconds more."""
+    """Checks whether a spawner can fork children; otherwise starts take some milliseconds more."""
     why = await why_no_spawner()
     message = (
         f"Child processes start one interpreter more each: {why}."
@@ -181,7 +173,7 @@ SHOWN = 10  # names in a message
 
 
 def folder_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """Returns the checks of the state folder, the keys in it, Codex's home, and the workspace."""
+    """Returns the checks of state folder, keys, Codex's home, and workspace."""
     return [
         state_check(settings.state_dir),
         keys_check(settings),
@@ -191,9 +183,7 @@ def folder_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]
 
 
 def state_check(folder: Path) -> Check:
-    """Checks the state folder. This user must be able to write to it or to make it, else the check is `failed`.
-    Nobody else may read it, because it contains answers; if others can, it is a warning.
-    """
+    """Checks the state folder: `failed` if this user cannot write to it or make it, a warning if others may read it."""
     facts: dict[str, Fact] = {"path": str(folder), "exists": folder.exists()}
     if not folder.exists():
         above = next(each for each in folder.parents if each.exists())
@@ -219,8 +209,8 @@ def state_check(folder: Path) -> Check:
 
 
 def keys_check(settings: Settings) -> Check:
-    """Checks the keys file: it must be valid, else the check is `failed`. It is a warning if others may read or
-    change the file, or if a key is needed and there is none.
+    """Checks the keys file: `failed` if it is invalid, a warning if others may read or change it, or a needed key is
+    missing.
     """
     file = settings.keys_path
     facts: dict[str, Fact] = {"path": str(file), "exists": file.exists()}
@@ -249,9 +239,8 @@ def keys_check(settings: Settings) -> Check:
 
 
 def home_check(settings: Settings) -> Check:
-    """Checks Codex's home and the sign-in file in it. The check is `failed` if the home cannot be read, or if the
-    settings name one that does not exist; a warning if other users can read the sign-in, or if the default home
-    does not exist yet; `skipped` if no agent runs Codex.
+    """Checks Codex's home and sign-in: `failed` if a named home is missing or cannot be read, a warning if others can
+    read the sign-in or the default home is missing, `skipped` without Codex.
     """
     folder = settings.codex_home
     facts: dict[str, Fact] = {"path": str(folder), "exists": folder.is_dir()}
@@ -280,9 +269,8 @@ def home_check(settings: Settings) -> Check:
 
 
 def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
-    """Checks the folder that agent turns work in. The check is `failed` if it cannot be read, or turns could write
-    to protected paths in it; a warning if the sandbox allows writing but the folder's permissions do not; `skipped`
-    if no agent works in a folder.
+    """Checks the folder of agent turns: `failed` if it cannot be read or protected paths can be written, a warning if
+    it is writable for the sandbox only, `skipped` without agents that work in a folder.
     """
     folder = settings.workdir
     facts: dict[str, Fact] = {"path": str(folder), "sandbox": settings.sandbox}
@@ -308,16 +296,13 @@ def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
 
 
 def mcp_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """Returns a list with one check of the operator's MCP servers, or an empty list if none are configured. The
-    check is `failed` if their file is invalid, and a warning if the program of a server is missing.
-    """
+    """Returns the check of the operator's MCP servers, if configured."""
     return [] if settings.mcp_config is None else [_servers_check(settings, environ)]
 
 
 def _servers_check(settings: Settings, environ: Mapping[str, str]) -> Check:
-    """Checks the file of the operator's MCP servers and, without starting them, whether their programs exist. The
-    check is `failed` if the file is invalid, since the server then does not start; a warning if a program is
-    missing, since the server then starts without its tools.
+    """Checks the file of MCP servers, which are not started: `failed` if it is invalid (the server does not start), a
+    warning if a program is missing.
     """
     name = "mcp servers"
     facts: dict[str, Fact] = {"path": str(settings.mcp_config)}

@@ -1,6 +1,5 @@
-"""The report of `doctor`: its checks, the settings with the sources of their values, and the next steps.
-
-The JSON of `doctor --json` is made here. docs/operations.md describes it, and its keys do not change.
+"""The report of `doctor`: checks, settings with their sources, next steps. Also its JSON, whose keys do not change
+(docs/operations.md).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from codex_proxy import __version__
 from codex_proxy.core.checks import Check, Fact, Status
 
 SCHEMA = 1
-"""The version of the JSON. It increases when a key is removed or changes its meaning, not when a key is added."""
+"""The version of the JSON; increases when a key is removed or changes its meaning."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,9 +42,7 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def next_steps(self) -> list[str]:
-        """What the user should do, in order: the advice about failed checks, then about warnings; if no check has
-        failed, `otherwise` is the last step.
-        """
+        """What to do, in order: the advice of failed checks, then of warnings, then `otherwise` if none failed."""
         steps = [
             check.advice
             for status in ("failed", "warning")
@@ -73,7 +70,7 @@ MARKS: dict[Status, str] = {"ok": " ok ", "warning": "WARN", "failed": "FAIL", "
 
 
 def as_text(checkup: Checkup, *, every_setting: bool) -> str:
-    """Returns the report as text. Settings that have their default values are left out unless `every_setting`."""
+    """Returns the report as text, with default settings only if `every_setting`."""
     width = max(len(check.name) for check in checkup.checks)
     lines = [f"[{MARKS[check.status]}] {check.name:{width}}  {check.message}" for check in checkup.checks]
     shown = [each for each in checkup.settings if every_setting or each.source != "default"]

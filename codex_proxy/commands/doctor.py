@@ -1,6 +1,5 @@
-"""`codex-proxy doctor`: checks everything that a server needs, and says what is missing and what to do.
-
-No turn is run. Every step has a time limit, and every process that is started is ended.
+"""`codex-proxy doctor`: checks everything that a server needs, and says what to do. No turn is run; every step has a
+time limit, and every process is ended.
 """
 
 from __future__ import annotations
@@ -27,13 +26,12 @@ from codex_proxy.core.checks import Check, Fact, failed_check
 from codex_proxy.old_settings import advice_about
 
 MAX_SECONDS = 90.0
-"""The time limit of all checks, in seconds: each of four children may take 20 s, which a cold disk can need."""
+"""Seconds of all checks: each of four children may take 20 on a cold disk."""
 
 
 async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: Mapping[str, str]) -> Checkup:
-    """Runs all checks and returns their results. `flags` are the settings from the command line, `config_file` is
-    the settings file (None: the default one), and `environ` is the environment. Never raises: an error becomes a
-    failed check.
+    """Runs all checks of the settings in `flags`, `config_file` (None: the default) and `environ`. Never raises: an
+    error is a failed check.
     """
     try:
         settings = load(dict(flags), config_file)
@@ -67,9 +65,8 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
 
 
 def next_step(port: Check, settings: Settings, flags: Mapping[str, Any], config_file: Path | None) -> str:
-    """Returns what a user whose checks have all passed should do next, as a sentence: if `port`, the check of the
-    server's port, found a running server of this user, to use that, else to start one. The commands repeat `flags`
-    and `config_file`, the arguments of `doctor`, so that they use the same settings.
+    """Returns what to do if all checks have passed: use the server that `port` has found, or start one, with the same
+    arguments.
     """
     file = ["--config", str(config_file)] if config_file else []
     elsewhere = settings.port and not {"host", "port"}.isdisjoint(_given(flags))
@@ -83,7 +80,7 @@ def next_step(port: Check, settings: Settings, flags: Mapping[str, Any], config_
 
 
 def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings among `flags`, without tables, which no flag has and which may hold secrets."""
+    """Returns the settings among `flags`, without tables, which may hold secrets."""
     return {
         name: value
         for name, value in flags.items()
@@ -92,9 +89,7 @@ def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(flags: Mapping[str, Any]) -> list[str]:
-    """Returns the flags that were given to `doctor` as arguments of `serve`. A secret is left out: `doctor` prints
-    none.
-    """
+    """Returns `doctor`'s flags as arguments of `serve`, without secrets."""
     arguments: list[str] = []
     for name, value in _given(flags).items():
         if name == "api_key":
@@ -107,9 +102,7 @@ def _arguments(flags: Mapping[str, Any]) -> list[str]:
 
 
 def settings_error_text(error: Exception) -> str:
-    """Returns one sentence about `error`, the exception of `config.load`. Of several errors in the settings it
-    names the first.
-    """
+    """Returns a sentence about the first error of `config.load`."""
     if isinstance(error, ValidationError):
         text = text_of(error)
         return f"{text[0].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
@@ -120,9 +113,7 @@ def settings_error_text(error: Exception) -> str:
 
 
 def settings_check(settings: Settings, config_file: Path | None) -> Check:
-    """Checks whether the values of these settings, read from `config_file` (None: the default one), allow a server
-    to start. The check is `ok` or `failed`.
-    """
+    """Checks whether a server can start with these settings: `ok` or `failed`."""
     file = config_file or default_config_file()
     facts: dict[str, Fact] = {"file": str(file), "file_exists": file.is_file()}
     try:
@@ -150,9 +141,7 @@ Source = Literal["flag", "variable", "file", "default"]
 
 
 class SettingSource(NamedTuple):
-    """Where a setting's value comes from. `name` is the name of the environment variable or the path of the
-    settings file; it is empty for flags and defaults.
-    """
+    """Where a setting's value comes from. `name` is the variable or file; empty for flags and defaults."""
 
     source: Source
     name: str = ""
@@ -161,9 +150,8 @@ class SettingSource(NamedTuple):
 def setting_sources(
     flags: Mapping[str, Any], config_file: Path | None, environ: Mapping[str, str]
 ) -> dict[str, SettingSource]:
-    """Returns where the value of each setting comes from, by the name of the setting. `flags` and `config_file` are
-    the arguments with which `load` has succeeded; an unreadable or invalid file raises `OSError` or `ValueError`
-    here.
+    """Returns where each setting's value comes from, after `load` has succeeded. Raises `OSError` or `ValueError` for
+    the file.
     """
     file = config_file or default_config_file()
     in_file = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
@@ -186,7 +174,7 @@ def setting_sources(
 def settings_of(
     settings: Settings, flags: Mapping[str, Any], config_file: Path | None, environ: Mapping[str, str]
 ) -> tuple[Setting, ...]:
-    """Returns every setting with its effective value, and the flag, variable or file that the value comes from."""
+    """Returns every setting with its value and source."""
     found = setting_sources(flags, config_file, environ)
     return tuple(
         Setting(
@@ -203,7 +191,7 @@ MASK: Final = "********"
 
 
 def shown(name: str, value: object) -> Fact:
-    """Returns the value of the setting `name` for the report of `doctor`. A secret is replaced by `MASK`."""
+    """Returns a setting's value for the report, secrets as `MASK`."""
     if isinstance(value, SecretStr):
         return MASK
     if value is None or isinstance(value, bool | int):
@@ -216,8 +204,8 @@ def shown(name: str, value: object) -> Fact:
 
 
 def _host_of(url: str) -> str:
-    """Returns the scheme and host name of a URL, followed by `MASK` instead of the rest, which may contain a key;
-    only `MASK` for an invalid URL.
+    """Returns scheme and host of a URL, then `MASK` for the rest, which may be a key; only `MASK` for an
+    invalid one.
     """
     try:
         parts = urlsplit(url)

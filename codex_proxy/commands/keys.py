@@ -1,6 +1,4 @@
-"""`codex-proxy keys`: creates, lists and removes the API keys of clients, in the keys file. A key is printed only
-once, when it is created.
-"""
+"""`codex-proxy keys`: creates, lists and removes API keys in the keys file. A key is printed only once."""
 
 from __future__ import annotations
 
@@ -28,13 +26,11 @@ from codex_proxy.keys_file import open_to_others, read_keys
 PREFIX = "cpx_"
 """The prefix of keys, by which people and secret scanners recognise them."""
 RANDOM_BYTES = 32
-"""The random bytes in a key. With 256 bits a plain hash of the key is safe (see `core.keys`)."""
+"""Random bytes in a key; with 256 bits a plain hash is safe (`core.keys`)."""
 
 
 class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a new key, as the options of `codex-proxy keys add` give them. Each limits the key like the
-    field of `core.keys.Key` that has the same name; `no_mcp` sets `Key.mcp` to false.
-    """
+    """The limits of a new key, named as in `core.keys.Key`; `no_mcp` sets `mcp` to false."""
 
     agents: Sequence[str] = ()
     models: Sequence[str] = ()
@@ -47,10 +43,8 @@ class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add(settings: Settings, name: str, limits: KeyLimits, *, replace: bool) -> tuple[str, str]:
-    """Creates a key and writes its digest into the keys file. With `replace` it may replace a key of the same name.
-    Returns the key, and a note for the user (where the digest is; whether clients need a key from now on). Raises
-    `KeysError` if the name is invalid or taken, a folder in `limits` does not exist, or the keys file cannot be
-    read or written.
+    """Creates a key, and writes its digest into the keys file. Returns the key and a note. Raises `KeysError` for an
+    invalid name, one that is taken (unless `replace`), a missing folder, or a file that cannot be changed.
     """
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(f"'{DEFAULT_NAME}' is the name of the key in PROXY_API_KEY: use another name")
@@ -80,9 +74,8 @@ def add(settings: Settings, name: str, limits: KeyLimits, *, replace: bool) -> t
 
 
 def _unknown_among(agents: Sequence[str], settings: Settings) -> str:
-    """Returns a note, to append to another text, about those `agents` that the settings file does not configure.
-    Returns an empty string if it configures all of them, or has no tables of agents. An unknown agent is no error,
-    because a key may be created before its agent is configured.
+    """Returns a note about agents that the settings do not configure, or an empty string: a key may come before its
+    agent.
     """
     if is_single(settings):
         return ""
@@ -100,8 +93,8 @@ def _unknown_among(agents: Sequence[str], settings: Settings) -> str:
 
 
 def remove(settings: Settings, name: str) -> str:
-    """Removes a key from the keys file. Returns a note for the user. Raises `KeysError` if the file has no such
-    key, or cannot be read or written, or if `name` is that of the key in PROXY_API_KEY.
+    """Removes a key; returns a note. Raises `KeysError` if there is none, it is that of PROXY_API_KEY, or the file
+    cannot be changed.
     """
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(f"'{DEFAULT_NAME}' is the key in PROXY_API_KEY: unset it and restart the server")
@@ -119,9 +112,7 @@ def remove(settings: Settings, name: str) -> str:
 
 
 def listing(settings: Settings, *, as_json: bool) -> str:
-    """Returns a text for the user that lists every key with its limits; with `as_json` the text is JSON. Raises
-    `KeysError` if the keys file cannot be read.
-    """
+    """Returns a list of keys with their limits, as text or JSON. Raises `KeysError`."""
     keys = read_keys(settings.keys_path)
     if as_json:
         shown = [{"name": key.name, **table_of(key)} for key in keys]
@@ -157,9 +148,7 @@ def _limits_of(key: Key) -> str:
 
 
 def _folder(given: str) -> str:
-    """Returns the absolute path of a folder that the user has named. Raises `KeysError` if it does not exist,
-    because a key that is limited to a misspelt folder could not be used.
-    """
+    """Returns a folder's absolute path. Raises `KeysError` if it does not exist, since the key would be useless."""
     folder = Path(os.path.abspath(os.path.expanduser(given)))
     if not folder.is_dir():
         raise KeysError(f"--root {given} is not a folder")
@@ -173,10 +162,9 @@ HEAD = (
 
 
 def put_key(path: Path, key: Key, *, replace: bool) -> bool:
-    """Writes the key into the keys file `path`, which is created if it does not exist. Returns whether the key
-    replaced one of the same name.
+    """Writes a key into the file, made if needed; returns whether it replaced one.
 
-    Raises `KeysError` if the name is taken and `replace` is false, or if the file cannot be read or written.
+    Raises `KeysError` if the name is taken, unless `replace`, or the file cannot be changed.
     """
 
     def put(tables: tomlkit.items.Table) -> bool:
@@ -190,9 +178,7 @@ def put_key(path: Path, key: Key, *, replace: bool) -> bool:
 
 
 def remove_key(path: Path, name: str) -> None:
-    """Removes the key of this name from the keys file `path`. Raises `KeysError` if the file has no such key, or
-    cannot be changed.
-    """
+    """Removes a key. Raises `KeysError` if there is none, or the file cannot be changed."""
 
     def remove(tables: tomlkit.items.Table) -> bool:
         if name not in tables:
@@ -204,9 +190,8 @@ def remove_key(path: Path, name: str) -> None:
 
 
 def _change(path: Path, change: Callable[[tomlkit.items.Table], bool]) -> bool:
-    """Reads the keys file, calls `change` with its table of keys, which may change the table, and replaces the
-    file, while it holds a lock on the folder. Comments in the file are kept. Returns what `change` returns. Raises
-    what `change` raises, and `KeysError` if the file cannot be read, parsed or written; the file is then unchanged.
+    """Calls `change` with the table of keys and replaces the file, under a lock, comments kept. Returns what `change`
+    returns. If it raises, or `KeysError` is raised, the file is unchanged.
     """
     path = Path(os.path.realpath(path))
     try:
@@ -236,9 +221,7 @@ def _empty() -> tomlkit.TOMLDocument:
 
 @contextlib.contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Waits for a lock on the folder and holds it during the body of the `with`. It keeps other processes that use
-    this function from changing the folder's files at the same time.
-    """
+    """Holds a lock on the folder, so that no other process changes its files meanwhile."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

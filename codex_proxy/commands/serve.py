@@ -1,6 +1,4 @@
-"""`codex-proxy serve`: runs a server until it is stopped, and prints a banner with its address, its agents, and an
-example of a request.
-"""
+"""`codex-proxy serve`: runs a server until it is stopped, and prints a banner with an example of a request."""
 
 from __future__ import annotations
 
@@ -24,20 +22,18 @@ from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.responses.wire import ResponseRequest
 
 COLLECT_AFTER = 20_000
-"""The garbage collector's first threshold: how many more objects there must be than at its last run. Python's
-default is 700."""
+"""The garbage collector's first threshold; Python's default is 700."""
 
 REQUEST_MODELS = (ChatRequest, ResponseRequest, MessagesRequest)
 BUILD_AFTER = 0.5
-"""Seconds after the start until the pydantic models of request bodies are built, if no request has caused that
-before."""
+"""Seconds after the start until the models of request bodies are built."""
 
 log = structlog.get_logger(__name__)
 
 
 async def serve_to_the_end(settings: Any, say: Callable[..., None]) -> int:
-    """Runs the server until a signal stops it. `say` prints a text (with `err=True` to stderr). Returns the exit
-    status of the process: 0, or 1 if the server could not start; the reason is printed.
+    """Runs the server until a signal. `say` prints (with `err=True` to stderr). Returns 0, or 1 if it could
+    not start.
     """
     server = None
     for advice in advice_about(settings.old_names):
@@ -68,9 +64,7 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None]) -> int:
 
 
 async def _build_request_models() -> None:
-    """Builds the pydantic validators of requests shortly after the start. Each takes about 40 ms, which would
-    otherwise delay the start or the first request.
-    """
+    """Builds the validators of requests shortly after the start, which some 40 ms each would delay."""
     await asyncio.sleep(BUILD_AFTER)
     for model in REQUEST_MODELS:
         model.model_rebuild()
@@ -78,11 +72,11 @@ async def _build_request_models() -> None:
 
 
 def tune_gc() -> None:
-    """Switches Python's garbage collector on, which `codex-proxy serve` starts without. It then runs less often
-    than by default, and ignores the objects that exist already.
+    """Switches on the garbage collector, which `serve` starts without; it runs less often, and ignores existing
+    objects.
 
-    The objects of a turn are freed by reference counting (`tests/http/test_memory.py` checks that), so the
-    collector is rarely needed. With thousands of open streams each of its runs stops all of them for milliseconds.
+    Reference counting frees a turn's objects (`tests/http/test_memory.py`), and with thousands of streams each run
+    stops all for milliseconds.
     """
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)
@@ -90,9 +84,7 @@ def tune_gc() -> None:
 
 
 def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]:
-    """Returns the lines of the banner about one agent: its version, its models or its workspace and sandbox, what
-    it lacks, and its faults.
-    """
+    """Returns the banner's lines about an agent: version, models or workspace and sandbox, what it lacks, faults."""
     lines = [f"  agent      {agent.name} {agent.version}".rstrip()]
     if spec.plain_only:
         unlisted = "any name" if agent.trouble() is None else "not known yet"
@@ -117,9 +109,7 @@ def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]
 
 
 def banner(server: Any) -> str:
-    """Returns the text that is printed when `server` (an `app.Server`) has started: its address, its agents,
-    warnings, and a `curl` command to try.
-    """
+    """Returns the banner of a started `app.Server`: address, agents, warnings, a `curl` command."""
     host = f"[{server.host}]" if ":" in server.host else server.host
     base = f"http://{host}:{server.port}/v1"
     settings = server.settings

@@ -1,8 +1,5 @@
-"""`codex-proxy store`: shows statistics of the store (the SQLite file of responses and conversations), removes old
-objects, checks it, and exports it as JSON lines.
-
-Input: settings. Output: text, or lines to a file. The commands may run while a server uses the store. They raise
-`StoreOpenError`, whose message says what to do.
+"""`codex-proxy store`: statistics, removal, check and export of the store, also while a server uses it. Raises
+`StoreOpenError`, which says what to do.
 """
 
 from __future__ import annotations
@@ -21,16 +18,14 @@ from codex_proxy.store_lifecycle import StoreOpenError, open_store
 
 
 async def show_stats(settings: Settings, *, as_json: bool) -> str:
-    """Returns a text with the number of objects of each kind in the store; with `as_json` it is JSON."""
+    """Returns the number of objects of each kind, as text or JSON."""
     async with existing_store(settings) as store:
         found = await store.stats()
     return msgspec.json.format(msgspec.json.encode(found)).decode() if as_json else _as_text(found)
 
 
 async def prune(settings: Settings) -> str:
-    """Removes the objects that exceed the age and number that the settings allow, and returns free space to the
-    file system. Returns a text with the numbers of removed objects.
-    """
+    """Removes what exceeds the settings, and frees space. Returns the numbers as text."""
     async with existing_store(settings) as store:
         gone = await store.prune()
         freed = await store.vacuum()
@@ -41,9 +36,7 @@ async def prune(settings: Settings) -> str:
 
 
 async def check(settings: Settings) -> str:
-    """Compares all stored rows with their checksums. Returns a text with the number of rows. Raises
-    `StoreOpenError`, which lists the damaged rows, if there are any.
-    """
+    """Compares all rows with their checksums; returns a text. Raises `StoreOpenError` with the damaged rows."""
     async with existing_store(settings) as store:
         found = await store.check()
     if found.damaged:
@@ -56,15 +49,13 @@ async def check(settings: Settings) -> str:
 
 
 async def export(settings: Settings, write: Callable[[bytes], object]) -> int:
-    """Calls `write` with one line of JSON for each response and conversation. Returns their number."""
+    """Calls `write` with a line of JSON for each response and conversation; returns their number."""
     async with existing_store(settings) as store:
         return await store.export(write)
 
 
 async def export_to(settings: Settings, output: Path) -> int:
-    """Exports the whole store into the file `output`, which is replaced when the export is complete. Returns the
-    number of responses and conversations. Raises `StoreOpenError`, also if the file cannot be written.
-    """
+    """Exports the store into a file, replaced when complete; returns the number of objects. Raises `StoreOpenError`."""
     try:
         with replacing(output) as file:
             return await export(settings, file.write)
@@ -74,9 +65,8 @@ async def export_to(settings: Settings, output: Path) -> int:
 
 @asynccontextmanager
 async def existing_store(settings: Settings) -> AsyncIterator[Store]:
-    """Opens the store of these settings, which must exist, for the body of the `with`. Raises `StoreOpenError` if
-    there is no file (as with a store in RAM), or if it cannot be opened. A `StoreUnavailable` in the body is raised
-    as `StoreOpenError`.
+    """Opens the existing store for the body of the `with`. Raises `StoreOpenError` if there is no file, it cannot be
+    opened, or for a `StoreUnavailable` in the body.
     """
     if settings.store == "memory":
         raise StoreOpenError("with PROXY_STORE=memory there is no file: the store is in the server's memory")

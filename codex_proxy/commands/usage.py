@@ -1,8 +1,5 @@
-"""`codex-proxy usage`: shows the tokens that the requests with an API key have used, day by day, and the limits of
-the agent's account.
-
-Input: the address and key of a running server. Output: tables on the console, or the server's JSON. With
-`--all-keys`, the numbers of all keys are read from the store's file instead of the server.
+"""`codex-proxy usage`: the tokens of an API key by day, and the limits of the agent's account, from a running server;
+with `--all-keys`, of all keys from the store's file.
 """
 
 from __future__ import annotations
@@ -37,10 +34,8 @@ _FIGURES = (
 
 
 async def of_all_keys(settings: Settings, days: int) -> list[dict[str, Any]]:
-    """Returns the usage of every key in the last `days` days, read from the store's file: a row per day, key and
-    model, with `start_time` (seconds since 1970), `key`, `model`, and the sums of requests and tokens. Raises
-    `StoreOpenError` if the store is not a file (as with a store in RAM), or the file does not exist or cannot be
-    read.
+    """Returns every key's usage of the last `days` days: rows of `start_time` (seconds since 1970), `key`, `model` and
+    sums. Raises `StoreOpenError` without a readable file.
     """
     if settings.store != "sqlite":
         raise StoreOpenError(
@@ -72,7 +67,7 @@ def show_rows(rows: list[dict[str, Any]], console: Console) -> None:
 
 
 def print_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
-    """Prints the rows that `of_all_keys` has returned, as JSON if `as_json`, else as a table."""
+    """Prints the rows of `of_all_keys`, as a table or JSON."""
     if as_json:
         print(escaped_json(json.dumps(rows, indent=2)))
     else:
@@ -80,10 +75,7 @@ def print_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
 
 
 def run(base_url: str, key: str | None, *, days: int, as_json: bool) -> int:
-    """Prints the usage of one key in the last `days` days, as a table or (`as_json`) as JSON. `base_url` ends with
-    `/v1`; `key` is the API key, None for a server that needs none. Returns the exit status: 0, or 1 after a message
-    if the server cannot be reached or refuses the request.
-    """
+    """Prints one key's usage of the last `days` days, as a table or JSON. Returns 0, or 1 after a message."""
     try:
         found = asyncio.run(ask(ChatSession(base_url, DEFAULT_NAME, key), days))
     except ChatError as error:
@@ -97,15 +89,15 @@ def run(base_url: str, key: str | None, *, days: int, as_json: bool) -> int:
 
 
 async def ask(server: ChatSession, days: int) -> dict[str, Any]:
-    """Requests the usage of the last `days` days and the limits of the agent's account. Returns the answers of `GET
-    /v1/usage` as `usage` and of `GET /v1/usage/limits` as `limits`. Raises `ChatError` if one of them fails.
+    """Returns `GET /v1/usage` of the last `days` days as `usage`, and `GET /v1/usage/limits` as `limits`. Raises
+    `ChatError`.
     """
     usage = await server.read(f"/usage?bucket_width=1d&group_by=model&limit={days}")
     return {"usage": usage, "limits": await server.read("/usage/limits")}
 
 
 def show(found: dict[str, Any], console: Console) -> None:
-    """Prints a table of the usage, then a line for each limit of the account. `found` is the result of `ask`."""
+    """Prints the result of `ask`: a table, and a line for each limit."""
     table = _table("day", "model")
     for bucket in found["usage"]["data"]:
         for result in bucket["results"]:
@@ -124,9 +116,7 @@ def _table(*heads: str) -> Table:
 
 
 def _cell(text: str) -> Text:
-    """Returns a table cell with a text from the server. Console markup in it is printed literally, and control
-    characters are escaped.
-    """
+    """Returns a cell with the server's text, without markup and control characters."""
     return Text(escaped(text))
 
 
@@ -135,9 +125,7 @@ def _print(table: Table, console: Console) -> None:
 
 
 def _figures(result: dict[str, Any]) -> list[str]:
-    """Returns the cells with the numbers of one row (`_COLUMNS`). `result` has OpenAI's field names (`_FIGURES`),
-    and `estimated`: if true, the tokens include an estimate, and each number of tokens is marked with a tilde.
-    """
+    """Returns the number cells of a row (`_COLUMNS`); a tilde marks estimated tokens."""
     mark = "~" if result["estimated"] else ""
     turns, failed, *tokens = (int(result[name]) for name in _FIGURES)
     return [f"{turns:,}", f"{failed:,}", *(f"{mark}{count:,}" for count in tokens)]

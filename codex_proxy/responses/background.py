@@ -1,10 +1,8 @@
-"""Responses in the background (`background: true`): created and cancelled by requests, run to their end without a
-client, and run again or failed after a restart.
+"""Responses in the background (`background: true`): created and cancelled by requests, run without a client, and run
+again or failed after a restart.
 
-A response is in the store before its client gets its id. If the response is streamed, its frames (encoded stream
-events, each with its sequence number) are stored before readers get them, so that a client can follow the stream
-from any event on, during the run or later. A response that was interrupted because the server ended is run again,
-or fails, at the server's next start.
+A response is in the store before its client gets its id. Of a streamed one, the frames (encoded, numbered events) are
+stored before readers get them, so that a stream can be followed from any event on.
 """
 
 from __future__ import annotations
@@ -59,9 +57,7 @@ RETRY_SECONDS = 2.0
 
 
 class BackgroundResponse(RunningResponse):
-    """Runs the turn of a response that is stored with the status `queued`, and stores its frames and its final
-    object.
-    """
+    """Runs the turn of a response stored as `queued`, and stores its frames and final object."""
 
     def __init__(self, service: ResponsesService, prepared: PreparedResponse, store: Store) -> None:
         super().__init__(service, prepared, "sse" if prepared.parsed.stream else "whole", paced=False)
@@ -73,9 +69,8 @@ class BackgroundResponse(RunningResponse):
     # --- its start ------------------------------------------------------------------------------
 
     async def _start(self) -> Run:
-        """Starts the turn and returns its run. Waits without a time limit until fewer background responses run than
-        the limit permits, until no other turn of the conversation runs, and until the scheduler has room for the
-        turn. Raises `Fault` if the turn cannot start for another reason.
+        """Starts the turn and returns its run, after waiting without limit for other background responses, the
+        conversation's other turns, and the scheduler. Raises `Fault`.
         """
         self._slot = await self._service.background.slots.take(self.owner)
         try:
@@ -90,9 +85,8 @@ class BackgroundResponse(RunningResponse):
             raise
 
     async def _enter_conversation(self) -> None:
-        """Waits until no other turn of the conversation runs, then prepares the response again from the
-        conversation's present items. Raises `Fault` if the turn is not admitted now, or the conversation was
-        deleted.
+        """Waits for the conversation's other turns, then prepares the response from its present items.
+        Raises `Fault`.
         """
         old = self._prepared
         self._prepared = await prepare(
@@ -100,9 +94,8 @@ class BackgroundResponse(RunningResponse):
         )
 
     async def _try_to_start(self) -> Run | None:
-        """Starts the turn and returns its run. If the scheduler has no room for it, unlocks the conversation, waits
-        for `RETRY_SECONDS`, enters the conversation again and returns None. Raises `Fault` if the turn cannot start
-        for another reason.
+        """Starts the turn and returns its run. Without room, unlocks the conversation for `RETRY_SECONDS` and returns
+        None. Raises `Fault`.
         """
         try:
             return await start_run(self._service, self._prepared)
@@ -137,8 +130,8 @@ class BackgroundResponse(RunningResponse):
             await self._store_frames(frames)
 
     async def _store_frames(self, frames: Frames) -> None:
-        """Stores frames, together with earlier ones whose storing failed, and then gives all of them to the
-        readers. Raises `StoreError`; the frames are then kept for the next call.
+        """Stores frames, and earlier ones that failed, then gives them to the readers. Raises `StoreError`; they are
+        kept for the next call.
         """
         self._unstored += frames
         if self._unstored:
@@ -158,9 +151,7 @@ class BackgroundResponse(RunningResponse):
             await super()._finish(ended)
 
     def _runs_again(self, failure: Failure | None) -> bool:
-        """Whether the turn failed because the server is stopping, and the next start of the server will run it
-        again.
-        """
+        """Whether the turn failed because the server stops, and its next start will run it again."""
         stops = failure is not None and failure.kind is FaultKind.STOPPING
         return stops and can_run_again(self._service, self._prepared)
 
@@ -174,9 +165,7 @@ class BackgroundResponse(RunningResponse):
         self._saved = True
 
     async def _complete(self, frames: Frames) -> None:
-        """Saves the final object if `_save` has not done it; repeats that until it succeeds. Then stores the last
-        frames and gives them to the readers.
-        """
+        """Saves the final object if `_save` has not, until that succeeds; then stores and passes on the last frames."""
         assert self.final is not None
         while not self._saved:
             try:
@@ -198,9 +187,8 @@ class BackgroundResponse(RunningResponse):
 
 
 def can_run_again(service: ResponsesService, prepared: PreparedResponse) -> bool:
-    """Whether the next start of the server may run this turn again. It may if the setting `background_recovery` is
-    `rerun`, if the response is not streamed, and if the turn runs no tools of the agent or of this server, because
-    a repeated tool might change something twice. Otherwise the next start saves the response as failed.
+    """Whether the server's next start may run the turn again: `background_recovery` is `rerun`, it is not streamed, and
+    runs no tools, which might change something twice.
     """
     parsed = prepared.parsed
     return (
@@ -218,8 +206,8 @@ CUT_OFF = Failure(
 
 
 class Recovery(msgspec.Struct, frozen=True):
-    """A request whose turn can be run again, as it is stored: the JSON body, and the values of the headers
-    `X-Codex-Mode`, `X-Codex-Workdir` and `X-Codex-Activity`, each None if the request had no such header.
+    """A request to run again: its JSON body, and the headers `X-Codex-Mode`, `X-Codex-Workdir` and `X-Codex-Activity`
+    (or None).
     """
 
     body: str
@@ -229,25 +217,21 @@ class Recovery(msgspec.Struct, frozen=True):
 
 
 def recovery_of(body: bytes, hints: RequestHints) -> bytes:
-    """Returns the request as JSON bytes (see `Recovery`) for the store. `body` is its JSON body; `hints` are its
-    headers.
-    """
+    """Returns the request as JSON for the store (`Recovery`)."""
     return msgspec.json.encode(Recovery(body.decode(), hints.mode, hints.workdir, hints.activity))
 
 
 async def unfinished_responses(service: ResponsesService) -> list[StoredResponse]:
-    """Returns the responses that are stored as unfinished; none without a store. Called at the server's start
-    before requests are accepted, so these responses belong to an earlier process. Raises `StoreError` if they
-    cannot be read.
+    """Returns responses that an earlier process left unfinished; called before requests are accepted. Raises
+    `StoreError`.
     """
     store = service.store
     return [] if store is None else await store.unfinished_responses()
 
 
 async def recover_responses(service: ResponsesService, unfinished: Sequence[StoredResponse]) -> None:
-    """Starts each of the `unfinished` responses of an earlier process again if it is stored with its `Recovery`,
-    the setting `background_recovery` is `rerun`, and the turn is admitted; otherwise saves it as failed. If the
-    store fails meanwhile, a task of the server repeats the attempt until it succeeds.
+    """Runs unfinished responses again if they have a `Recovery`, the setting is `rerun` and the turn is admitted; else
+    saves them as failed. A task repeats this while the store fails.
     """
     store = service.store
     if store is None:
@@ -266,9 +250,7 @@ async def _recover_until_stored(
 
 
 async def _recovered(service: ResponsesService, store: Store, found: StoredResponse) -> bool:
-    """Starts the response `found` again, or saves it as failed (see `recover_responses`). Returns False if the
-    store failed; the response is then still stored as unfinished.
-    """
+    """Runs one response again, or saves it as failed. Returns False if the store failed."""
     try:
         if not await _run_again(service, store, found):
             await _fail(service, store, found)
@@ -324,14 +306,10 @@ async def _fail(service: ResponsesService, store: Store, found: StoredResponse) 
 
 
 class HeldBody(Protocol):
-    """The bytes of a request's body, which count against the server's limit for all bodies in memory until
-    `release` is called.
-    """
+    """A body's bytes, which count against the server's limit until `release`."""
 
     def handed_over(self) -> HeldBody:
-        """Returns another object that counts the same bytes, and that the caller has to release. This object counts
-        none from then on.
-        """
+        """Returns an object that counts these bytes, to be released by the caller; this one counts none."""
         ...
 
     def release(self) -> None: ...
@@ -345,12 +323,10 @@ async def create_in_background(
     client: Client,
     held: HeldBody,
 ) -> PreparedResponse:
-    """Stores the response as `queued`, starts its task, and returns the response. `body` and `hints` are the JSON
-    body and the headers of the request, from which a restarted server can run the turn again. `client` is the
-    owner. The bytes of `held` are handed over: they count until the response has ended, or could not be stored.
+    """Stores the response as `queued`, starts its task, and returns it. `body` and `hints` are kept for a restart; the
+    bytes of `held` count until its end.
 
-    Raises `Fault` for a bad request, if the client or the server has too many background responses, or if the
-    response cannot be stored.
+    Raises `Fault` for a bad request, too many background responses, or a failed store.
     """
     refuse_without_store(service)
     store = required_store(service.store)
@@ -383,8 +359,7 @@ async def _store_and_start(
     queued: StoredResponse,
     held: HeldBody,
 ) -> None:
-    """Stores the response as `queued` and starts it. `queued` is the stored form of `prepared`. Raises `Fault`, and
-    then the response is neither stored nor started. `held` is released at the end of the response, or if this
+    """Stores and starts the response, or raises `Fault` having done neither. `held` is released at its end, or if this
     raises.
     """
     try:
@@ -416,9 +391,7 @@ async def _store(
 
 
 async def _take_back(store: Store, queued: StoredResponse) -> None:
-    """Deletes the stored response `queued`, whose id no client has got. Repeats this while the store is
-    unavailable.
-    """
+    """Deletes a stored response whose id no client has, as soon as the store is available."""
     while True:
         try:
             await store.delete_response(queued.owner, queued.id)
@@ -431,9 +404,7 @@ async def _take_back(store: Store, queued: StoredResponse) -> None:
 def _queued(
     service: ResponsesService, prepared: PreparedResponse, body: bytes, hints: RequestHints
 ) -> StoredResponse:
-    """Returns the response as it is stored before its turn starts. If a restarted server may run it again, the
-    stored form contains the request: `body` is its JSON body, `hints` are its headers.
-    """
+    """Returns the response as stored before its turn, with the request if it may be run again."""
     return StoredResponse(
         owner=prepared.owner,
         id=prepared.id,
@@ -453,9 +424,8 @@ def queued_json(service: ResponsesService, prepared: PreparedResponse) -> bytes:
 
 
 async def cancel_in_background(service: ResponsesService, store: Store, found: StoredResponse) -> None:
-    """Cancels the response `found`, which is stored as unfinished: stops its turn if it runs in this process, else
-    saves it as cancelled. Returns when the response has ended, even if it has ended in another way. Raises `Fault`
-    if the store fails.
+    """Cancels an unfinished response: stops its turn, or saves it as cancelled. Returns at its end, whichever that is.
+    Raises `Fault`.
     """
     live = service.background.find(found.owner, found.id)
     if live is not None:

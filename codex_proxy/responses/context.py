@@ -1,9 +1,7 @@
-"""Reads the context of a Responses request: the items of its conversation or of its previous responses, and the
-request's own items.
+"""Reads the context of a Responses request: the items of its conversation or previous responses, and its own.
 
-`read_context` takes a parsed request and a store and returns a `Context`, from which `turn_in_context` makes the
-turn. They raise `Fault` for references to objects that do not exist, and for inconsistent histories, such as
-outputs without calls.
+`read_context` returns a `Context`, `turn_in_context` makes the turn. Raises `Fault` for missing objects and
+inconsistent histories.
 """
 
 from __future__ import annotations
@@ -36,9 +34,8 @@ _model_item = msgspec.json.Decoder(ModelItem)
 
 
 class ContextItem(msgspec.Struct, frozen=True):
-    """One item in its two forms. `shown` is the item of the API, as clients see it; None for an item that only the
-    model sees (such as the call of a tool that this server runs). `model` is the item as the model generated it;
-    None if that form is not stored.
+    """An item in two forms: `shown` to clients (None if only the model sees it), and as the `model` generated it (None
+    if not stored).
     """
 
     shown: ItemDict | None
@@ -46,10 +43,7 @@ class ContextItem(msgspec.Struct, frozen=True):
 
 
 class Context(msgspec.Struct, frozen=True):
-    """The items that the model gets in a turn. `earlier` are those of the conversation or of the previous
-    responses, oldest first; `fresh` are the request's own items, and `input` are the same items in the form in
-    which they are stored.
-    """
+    """What the model gets: `earlier` items, oldest first, and the request's own (`fresh`, and as stored in `input`)."""
 
     earlier: tuple[ContextItem, ...] = ()
     fresh: tuple[ContextItem, ...] = ()
@@ -74,12 +68,11 @@ class ContextRequest(Protocol):
 async def read_context(
     request: ContextRequest, store: Store | None, owner: str, ids: IdSource, now: float
 ) -> Context:
-    """Returns the items that the request continues and its own items, with references resolved. `owner` is the name
-    of the client's key: objects of other owners are not found. `now` (seconds since 1970) is the creation time of
-    the new items.
+    """Returns what the request continues and its own items, with references resolved, among the owner's objects. `now`
+    (seconds since 1970) is when new items are created.
 
-    Raises `Fault` if a referenced object does not exist, if there is a reference and no store, if the previous
-    response is still running, if the context is too large, or if the store cannot be read.
+    Raises `Fault` if a referenced object is missing, there is no store, the previous response is running, or the
+    context is too large.
     """
     earlier: list[ContextItem] = []
     await _visit_earlier(request, store, owner, lambda stored: earlier.append(context_item(stored)))
@@ -96,9 +89,8 @@ async def read_context(
 async def measure_context(
     request: ContextRequest, store: Store | None, owner: str, ids: IdSource
 ) -> tuple[InputEstimate, list[ItemDict]]:
-    """Reads the items that the request continues, one at a time, to estimate their tokens. Returns the estimate for
-    these items, and a list of the request's own items (with references resolved) that the caller has to count in
-    addition. Raises the same `Fault`s as `read_context`.
+    """Estimates what the request continues, item by item. Returns the estimate, and the request's own items still to be
+    counted. Raises as `read_context`.
     """
     measure = InputEstimate()
     known: set[str] = set()
@@ -116,9 +108,8 @@ async def measure_context(
 async def _own_items(
     request: ContextRequest, known: Collection[str], store: Store | None, owner: str, ids: IdSource
 ) -> list[tuple[ItemDict, StoredItem | None]]:
-    """Returns the request's own items with references resolved; each with the stored item that it refers to, or
-    None if it is no reference. References to items with one of the ids in `known`, which the context contains
-    already, are left out.
+    """Returns the request's own items, each with the stored item it refers to or None, without references to `known`
+    items.
     """
     given = [
         item for item in request.input_items if not (item["type"] == "item_reference" and item["id"] in known)
@@ -133,9 +124,7 @@ async def _own_items(
 
 
 def _encoded(item: ItemDict) -> bytes:
-    """Returns the item as JSON. Uses msgspec, because an item may contain an image of 25 MiB, for which the
-    standard library takes ten times as long.
-    """
+    """Returns the item as JSON by msgspec, which encodes an image of 25 MiB ten times as fast."""
     try:
         return msgspec.json.encode(item)
     except OverflowError:  # an integer of more than 64 bits, in a schema
@@ -143,7 +132,7 @@ def _encoded(item: ItemDict) -> bytes:
 
 
 def context_item(stored: StoredItem) -> ContextItem:
-    """Decodes a stored item into its two forms; a form that is not stored is None."""
+    """Decodes a stored item's two forms."""
     return ContextItem(
         _shown(stored) if stored.json else None, _model_item.decode(stored.raw) if stored.raw else None
     )
@@ -152,10 +141,7 @@ def context_item(stored: StoredItem) -> ContextItem:
 async def _visit_earlier(
     request: ContextRequest, store: Store | None, owner: str, visit: Callable[[StoredItem], object]
 ) -> None:
-    """Calls `visit` with each item of the request's conversation or previous responses, oldest first; does not call
-    it if the request continues neither. `visit` is called in one of the store's worker threads, not in the event
-    loop's. Raises the same `Fault`s as `read_context`.
-    """
+    """Calls `visit` with each earlier item, oldest first, in a worker thread. Raises as `read_context`."""
     if request.conversation is not None:
         with store_errors_as_faults():
             try:
@@ -197,9 +183,7 @@ def _shown(item: StoredItem) -> ItemDict:
 
 
 def _distinct(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
-    """Returns the items with unique ids: an item with the id of an earlier one, as a client may send it, gets a new
-    id.
-    """
+    """Returns the items with unique ids: a repeated one becomes a new one."""
     seen: set[str] = set()
     out = []
     for item in items:
@@ -216,10 +200,8 @@ def _distinct(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
 def turn_in_context(
     parsed: ParsedResponse, context: Context, identity: str
 ) -> tuple[Turn, tuple[HistoryItem, ...] | None]:
-    """Returns the turn of a request, and its history in a second form: with the items as the model generated them
-    (such as encrypted reasoning) in place of the API's items. The second form is None if no such items are stored.
-    `identity` names the agent and model of the turn; encrypted items of other models are left out, because this
-    model cannot read them. Raises `Fault` INVALID_REQUEST for an inconsistent history.
+    """Returns the turn, and its history with items as the model generated them (None if none are stored), without
+    encrypted items of models other than `identity`. Raises `Fault` INVALID_REQUEST.
     """
     earlier = [item.shown for item in context.earlier if item.shown is not None]
     fresh = [item.shown for item in context.fresh if item.shown is not None]
@@ -239,9 +221,8 @@ def turn_in_context(
 def history_with_model_items(
     items: Sequence[ContextItem], entries: Sequence[HistoryEntry], identity: str
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history in which each item has the form in which the model generated it, if that form is stored.
-    `entries` is the same history in the API's form. `identity` names the agent and model of the turn (see
-    `turn_in_context`).
+    """Returns the history with each item as the model generated it, if that is stored. `entries` has the API's form;
+    `identity` is the turn's agent and model.
     """
     parts: dict[int, list[HistoryItem]] = {}
     for index, part in entries:
@@ -260,9 +241,7 @@ def history_with_model_items(
 
 
 class _ModelCalls:
-    """Tracks which calls and outputs are stored in the model's own form, so that none of them is added to the
-    history a second time in the API's form.
-    """
+    """Tracks calls and outputs that are stored in the model's form, so that none is added twice."""
 
     def __init__(self, items: Sequence[ContextItem]) -> None:
         heads = [(item.model.head, item.shown) for item in items if item.model is not None]
@@ -274,9 +253,7 @@ class _ModelCalls:
         self._renamed: dict[str, str] = {}
 
     def without(self, parts: Iterable[HistoryItem], model: ModelItem | None) -> Iterator[HistoryItem]:
-        """Yields those history entries of one item (`parts`) that the history does not contain in the model's own
-        form. `model` is that form of the item, None if it is not stored.
-        """
+        """Yields an item's entries that the history does not have in the model's form yet."""
         for part in parts:
             if isinstance(part, HistoryCall):
                 if not self._has_call(part, model):
@@ -296,9 +273,7 @@ class _ModelCalls:
 
 
 def _count_down(kept: Counter[str], call_id: str) -> bool:
-    """Subtracts one from the count of `call_id` in `kept` and returns True. Returns False if the count is 0
-    already.
-    """
+    """Counts `call_id` down and returns True; False if the count is 0."""
     there = kept[call_id] > 0
     kept[call_id] -= there
     return there

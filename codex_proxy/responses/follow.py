@@ -1,9 +1,7 @@
-"""Follows the stream of a background response, beginning after any of its events (`GET
-/v1/responses/{id}?stream=true&starting_after=N`).
+"""Follows the stream of a background response after any event (`GET /v1/responses/{id}?stream=true&starting_after=N`).
 
-A follower first reads frames (encoded events) from the store, then those that the running response passes on. If it
-is so slow that `MAX_UNREAD` bytes wait for it, it reads from the store again. So a slow follower delays neither the
-response nor other followers.
+A follower reads stored frames, then those of the running response; if `MAX_UNREAD` bytes wait for it, stored ones
+again. So it delays nobody.
 """
 
 from __future__ import annotations
@@ -22,11 +20,11 @@ from codex_proxy.surfaces.responses.profile import end_of_stream, new_events
 from codex_proxy.surfaces.responses.response_object import not_resumable
 
 HEARTBEAT = b": heartbeat\n\n"
-"""The SSE comment that is sent when a stream has been silent for some time."""
+"""The comment sent in a silent stream."""
 AT_ONCE = 500
 """The most frames that are read from the store in one call."""
 MAX_UNREAD = 1 << 20
-"""The most bytes of frames that wait in memory for one follower. A follower with more reads from the store instead."""
+"""Bytes that wait in memory for a follower; beyond them it reads from the store."""
 LAST_FRAMES = (
     b"event: response.completed",
     b"event: response.incomplete",
@@ -37,8 +35,8 @@ _MAX_DIGITS = 18  # digits of a number that the store takes
 
 
 def starting_after(query: Mapping[str, str]) -> int:
-    """Returns the query parameter `starting_after`: the sequence number of the last event that the client has; -1
-    if it is missing or empty. Raises `Fault` INVALID_REQUEST if it is not a number.
+    """Returns `starting_after`, the number of the client's last event; -1 without one. Raises `Fault`
+    INVALID_REQUEST.
     """
     given = query.get("starting_after")
     if not given:
@@ -53,8 +51,8 @@ def starting_after(query: Mapping[str, str]) -> int:
 
 
 async def check_followable(store: Store, found: StoredResponse, live: LiveResponse | None) -> None:
-    """Raises `Fault` if the response `found` has no stream to follow: it is not a background response, or was
-    created without `stream`. `live` is the response if it still runs, else None.
+    """Raises `Fault` unless the response is in the background and was created with `stream`. `live` is it,
+    if it runs.
     """
     if not found.background:
         raise not_resumable(found.id)
@@ -66,15 +64,13 @@ async def check_followable(store: Store, found: StoredResponse, live: LiveRespon
 
 
 class Follower:
-    """Reads the events of the background response `id` whose sequence numbers are above `after`, until its stream
-    ends.
-    """
+    """Reads the events of a background response after a number, until its end."""
 
     refusal = None
     """Always None: `wait` raises what goes wrong."""
 
     def __init__(self, service: ResponsesService, owner: str, id: str, after: int) -> None:
-        """`owner` is the name of the client's key. Raises `Fault` INVALID_REQUEST if the server has no store."""
+        """`owner` is the name of the client's key. Raises `Fault` INVALID_REQUEST without a store."""
         self.finished = False
         self._service = service
         self._store = required_store(service.store)
@@ -83,16 +79,15 @@ class Follower:
         self._after = after
         live = service.background.find(owner, id)
         self._live = None if live is None else live.buffer.reader(MAX_UNREAD)
-        """The reader of frames that the running response releases; None if the response has ended."""
+        """The reader of the running response's frames; None after its end."""
         self._behind = live is None or live.buffer.next > after + 1
         """Whether the next frame has to be read from the store."""
         self._fetched: list[tuple[int, bytes]] | None = None
         self._deleted = False
 
     async def wait(self, push: Push | None = None) -> None:
-        """Waits until there are new frames, which `take` then returns, or until the stream has ended. May be
-        cancelled and called again. Raises `Fault` if the store cannot be read. `push` is accepted for the readers'
-        common interface and never called.
+        """Waits for new frames or the end; may be cancelled and called again. Raises `Fault`. `push` is
+        never called.
         """
         if self._live is not None and not self._behind:
             await self._live.wait()
@@ -104,9 +99,7 @@ class Follower:
                 self._fetched, self._deleted = [], True
 
     def take(self) -> bytes:
-        """Returns the SSE bytes of the new frames. After the last event of the stream, the bytes that end a stream
-        follow (`[DONE]` in some profiles).
-        """
+        """Returns the SSE bytes of new frames, with the end of the stream after the last."""
         if self._fetched is not None:
             frames, self._fetched = self._fetched, None
         else:
@@ -151,9 +144,8 @@ class Follower:
         self._fetched = frames
 
     async def _made_end(self, after: int) -> list[tuple[int, bytes]]:
-        """Returns the last frames of a stream whose end could not be stored, rendered from the stored response
-        object. Frames with numbers up to `after` are left out, because the client has them. Returns none if the
-        stored frames are complete, or if the response has not ended or was deleted.
+        """Returns the missing last frames of a stream whose end could not be stored, made from the stored object; none
+        if it is complete or goes on.
         """
         found = await self._store.response(self._owner, self._id)
         last = await self._last_frame()

@@ -1,6 +1,5 @@
-"""A response whose client waits for it: as one HTTP answer, as an SSE stream, or on a WebSocket.
-
-If the client leaves, the turn is stopped and the response is saved as cancelled, with the output up to that moment.
+"""A response whose client waits: one HTTP answer, an SSE stream, or a WebSocket. If the client leaves, the turn is
+stopped and the response saved as cancelled.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ from codex_proxy.surfaces.responses.profile import end_of_stream
 class ForegroundResponse(RunningResponse):
     """A response that is saved once, at its end.
 
-    If the model reports that its context is too long, and the request has `truncation: auto`, the turn is run once
-    more without the older half of its context.
+    With `truncation: auto`, a turn whose context is too long runs once more without the older half.
     """
 
     def __init__(
@@ -47,7 +45,7 @@ class ForegroundResponse(RunningResponse):
 
     @property
     def continued(self) -> bool:
-        """Whether the turn runs in a kept session of the agent, which has seen the conversation so far."""
+        """Whether the turn runs in a kept session of the agent."""
         return self._continued if self._run is None else self._run.continued
 
     async def _run_turns(self) -> None:
@@ -104,8 +102,8 @@ class ForegroundResponse(RunningResponse):
 
 
 class ResponseReader:
-    """Reads a foreground response for its client: `take` returns the new bytes of the stream, `result` the JSON of
-    the whole answer; `result` raises `Fault` if the response has failed. `close` stops the turn.
+    """Reads a response for its client: `take` returns new bytes, `result` the whole JSON or raises its `Fault`. `close`
+    stops the turn.
     """
 
     def __init__(self, service: ResponsesService, response: ForegroundResponse) -> None:
@@ -132,7 +130,7 @@ class ResponseReader:
         return data + self._end if data and self._frames.finished else data
 
     def take_frames(self) -> Frames:
-        """Returns the new frames, each with its sequence number. A WebSocket sends each frame as one message."""
+        """Returns the new numbered frames, each a message of a WebSocket."""
         return self._frames.take()
 
     def open(self) -> bytes:
@@ -155,10 +153,8 @@ class ResponseReader:
 async def start_foreground(
     service: ResponsesService, prepared: PreparedResponse, delivery: Delivery, observe: Observe | None = None
 ) -> tuple[ForegroundResponse, ResponseReader]:
-    """Starts the task of a response. Returns the response and its reader when the turn has begun or has failed to
-    begin; in the latter case the reader's `refusal` is the failure, and nothing is raised. `delivery` is `whole`
-    (one JSON object), `sse` or `websocket`. `observe` is called with each batch of events before it is rendered;
-    None: nothing is called.
+    """Starts a response's task; returns it and its reader when the turn has begun, or failed to (the reader's
+    `refusal`). `observe` gets each batch of events before it is rendered.
     """
     response = ForegroundResponse(service, prepared, delivery, observe)
     reader = ResponseReader(service, response)

@@ -1,8 +1,7 @@
-"""The frames of one response (encoded stream events, each with its sequence number), for any number of readers.
+"""The frames of one response (encoded, numbered events), for any number of readers.
 
-Each reader has a queue of the batches that it has not taken. A batch that all readers have taken, or that was added
-while there was no reader, is dropped. A later reader finds the frames in the store, if the response is one that
-stores them.
+A batch that all readers have taken, or that nobody reads, is dropped; later readers find it in the store, if it is
+stored.
 """
 
 from __future__ import annotations
@@ -21,9 +20,7 @@ def _nothing() -> None:
 
 
 class FrameBuffer:
-    """Gives each batch of frames to every reader. `on_drained` is called whenever no reader has frames left to
-    take.
-    """
+    """Gives each batch to every reader. `on_drained` is called when none has frames left."""
 
     def __init__(self, on_drained: Callable[[], None] = _nothing) -> None:
         self.next = 0
@@ -34,9 +31,7 @@ class FrameBuffer:
         self._readers: list[FrameReader] = []
 
     def append(self, frames: Frames, *, last: bool = False) -> None:
-        """Adds a batch of frames and wakes the readers. If `last` is True, this is the last batch, and the caller
-        must call `end` next.
-        """
+        """Adds a batch and wakes the readers. After the `last`, `end` must follow."""
         if frames:
             self.next = frames[-1][0] + 1
             for reader in self._readers:
@@ -52,9 +47,7 @@ class FrameBuffer:
             reader.wakeup.wake(last=True)
 
     def reader(self, max_bytes: int | None = None) -> FrameReader:
-        """Returns a reader of the frames that are appended from now on. If more than `max_bytes` of frames wait for
-        the reader, it loses all of them and its `overrun` is set. None: any number may wait.
-        """
+        """Returns a reader of later frames. Above `max_bytes` (None: no limit) it loses them, and `overrun` is set."""
         reader = FrameReader(self, max_bytes)
         if not self.ended:
             self._readers.append(reader)
@@ -71,8 +64,8 @@ class FrameBuffer:
 
 
 class FrameReader:
-    """The frames that wait for one reader. If they exceed `max_bytes` (None: no limit), they are dropped and
-    `overrun` is set; frames that follow are dropped, too, until the next `take`.
+    """The frames that wait for one reader. Above `max_bytes` they and later ones are dropped (`overrun`), until the
+    next `take`.
     """
 
     def __init__(self, buffer: FrameBuffer, max_bytes: int | None) -> None:
@@ -92,9 +85,8 @@ class FrameReader:
         return bool(self._batches)
 
     async def wait(self, push: Push | None = None) -> None:
-        """Returns when there is a frame to take that `push` has not delivered, when frames were lost (`overrun`),
-        or when no frame will follow. `push` is called for each batch while this waits (see `Wakeup`). Raises what
-        `push` raises. May be cancelled and called again.
+        """Returns when there are frames that `push` has not delivered, an `overrun`, or the end. `push` gets each batch
+        meanwhile (`Wakeup`); what it raises is raised. May be cancelled and called again.
         """
         if not (self._batches or self.overrun or self._buffer.ended):
             await self.wakeup.wait(push)
@@ -113,7 +105,7 @@ class FrameReader:
         self._buffer.remove(self)
 
     def put(self, frames: Frames, *, last: bool) -> None:
-        """Adds a batch of frames. Called by the buffer. `last` is True for the last batch."""
+        """Adds a batch, for the buffer."""
         if self._max_bytes is not None:
             self._size += sum([len(frame) for _, frame in frames])
             if self._size > self._max_bytes:

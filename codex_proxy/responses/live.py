@@ -1,6 +1,4 @@
-"""Runs the tasks of responses, and finds running background responses by owner and id. An owner is the name of a
-client's key.
-"""
+"""Runs the tasks of responses, and finds background responses by owner (the name of a client's key) and id."""
 
 from __future__ import annotations
 
@@ -16,18 +14,15 @@ from codex_proxy.responses.frame_buffer import FrameBuffer
 from codex_proxy.workers.slots import Slots, share_of
 
 MAX_LIVE = 1000
-"""The most background responses that run or wait to run. Each keeps its request in RAM."""
+"""Background responses that run or wait, each with its request in RAM."""
 CLOSE_SECONDS = 5.0
-"""Seconds that tasks have to end when the server stops. Their turns are over by then, and they are saving the
-results."""
+"""Seconds for tasks to save their results when the server stops."""
 
 T = TypeVar("T")
 
 
 class ServerTasks:
-    """Tasks that belong to the server and not to the request that started them, so they continue when the client
-    leaves.
-    """
+    """Tasks of the server, which continue when the client leaves."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -41,9 +36,7 @@ class ServerTasks:
         return keep_until_done(self._tasks, asyncio.get_running_loop().create_task(work))
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Awaits `work` and returns its result. If the caller is cancelled, `work` still runs to its end; the
-        caller's `CancelledError` is raised after that.
-        """
+        """Returns the result of `work`, which runs to its end even if the caller is cancelled."""
         task = self.spawn(work)
         try:
             return await asyncio.shield(task)
@@ -64,7 +57,7 @@ class ServerTasks:
 
 
 class LiveResponse(Protocol):
-    """The interface of a background response that has not ended yet. `owner` is the name of the client's key."""
+    """A background response that has not ended. `owner` is the name of the client's key."""
 
     id: str
     owner: str
@@ -76,7 +69,7 @@ class LiveResponse(Protocol):
     """The frames (encoded stream events) for the readers of the stream."""
 
     def start_in(self, tasks: ServerTasks) -> asyncio.Task[None]:
-        """Starts the task that runs the response, as a task of the server (`tasks`), and returns it."""
+        """Starts the response's task among the server's, and returns it."""
         ...
 
     async def cancel_and_wait(self) -> None:
@@ -85,9 +78,8 @@ class LiveResponse(Protocol):
 
 
 class BackgroundResponses:
-    """The background responses that have not ended. `limit` is how many run at once; others wait. `owners` returns
-    the number of owners (client keys) there may be; if there are several, one owner gets at most three quarters of
-    the limit.
+    """The background responses. `limit` run at once, others wait; of several `owners()` one gets at most three
+    quarters.
     """
 
     def __init__(self, limit: int, owners: Callable[[], int] = lambda: 1) -> None:
@@ -101,9 +93,8 @@ class BackgroundResponses:
 
     @contextlib.contextmanager
     def room(self, owner: str, limit: int) -> Iterator[None]:
-        """A context manager, in whose body one response of `owner` is created and passed to `start`. Meanwhile the
-        response counts as running. Raises `Fault` CONCURRENCY_EXCEEDED if `MAX_LIVE` responses run or wait already,
-        or `limit` of this owner (0: no limit of its own, but of several owners none may have all of `MAX_LIVE`).
+        """A context manager in which one response of `owner` is created and given to `start`; meanwhile it counts.
+        Raises `Fault` CONCURRENCY_EXCEEDED beyond `MAX_LIVE`, the owner's `limit` (0: none) or its share.
         """
         if len(self._live) + self._being_created.total() >= MAX_LIVE:
             raise _too_many(
@@ -125,7 +116,7 @@ class BackgroundResponses:
                 del self._being_created[owner]
 
     def start(self, response: LiveResponse, on_end: Callable[[], None] = lambda: None) -> None:
-        """Starts the task of a response. Until the task ends, `find` returns the response; then `on_end` is called."""
+        """Starts a response's task, at whose end `on_end` is called; until then `find` returns it."""
         key = (response.owner, response.id)
         self._live[key] = response
 
@@ -139,8 +130,8 @@ class BackgroundResponses:
         return self._live.get((owner, id))
 
     async def close(self) -> None:
-        """Waits until the tasks have saved their responses; after `CLOSE_SECONDS` the others are cancelled. Call it
-        when all turns have ended. A response that was not saved is recovered at the next start of the server.
+        """Waits for the tasks, and cancels them after `CLOSE_SECONDS`; the server's next start recovers the rest. Call
+        it after all turns.
         """
         await self.tasks.close()
 

@@ -1,6 +1,4 @@
-"""Prepares responses: reads the items that a request continues, makes its turn, has the turn checked (admitted),
-and makes the renderer and the run.
-"""
+"""Prepares responses: reads what a request continues, has its turn admitted, and makes renderer and run."""
 
 from __future__ import annotations
 
@@ -23,12 +21,11 @@ from codex_proxy.surfaces.usage import tokens_in
 
 
 class PreparedResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A response before its turn starts: the parsed request, its context, and the admitted turn. `owner` is the
-    name of the client's key; `created` is in seconds since 1970.
+    """A response before its turn: parsed request, context, admitted turn. `owner` is the name of the client's key,
+    `created` in seconds since 1970.
 
-    `replay` is the history of the turn with items in the form in which the model generated them, None if no such
-    items are stored. `conversation_turn` is the lock on the request's conversation, None without a conversation;
-    `release` releases it.
+    `replay` is the history as the model generated it, if stored. `conversation_turn` is the lock on the conversation,
+    if any.
     """
 
     id: str
@@ -54,10 +51,8 @@ async def prepare(
     created: float,
     wait: float | None,
 ) -> PreparedResponse:
-    """Reads the items that the request continues, and makes its turn. `id` and `created` (seconds since 1970) are
-    those of the new response; `owner` is the name of the client's key. If another turn of the same conversation
-    runs, waits for its end, at most `wait` seconds (None: no limit). Raises `Fault` for a turn that is not
-    admitted, for references to objects that do not exist, and if the wait is too long.
+    """Reads what the request continues, and makes its turn; `id` and `created` (seconds since 1970) are the response's.
+    Waits for the conversation's other turns (`wait` seconds; None: no limit). Raises `Fault`.
     """
     conversation_turn = None
     if parsed.conversation is not None and service.store is not None:
@@ -83,11 +78,8 @@ async def prepare_in_context(
     created: float,
     conversation_turn: ConversationTurn | None = None,
 ) -> PreparedResponse:
-    """Prepares a response whose context was already read. `id` and `created` (seconds since 1970) are those of the
-    new response; `owner` is the name of the client's key. `conversation_turn` is the lock on the request's
-    conversation, which makes other turns of it wait; None if there is no conversation. If this raises, the caller
-    has to release the lock. Raises `Fault` if the turn is not admitted: the client is not permitted something that
-    the request asks for, or the agent cannot do it.
+    """Prepares a response in a known context; otherwise as `prepare`. If it raises `Fault`, the caller releases
+    `conversation_turn`, the lock on the conversation (or None).
     """
     turn, replay = turn_in_context(parsed, context, service.runs.identity(parsed.turn))
     admitted = await service.admission.admit(
@@ -114,9 +106,7 @@ async def prepare_in_context(
 def _with_images(
     replay: tuple[HistoryItem, ...] | None, turn: Turn, admitted: Turn
 ) -> tuple[HistoryItem, ...] | None:
-    """Returns `replay` with each image that was fetched during admission in place of its URL; None if `replay` is
-    None. `turn` is the turn as it was before admission, `admitted` the same turn after it.
-    """
+    """Returns `replay` with the images that admission has fetched."""
     if replay is None or admitted.history is turn.history:
         return replay
     inlined = {old: new for old, new in zip(turn.history, admitted.history, strict=True) if old is not new}
@@ -126,9 +116,8 @@ def _with_images(
 def renderer_of(
     service: ResponsesService, prepared: PreparedResponse, *, stream: bool = False, keep_frames: bool = False
 ) -> ResponsesRenderer:
-    """Returns a renderer for this response, in the server's profile (the dialect of the Responses API that clients
-    get). If `stream` is True, its `feed` returns the SSE bytes; if `keep_frames` is True, its `take_frames` returns
-    the frames with their numbers; if both are False, it renders only the response object.
+    """Returns a renderer in the server's profile. `stream`: `feed` returns SSE bytes; `keep_frames`: `take_frames`
+    returns frames.
     """
     parsed = prepared.parsed
     return renderer_class(service.profile)(
@@ -149,18 +138,18 @@ def renderer_of(
 
 
 def stores(service: ResponsesService, parsed: ParsedResponse) -> bool:
-    """Whether the response will be stored: the request does not have `store: false`, and the server has a store."""
+    """Whether the response will be stored: there is a store, and no `store: false`."""
     return parsed.store and service.store is not None
 
 
 def keeps_anything(service: ResponsesService, parsed: ParsedResponse) -> bool:
-    """Whether something is stored when the response ends: the response itself, or its items in a conversation."""
+    """Whether the response, or its items in a conversation, will be stored."""
     return stores(service, parsed) or parsed.conversation is not None
 
 
 async def start_run(service: ResponsesService, prepared: PreparedResponse) -> Run:
-    """Starts the turn with the tools that this server runs for it, and returns the run. Raises `Fault` if the turn
-    cannot start, or if `tool_choice` or a call that the client has approved names a tool that no MCP server offers.
+    """Starts the turn with the server's tools. Raises `Fault`, also for a `tool_choice` or approved call of an unknown
+    tool.
     """
     turn, tools = await _with_server_tools(service, prepared)
     return await service.runs.start(
@@ -176,9 +165,8 @@ async def start_run(service: ResponsesService, prepared: PreparedResponse) -> Ru
 async def _with_server_tools(
     service: ResponsesService, prepared: PreparedResponse
 ) -> tuple[Turn, ServerTools]:
-    """Returns the turn with the tools that this server runs added, and an object that runs these tools. An MCP
-    server that cannot be reached has no tools. Raises `Fault` if `tool_choice` or a call that the client has
-    approved names a tool that no server offers.
+    """Returns the turn with the server's tools, and these. An unreachable MCP server has none. Raises `Fault` for a
+    `tool_choice` or approved call of an unknown tool.
     """
     if not service.admission.has_server_tools:
         return prepared.turn, ServerTools()
@@ -197,9 +185,7 @@ async def _with_server_tools(
 
 
 async def prepare_shorter(service: ResponsesService, prepared: PreparedResponse) -> PreparedResponse:
-    """Prepares the response again without the older half of its context. Call it only if `may_shorten` is True.
-    Raises the same `Fault`s as `prepare_in_context`.
-    """
+    """Prepares the response without the older half of its context, if `may_shorten`. Raises `Fault`."""
     context = shortened(prepared.context)
     assert context is not None, "there is something to leave out"
     return await prepare_in_context(
@@ -214,8 +200,8 @@ async def prepare_shorter(service: ResponsesService, prepared: PreparedResponse)
 
 
 def may_shorten(parsed: ParsedResponse, context: Context, failure: Failure | None) -> bool:
-    """Whether a turn that has ended with this failure is to be run again with a shorter context: the context was
-    too long, the request has `truncation: auto`, and something can be left out.
+    """Whether to run the turn again with less: the context was too long, `truncation: auto`, and something can be left
+    out.
     """
     return (
         failure is not None
@@ -226,9 +212,8 @@ def may_shorten(parsed: ParsedResponse, context: Context, failure: Failure | Non
 
 
 def shortened(context: Context) -> Context | None:
-    """Returns the context without its older half. The cut is before a user message, so that no call is separated
-    from its output, and the newest user message is kept. None if nothing can be left out, or if the context was
-    shortened before.
+    """Returns the context without its older half, cut before a user message, so that calls keep their outputs; None if
+    that is impossible or was done.
     """
     items = (*context.earlier, *context.fresh)
     cuts = [place for place, item in enumerate(items) if place and _is_users(item)]

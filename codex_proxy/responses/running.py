@@ -1,10 +1,8 @@
 """A response from the start of its turn until it is saved, as one task of the server.
 
-The task reads the log of the turn (`runs/event_log.py`) and renders its events into a buffer of frames (encoded
-stream events). To release frames means to put them into that buffer, from which clients read them, over HTTP or a
-WebSocket. When the turn has ended, the task saves the response and then releases the last frames, so that a client
-that has read the last event finds the response in the store. A response that is returned as one object has no
-frames; its reader waits for the end.
+It renders the turn's log (`runs/event_log.py`) into a buffer of frames (encoded events), from which clients read; to
+release frames is to put them there. The last ones are released after saving, so that a client that has read them finds
+the response in the store. A response as one object has no frames.
 """
 
 from __future__ import annotations
@@ -36,10 +34,10 @@ from codex_proxy.surfaces.usage import TurnTokens
 log = structlog.get_logger(__name__)
 
 SAVE_SECONDS = 30.0
-"""The most seconds that saving a response may take. The store gives up on a locked database earlier."""
+"""Seconds for saving; the store gives up on a locked database earlier."""
 
 Delivery: TypeAlias = Literal["whole", "sse", "websocket"]
-"""How the client reads the response: as one object, as server-sent events, or as WebSocket frames."""
+"""How the client reads: one object, server-sent events, or WebSocket frames."""
 
 Observe: TypeAlias = Callable[[Sequence[Event]], None]
 
@@ -50,10 +48,10 @@ NOT_SAVED = Failure(
 
 
 class RunningResponse(ABC):
-    """The common part of foreground and background responses.
+    """What foreground and background responses share.
 
-    A subclass defines how the turn starts (`_start`), how frames are released to the readers (`_release`), how the
-    final object is saved (`_save`), and how the last frames are released (`_complete`).
+    A subclass defines the start of the turn (`_start`), how frames are released (`_release`), the saving (`_save`) and
+    the end (`_complete`).
     """
 
     def __init__(
@@ -65,14 +63,13 @@ class RunningResponse(ABC):
         paced: bool,
         observe: Observe | None = None,
     ) -> None:
-        """`delivery` is how the client reads the response: `whole` (one JSON object), `sse` or `websocket`.
-        `paced`: the agent is made to wait while the readers are slow to take frames; False: it never waits for
-        them. `observe` is called with each batch of events before it is rendered; None: nothing is called.
+        """`paced`: the agent waits while readers are slow. `observe` gets each batch of events before it is
+        rendered.
         """
         self.id = prepared.id
         self.owner = prepared.owner
         self.streams = delivery != "whole"
-        """Whether frames are rendered and kept for readers; False if the response is returned as a whole."""
+        """Whether frames are rendered for readers."""
         self.started = asyncio.Event()
         """Set when the turn has begun, or has failed to begin."""
         self.ended = False
@@ -80,7 +77,7 @@ class RunningResponse(ABC):
         self.final: dict[str, Any] | None = None
         """The final response object; None until the response has ended."""
         self.failure: Failure | None = None
-        """The failure that the response has ended with; None before, and if it has not failed."""
+        """Why the response has failed, if it has."""
         self.buffer = FrameBuffer(self._pass_on)
         self._service = service
         self._prepared = prepared
@@ -102,9 +99,7 @@ class RunningResponse(ABC):
 
     @property
     def refusal(self) -> Failure | None:
-        """The failure of a response that has failed before its client was sent anything, so that the client can get
-        an HTTP error instead of a stream; else None.
-        """
+        """The failure before anything was sent, for an HTTP error instead of a stream; else None."""
         return None if self._shown else self.failure
 
     @property
@@ -118,15 +113,13 @@ class RunningResponse(ABC):
         return self._renderer.spent
 
     def open(self) -> None:
-        """Renders and releases the first events of the stream (such as `response.created`) before the agent has
-        produced any output. Does nothing if they were released before.
-        """
+        """Renders and releases the first events of the stream before the agent's output, once."""
         if not self._renderer.ended:
             self._renderer.open()
             self.buffer.append(self._renderer.take_frames())
 
     def cancel(self) -> None:
-        """Stops the turn; the response then ends as cancelled. Does nothing if the response has ended."""
+        """Stops the turn; the response ends as cancelled, unless it has ended."""
         if self._cancelled:
             return
         self._cancelled = True
@@ -146,14 +139,12 @@ class RunningResponse(ABC):
     # --- the task -------------------------------------------------------------------------------
 
     def start_in(self, tasks: ServerTasks) -> asyncio.Task[None]:
-        """Starts the task of this response, as a task of the server (`tasks`), and returns it."""
+        """Starts this response's task among the server's, and returns it."""
         self._task = tasks.spawn(self._work())
         return self._task
 
     async def _work(self) -> None:
-        """The body of the task: runs the response from the start of its turn to its end. Any exception makes the
-        response fail; it is logged and not raised.
-        """
+        """The body of the task. An exception makes the response fail; it is logged and not raised."""
         self._begun = True
         try:
             await self._run_turns()
@@ -167,14 +158,12 @@ class RunningResponse(ABC):
         await self._run_turn()
 
     async def _run_turn(self) -> None:
-        """Runs the turn, records the tokens that it has used, and ends the response by `_finish`."""
+        """Runs the turn, records its tokens, and ends the response."""
         with self._service.usage.turn(self.owner, billed_model(self._prepared.turn), self):
             await self._finish(await self._end_of_turn())
 
     async def _end_of_turn(self) -> TurnEnded:
-        """Starts the turn and renders its events, except the last one, which it returns. If the turn cannot start,
-        returns an end with the failure.
-        """
+        """Starts the turn and renders its events but the last, which it returns; a failure if it cannot start."""
         try:
             self._run = await self._start_unless_cancelled()
         except Fault as fault:
@@ -190,9 +179,7 @@ class RunningResponse(ABC):
             self._cursor.detach()
 
     async def _start_unless_cancelled(self) -> Run | None:
-        """Starts the turn and returns its run; None if the response was cancelled before or during the start.
-        Raises `Fault` if the turn cannot start.
-        """
+        """Starts the turn; None if the response was cancelled by then. Raises `Fault`."""
         if self._cancelled:
             return None
         try:
@@ -213,9 +200,7 @@ class RunningResponse(ABC):
                 return ended
 
     def _render_next(self, cursor: Cursor) -> TurnEnded | None:
-        """Renders the new events of the log, except the last event of the turn (`TurnEnded`), which it returns;
-        None if the turn has not ended.
-        """
+        """Renders new events of the log; returns the turn's last one, if it came."""
         events = cursor.take(passed_on=not self._paced)
         if self._observe is not None:
             self._observe(events)
@@ -224,25 +209,20 @@ class RunningResponse(ABC):
         return ended
 
     def _push(self) -> bool:
-        """Called directly when events are added to the log, as the `Push` of the log's cursor: renders them and
-        gives the frames to the readers. Returns False, and does nothing, if the subclass cannot do that without
-        waiting.
+        """The `Push` of the log's cursor: renders added events for the readers. Returns False, doing nothing, if the
+        subclass would have to wait.
         """
         return False
 
     def _pass_on(self) -> None:
-        """Called when the readers have taken all frames: reports to the log that its events were delivered, so that
-        the agent need not wait.
-        """
+        """Reports to the log that readers have taken all frames, so that the agent need not wait."""
         if self._cursor is not None:
             self._cursor.pass_on()
 
     # --- its end --------------------------------------------------------------------------------
 
     async def _finish(self, ended: TurnEnded) -> None:
-        """Renders the end of the turn, saves the response, and releases the last frames. If saving fails, the
-        response ends as failed with that error.
-        """
+        """Renders the turn's end, saves, and releases the last frames. If saving fails, the response does."""
         renderer = self._renderer
         self._shown = renderer.visible
         renderer.feed([ended])
@@ -259,9 +239,7 @@ class RunningResponse(ABC):
         await self._complete(frames)
 
     async def _try_to_save(self, final: dict[str, Any], ended: TurnEnded) -> Failure | None:
-        """Saves the response. Returns None, or the failure that the response ends with because it could not be
-        saved.
-        """
+        """Saves the response; returns the failure if that was impossible."""
         try:
             async with asyncio.timeout(SAVE_SECONDS):
                 await self._save(final, ended)
@@ -273,9 +251,7 @@ class RunningResponse(ABC):
         return None
 
     async def _break_off(self) -> None:
-        """Ends the response as failed after an unexpected exception in this server, and saves it. Does nothing if
-        the final object has been made already.
-        """
+        """Ends the response as failed after an exception here, and saves it, unless its final object was made."""
         if self.final is not None:
             return
         try:
@@ -296,9 +272,7 @@ class RunningResponse(ABC):
         self.buffer.end()
 
     def spending(self) -> Spending:
-        """Returns the tokens of the turn so far, and whether the turn has failed. A response that could not be
-        saved counts as failed.
-        """
+        """Returns the turn's tokens, and whether it or the saving has failed."""
         spending = self._renderer.spending()
         return msgspec.structs.replace(spending, failed=spending.failed or self.failure is not None)
 
@@ -314,9 +288,7 @@ class RunningResponse(ABC):
 
     @abstractmethod
     async def _save(self, final: dict[str, Any], ended: TurnEnded) -> None:
-        """Saves the final object (`final`), unless the request has `store: false`. `ended` is the end of the turn.
-        Raises `StoreError`, which makes the response fail.
-        """
+        """Saves the final object, unless `store: false`. Raises `StoreError`, which fails the response."""
 
     @abstractmethod
     async def _complete(self, frames: Frames) -> None:

@@ -1,6 +1,4 @@
-"""Saves responses at their end: the response object, and each item both as clients see it and as the model
-generated it.
-"""
+"""Saves responses at their end: the object, and each item as clients see it and as the model generated it."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from codex_proxy.surfaces.responses.mcp_items import call_id_of
 from codex_proxy.surfaces.responses.parse import ParsedResponse
 
 _Key: TypeAlias = tuple[str, str | None]
-"""What an item that clients see and the model's item have in common if they are the same: its kind and its id."""
+"""What an item has in common with the model's: kind and id."""
 _NOWHERE: Final[deque[int]] = deque()
 
 
@@ -32,9 +30,8 @@ async def save_response(
     final: dict[str, Any],
     output: Sequence[StoredItem],
 ) -> None:
-    """Saves a foreground response with its items, and adds the input and the output to its conversation. A response
-    with `store: false` is not saved, but its items are added to the conversation if it has one. Does nothing if the
-    server has no store. Raises `StoreError` if the store fails; then nothing of the response is stored.
+    """Saves a foreground response (unless `store: false`), and adds its items to its conversation. Nothing without a
+    store. Raises `StoreError`, having stored nothing.
     """
     store, parsed, context = service.store, prepared.parsed, prepared.context
     append = conversation_append(parsed, final["status"])
@@ -65,10 +62,8 @@ async def end_stored_response(
     output: Sequence[StoredItem] | None = None,
     append: Append | None = None,
 ) -> None:
-    """Stores the final object of a background response and, in the same transaction, the webhooks about its end.
-    Changes nothing if the response is stored as ended already. `output` are its output items, `append` names the
-    conversation to which the input and output are added; None for none. Raises `StoreError` if the store fails;
-    then nothing is stored.
+    """Stores the end of a background response with its webhooks in one transaction, unless it has ended. `append` names
+    its conversation, if any. Raises `StoreError`.
     """
     webhooks = service.webhooks
     try:
@@ -88,9 +83,8 @@ async def end_stored_response(
 
 
 def output_items(service: ResponsesService, final: dict[str, Any], run: Run) -> Sequence[StoredItem]:
-    """Returns the output items of the final object as they are stored, each with the form in which the model
-    generated it. If the response is complete, the items that clients do not see (such as calls of this server's
-    tools) are among them.
+    """Returns the output items to store, also in the model's form; of a complete response, also those that clients do
+    not see.
     """
     from_model: list[ModelItem] = []
     if final["status"] == "completed":
@@ -99,8 +93,8 @@ def output_items(service: ResponsesService, final: dict[str, Any], run: Run) -> 
 
 
 def conversation_append(parsed: ParsedResponse, status: object) -> Append | None:
-    """Returns the request's conversation, to which the input and the output are to be added. None if the request
-    has no conversation, or if the response has failed or was cancelled.
+    """Returns the conversation to which the items are added; None without one, or if the response failed or was
+    cancelled.
     """
     if parsed.conversation is None or status not in ("completed", "incomplete"):
         return None
@@ -113,10 +107,7 @@ def conversation_append(parsed: ParsedResponse, status: object) -> Append | None
 def stored_output(
     output: Sequence[ItemDict], from_model: Sequence[ModelItem], ids: IdSource, now: float
 ) -> list[StoredItem]:
-    """Returns the items to store: those of `output`, in its order, and between them the items of `from_model` that
-    clients do not see, at the places where the model generated them. `from_model` are the turn's items in the
-    model's form. `now` is the items' creation time in seconds since 1970.
-    """
+    """Returns `output`, with the hidden items of `from_model` between at their places. `now`: seconds since 1970."""
     heads = [item.head for item in from_model]
     merged = _OutputItems(from_model, heads, ids, now)
     for item in output:
@@ -126,9 +117,7 @@ def stored_output(
 
 
 class _OutputItems:
-    """Merges the items that clients see with the model's own items (`from_model`; `heads` are their identifying
-    fields) into one list, `out`.
-    """
+    """Merges the items of clients and the model's (`from_model`, with `heads`) into `out`."""
 
     def __init__(
         self, from_model: Sequence[ModelItem], heads: Sequence[ItemHead], ids: IdSource, now: float
@@ -140,13 +129,13 @@ class _OutputItems:
         self._now = now
         self._next = 0
         self._places: dict[_Key | None, deque[int]] = {}
-        """The places of the model's items, by key, in order: a turn may have thousands of items."""
+        """The places of the model's items by key; a turn may have thousands."""
         for index, head in enumerate(heads):
             self._places.setdefault((head.kind, _id_of(head)), deque()).append(index)
 
     def put(self, item: ItemDict) -> None:
-        """Adds an item that clients see, after the model's items that precede it. The item gets the model's form of
-        it, too, unless there is none or the client has seen only a part of the text.
+        """Adds a client's item behind the model's that precede it, with the model's form unless the client saw only a
+        part.
         """
         raw = b""
         places = self._places.get(_key_of(item), _NOWHERE)
@@ -162,9 +151,7 @@ class _OutputItems:
         self.out.append(StoredItem(item["id"], msgspec.json.encode(item), raw, self._now))
 
     def rest(self, end: int) -> None:
-        """Adds the model's items up to the index `end` (exclusive) that are not yet added, except messages: clients
-        have seen all messages, so `put` adds them.
-        """
+        """Adds the model's items before `end`, but for messages, which `put` adds."""
         for index in range(self._next, end):
             if self._heads[index].kind != "message":
                 raw = msgspec.json.encode(self._from_model[index])
@@ -173,14 +160,14 @@ class _OutputItems:
 
 
 def _id_of(head: ItemHead) -> str | None:
-    """Returns the id in the key of a model's item. Messages have none: they are compared in order."""
+    """Returns the id in an item's key; messages have none and are compared in order."""
     if head.kind == "call":
         return head.call_id
     return head.id if head.kind == "reasoning" else None
 
 
 def _key_of(item: ItemDict) -> _Key | None:
-    """Returns the key of the model's item that is the same as this item that clients see; None if there is none."""
+    """Returns the key of the model's item that is this one, or None."""
     kind = item["type"]
     if kind in ("function_call", "custom_tool_call", "tool_search_call", "local_shell_call"):
         return "call", item.get("call_id")

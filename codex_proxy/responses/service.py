@@ -1,5 +1,5 @@
-"""What all responses of a server use: parts of the server, the operator's settings for responses, and the locks by
-which the turns of one conversation run one after the other.
+"""What all responses of a server use: its parts, the operator's settings, and the locks that order a conversation's
+turns.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ from codex_proxy.workers.pdf_reader import PdfReader
 
 
 class ConversationTurn:
-    """The lock of one turn on a conversation, which only one turn has at a time. `release` lets the next turn have
-    it; further calls do nothing.
-    """
+    """The lock of one turn on a conversation. `release` passes it on, once."""
 
     def __init__(self, turns: ConversationTurns, key: tuple[str, str]) -> None:
         self._turns: ConversationTurns | None = turns
@@ -46,9 +44,8 @@ class ConversationTurns:
         self._wanted: dict[tuple[str, str], int] = {}
 
     async def enter(self, owner: str, conversation_id: str, within: float | None) -> ConversationTurn:
-        """Waits until no other turn of the conversation runs, then locks it for this turn. `owner` is the name of
-        the client's key. Raises `Fault` CONCURRENCY_EXCEEDED if that takes more than `within` seconds (None: no
-        limit).
+        """Waits for the conversation's other turns, then locks it. `owner` is the name of the client's key. Raises
+        `Fault` CONCURRENCY_EXCEEDED after `within` seconds (None: no limit).
         """
         key = (owner, conversation_id)
         lock = self._locks.setdefault(key, asyncio.Lock())
@@ -85,8 +82,7 @@ class Webhooks(Protocol):
     """The interface of a sender of webhooks. The webhooks themselves are in the store."""
 
     def make_for(self, response_id: str, status: str) -> Sequence[PendingWebhook]:
-        """Returns the webhooks to post for a response that has ended with `status`. They are stored together with the
-        response."""
+        """Returns the webhooks for a response's end, to be stored with it."""
         ...
 
     def wake(self) -> None:
@@ -109,21 +105,17 @@ class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
     store: Store | None
     """The store; None if the server has none."""
     profile: Profile = "openai"
-    """The form of the responses and of their stream's events: `openai`, or that of `open-responses-server`
-    (`PROXY_RESPONSES_PROFILE`).
-    """
+    """The form of responses and events (`PROXY_RESPONSES_PROFILE`)."""
     heartbeat: float = 15.0
     """Seconds of silence after which a stream gets a comment; 0 for never."""
     conversation_wait: float = 30.0
-    """Seconds that a turn waits for another turn of its conversation to end; then the request fails with
-    CONCURRENCY_EXCEEDED.
-    """
+    """Seconds that a turn waits for another of its conversation; then CONCURRENCY_EXCEEDED."""
     conversation_turns: ConversationTurns
     """The locks by which the turns of one conversation run one after the other."""
     background: BackgroundResponses
     """The background responses that have not ended."""
     background_recovery: Literal["fail", "rerun"] = "fail"
-    """What happens to background responses that a restart has interrupted: they fail, or they are run again."""
+    """Whether responses that a restart has interrupted fail or run again."""
     write_check: WriteCheck | None = None
     """The check whether the store takes writes; None without a store."""
     pdfs: PdfReader | None = None

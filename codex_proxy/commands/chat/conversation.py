@@ -14,19 +14,17 @@ CONNECT_SECONDS = 5.0
 """The most seconds that connecting may take. The server is usually on this machine."""
 
 SILENCE_SECONDS = 900.0
-"""Seconds without a byte after which an answer is given up. Longer than a server lets a turn be silent by default."""
+"""Seconds without a byte before an answer is given up: more than a server lets a turn be silent."""
 
 NOT_OURS = "The answer is not from a codex-proxy server. Check the address."
 
 
 class ChatError(Exception):
-    """The answer is missing, incomplete or unreadable. The text is for the person at the terminal."""
+    """The answer is missing, incomplete or unreadable; for the person at the terminal."""
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A piece of an answer: `text`, or reasoning (`thought`). A piece of reasoning may be a line about what the
-    agent does, like `[command] ls`.
-    """
+    """A piece of an answer: `text` or reasoning (`thought`), such as `[command] ls`."""
 
     kind: Literal["text", "thought"]
     text: str
@@ -52,9 +50,8 @@ class _Frame(msgspec.Struct, frozen=True):
 
 
 class ChatSession:
-    """A conversation with a server: its messages so far, and the model for the next one. `key` is the API key to
-    send, None for none. The methods raise `ChatError` if the server cannot be reached, refuses the request, breaks
-    the connection, or its answer cannot be read.
+    """A conversation with a server, and the model for the next message. `key` is the API key, if any. Methods raise
+    `ChatError` for anything that goes wrong.
     """
 
     def __init__(self, base_url: str, model: str, key: str | None) -> None:
@@ -68,11 +65,9 @@ class ChatSession:
         self._messages.clear()
 
     async def ask(self, text: str) -> AsyncGenerator[Piece, None]:
-        """Sends a message, and yields the answer piece by piece. Raises `ChatError`. Closing the generator early
-        ends the turn.
+        """Sends a message, and yields the answer. Closing the generator ends the turn.
 
-        The question and the text that has arrived are kept in the conversation, also after an error or an early
-        end. If no text has arrived, the question is removed.
+        Question and received text stay in the conversation, unless there was no text.
         """
         self._messages.append({"role": "user", "content": text})
         said: list[str] = []
@@ -98,9 +93,7 @@ class ChatSession:
             raise ChatError(NOT_OURS) from error
 
     async def read(self, path: str) -> Any:
-        """Sends a GET request for `path`, relative to the server's base URL. Returns the decoded JSON of the
-        answer. Raises `ChatError`.
-        """
+        """Returns the JSON of a GET request relative to the base URL."""
         async with self._request("GET", path) as reply:
             try:
                 return await reply.json(content_type=None)
@@ -130,7 +123,7 @@ class ChatSession:
 
 
 async def _pieces(reply: aiohttp.ClientResponse) -> AsyncIterator[Piece]:
-    """Yields the pieces of a stream. Raises `ChatError` if it ends with an error, or without an end."""
+    """Yields the pieces of a stream. Raises `ChatError` for an error, or a missing end."""
     rest = b""
     async for chunk in reply.content.iter_any():
         *blocks, rest = (rest + chunk).split(b"\n\n")
@@ -157,7 +150,7 @@ async def _pieces(reply: aiohttp.ClientResponse) -> AsyncIterator[Piece]:
 
 
 def _refusal(status: int, text: str) -> str:
-    """Returns the error message in the body `text` of an HTTP answer; a message with the `status` if it has none."""
+    """Returns the message of an HTTP error's body, or one with the status."""
     try:
         error = json.loads(text)["error"]
         message, code = str(error["message"]), error.get("code")

@@ -1,7 +1,6 @@
-"""The terminal side of `codex-proxy chat`: input, and the display of answers. In a pipe it prints the plain text of
-one answer.
+"""The terminal side of `codex-proxy chat`; in a pipe it prints the plain text of one answer.
 
-Ctrl-C ends the turn and not the program; at the prompt it clears the line.
+Ctrl-C ends the turn, not the program; at the prompt it clears the line.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ ACTIVITY = re.compile(r"\[\w+\] ")
 
 
 class Screen:
-    """Prints the pieces of an answer, each kind in its own style. A new kind begins on a new line."""
+    """Prints the pieces of an answer in the style of their kind; a new kind begins a line."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -54,8 +53,8 @@ class Screen:
         self._kind, self._at_line_start = "", True
 
     def _parts(self, text: str, thought: bool) -> Iterator[tuple[str, bool]]:
-        """Yields the lines of a text, each with whether it describes something that the agent did. `thought`:
-        whether the text is reasoning; only reasoning has lines about the agent's actions.
+        """Yields the lines of a text, each with whether it is about an action of the agent, as in reasoning
+        (`thought`).
         """
         for line in text.splitlines(keepends=True):
             yield line, thought and self._at_line_start and ACTIVITY.match(line) is not None
@@ -73,7 +72,7 @@ async def show_answer(conversation: ChatSession, text: str, screen: Screen) -> N
 
 
 class Chat:
-    """A chat with a person at a terminal: reads lines, and prints the answers of the server."""
+    """A chat at a terminal: reads lines, and prints answers."""
 
     def __init__(self, conversation: ChatSession, console: Console) -> None:
         self._conversation = conversation
@@ -81,9 +80,7 @@ class Chat:
         self._screen = Screen(console)
 
     def run(self) -> int:
-        """Reads lines and answers them, until the person enters /quit or ends the input. Returns the exit status 0;
-        errors are printed and do not end the chat.
-        """
+        """Answers lines until /quit or the end of input. Errors are printed. Returns 0."""
         with contextlib.suppress(ImportError):  # not every Python has it; lines can then not be edited
             importlib.import_module("readline")
         self._print(f"{self._conversation.model} at {self._conversation.base_url}; /help lists the commands.")
@@ -102,9 +99,7 @@ class Chat:
                 self._handle_line(line)
 
     def _handle_line(self, line: str) -> None:
-        """Handles one line, which is a question or a command like /new. An error is printed, and the chat
-        continues.
-        """
+        """Handles a line: a question or a command like /new. Errors are printed."""
         try:
             if line.startswith("/"):
                 self._command(*line.split(maxsplit=1))
@@ -132,8 +127,8 @@ class Chat:
 
 
 def answer_once(conversation: ChatSession, stdin: TextIO, console: Console, errors: Console) -> int:
-    """Answers one question from a pipe: stdin is the question, `console` gets the text of the answer, and `errors`
-    the messages. Returns the exit status: 0, 1 after an error, or 130 after Ctrl-C.
+    """Answers the question on stdin; texts go to `console`, messages to `errors`. Returns the exit status: 0, 1 after
+    an error, 130 after Ctrl-C.
     """
     try:
         question = stdin.read().strip()
@@ -157,7 +152,7 @@ def answer_once(conversation: ChatSession, stdin: TextIO, console: Console, erro
 
 
 async def _print_text(conversation: ChatSession, question: str, out: IO[str]) -> None:
-    """Prints the text of the answer unchanged, and a newline if it does not end with one. Reasoning is left out."""
+    """Prints the text unchanged, with a newline at its end, without reasoning."""
     last = "\n"
     async with contextlib.aclosing(conversation.ask(question)) as pieces:
         async for piece in pieces:

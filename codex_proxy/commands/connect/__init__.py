@@ -1,3 +1,1 @@
-"""`codex-proxy connect CLIENT`: prints how to configure a client for this server, or changes the client's settings
-file.
-"""
+"""`codex-proxy connect CLIENT`: prints how to configure a client, or changes its settings file."""

@@ -1,7 +1,6 @@
-"""The clients of Anthropic's API, as data. They need the server's address without `/v1`, and a key even if the
-server requires none.
+"""The clients of Anthropic's API, as data. They need the address without `/v1`, and always a key.
 
-Sources: the documentation of each client, and the behaviour of Claude Code 2.1.330 with this server.
+Sources: the documentation of each client, and Claude Code 2.1.330 with this server.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from codex_proxy.commands.connect.client import CONTEXT_TOKENS, ClientSetup, ConfigFile, Entry
 
 SLOTS = ("OPUS", "SONNET", "HAIKU", "FABLE")
-"""The kinds of models that Claude Code asks for by itself. An environment variable sets the model's name for each."""
+"""The kinds of models that Claude Code asks for; a variable names each."""
 
 ENVIRONMENT = {
     "ANTHROPIC_BASE_URL": "{{root_url}}",

@@ -1,7 +1,5 @@
-"""The texts and files of `codex-proxy connect`, made from the table of clients.
-
-When it changes a file of another program, it shows the difference, keeps a backup, and replaces the file in one
-step.
+"""The texts and files of `codex-proxy connect`. A changed file is shown as a difference, kept as a backup, and replaced
+in one step.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from codex_proxy.files.private import FILE_MODE, create, make_folder, replacing
 
 
 def difference(before: str, after: str, name: str) -> str:
-    """Returns the unified diff from the text `before` to the text `after` of the file `name`."""
+    """Returns the unified diff of a file's texts."""
     return "".join(
         difflib.unified_diff(
             before.splitlines(keepends=True),
@@ -33,10 +31,10 @@ def difference(before: str, after: str, name: str) -> str:
 
 
 def write(file: Path, text: str) -> Path | None:
-    """Replaces the file's content in one step, or creates the file and its folder. Returns the path of the backup,
-    or None if there was no file.
+    """Replaces a file, or a link's target, in one step, or creates it. Returns the backup's path, or None without an
+    earlier file.
 
-    If the path is a symbolic link, its target is replaced. Raises `OSError`, and then the file is unchanged.
+    Raises `OSError`; the file is then unchanged.
     """
     target = Path(os.path.realpath(file))
     make_folder(target.parent)
@@ -48,7 +46,7 @@ def write(file: Path, text: str) -> Path | None:
 
 
 def _make_backup(file: Path) -> Path:
-    """Copies the file to a new name in the same folder, and returns the path of the copy."""
+    """Copies the file beside itself; returns the copy's path."""
     number = 0
     while True:
         backup = file.with_name(f"{file.name}.bak{number or ''}")
@@ -68,13 +66,12 @@ KEY_TO_BE_GIVEN = "YOUR-KEY"
 
 
 class ConnectError(Exception):
-    """The command was refused, and nothing was changed. The text says why, and what to do."""
+    """The command was refused, and nothing changed. The text says why, and what to do."""
 
 
 class ServerAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """The server for which a client is configured: its address (ending with `/v1`), its model, and the key that the
-    client sends. `key` is `NO_KEY` if the server requires none, and `KEY_TO_BE_GIVEN` if it requires one that the
-    user has not named.
+    """The server for a client: address (with `/v1`), model and key, which is `NO_KEY` if none is needed,
+    `KEY_TO_BE_GIVEN` if the user has named none.
     """
 
     base_url: str
@@ -87,9 +84,7 @@ class ServerAccess(msgspec.Struct, frozen=True, kw_only=True):
         return self.base_url.rstrip("/").removesuffix("/v1")
 
     def filled(self, value: Any) -> Any:
-        """Returns `value`, of any JSON type, with the server's address, model and key in place of `{{base_url}}`,
-        `{{root_url}}`, `{{model}}` and `{{key}}` in its strings.
-        """
+        """Returns a JSON value with the placeholders in its strings filled."""
         if isinstance(value, str):
             for name in ("base_url", "root_url", "model", "key"):
                 value = value.replace("{{" + name + "}}", getattr(self, name))
@@ -102,7 +97,7 @@ class ServerAccess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def client_named(name: str) -> ClientSetup:
-    """Returns the client called `name`; upper and lower case are the same. Raises `ConnectError` if there is none."""
+    """Returns the client of this name in any case. Raises `ConnectError`."""
     client = BY_NAME.get(name.lower())
     if client is None:
         near = difflib.get_close_matches(name.lower(), BY_NAME, n=1, cutoff=0.4)
@@ -112,7 +107,7 @@ def client_named(name: str) -> ClientSetup:
 
 
 def listing() -> str:
-    """Returns the list of all clients as text, one in each line, with a note on how to use the command."""
+    """Returns the list of clients as text."""
     width = max(len(client.name) for client in CLIENTS)
     lines = [f"  {client.name:{width}}  {client.title}: {client.about}" for client in CLIENTS]
     return "\n".join(
@@ -126,9 +121,7 @@ def listing() -> str:
 
 
 def entries_of(client: ClientSetup, target: ServerAccess) -> tuple[Entry, ...]:
-    """Returns the entries of the client's settings file, with placeholders replaced. Entries that need a key are
-    left out if the server requires none. The client must have such a file.
-    """
+    """Returns the entries of the client's file, filled, without keys if none is needed."""
     assert client.file is not None
     return tuple(
         msgspec.structs.replace(
@@ -140,16 +133,12 @@ def entries_of(client: ClientSetup, target: ServerAccess) -> tuple[Entry, ...]:
 
 
 def snippet(client: ClientSetup, target: ServerAccess) -> str:
-    """Returns the content of the client's settings file, as if it did not exist yet; empty if the client has no
-    file.
-    """
+    """Returns a new settings file of the client; empty without one."""
     return changed("", client.file.format, entries_of(client, target)) if client.file is not None else ""
 
 
 def instructions(client: ClientSetup, target: ServerAccess, file: str = "") -> str:
-    """Returns the text that explains how to connect a client: the content of its settings file (at `file`, if that
-    is not empty), code or steps, and notes.
-    """
+    """Returns how to connect a client: its settings file (at `file`), code or steps, notes."""
     parts = []
     if client.file is not None:
         where = file or client.file.path or f"the {client.file.format.upper()} file of {client.title}"
@@ -161,10 +150,8 @@ def instructions(client: ClientSetup, target: ServerAccess, file: str = "") -> s
 
 
 def write_into(client: ClientSetup, target: ServerAccess, file: str) -> str:
-    """Changes the client's settings file (`file`, or its usual path if that is empty). Returns a text with the diff
-    and the backup's path, or that the file has all values already. Raises `ConnectError`, and leaves the file as it
-    was, if the client has no settings file, the file's path or the server's key is not known, or the file cannot be
-    changed.
+    """Changes the client's settings file (`file`, or its usual path), and returns the diff and the backup's path.
+    Raises `ConnectError`, changing nothing, if the file or the key is not known, or the file cannot be changed.
     """
     if client.file is None:
         raise ConnectError(f"{client.title} has no settings file that this command can change.")

@@ -1,8 +1,5 @@
-"""Sets values in the text of a client's settings file (TOML, YAML or JSON), and keeps everything else in the text,
-comments and order included.
-
-Input: the text, its format (`client.Format`), and the values with their paths (`client.Entry`). Output: the new
-text. Raises `DocumentError` if a value cannot be set without the loss of something else.
+"""Sets values in a settings file's text (TOML, YAML, JSON), and keeps everything else, comments and order included.
+Raises `DocumentError` if something would be lost.
 """
 
 from __future__ import annotations
@@ -23,15 +20,11 @@ from codex_proxy.commands.connect.client import Entry, Format
 
 
 class DocumentError(Exception):
-    """A value cannot be set in the text of a settings file without the loss of something else, or the text cannot
-    be parsed. The message is the end of a sentence about the file, such as `it is not TOML: ...`.
-    """
+    """The text cannot be parsed, or a value not be set without a loss. Ends a sentence: `it is not TOML: ...`."""
 
 
 def changed(text: str, format: Format, entries: Sequence[Entry]) -> str:
-    """Returns `text` with the values of `entries` set; the same text if it has them already. Line endings are kept.
-    Raises `DocumentError` if the text cannot be parsed, or if a comment or another value would be lost.
-    """
+    """Returns the text with the values set, the same if it has them. Line endings stay. Raises `DocumentError`."""
     if "\r\n" in text:
         return changed(text.replace("\r\n", "\n"), format, entries).replace("\n", "\r\n")
     head = _HEAD.match(text) if format == "yaml" else None
@@ -52,11 +45,11 @@ def changed(text: str, format: Format, entries: Sequence[Entry]) -> str:
 
 
 _HEAD = re.compile(r"(?:[ ]*(?:#[^\n]*)?\n)*---[ ]*(?:#[^\n]*)?\n")
-"""Matches the lines before a YAML document and its `---` mark, which the library would drop."""
+"""The lines before a YAML document and its `---`, which the library would drop."""
 
 
 def _comments(text: str) -> list[str]:
-    """Returns the lines of the text that contain only a comment, without white space around them."""
+    """Returns the lines with only a comment, stripped."""
     return [line.strip() for line in text.splitlines() if line.lstrip().startswith("#")]
 
 
@@ -99,7 +92,7 @@ def _written(document: Any, format: Format, before: str) -> str:
 
 
 def _yaml(text: str) -> YAML:
-    """Returns a YAML reader and writer that keeps comments, quotes, and the indentation of the lists in `text`."""
+    """Returns a YAML reader and writer that keeps comments, quotes, and the indentation of lists."""
     yaml = YAML(typ="rt")
     yaml.preserve_quotes = True
     yaml.width = 4096
@@ -110,9 +103,7 @@ def _yaml(text: str) -> YAML:
 
 
 def _dash_offset(text: str) -> int:
-    """Returns the number of spaces by which YAML lists are indented below the line of their key, as in the first
-    list of the text; 2 if it has none.
-    """
+    """Returns by how much the text's first YAML list is indented below its key; 2 without one."""
     found = re.search(
         r"^( *)[^\s#-][^\n]*:[ ]*(?:#[^\n]*)?\n(?:[ ]*(?:#[^\n]*)?\n)*( *)- ", text, re.MULTILINE
     )
@@ -120,9 +111,7 @@ def _dash_offset(text: str) -> int:
 
 
 def _indent(text: str) -> int | str:
-    """Returns the indentation of JSON text for `json.dumps`: the number of spaces, or a tab, before its first
-    nested line; 2 if it has no such line.
-    """
+    """Returns the indentation for `json.dumps` before the text's first nested line; 2 without one."""
     found = re.search(r"^[{\[]\s*\n([ \t]+)", text)
     if found is None:
         return 2
@@ -130,9 +119,7 @@ def _indent(text: str) -> int | str:
 
 
 def _plain(document: Any) -> dict[str, Any]:
-    """Returns the parsed document as dicts, lists and scalars, without the parser's own types, so that two can be
-    compared.
-    """
+    """Returns the document without the parser's own types, for comparisons."""
     unwrapped = document.unwrap() if isinstance(document, tomlkit.TOMLDocument) else document
     plain: dict[str, Any] = _data(unwrapped)
     return plain

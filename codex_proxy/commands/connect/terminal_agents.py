@@ -1,5 +1,5 @@
-"""Coding agents in the terminal that take a provider of their own beside their usual ones, as data. Each is the agent
-here, so it gets the plain model: the suffix `:model` of the model's name says so.
+"""Coding agents in the terminal that take a further provider, as data. Each is the agent, so it gets the plain model
+(`:model`).
 
 None becomes the program's default: if the program is also the agent behind this server, it reads the same files and
 would send its requests back here. Sources: the documentation of each program, and opencode 1.18, Qwen Code 0.24,
