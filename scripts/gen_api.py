@@ -224,17 +224,15 @@ def items() -> str:
 
 
 def errors() -> str:
-    rows = []
+    """A row for each status and type, with its codes."""
+    rows: dict[tuple[str, str], list[str]] = {}
     for kind in TABLE:
         chat, other = (row_of(Failure(kind=kind, message=""), surface) for surface in ("chat", "responses"))
-        status = (
-            str(chat.status) if chat.status == other.status else f"{chat.status} (Responses: {other.status})"
-        )
+        assert chat.status == other.status
         type_ = f"`{chat.type}`" if chat.type == other.type else f"`{chat.type}` (Responses: `{other.type}`)"
-        rows.append(
-            (status, type_, f"`{chat.code}`" if chat.code else "depends on the field", MEANINGS[kind])
-        )
-    return table(("status", "type", "code", "means"), rows)
+        code = f"`{chat.code}`: " if chat.code else ""
+        rows.setdefault((str(chat.status), type_), []).append(code + MEANINGS[kind])
+    return table(("status", "type", "codes"), [(*key, "; ".join(codes)) for key, codes in rows.items()])
 
 
 MEANINGS = {
