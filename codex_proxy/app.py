@@ -22,6 +22,8 @@ from codex_proxy.agents.agent import Agent, all_agents
 from codex_proxy.agents.named import NamedAgent, make_agent, named_agents
 from codex_proxy.agents.registry import agent_able_to
 from codex_proxy.agents.spec import AgentContext
+from codex_proxy.cassettes.format import CassetteError
+from codex_proxy.cassettes.serving import NO_CASSETTES, Cassettes, cassettes_of
 from codex_proxy.config import Settings, default_state_dir, split_list
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.keys import NO_KEY_OWNER, KeysError
@@ -75,6 +77,7 @@ from codex_proxy.workers.pdf_reader import PdfReader, can_read_pdfs
 from codex_proxy.workers.schema_checks import SchemaChecks
 
 if TYPE_CHECKING:
+    from codex_proxy.cassettes.replay import RecordedTools
     from codex_proxy.mcp_tools import McpToolSource
 
 log = structlog.get_logger(__name__)
@@ -117,8 +120,9 @@ class Server:
     every process and connection.
     """
 
-    def __init__(self, settings: Settings, agent: Agent) -> None:
+    def __init__(self, settings: Settings, agent: Agent, cassettes: Cassettes = NO_CASSETTES) -> None:
         self.agent = agent
+        self.cassettes = cassettes
         self.named: Mapping[str, NamedAgent] = {each.name: each for each in named_agents(settings)}
         """Every agent by name, the default one first. If there is a single agent, its name is empty."""
         if all(each.spec.plain_only for each in self.named.values()):
@@ -148,7 +152,7 @@ class Server:
         """The application with all parts of the server; None before the start."""
         self.background = BackgroundResponses(settings.max_running_turns, self._owners)
         self.webhooks: WebhookSender | None = None
-        self.server_tools: McpToolSource | None = None
+        self.server_tools: McpToolSource | RecordedTools | None = None
         self.store_lifecycle: StoreLifecycle | None = None
         """The open store; None before the start, and if the server has no store."""
         self.spawner: Spawner | None = None
@@ -173,7 +177,9 @@ class Server:
                 log.warning("agent_limited", agent=agent.name, reason=agent.warning)
         # A handler must end when its client leaves, or nobody tells the agent.
         self.webhooks = webhooks_of(self.settings, self.clock, self.store_lifecycle)
-        self.server_tools = mcp_tools_of(self.settings, self.clock, self.runs.checks)
+        self.server_tools = self.cassettes.tools(RandomIds()) or mcp_tools_of(
+            self.settings, self.clock, self.runs.checks
+        )
         self.app = self._application()
         self.runner = Runner(
             self.app,
@@ -253,6 +259,7 @@ class Server:
             app[TEST_ENDPOINTS] = TestEndpoints(settings.stream_release_file)
         if settings.log_content:
             app.middlewares.insert(0, log_contents)
+        self.cassettes.add_to(app)
         if settings.metrics:
             self._add_metrics(app)
         add_endpoints(app, ENDPOINTS)
@@ -563,10 +570,15 @@ async def make_server(settings: Settings, environ: Mapping[str, str] | None = No
     cannot be used.
     """
     environ = os.environ if environ is None else environ
+    try:
+        cassettes = cassettes_of(settings, environ)
+    except CassetteError as error:
+        raise StartError(str(error)) from error
+    settings = cassettes.settings or settings
     check(settings, environ)
     close_state_folder(settings.state_dir)
-    agent = await make_agent(AgentContext(settings, environ, SystemClock()))
-    return Server(settings, agent)
+    agent = await cassettes.agent(lambda own: make_agent(AgentContext(own, environ, SystemClock())))
+    return Server(settings, agent, cassettes)
 
 
 async def wait_for_signal(server: Server) -> None:

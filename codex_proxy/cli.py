@@ -133,8 +133,41 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+CASSETTE_OPTIONS = (
+    click.option("--record", metavar="FOLDER", help="Record every turn in this folder, as a cassette."),
+    click.option(
+        "--replay", metavar="FOLDER", help="Answer from the cassettes in this folder, without an agent."
+    ),
+    click.option(
+        "--record-missing",
+        is_flag=True,
+        default=None,
+        help="With --replay: ask the agent where no cassette answers, and record the turn.",
+    ),
+    click.option(
+        "--match",
+        "replay_match",
+        metavar="NAMES",
+        help="What of a request a cassette is found by (default: messages,tools,format,mode).",
+    ),
+    click.option(
+        "--pace", "replay_pace", metavar="[none|recorded|FACTOR]", help="How fast cassettes are replayed."
+    ),
+    click.option("--scrub", "record_scrub", metavar="REGEX", help="What else is replaced in cassettes."),
+)
+"""The options of recording and replaying."""
+
+
+def with_cassettes(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorates a command with `CASSETTE_OPTIONS`."""
+    for option in reversed(CASSETTE_OPTIONS):
+        command = option(command)
+    return command
+
+
 @main.command(short_help="Serve the agent as an OpenAI endpoint.")
 @with_settings
+@with_cassettes
 def serve(config_file: Path | None, **flags: Any) -> None:
     """Serve the agent on http://127.0.0.1:11435/v1 until Ctrl-C.
 

@@ -22,6 +22,7 @@ from pydantic_settings import (
 
 from codex_proxy.agents import registry
 from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
+from codex_proxy.cassettes.settings import CassetteSettings
 from codex_proxy.config_tables import AgentTable, TableName, check_names, joined
 from codex_proxy.old_settings import OLD_NAMES, old_names_in, values_of_new_names
 
@@ -51,7 +52,7 @@ def default_config_file() -> Path:
     return Path(base) / "codex-proxy" / "config.toml"
 
 
-class Settings(BaseSettings):
+class Settings(CassetteSettings, BaseSettings):
     """All settings of the server. A setting is read from the environment variable `PROXY_<NAME>`, unless its field
     names other variables.
     """

@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 """The layers of docs/architecture.md; of `agents`, `http` knows the interface only. Modules beside these packages
 (`app`, `cli`, ...) may import everything, and nothing below imports them."""
 
-WIRING = frozenset({"commands"})
+WIRING = frozenset({"commands", "cassettes"})
 """Packages that belong to those modules beside the layers."""
 
 AGENT_WIRING = (

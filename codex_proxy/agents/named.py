@@ -61,6 +61,8 @@ def named_agents(settings: Settings) -> tuple[NamedAgent, ...]:
     """Returns every agent in the settings, the default one first. Raises `NoAgentError` if a table has an error or
     a plugin cannot be used.
     """
+    if settings.replay is not None:
+        return (NamedAgent(name="", settings=settings, spec=registry.chosen_spec(settings)),)
     if is_single(settings):
         return (_without_name(settings),)
     twice = settings.agents.keys() & settings.upstreams.keys()

@@ -33,6 +33,7 @@ class OriginMarks:
     """
 
     def __init__(self, name: str) -> None:
+        self.name = name
         self._mark = f"{name}:"
 
     def mark(self, events: list[Event]) -> list[Event]:

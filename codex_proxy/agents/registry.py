@@ -45,6 +45,9 @@ DEFAULT: Final = "auto"
 """The default of `--agent`. It means the plugin's agent if there is a plugin, else the agent of `DEFAULT_SPEC`."""
 DEFAULT_SPEC: Final = "codex_proxy.agents.auto:AUTO"
 
+OF_REPLAY: Final = "codex_proxy.cassettes.serving:SPEC"
+"""The spec of the agent that answers from recordings, if the settings name a folder of them (`replay`)."""
+
 GROUP: Final = "codex_proxy.agents"
 """The group of entry points in which installed packages list their agents."""
 
@@ -96,6 +99,8 @@ def chosen_spec(settings: Settings) -> AgentSpec:
     """Returns the spec of the agent that the settings choose. Raises `NoAgentError` if it is the agent of a plugin
     that cannot be used.
     """
+    if settings.replay is not None:
+        return _load(OF_REPLAY)
     reference = plugin_reference(settings)
     if reference is None:
         return _load(BUILT_IN.get(settings.agent, DEFAULT_SPEC))

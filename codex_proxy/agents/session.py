@@ -98,6 +98,28 @@ class Transport(Protocol):
         ...
 
 
+class SessionTape(Protocol):
+    """Records a session: what its dialect is asked to do, writes and reads, and how the agent ends."""
+
+    def did(self, session: AgentSession, act: str, given: Sequence[Any], writes: bytes) -> None:
+        """Takes the name of a method of the dialect (not `receive`), its arguments, and what it has written."""
+        ...
+
+    def wrote(self, writes: bytes) -> None:
+        """Takes what the dialect has written because of what it read."""
+        ...
+
+    def read(self, messages: Sequence[Any]) -> None:
+        """Takes what the dialect is about to read. Messages that were decoded from a line come as a line, too."""
+        ...
+
+    def read_line(self, line: bytes) -> None:
+        """Takes a line of the agent of which a decoded message is about to be read."""
+        ...
+
+    def ended(self, ended: Ended) -> None: ...
+
+
 class SessionListener(Protocol):
     """The interface for the owner of a session. Its methods are called synchronously on the event loop."""
 
@@ -132,6 +154,8 @@ class AgentSession:
         """`turn` is the turn as the agent gets it, after all changes by this server."""
         self.transport = transport
         self.listener: SessionListener | None = None
+        self.tape: SessionTape | None = None
+        """Records the session; None if it is not recorded."""
         self.gone = False
         """Whether the child has ended."""
         self.turn = turn
@@ -268,10 +292,14 @@ class AgentSession:
     # --- what the transport calls ---------------------------------------------------------------
 
     def received(self, messages: Sequence[Any], size: int) -> None:
+        if self.tape is not None:
+            self.tape.read(messages)
         self._do(self._dialect.receive, messages, size=size)
 
     def ended(self, ended: Ended) -> None:
         self.gone = True
+        if self.tape is not None:
+            self.tape.ended(ended)
         self._do(self._dialect.eof, ended)
         self._release(finished=True)
 
@@ -289,6 +317,8 @@ class AgentSession:
         """
         try:
             step = act(*given)
+            if self.tape is not None:
+                self._record(act, given, step)
             if step.writes:
                 self.transport.send(step.writes)
             if step.close_stdin:
@@ -304,6 +334,15 @@ class AgentSession:
             self._release(finished=False)
         if self._closing:
             self._release_when_finished()
+
+    def _record(self, act: Callable[..., Step], given: Sequence[Any], step: Step) -> None:
+        assert self.tape is not None
+        name = act.__name__
+        if name in ("receive", "eof"):
+            if step.writes:
+                self.tape.wrote(step.writes)
+        else:
+            self.tape.did(self, name, given, step.writes)
 
     def _emit(self, events: list[Event], size: int) -> None:
         if self.listener is None:

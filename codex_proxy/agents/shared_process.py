@@ -11,10 +11,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
-from codex_proxy.agents.dialect import ChannelConnection, Ended
+from codex_proxy.agents.dialect import ChannelConnection, Ended, Received
 from codex_proxy.agents.failures import how_it_ended, last_useful_line
 from codex_proxy.agents.process_pool.process import PooledProcess
 from codex_proxy.agents.session import (
+    AgentSession,
     LineFramer,
     LineTooLong,
     TransportReader,
@@ -45,6 +46,10 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._readers: dict[int, TransportReader] = {}
         self._silent_channels: set[int] = set()
         """The channels for which no message has come since a turn began on them."""
+        self._records = False
+        """Whether sessions are recorded, so that each line is assigned to its session by itself."""
+        self._early_lines: dict[int, list[bytes]] = {}
+        """The recorded lines of channels without a reader."""
         self._progress = asyncio.Event()
         """Set when the process has printed something, or has ended."""
         self._had_parallel_turns = False
@@ -92,6 +97,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         in the next iteration of the event loop.
         """
         self._readers[channel] = reader
+        self._records = self._records or (isinstance(reader, AgentSession) and reader.tape is not None)
         if self.exit is not None or self.unhealthy:  # since the channel was opened
             asyncio.get_running_loop().call_soon(self._report_end, channel)
 
@@ -126,6 +132,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
     def close_channel(self, channel: int) -> None:
         """Closes a channel, whose session is over."""
         self._readers.pop(channel, None)
+        self._early_lines.pop(channel, None)
         self._silent_channels.discard(channel)
         self._turn_ended(channel)
         self._write(self.connection.close_channel(channel))
@@ -153,7 +160,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
             lines = self._framer.feed(chunk)
         except LineTooLong as fault:
             lines, broken = fault.before, broken_protocol(str(fault))
-        received = self.connection.receive(lines)
+        received = self._recorded(lines) if self._records else self.connection.receive(lines)
         self._write(received.writes)
         if received.limits is not None and self.on_limits is not None:
             self.on_limits(received.limits)
@@ -171,6 +178,29 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
             self.unhealthy = True
             self.kill()
             self._note_change()
+
+    def _recorded(self, lines: Sequence[bytes]) -> Received:
+        """Returns what the connection's `receive` returns. Gives each line to the recording of its session first."""
+        writes, by_channel, limits = list[bytes](), dict[int, list[Any]](), None
+        for line in lines:
+            one = self.connection.receive([line])
+            writes.append(one.writes)
+            limits = limits if one.limits is None else one.limits
+            for channel, messages in one.messages_by_channel:
+                by_channel.setdefault(channel, []).extend(messages)
+                reader = self._readers.get(channel)
+                if reader is None:
+                    self._early_lines.setdefault(channel, []).append(line)
+                elif isinstance(reader, AgentSession) and reader.tape is not None:
+                    reader.tape.read_line(line)
+        return Received(b"".join(writes), list(by_channel.items()), limits)
+
+    def _record_early_lines(self, channel: int) -> None:
+        """Gives the lines that came before the channel's session to its recording, as they are read now."""
+        reader, lines = self._readers.get(channel), self._early_lines.pop(channel, [])
+        if isinstance(reader, AgentSession) and reader.tape is not None:
+            for line in lines:
+                reader.tape.read_line(line)
 
     def _received_without_reader(self, messages: Sequence[Any]) -> None:
         """Handles messages of a channel that has no reader: ignores them."""

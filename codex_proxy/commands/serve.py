@@ -14,6 +14,7 @@ from codex_proxy.agents.agent import Agent, all_agents
 from codex_proxy.agents.named import settings_without_effect
 from codex_proxy.agents.spec import AgentSpec, NoAgentError
 from codex_proxy.app import StartError, make_server, wait_for_signal
+from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.config import Settings, variables_of
 from codex_proxy.core.faults import Fault
 from codex_proxy.old_settings import advice_about
@@ -108,6 +109,21 @@ def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]
     return lines
 
 
+def _cassette_lines(server: Any) -> list[str]:
+    """Returns the lines of the banner that say that turns are recorded or replayed."""
+    lines = []
+    if isinstance(server.agent, ReplayAgent):
+        folder, missing = server.agent.folder, server.agent.missing
+        asked = "" if missing is None else f"; {missing.name} is asked for what they lack"
+        lines.append(f"  REPLAYS    {len(folder.cassettes)} cassettes of {folder.path}{asked}")
+    recorder = server.cassettes.recorder
+    if recorder is not None:
+        lines.append(
+            f"  RECORDS    every turn into {recorder.folder}: prompts, answers and the agent's lines"
+        )
+    return lines
+
+
 def banner(server: Any) -> str:
     """Returns the banner of a started `app.Server`: address, agents, warnings, a `curl` command."""
     host = f"[{server.host}]" if ":" in server.host else server.host
@@ -123,6 +139,7 @@ def banner(server: Any) -> str:
         lines.append(
             f"  NO EFFECT  {', '.join(variables_of(name)[0] for name in unused)}: not with this agent"
         )
+    lines += _cassette_lines(server)
     if settings.log_content:
         lines += [
             "",

@@ -15,6 +15,7 @@ from codex_proxy.http.body import hints_of, parsed_from
 from codex_proxy.http.exchange import TurnTimings
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
 from codex_proxy.http.turns import Api, TurnAnswer, TurnRenderer, serve_turn, start_turn
+from codex_proxy.runs.recording import REQUEST_TAPE
 from codex_proxy.surfaces.chat.forward import ForwardPolicy
 from codex_proxy.surfaces.chat.forwarded_answer import ForwardedAnswer
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
@@ -75,7 +76,8 @@ def _forward_policy(request: web.Request, model: str) -> ForwardPolicy | None:
     if "forwarding" not in able:
         return None
     options = app[CHAT_OPTIONS]
-    own_form = options.profile != "openai" or options.stream_metrics
+    recorded = REQUEST_TAPE.get() is not None
+    own_form = options.profile != "openai" or options.stream_metrics or recorded
     return ForwardPolicy(
         whole=not (own_form or (admission.offers_tools and request[CLIENT].mcp)),
         web_images=not admission.fetches_images,

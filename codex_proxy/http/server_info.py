@@ -9,6 +9,7 @@ and the document contain only what the project's documentation contains.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
@@ -36,6 +37,9 @@ FAKE_AGENTS: Final = web.AppKey("fake_agents", frozenset[str])
 """The names of agents whose answers are not those of a model (the fake agent). The empty name means the only agent.
 """
 
+RECORDING_TROUBLE: Final[web.AppKey[Callable[[], str]]] = web.AppKey("recording_trouble")
+"""Returns why turns are not recorded any more; an empty text as long as they are. Not set if none are recorded."""
+
 FAKE_WARNING: Final = "The embedded fake agent serves: its answers are made up."
 KEYS_TROUBLE: Final = (
     "The keys file cannot be read, so the keys that were read before remain valid. The log and "
@@ -46,6 +50,7 @@ AGENT_TROUBLE: Final = (
     "The agent cannot serve requests. This endpoint gives the reason to requests with a key; "
     "the log and `codex-proxy doctor` have it too."
 )
+RECORDING_STOPPED: Final = "Turns are not recorded any more: the folder of cassettes cannot be written."
 STORE_TROUBLE: Final = (
     "The store cannot be written: its disk is full, or another process has locked it. Stored "
     "data can be read, and requests with 'store': false work. The server's log has the reason."
@@ -151,6 +156,9 @@ async def healthz(request: web.Request) -> web.Response:
     if not await _can_store(request):
         body["status"] = "degraded"
         body["store"] = STORE_TROUBLE
+    if RECORDING_TROUBLE in request.app and (stopped := request.app[RECORDING_TROUBLE]()):
+        body["status"] = "degraded"
+        body["recording"] = stopped if in_detail else RECORDING_STOPPED
     return json_response(body)
 
 

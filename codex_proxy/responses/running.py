@@ -23,9 +23,11 @@ from codex_proxy.responses.live import ServerTasks
 from codex_proxy.responses.prepare import PreparedResponse, renderer_of
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Cursor
+from codex_proxy.runs.recording import REQUEST_TAPE
 from codex_proxy.runs.run import Run
 from codex_proxy.store.health import failure_of
 from codex_proxy.store.interface import StoreError
+from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.models import billed_model
 from codex_proxy.surfaces.responses.profile import failed_end
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
@@ -236,6 +238,9 @@ class RunningResponse(ABC):
         if failure is None or (self._delivery == "sse" and renderer.shows(failure)):
             self._shown = True
         self.final, self.failure = final, failure
+        recording = REQUEST_TAPE.get()
+        if recording is not None:
+            recording.answered(json_bytes(final))
         await self._complete(frames)
 
     async def _try_to_save(self, final: dict[str, Any], ended: TurnEnded) -> Failure | None:

@@ -46,6 +46,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch, deadline_failure
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog
 from codex_proxy.runs.idle_sessions import ReusedSession
+from codex_proxy.runs.recording import TurnTape
 from codex_proxy.runs.server_calls import ServerCalls
 from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.checks import TextCheck, Verdict
@@ -130,6 +131,7 @@ class Run:
         calls: ServerCalls,
         max_chars: int = MAX_TURN_CHARS,
         keeps_max_tokens: bool = False,
+        tape: TurnTape | None = None,
     ) -> None:
         self.log = EventLog(self._backlog)
         self.turn = turn
@@ -143,6 +145,8 @@ class Run:
         self.raw: list[bytes] = []
         """Raw items of this turn, in order: what the model has to see again."""
         self._host = host
+        self._tape = tape
+        """Records the turn; None if it is not recorded."""
         self._calls = calls
         self._calls_running = 0
         self._checking = False
@@ -219,6 +223,8 @@ class Run:
             self._restartable = "until_visible"
         else:
             self._restartable = "until_output" if session.ran_before and not self._restarted else ""
+        if self._tape is not None:
+            self._tape.session(session)
         session.begin()
 
     def resume_session(self, reused: ReusedSession) -> None:
@@ -232,6 +238,8 @@ class Run:
         self._session = reused.session
         self.continued = True
         self._restartable = "until_visible"
+        if self._tape is not None:
+            self._tape.session(reused.session)
         reused.session.listener = self
         reused.session.resume(self.attempt.turn, reused.new_items)
         for answered in reused.hidden:
@@ -248,6 +256,8 @@ class Run:
 
     def fail(self, failure: Failure) -> None:
         """Ends the turn, unless it is over, with a failure that this server has found, and stops the agent."""
+        if self._tape is not None and not self._repair.ended:
+            self._tape.failed(failure)
         self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
     def _deadline_passed(self, failure: Failure) -> None:
@@ -407,6 +417,9 @@ class Run:
         remembering.add_done_callback(lambda _: self._close_log([ended], 0))
 
     def _close_log(self, events: list[Event], size: int) -> None:
+        if self._tape is not None:
+            self._tape.ended(events[-1])  # type: ignore[arg-type]
+            self._tape = None
         self.log.append(events, size, ended=True)
         self._host.run_ended(self)
 

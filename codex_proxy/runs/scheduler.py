@@ -35,6 +35,7 @@ from codex_proxy.runs.idle_sessions import (
     item_digests,
     thread_key,
 )
+from codex_proxy.runs.recording import REQUEST_TAPE
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, with_outputs
 from codex_proxy.tools.attempt import Attempt, first_attempt
@@ -185,6 +186,8 @@ class RunScheduler:
         turn = msgspec.structs.replace(turn, owner=owner)
         slot = await self._slot(owner)
         to_run = bool(approved_calls(turn))
+        recording = REQUEST_TAPE.get()
+        tape = None if recording is None else recording.turn(turn, self.agent_of(turn), first)
         try:
             started = (
                 _StartPlan(await self._first_attempt(turn))
@@ -197,11 +200,12 @@ class RunScheduler:
         # No await between here and the run's begin: it owns the session from now on, and its end gives it back.
         loop = asyncio.get_running_loop()
         context = copy_context()
+        runner = runner if tape is None else tape.runner(runner)
         calls = ServerCalls(runner, lambda work: self._spawn(work, context))
         run = Run(
             turn, started.attempt, loop, self._deadlines_of(turn), self,
             owner=owner, calls=calls, max_chars=self._limits.max_chars,
-            keeps_max_tokens="max_tokens" in self.agent_of(turn).capabilities,
+            keeps_max_tokens="max_tokens" in self.agent_of(turn).capabilities, tape=tape,
         )  # fmt: skip
         progress = loop.call_later(
             PROGRESS_SECONDS, self._log_progress, run, PROGRESS_SECONDS, context=context

@@ -242,6 +242,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
     def _pass_on(self, channel: int, message: Message) -> None:
         reader = self._readers.get(channel)
         if reader is not None:
+            self._record_early_lines(channel)
             reader.received((message,), 0)
 
 

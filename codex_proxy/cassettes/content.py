@@ -1,0 +1,190 @@
+"""The content of a turn: what a request and a cassette are compared by, the same for all APIs. Pure.
+
+In: a `Turn`. Out: a JSON object with the fields in `FIELDS`. Ids, sampling, the order of keys and of tools, and the
+names under which one model is known do not count; calls and their outputs are numbered in their order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.agents.dialect import UNREADABLE
+from codex_proxy.core.items import HistoryCall, HistoryMessage, HistoryOutput, ImagePart, Part, TextPart, Tool
+from codex_proxy.core.turn import NamedTools, Turn
+
+FIELDS: Final = ("messages", "tools", "format", "mode", "model", "tool_choice", "effort", "sampling")
+"""What of a turn a cassette holds, and what `--match` can name."""
+MATCHED: Final = ("messages", "tools", "format", "mode")
+"""What counts if nothing else is said."""
+PLACEHOLDERS: Final = ("<key>", "<home>", "<host>", "<user>", "<scrubbed>")
+"""What stands for a text that is not written. In a comparison it stands for any text."""
+MAX_SHOWN: Final = 80
+MAX_DIFFERENCES: Final = 8
+
+Content = dict[str, Any]
+
+
+def content_of(turn: Turn) -> Content:
+    """Returns the content of a turn as JSON. The tools that this server runs are left out: requests need not name
+    them.
+    """
+    numbers: dict[str, int] = {}
+    choice = turn.tool_choice
+    sampling: dict[str, Any] = dict(turn.sampling)
+    if turn.max_tokens is not None:
+        sampling["max_tokens"] = turn.max_tokens
+    if turn.stop:
+        sampling["stop"] = list(turn.stop)
+    return {
+        "mode": turn.mode,
+        "format": _format_of(turn),
+        "model": turn.model,
+        "tool_choice": {"names": sorted(choice.names), "required": choice.required}
+        if isinstance(choice, NamedTools)
+        else choice,
+        "effort": turn.effort,
+        "sampling": sampling,
+        "tools": sorted(
+            (_tool(tool) for tool in turn.tools if tool.mcp is None), key=lambda tool: tool["name"]
+        ),
+        "messages": list(_messages(turn.history, numbers)),
+    }
+
+
+def _format_of(turn: Turn) -> Any:
+    if turn.output_schema is None:
+        return "json_object" if turn.json_object else "text"
+    schema = _decoded(bytes(turn.output_schema))
+    return "json_object" if schema == {"type": "object"} else schema
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": tool.name}
+    if tool.kind != "function":
+        found["kind"] = tool.kind
+    if tool.description:
+        found["description"] = tool.description
+    if tool.parameters is not None:
+        found["parameters"] = _decoded(bytes(tool.parameters))
+    return found
+
+
+def _messages(history: Iterable[object], numbers: dict[str, int]) -> Iterator[dict[str, Any]]:
+    for item in history:
+        if isinstance(item, HistoryMessage):
+            yield {"role": item.role, **_said(item.parts, item.chat_message)}
+        elif isinstance(item, HistoryCall):
+            number = numbers.setdefault(item.call_id, len(numbers) + 1)
+            arguments = _decoded(item.arguments.encode("utf-8", "surrogatepass"))
+            yield {"call": number, "tool": item.name, "arguments": arguments}
+        elif isinstance(item, HistoryOutput):
+            number = numbers.setdefault(item.call_id, len(numbers) + 1)
+            yield {"output": number, **_said(item.parts)}
+
+
+def _said(parts: Sequence[Part], original: bytes | None = None) -> dict[str, Any]:
+    text = "".join(part.text for part in parts if isinstance(part, TextPart))
+    found: dict[str, Any] = {"text": text}
+    images = [_image(part.url) for part in parts if isinstance(part, ImagePart)]
+    if images:
+        found["images"] = images
+    if original is not None:
+        found["message"] = f"sha256:{hashlib.sha256(original).hexdigest()}"
+    return found
+
+
+def _image(url: str) -> str:
+    return f"sha256:{hashlib.sha256(url.encode()).hexdigest()}" if url.startswith("data:") else url
+
+
+def _decoded(json: bytes) -> Any:
+    try:
+        return msgspec.json.decode(json)
+    except UNREADABLE:
+        return json.decode("utf-8", "replace")
+
+
+def key_of(content: Content, matched: Sequence[str]) -> bytes:
+    """Returns the same bytes for each content with the same values of the fields `matched`."""
+    return hashlib.sha256(
+        msgspec.json.encode([content.get(name) for name in matched], order="deterministic")
+    ).digest()
+
+
+def has_placeholders(content: Content) -> bool:
+    """Returns whether a part of the content was not written."""
+    text = msgspec.json.encode(content)
+    return any(each.encode() in text for each in PLACEHOLDERS)
+
+
+def differences(request: Content, recorded: Content, matched: Sequence[str]) -> list[str]:
+    """Returns a sentence for each difference in the fields `matched`, in their order; none if a recording of
+    `recorded` answers `request`.
+    """
+    found: list[str] = []
+    for name in matched:
+        found += _differences(name, request.get(name), recorded.get(name))
+    return found
+
+
+def _differences(where: str, asked: Any, recorded: Any) -> Iterator[str]:
+    if isinstance(asked, Mapping) and isinstance(recorded, Mapping):
+        for name in dict.fromkeys((*recorded, *asked)):
+            if name not in recorded:
+                yield f"{where}.{name}: only the request has it: {_shown(asked[name])}"
+            elif name not in asked:
+                yield f"{where}.{name}: only the cassette has it: {_shown(recorded[name])}"
+            else:
+                yield from _differences(f"{where}.{name}", asked[name], recorded[name])
+    elif isinstance(asked, list) and isinstance(recorded, list):
+        for index, (mine, theirs) in enumerate(zip(asked, recorded, strict=False)):
+            yield from _differences(f"{where}[{index}]", mine, theirs)
+        for index in range(len(recorded), len(asked)):
+            yield f"{where}[{index}]: only the request has it: {_shown(asked[index])}"
+        for index in range(len(asked), len(recorded)):
+            yield f"{where}[{index}]: only the cassette has it: {_shown(recorded[index])}"
+    elif isinstance(asked, str) and isinstance(recorded, str):
+        if not same_text(asked, recorded):
+            yield f"{where}: {_shown_apart(asked, recorded)}"
+    elif asked != recorded:
+        yield f"{where}: the request has {_shown(asked)}, the cassette {_shown(recorded)}"
+
+
+def same_text(asked: str, recorded: str) -> bool:
+    """Returns whether a recorded text stands for the text of a request. A placeholder stands for any text."""
+    if asked == recorded:
+        return True
+    for each in PLACEHOLDERS:
+        recorded = recorded.replace(each, "\0")
+    first, *rest = recorded.split("\0")
+    if not rest or not asked.startswith(first):
+        return False
+    *middle, last = rest
+    at = len(first)
+    for piece in middle:
+        found = asked.find(piece, at)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return len(asked) - len(last) >= at and asked.endswith(last)
+
+
+def _shown_apart(asked: str, recorded: str) -> str:
+    """Returns both texts from shortly before the first character in which they differ."""
+    common = next(
+        (index for index, (mine, theirs) in enumerate(zip(asked, recorded, strict=False)) if mine != theirs),
+        min(len(asked), len(recorded)),
+    )
+    start = max(0, common - 20)
+    lead = "..." if start else ""
+    mine, theirs = lead + asked[start:], lead + recorded[start:]
+    return f"the request has {_shown(mine)}, the cassette {_shown(theirs)}"
+
+
+def _shown(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."

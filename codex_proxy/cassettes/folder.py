@@ -1,0 +1,124 @@
+"""A folder of cassettes: finds the cassette that answers a turn, or says what differs from the nearest one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from codex_proxy.cassettes.content import (
+    FIELDS,
+    MATCHED,
+    MAX_DIFFERENCES,
+    Content,
+    differences,
+    has_placeholders,
+    key_of,
+)
+from codex_proxy.cassettes.format import SUFFIX, Cassette, CassetteError, read
+
+
+def names_to_match(text: str) -> tuple[str, ...]:
+    """Returns the fields that `--match` names, separated by commas; those of `MATCHED` for an empty text. Raises
+    `CassetteError` if it names another one.
+    """
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    wrong = [name for name in names if name not in FIELDS]
+    if wrong:
+        raise CassetteError(f"--match {wrong[0]} is not known. Name some of {', '.join(FIELDS)}.")
+    return names or MATCHED
+
+
+def paths_in(folder: Path) -> list[Path]:
+    """Returns the cassettes in a folder and in its folders, in the order of their names. Raises `CassetteError` if
+    there is no folder.
+    """
+    if folder.is_file():
+        return [folder]
+    if not folder.is_dir():
+        raise CassetteError(
+            f"{folder} is no folder. Record into it first, with `codex-proxy serve --record {folder}`."
+        )
+    return sorted(folder.rglob(f"*{SUFFIX}"))
+
+
+class Folder:
+    """The cassettes of a folder. It is read at the start; `refresh` reads what has been recorded since."""
+
+    def __init__(self, path: Path, matched: Sequence[str] = MATCHED) -> None:
+        """Raises `CassetteError` if the folder is not there, or a cassette in it cannot be read."""
+        self.path = path
+        self.matched = tuple(matched)
+        self.cassettes: dict[str, Cassette] = {}
+        """The cassettes by their names, in order."""
+        self._by_key: dict[bytes, list[str]] = defaultdict(list)
+        self._played: dict[bytes, int] = defaultdict(int)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Reads the cassettes that are not known yet."""
+        for path in paths_in(self.path):
+            base = self.path if self.path.is_dir() else self.path.parent
+            name = str(path.relative_to(base)).removesuffix(SUFFIX)
+            if name not in self.cassettes:
+                self.add(read(path), name)
+
+    def add(self, cassette: Cassette, name: str) -> None:
+        """Adds a cassette under a name."""
+        beside, _, _ = name.rpartition("/")
+        after = f"{beside}/{cassette.after}" if beside and cassette.after else cassette.after
+        self.cassettes[name] = msgspec.structs.replace(cassette, name=name, after=after)
+        self._by_key[key_of(cassette.content, self.matched)].append(name)
+
+    def chain(self, cassette: Cassette) -> list[Cassette]:
+        """Returns the cassette, and before it those whose session it continues, as far as they are there."""
+        found = [cassette]
+        while found[0].after and found[0].after in self.cassettes and len(found) <= len(self.cassettes):
+            found.insert(0, self.cassettes[found[0].after])
+        return found
+
+    def find(self, content: Content) -> Cassette | None:
+        """Returns the recording of a turn with this content. If there are several, each call returns the next one,
+        and in the end the last one again. None if there is none.
+        """
+        key = key_of(content, self.matched)
+        names = self._by_key.get(key) or [
+            name
+            for name, each in self.cassettes.items()
+            if has_placeholders(each.content) and not differences(content, each.content, self.matched)
+        ]
+        if not names:
+            return None
+        nth = self._played[key]
+        self._played[key] += 1
+        return self.cassettes[names[min(nth, len(names) - 1)]]
+
+    def miss(self, content: Content) -> str:
+        """Returns what to tell of a turn that no cassette answers: the nearest one, and what differs."""
+        if not self.cassettes:
+            return f"No cassette answers this request: {self.path.name} has none. Record it with --record-missing."
+        found = [
+            (differences(content, each.content, self.matched), index, name)
+            for index, (name, each) in enumerate(self.cassettes.items())
+        ]
+        wrong, _, name = min(
+            found, key=lambda each: (len(each[0]), -_common(content, self.cassettes[each[2]]))
+        )
+        shown = "; ".join(wrong[:MAX_DIFFERENCES])
+        more = f"; and {len(wrong) - MAX_DIFFERENCES} more" if len(wrong) > MAX_DIFFERENCES else ""
+        return (
+            f"No cassette answers this request. The nearest is {name}, which differs in {shown}{more}. "
+            "Record the request with --record-missing, or leave out of --match what should not count."
+        )
+
+
+def _common(content: Content, cassette: Cassette) -> int:
+    """Returns how much two contents have in common at the beginning of their last messages."""
+    mine, theirs = (
+        str((each["messages"] or [{}])[-1].get("text", "")) for each in (content, cassette.content)
+    )
+    return next(
+        (i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), min(len(mine), len(theirs))
+    )

@@ -1,0 +1,305 @@
+"""The file of a cassette: reads and writes it. Pure but for reading and writing bytes.
+
+A cassette is JSON, one object per line; the first name in an object says what the line is. In this order:
+
+- `cassette`: the version of the format, who recorded which agent, and the settings that matter;
+- `request`: the request as it came;
+- `turn`, `tool`, `message`: the content of the turn by which a request finds the cassette, a line for each tool and
+  each message;
+- for each session with the agent `session`, then its lines, each with `ms` since the turn began: `to` was written to
+  the agent, `from` came from it (`to_text`, `from_text` if it is no JSON); `head`, `data`, `line`, `body`, `over` are
+  the parts of an upstream's HTTP answer; `event` is one of a tool server or of the agent's log; `begin`, `resume`,
+  `reopen`, `answer` are what this server asked of its dialect; `call` is an MCP call made here, with its output;
+  `ended` is how the process ended, `failed` a failure that this server found;
+- `answer`: the status of the answer as it was sent, with its body, or followed by a `sent` for each event;
+- `end`: how many lines there are before. A file without it is half-written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.agents.dialect import UNREADABLE
+from codex_proxy.cassettes.content import Content
+from codex_proxy.files.private import replacing
+
+VERSION: Final = 1
+SUFFIX: Final = ".jsonl"
+MAX_FILE_BYTES: Final = 256 << 20
+SAID: Final = frozenset(
+    {
+        *("to", "from", "to_text", "from_text", "to_bytes", "from_bytes"),
+        *("head", "data", "line", "body", "body_text", "over", "event"),
+        *("begin", "resume", "reopen", "answer", "call", "ended", "failed"),
+    }
+)
+"""The kinds of the lines of a session."""
+
+
+class CassetteError(Exception):
+    """A cassette cannot be read. The text names the file, the line and what to do."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of a session."""
+
+    ms: int
+    kind: str
+    value: Any
+    """The decoded JSON; a `msgspec.Raw` with the agent's bytes for `to`, `from`, `data` and `body`."""
+
+
+class Session(msgspec.Struct, frozen=True):
+    """A session with the agent: the name and the facts of its dialect (`agents.recorded`), and its lines."""
+
+    dialect: str
+    facts: dict[str, Any] = {}
+    lines: list[Line] = []
+    origin: str = ""
+    """The name with which encrypted content was marked; empty if it was not."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The answer as it was sent. `sent` are the events of a stream; None if it is a whole `body`."""
+
+    status: int = 0
+    body: Any = None
+    sent: list[Any] | None = None
+    final: Any = None
+    """The final object of a response that was made in the background."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """The request as it came: method and path, the headers that matter, and the body. `socket`: it was a frame of a
+    WebSocket."""
+
+    line: str
+    headers: dict[str, str] = {}
+    body: Any = None
+    socket: bool = False
+
+
+class Cassette(msgspec.Struct, frozen=True, kw_only=True):
+    """One recorded turn."""
+
+    name: str
+    """The name of its file without the suffix."""
+    agent: str
+    version: str = ""
+    proxy: str = ""
+    capabilities: list[str] = []
+    settings: dict[str, Any] = {}
+    after: str = ""
+    """The name of the cassette whose session with the agent this turn continues; empty if it begins its own."""
+    order: int = 1
+    """The place of the turn in the session: 2 for the turn that continues a first one."""
+    mcp: list[dict[str, Any]] = []
+    """The MCP tools that the turn was offered, and that this server ran."""
+    match: list[str] = []
+    """What counted when it was recorded, if that was said; else empty."""
+    request: Request
+    content: Content
+    sessions: list[Session]
+    answer: Answer
+
+
+_HEAD: Final = ("agent", "version", "proxy", "after", "order", "capabilities", "settings", "mcp", "match")
+
+
+def lines_of(cassette: Cassette) -> Iterator[bytes]:
+    """Returns the lines of the file, without line ends."""
+    head = {name: value for name in _HEAD if (value := getattr(cassette, name)) not in ("", [], {})}
+    if head.get("order") == 1:
+        del head["order"]
+    yield _encoded({"cassette": VERSION, **head})
+    request = cassette.request
+    more: dict[str, Any] = {"headers": request.headers} if request.headers else {}
+    if request.socket:
+        more["socket"] = True
+    yield _encoded({"request": request.line, **more, "body": request.body})
+    content = dict(cassette.content)
+    tools, messages = content.pop("tools"), content.pop("messages")
+    yield _encoded({"turn": {name: value for name, value in content.items() if value not in (None, {}, "")}})
+    yield from (_encoded({"tool": each}) for each in tools)
+    yield from (_encoded({"message": each}) for each in messages)
+    for session in cassette.sessions:
+        facts = {"facts": session.facts} if session.facts else {}
+        yield _encoded(
+            {"session": session.dialect, **facts, **({"origin": session.origin} if session.origin else {})}
+        )
+        yield from (_encoded({"ms": line.ms, line.kind: line.value}) for line in session.lines)
+    answer = cassette.answer
+    if answer.sent is None:
+        yield _encoded({"answer": answer.status, "body": answer.body})
+    else:
+        yield _encoded({"answer": answer.status, "stream": len(answer.sent)})
+        yield from (_encoded({"sent": each}) for each in answer.sent)
+    if answer.final is not None:
+        yield _encoded({"final": answer.final})
+
+
+def _encoded(value: Mapping[str, Any]) -> bytes:
+    return msgspec.json.encode(value)
+
+
+def write(path: Path, lines: list[bytes]) -> None:
+    """Writes a whole cassette, so that a reader sees all of it or nothing. Raises `OSError`."""
+    with replacing(path) as file:
+        file.write(b"\n".join([*lines, _encoded({"end": len(lines)}), b""]))
+
+
+def read(path: Path) -> Cassette:
+    """Reads a cassette. Raises `CassetteError`, which names the file and the line."""
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise CassetteError(
+                f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB. Record it anew, in parts."
+            )
+        data = path.read_bytes()
+    except OSError as error:
+        raise CassetteError(f"{path} cannot be read: {error.strerror}.") from error
+    return parse(data, path)
+
+
+class _Read(msgspec.Struct):
+    """The lines that have been read so far."""
+
+    head: dict[str, Any] = {}
+    request: Request | None = None
+    content: Content | None = None
+    sessions: list[Session] = []
+    answer: Answer | None = None
+    expected: int = 0
+
+
+def parse(data: bytes, path: Path) -> Cassette:
+    """Reads the bytes of a cassette. `path` is for its name, and for errors. Raises `CassetteError`."""
+    lines = data.split(b"\n")
+    if lines and not lines[-1]:
+        lines.pop()
+    read = _Read()
+    for number, line in enumerate(lines, 1):
+        try:
+            ended = _take(read, line, number - 1)
+        except _WrongLineError as error:
+            raise CassetteError(f"{path}, line {number}: {error}.") from None
+        except UNREADABLE as error:
+            if number == len(lines) and not data.endswith(b"\n"):
+                raise CassetteError(f"{path}, line {number}: the file is half-written. {_AGAIN}") from None
+            raise CassetteError(
+                f"{path}, line {number}: {error}. Correct the line, or record it anew."
+            ) from None
+        except (KeyError, TypeError, AttributeError) as error:
+            raise CassetteError(
+                f"{path}, line {number}: it lacks {error}. Correct the line, or record it anew."
+            ) from None
+        if ended:
+            if number < len(lines):
+                raise CassetteError(f"{path}, line {number + 1}: there is a line after the end. Remove it.")
+            return _whole(read, path, number)
+    raise CassetteError(f"{path}, line {len(lines)}: the file is half-written: it has no end. {_AGAIN}")
+
+
+_AGAIN: Final = "Remove it, and record it anew."
+
+
+class _WrongLineError(Exception):
+    """A line is not what may stand there. The text says what is wrong, without a full stop."""
+
+
+def _take(read: _Read, line: bytes, before: int) -> bool:
+    """Reads one line. `before` is the number of lines before it. Returns whether it is the last one."""
+    value = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    names = [name for name in value if name != "ms"]
+    kind = names[0] if names else ""
+    if not before:
+        _take_head(read, kind, value)
+    elif kind in SAID and "ms" in value:
+        if not read.sessions:
+            raise _WrongLineError("there is no session before it. Correct the line, or record it anew")
+        raw = kind in ("to", "from", "data", "body")
+        said = value[kind] if raw else msgspec.json.decode(value[kind])
+        read.sessions[-1].lines.append(Line(msgspec.json.decode(value["ms"], type=int), kind, said))
+    elif kind == "end":
+        if msgspec.json.decode(value[kind]) != before:
+            raise _WrongLineError(
+                f"{before} lines come before the end, and not {bytes(value[kind]).decode()}. {_AGAIN[:-1]}"
+            )
+        return True
+    else:
+        _take_other(read, kind, {name: msgspec.json.decode(each) for name, each in value.items()})
+    return False
+
+
+def _take_head(read: _Read, kind: str, value: dict[str, msgspec.Raw]) -> None:
+    if kind != "cassette":
+        raise _WrongLineError(
+            "it is no cassette: its first line does not begin with `cassette`. Remove it from the folder"
+        )
+    version = msgspec.json.decode(value["cassette"])
+    if not isinstance(version, int) or version > VERSION:
+        raise _WrongLineError(
+            f"the cassette has format {version}, and this codex-proxy reads up to {VERSION}. Update codex-proxy"
+        )
+    read.head = {name: msgspec.json.decode(each) for name, each in value.items()}
+
+
+def _take_other(read: _Read, kind: str, value: dict[str, Any]) -> None:
+    if kind == "request":
+        read.request = Request(
+            value["request"], value.get("headers", {}), value["body"], value.get("socket", False)
+        )
+    elif kind == "turn":
+        turn: dict[str, Any] = value["turn"]
+        empty: Content = {
+            "mode": "agent",
+            "format": "text",
+            "model": "",
+            "tool_choice": "auto",
+            "effort": None,
+        }
+        read.content = {**empty, "sampling": {}, "tools": [], "messages": [], **turn}
+    elif kind in ("tool", "message"):
+        if read.content is None:
+            raise _WrongLineError("there is no `turn` before it. Correct the line, or record it anew")
+        read.content[f"{kind}s"].append(value[kind])
+    elif kind == "session":
+        read.sessions.append(Session(value["session"], value.get("facts", {}), [], value.get("origin", "")))
+    elif kind == "answer":
+        stream = value.get("stream")
+        read.answer = Answer(value["answer"], value.get("body"), None if stream is None else [])
+        read.expected = stream or 0
+    elif kind == "sent" and read.answer is not None and read.answer.sent is not None:
+        read.answer.sent.append(value["sent"])
+    elif kind == "final" and read.answer is not None:
+        read.answer = msgspec.structs.replace(read.answer, final=value["final"])
+    else:
+        raise _WrongLineError(
+            f"a line that begins with `{kind}` is not known here. Correct it, or record it anew"
+        )
+
+
+def _whole(read: _Read, path: Path, number: int) -> Cassette:
+    missing = [name for name in ("request", "content", "answer") if getattr(read, name) is None]
+    if missing:
+    XX
+        raise CassetteError(f"{path}, line {number}: there is no `{word}`. {_AGAIN}")
+    head = {name: read.head[name] for name in _HEAD if name in read.head}
+    try:
+        return msgspec.convert(
+            {
+                **head,
+                "name": path.name.removesuffix(SUFFIX),
+                "request": read.request,
+                "content": read.content,
+                "sessions": read.sessions,
+                "answer": read.answer,
+            },
+            Cassette,
+        )
+    except msgspec.ValidationError as error:
+        raise CassetteError(f"{path}, line 1: {error}. Correct the line, or record it anew.") from None

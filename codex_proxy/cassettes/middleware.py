@@ -1,0 +1,72 @@
+"""The middlewares with which a server records and replays: they see each request before its handler does."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from aiohttp import web
+
+from codex_proxy.cassettes.recorder import Exchange, Recorder
+from codex_proxy.cassettes.replay import ASKED_CASSETTE, Replayed
+from codex_proxy.http.endpoint import ROUTES, Handler
+from codex_proxy.http.middleware.access import keys_in
+from codex_proxy.http.middleware.content_log import CONTENT_LOG
+from codex_proxy.runs.recording import REQUEST_TAPE
+
+KEPT_HEADERS: Final = ("x-codex-", "x-no-keepalive", "anthropic-", "openai-beta", "prefer")
+"""The beginnings of the names of headers that an answer may depend on."""
+CASSETTE_HEADER: Final = "x-codex-cassette"
+"""The request header that names the cassette to replay, instead of the one that the content finds."""
+
+
+def recording(recorder: Recorder) -> Any:
+    """Returns the middleware that records the requests of turns with `recorder`. It runs before all others, so that
+    it sees the answer of a turn that has failed, too.
+    """
+
+    @web.middleware
+    async def record(request: web.Request, handler: Handler) -> web.StreamResponse:
+        REQUEST_TAPE.set(None)
+        endpoint = request.app[ROUTES].get(request.match_info.route)
+        socket = request.method == "GET" and request.headers.get("upgrade", "").lower() == "websocket"
+        if recorder.trouble or endpoint is None or not (endpoint.kind == "turn" or socket):
+            return await handler(request)
+        headers = {
+            name.lower(): value
+            for name, value in request.headers.items()
+            if name.lower().startswith(KEPT_HEADERS)
+        }
+        exchange = recorder.exchange(f"{request.method} {request.path}", headers, keys_in(request))
+        REQUEST_TAPE.set(exchange)
+        _listen(request, exchange)
+        response = await handler(request)
+        if isinstance(response, web.Response) and isinstance(response.body, bytes):
+            exchange.said(response.body)
+        exchange.over(response.status)
+        return response
+
+    return record
+
+
+def _listen(request: web.Request, exchange: Exchange) -> None:
+    """Gives the request's body, and what is streamed, to the exchange; also to the log of contents if that is on."""
+    logged = request.get(CONTENT_LOG)
+
+    def heard(what: Literal["request", "answer"], data: bytes) -> None:
+        if logged is not None:
+            logged(what, data)
+        if what == "request":
+            exchange.asked(data)
+        else:
+            exchange.said(data)
+
+    request[CONTENT_LOG] = heard
+
+
+@web.middleware
+async def replaying(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Notes which cassette a request asks for, and lets `Replayed` note its turns."""
+    ASKED_CASSETTE.set(request.headers.get(CASSETTE_HEADER, ""))
+    if request.app[ROUTES].get(request.match_info.route) is not None:
+        REQUEST_TAPE.set(Replayed(REQUEST_TAPE.get()))
+    return await handler(request)

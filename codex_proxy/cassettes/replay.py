@@ -1,0 +1,274 @@
+"""The agent that replays cassettes, and the MCP tools of recorded turns. They start no process and need no network."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from codex_proxy.admission.server_tools import McpRequest, ServerTools
+from codex_proxy.agents.agent import Agent, AgentBase
+from codex_proxy.agents.dialect import Capability
+from codex_proxy.agents.origin_marks import OriginMarks
+from codex_proxy.agents.recorded import UnknownDialectError
+from codex_proxy.agents.session import AgentSession
+from codex_proxy.cassettes.content import content_of
+from codex_proxy.cassettes.folder import Folder
+from codex_proxy.cassettes.format import Cassette
+from codex_proxy.cassettes.player import Pace, PlayedSession, parts_of, played_session
+from codex_proxy.core.account import AgentModel
+from codex_proxy.core.events import Event, ItemEnded, ItemStarted
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.items import McpOrigin, McpTools, Tool
+from codex_proxy.core.turn import Turn
+from codex_proxy.runs.recording import RequestTape, TurnTape
+from codex_proxy.surfaces.responses.tools import McpOffer
+from codex_proxy.tools.policy import ToolOutput
+
+log = structlog.get_logger(__name__)
+
+NAME: Final = "replay"
+
+
+class Playing:
+    """A cassette while it is played."""
+
+    def __init__(self, cassette: Cassette) -> None:
+        self.cassette = cassette
+        self.next_session = 0
+        self.calls = [line.value for each in cassette.sessions for line in each.lines if line.kind == "call"]
+        """The recorded calls that were not made yet."""
+
+
+PLAYING: ContextVar[Playing | None] = ContextVar("playing", default=None)
+"""The cassette of the turn that is running."""
+ASKED_CASSETTE: ContextVar[str] = ContextVar("asked_cassette", default="")
+"""The name of the cassette that the request asks for; empty if its content is to find one."""
+
+
+ASKED_TURN: ContextVar[Turn | None] = ContextVar("asked_turn", default=None)
+"""The turn that is started, as the client asks for it: without what the server remembers."""
+
+
+class Replayed:
+    """Notes each turn of a request before it is started. `recording` records the request, too; None if nothing does.
+    Implements `runs.recording.RequestTape`.
+    """
+
+    def __init__(self, recording: RequestTape | None) -> None:
+        self._recording = recording
+
+    def turn(self, turn: Turn, agent: Agent, first: Sequence[Event]) -> TurnTape | None:
+        PLAYING.set(None)
+        ASKED_TURN.set(turn)
+        return None if self._recording is None else self._recording.turn(turn, agent, first)
+
+    def answered(self, body: bytes) -> None:
+        if self._recording is not None:
+            self._recording.answered(body)
+
+
+def pace_of(text: str) -> Pace:
+    """Returns the pace that `--pace` names: `none`, `recorded`, or a factor. Raises `ValueError`."""
+    if text in ("none", ""):
+        return lambda _: 0.0
+    factor = 1.0 if text == "recorded" else float(text)
+    if not 0 < factor < 1e6:
+        raise ValueError(text)
+    return lambda seconds: seconds / factor
+
+
+class ReplayAgent(AgentBase):
+    """An `Agent` whose turns are those of a folder of cassettes. With `missing`, turns without a cassette are those of
+    that agent.
+    """
+
+    name = NAME
+    any_model = True
+
+    def __init__(
+        self,
+        folder: Folder,
+        pace: Pace,
+        missing: Agent | None = None,
+        on_turn: Callable[[Cassette, Turn], None] | None = None,
+        epoch: Callable[[], float] = time.time,
+    ) -> None:
+        """`on_turn` is called with each cassette that is played, and the turn that it answers."""
+        super().__init__()
+        self.folder = folder
+        self.missing = missing
+        self._pace = pace
+        self._epoch = epoch
+        self._on_turn = on_turn
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What the recorded agents could do, all together. A request is never passed on unchanged."""
+        recorded: set[Any] = {name for each in self.folder.cassettes.values() for name in each.capabilities}
+        if self.missing is not None:
+            recorded |= self.missing.capabilities
+        return frozenset(recorded - {"forwarding"})
+
+    async def start(self) -> None:
+        if self.missing is not None:
+            await self.missing.start()
+
+    async def open(self, turn: Turn) -> AgentSession:
+        playing = PLAYING.get()
+        if playing is None or playing.next_session >= len(playing.cassette.sessions):
+            asked = ASKED_TURN.get() or turn
+            cassette = self._cassette(asked)
+            if cassette is None:
+                assert self.missing is not None
+                return await self.missing.open(turn)
+            playing = Playing(cassette)
+            PLAYING.set(playing)
+            if self._on_turn is not None:
+                self._on_turn(cassette, asked)
+        index = playing.next_session
+        playing.next_session += 1
+        cassette = playing.cassette
+        try:
+            chain = self.folder.chain(cassette)
+            session = played_session(chain, index, turn, self._pace, self._epoch)
+        except UnknownDialectError as error:
+            message = f"The cassette {cassette.name} cannot be replayed: {error}."
+            raise Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message)) from error
+        if cassette.sessions[index].origin:
+            session.origin = OriginMarks(cassette.sessions[index].origin)
+        return session
+
+    def _cassette(self, turn: Turn) -> Cassette | None:
+        """Returns the cassette for a turn; None if the agent of missing ones is to be asked. Raises `Fault` if there is
+        neither.
+        """
+        asked = ASKED_CASSETTE.get()
+        if asked:
+            found = self.folder.cassettes.get(asked)
+            if found is None:
+                raise _fault(f"There is no cassette {asked} in {self.folder.path.name}.")
+            return found
+        content = content_of(turn)
+        cassette = self.folder.find(content)
+        if cassette is None and self.missing is not None:
+            self.folder.refresh()
+            return self.folder.find(content)
+        if cassette is None:
+            raise _fault(self.folder.miss(content))
+        return cassette
+
+    async def release(self, session: AgentSession, *, finished: bool) -> None:
+        if isinstance(session, PlayedSession):
+            await session.transport.release(finished=finished)
+        elif self.missing is not None:
+            await self.missing.release(session, finished=finished)
+
+    def models(self) -> tuple[AgentModel, ...]:
+        return () if self.missing is None else self.missing.models()
+
+    async def close(self) -> None:
+        if self.missing is not None:
+            await self.missing.close()
+
+    def kill(self) -> None:
+        if self.missing is not None:
+            self.missing.kill()
+
+
+def _fault(message: str) -> Fault:
+    return Fault(Failure(kind=FaultKind.INVALID_REQUEST, code="cassette_missing", message=message))
+
+
+class RecordedTools:
+    """The MCP tools of the cassettes, in place of the servers that had them. Implements
+    `admission.server_tools.ToolSource`.
+    """
+
+    def __init__(self, folder: Folder, steps: int, new_id: Callable[[str], str]) -> None:
+        self.steps = steps
+        self._new_id = new_id
+        self._listed: dict[str, dict[str, Tool]] = {}
+        self._operators: dict[str, Tool] = {}
+        for cassette in folder.cassettes.values():
+            for value in cassette.mcp:
+                tool = _tool(value)
+                assert tool.mcp is not None
+                if value.get("listed"):
+                    self._listed.setdefault(tool.mcp.server_label, {})[tool.name] = tool
+                else:
+                    self._operators[tool.name] = tool
+        self.has_operators = bool(self._operators)
+        self._calls = [
+            line.value
+            for cassette in folder.cassettes.values()
+            for session in cassette.sessions
+            for line in session.lines
+            if line.kind == "call"
+        ]
+
+    def check(self, asked: Sequence[McpOffer]) -> None:
+        """Allows every server, since none is asked."""
+
+    async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
+        tools: list[Tool] = []
+        lists: list[Event] = []
+        for offer in request.offers:
+            found = tuple(self._listed.get(offer.server_label, {}).values())
+            tools += found
+            if offer.server_label not in request.known:
+                id = self._new_id("mcpl_")
+                lists += [ItemStarted(McpTools(id, offer.server_label, _list_of(found))), ItemEnded(id)]
+        return ServerTools(
+            tools=tuple(tools),
+            operators=tuple(self._operators.values()) if operators else (),
+            lists=tuple(lists),
+            runner=self,
+        )
+
+    async def run(self, tool: Tool, arguments: str) -> ToolOutput:
+        """Returns the recorded output of a call: the next one of the tool in the cassette that is played, else that of
+        any call with the same arguments.
+        """
+        playing = PLAYING.get()
+        own = [] if playing is None else playing.calls
+        call = next((each for each in own if each["tool"] == tool.name), None)
+        if call is not None:
+            own.remove(call)
+        else:
+            call = next(
+                (each for each in self._calls if (each["tool"], each["arguments"]) == (tool.name, arguments)),
+                None,
+            )
+        if call is None:
+            text = f"No cassette has a call of {tool.name} with these arguments."
+            return ToolOutput(parts_of([{"text": text}]), text, failed=True)
+        output = call["output"]
+        return ToolOutput(parts_of(output["parts"]), output["text"], output.get("failed", False))
+
+    async def close(self) -> None:
+        """Does nothing."""
+
+
+def _tool(value: dict[str, Any]) -> Tool:
+    origin = msgspec.convert(value["mcp"], McpOrigin)
+    parameters = value.get("parameters")
+    raw = None if parameters is None else msgspec.Raw(msgspec.json.encode(parameters))
+    return Tool(value["name"], value.get("description", ""), raw, mcp=origin)
+
+
+def _list_of(tools: Sequence[Tool]) -> bytes:
+    return msgspec.json.encode(
+        [
+            {
+                "name": tool.name if tool.mcp is None else tool.mcp.name,
+                "description": tool.description,
+                "input_schema": tool.parameters or {},
+            }
+            for tool in tools
+        ]
+    )

@@ -1,0 +1,231 @@
+"""What is left out of cassettes: keys, tokens, home folders, names of hosts and users, and what the operator names;
+and ids, which are replaced by stable ones, so that a turn that is recorded again differs in nothing but its content.
+
+In: the JSON text of one value, as bytes. Out: the same without them, before it is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from codex_proxy.cassettes.format import CassetteError
+
+GENERIC: Final = frozenset(
+    {
+        *("root", "user", "users", "admin", "home", "test", "guest", "debian", "ubuntu", "runner", "vscode"),
+        *(
+            "node",
+            "codex",
+            "docker",
+            "agent",
+            "model",
+            "proxy",
+            "localhost",
+            "host",
+            "client",
+            "server",
+            "main",
+        ),
+        *("vm", "ci", "me", "dev", "app", "web", "build", "text", "assistant", "system", "developer", "tool"),
+        *(
+            "function",
+            "message",
+            "name",
+            "type",
+            "role",
+            "content",
+            "data",
+            "item",
+            "turn",
+            "thread",
+            "session",
+        ),
+    }
+)
+"""Names of users and hosts that tell nothing, and that are words of the agents' protocols."""
+MIN_NAME: Final = 3
+MIN_SECRET: Final = 6
+
+_TOKENS: Final = re.compile(
+    rb"\b(?:sk|rk|pk)-[\w-]{8,}"  # OpenAI, Anthropic
+    rb"|\b(?:ghp|gho|ghu|ghs|ghr|xox[abeoprs]|hf|gsk|glpat|npm|whsec|sk|pk|rk)[-_][A-Za-z0-9_-]{12,}"
+    rb"|\bgithub_pat_\w{20,}"
+    rb"|\bAKIA[0-9A-Z]{16}\b|\bAIza[\w-]{30,}"
+    rb"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{4,}"  # JSON web tokens
+    rb"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]{0,20000}-----END [A-Z ]{0,40}PRIVATE KEY-----"
+)
+_BEARER: Final = re.compile(rb"\b(Bearer|Basic)(\s{1,4})[\w.~+/=-]{8,}")
+_FIELDS: Final = re.compile(
+    rb'("(?:authorization|proxy-authorization|cookie|set-cookie|x-api-key|api[_-]?key|apiKey|access_token|refresh_token'
+    rb'|id_token|client_secret|password|passwd|secret)"\s{0,4}:\s{0,4}")(?:[^"\\]|\\.){1,4000}"',
+    re.IGNORECASE,
+)
+_MAY_BE_TOKEN: Final = re.compile(
+    rb"(?:sk|rk|pk)-|[a-z]_|AKIA|AIza|eyJ|PRIVATE KEY|earer |asic |glpat|xox|uthorization|ookie|pi[_-]?[kK]ey"
+    rb"|_token|ecret|assw",
+)
+
+
+class ScrubError(CassetteError):
+    """A pattern of the operator is no regular expression."""
+
+
+class Scrubber:
+    """Replaces what is not to be written by placeholders."""
+
+    def __init__(
+        self,
+        *,
+        keys: Iterable[str] = (),
+        homes: Iterable[str] = (),
+        hosts: Iterable[str] = (),
+        users: Iterable[str] = (),
+        patterns: Sequence[str] = (),
+    ) -> None:
+        """`keys` are secrets, `homes` folders, `hosts` and `users` names; those that are empty, short or generic are
+        ignored. `patterns` are the operator's regular expressions. Raises `ScrubError` if one is invalid.
+        """
+        found: dict[bytes, bytes] = {}
+        for key in keys:
+            if len(key) >= MIN_SECRET:
+                found |= dict.fromkeys(_spellings(key), b"<key>")
+        names: dict[bytes, bytes] = {}
+        for home in homes:
+            if len(home.rstrip("/")) > 1 and home.rstrip("/") != "/root":
+                names |= dict.fromkeys(_spellings(home.rstrip("/")), b"<home>")
+        if any(home.rstrip("/") == "/root" for home in homes):
+            names |= dict.fromkeys(_spellings("/root"), b"<home>")
+        for host in hosts:
+            if len(host) >= MIN_NAME and host.lower() not in GENERIC:
+                names |= dict.fromkeys(_spellings(host), b"<host>")
+        for user in users:
+            if len(user) >= MIN_NAME and user.lower() not in GENERIC:
+                names |= dict.fromkeys(_spellings(user), b"<user>")
+        self._literals = sorted(found.items(), key=lambda each: len(each[0]), reverse=True)
+        self._names = names
+        self._pattern = (
+            re.compile(
+                rb"(?<![A-Za-z0-9])(?:%b)(?![A-Za-z0-9])"
+                % b"|".join(re.escape(each) for each in sorted(names, key=len, reverse=True))
+            )
+            if names
+            else None
+        )
+        try:
+            self._own = [re.compile(each.encode()) for each in patterns if each]
+        except re.error as error:
+            raise ScrubError(f"--scrub {error.pattern!r} is no regular expression: {error}.") from error
+        self.patterns = list(patterns)
+
+    def scrub(self, text: bytes, keys: Sequence[bytes] = ()) -> bytes:
+        """Returns the JSON text with placeholders. `keys` are further secrets, those of the request."""
+        for secret in keys:
+            if secret in text:
+                text = text.replace(secret, b"<key>")
+        for secret, placeholder in self._literals:
+            if secret in text:
+                text = text.replace(secret, placeholder)
+        if self._pattern is not None:
+            text = self._pattern.sub(lambda found: self._names[found[0]], text)
+        if _MAY_BE_TOKEN.search(text) is not None:
+            text = _FIELDS.sub(rb'\1<key>"', text)
+            text = _TOKENS.sub(b"<key>", text)
+            text = _BEARER.sub(rb"\1\2<key>", text)
+        for own in self._own:
+            text = own.sub(b"<scrubbed>", text)
+        return text
+
+
+def _spellings(text: str) -> set[bytes]:
+    """Returns a text as it may stand in JSON, also in JSON that is a string of JSON."""
+    once = json.dumps(text)[1:-1]
+    plain = json.dumps(text, ensure_ascii=False)[1:-1]
+    return {
+        each.encode("utf-8", "replace")
+        for each in (text, once, plain, once.replace("/", "\\/"), json.dumps(once)[1:-1])
+    }
+
+
+# --- ids ------------------------------------------------------------------------------------------
+
+_ID: Final = re.compile(
+    rb"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
+    rb"|\b(?:resp|chatcmpl|msg|rs|fc|ctc|call|toolu|req|ws|item|mcp|mcpl|mcpr|lsh|ask|srvtoolu|gen|run|exec)[_-]"
+    rb"(?=[A-Za-z]{0,40}[0-9])[A-Za-z0-9]{16,64}\b"
+    rb"|\bcodex_proxy_[0-9a-f]{16}\b"
+)
+_TIME_KEYS: Final = (
+    rb"created|created_at|completed_at|cancelled_at|failed_at|expires_at|createdAt|updatedAt|startedAt|completedAt"
+    rb"|startedAtMs|completedAtMs|emittedAtMs"
+)
+_TIME: Final = re.compile(rb'("(?:%b)":\s?)(?:1[0-9]{9}(?:\.[0-9]{1,9})?|1[0-9]{12})(?=[,}\s])' % _TIME_KEYS)
+_CLOCK: Final = re.compile(
+    rb'"20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9](?:\.[0-9]{1,9})?Z"'
+)
+MAX_IDS: Final = 100_000
+
+
+class StableIds:
+    """Replaces the ids that a program has made at random by ids that depend on the content of the turn alone, and times
+    by 0. An id is replaced by the same one wherever it comes later, also in later turns.
+    """
+
+    def __init__(self) -> None:
+        self._ids: dict[bytes, bytes] = {}
+
+    def turn(self, key: bytes, request: bytes) -> TurnIds:
+        """Returns what replaces the ids of one turn. `key` are bytes that depend on its content alone; `request` is
+        its request, whose own ids stay as they are.
+        """
+        if len(self._ids) > MAX_IDS:
+            self._ids.clear()
+        return TurnIds(self._ids, key, frozenset(_ID.findall(request)))
+
+
+class TurnIds:
+    """Replaces the ids of one turn."""
+
+    def __init__(self, ids: dict[bytes, bytes], key: bytes, own: frozenset[bytes]) -> None:
+        self._ids = ids
+        self._key = key
+        self._own = own - ids.keys()
+        self._count = 0
+
+    def known(self, text: bytes) -> bytes:
+        """Returns the text of a request, with those ids replaced that earlier turns have had."""
+        return _ID.sub(lambda found: self._ids.get(found[0], found[0]), text)
+
+    def stable(self, text: bytes) -> bytes:
+        """Returns the text of an agent or of an answer, with its ids and times replaced."""
+        text = _ID.sub(self._replacement, text)
+        return _CLOCK.sub(b'"1970-01-01T00:00:00Z"', _TIME.sub(rb"\g<1>0", text))
+
+    def _replacement(self, found: re.Match[bytes]) -> bytes:
+        id = found[0]
+        known = self._ids.get(id)
+        if known is not None:
+            return known
+        if id in self._own:
+            return id
+        self._count += 1
+        made = stable_id(id.decode(), self._key, self._count).encode()
+        self._ids[id] = made
+        return made
+
+
+def stable_id(like: str, key: bytes, number: int) -> str:
+    """Returns an id of the form of `like` that depends on the turn (`key`) and its number in it alone."""
+    digest = hashlib.sha256(b"%b %d" % (key, number)).hexdigest()
+    if like.count("-") == 4:
+        return f"{digest[:8]}-{digest[8:12]}-7{digest[12:15]}-8{digest[15:18]}-{digest[18:30]}"
+    prefix = re.match(r".*?[_-](?:proxy_)?", like)
+    return f"{prefix[0] if prefix else ''}{digest[:24]}"
+
+
+def settings_secrets(settings: Mapping[str, object]) -> list[str]:
+    """Returns the values of those settings that are secrets."""
+    return [value.get_secret_value() for value in settings.values() if hasattr(value, "get_secret_value")]

@@ -1,0 +1,172 @@
+"""What a server with `--record` or `--replay` is made of: called by `app`."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from codex_proxy.agents.agent import Agent
+from codex_proxy.agents.spec import AgentContext, AgentSpec
+from codex_proxy.cassettes.folder import Folder, names_to_match
+from codex_proxy.cassettes.format import Cassette, CassetteError
+from codex_proxy.cassettes.middleware import recording, replaying
+from codex_proxy.cassettes.recorder import Recorder
+from codex_proxy.cassettes.replay import NAME, RecordedTools, ReplayAgent, pace_of
+from codex_proxy.cassettes.scrubbing import Scrubber, settings_secrets
+from codex_proxy.cassettes.settings import settings_that_matter, with_recorded
+from codex_proxy.core.checks import Check
+from codex_proxy.core.interfaces import IdSource
+from codex_proxy.http.server_info import RECORDING_TROUBLE
+from codex_proxy.process.launch import credential_names
+
+
+async def _make(context: AgentContext) -> Agent:
+    raise AssertionError("`app` makes the agent that replays")
+
+
+async def _check(context: AgentContext) -> list[Check]:
+    try:
+        folder = folder_of(context.settings)
+    except CassetteError as error:
+        return [
+            Check(name="agent", status="failed", message=str(error), advice="Correct the folder of --replay.")
+        ]
+    return [Check(name="agent", status="ok", message=f"{len(folder.cassettes)} cassettes can be replayed.")]
+
+
+SPEC = AgentSpec(
+    name=NAME,
+    summary="the cassettes of `--replay`",
+    processes="none",
+    make=_make,
+    check=_check,
+    confined=True,  # it runs nothing
+)
+
+
+def folder_of(settings: Any) -> Folder:
+    """Returns the cassettes of `--replay`. Raises `CassetteError` if they, `--match` or `--pace` cannot be used."""
+    try:
+        pace_of(settings.replay_pace)
+    except ValueError:
+        raise CassetteError(
+            f"--pace {settings.replay_pace} is not known. Give none, recorded, or a factor such as 2."
+        ) from None
+    matched = names_to_match(settings.replay_match)
+    path = settings.replay
+    if settings.record_missing:
+        path.mkdir(parents=True, exist_ok=True)
+    folder = Folder(path, matched)
+    if not folder.cassettes and not settings.record_missing:
+        raise CassetteError(
+            f"--replay {path} has no cassettes. Record some with `codex-proxy serve --record {path}`."
+        )
+    if not settings.replay_match:
+        named = {tuple(each.match) for each in folder.cassettes.values() if each.match}
+        if len(named) == 1:
+            folder = Folder(path, named.pop())
+    return folder
+
+
+def common_settings(cassettes: list[Cassette], settings: Any) -> dict[str, Any]:
+    """Returns the settings that all cassettes were recorded with."""
+    fields = type(settings).model_fields
+    names = {name for each in cassettes for name in each.settings if name in fields}
+    found = {}
+    for name in names:
+        values = [each.settings.get(name, fields[name].default) for each in cassettes]
+        if all(value == values[0] for value in values):
+            found[name] = values[0]
+    return found
+
+
+class Cassettes(msgspec.Struct, frozen=True):
+    """What a server records and replays; nothing if both are None."""
+
+    settings: Any = None
+    """The settings of the server: when it replays, with those that were recorded."""
+    recorder: Recorder | None = None
+    """Records every turn."""
+    folder: Folder | None = None
+    """Has the cassettes that answer."""
+
+    async def agent(self, make: Callable[[Any], Awaitable[Agent]]) -> Agent:
+        """Returns the agent of the server. `make` returns the agent of the settings that it is given."""
+        if self.folder is None:
+            return await make(self.settings)
+        own = self.settings.model_copy(update={"replay": None})
+        missing = await make(own) if self.settings.record_missing else None
+        return ReplayAgent(self.folder, pace_of(self.settings.replay_pace), missing)
+
+    def tools(self, ids: IdSource) -> RecordedTools | None:
+        """Returns the recorded MCP tools; None if the server asks MCP servers, because it does not replay."""
+        if self.folder is None or self.settings.record_missing:
+            return None
+        return RecordedTools(self.folder, self.settings.max_tool_call_iterations, ids.new)
+
+    def add_to(self, app: web.Application) -> None:
+        """Adds the middlewares. The one that records is the outermost, since it sees the answers of all others."""
+        if self.folder is not None:
+            app.middlewares.append(replaying)
+        recorder = self.recorder
+        if recorder is not None:
+            app.middlewares.insert(0, recording(recorder))
+            app[RECORDING_TROUBLE] = lambda: recorder.trouble
+
+
+NO_CASSETTES: Final = Cassettes()
+
+
+def cassettes_of(settings: Any, environ: Mapping[str, str]) -> Cassettes:
+    """Returns what the settings say about cassettes. Raises `CassetteError` if a folder, a cassette or a setting cannot
+    be used.
+    """
+    if settings.replay is None:
+        return Cassettes(settings, recorder_of(settings, environ))
+    folder = folder_of(settings)
+    settings = with_recorded(settings, common_settings(list(folder.cassettes.values()), settings))
+    return Cassettes(settings, recorder_of(settings, environ), folder)
+
+
+def recorder_of(settings: Any, environ: Mapping[str, str]) -> Recorder | None:
+    """Returns what records the server's turns; None if nothing is to be recorded. Raises `CassetteError` if it cannot."""
+    folder = settings.record or (settings.replay if settings.record_missing else None)
+    if folder is None:
+        return None
+    patterns = [settings.record_scrub] if settings.record_scrub else []
+    matter = settings_that_matter(settings)
+    matched = names_to_match(settings.replay_match) if settings.replay_match else ()
+    return Recorder(folder, scrubber_of(settings, environ, patterns), matter, matched)
+
+
+def scrubber_of(settings: Any, environ: Mapping[str, str], patterns: list[str]) -> Scrubber:
+    """Returns what removes the secrets of this server and the names of this machine and its user."""
+    keys = [environ[name] for name in credential_names(environ)]
+    keys += settings_secrets({name: getattr(settings, name) for name in type(settings).model_fields})
+    keys += [
+        header.get_secret_value()
+        for table in settings.upstreams.values()
+        for header in table.headers.values()
+    ]
+    host = socket.gethostname()
+    return Scrubber(
+        keys=keys,
+        homes=[str(Path.home()), environ.get("HOME", ""), os.path.realpath(Path.home())],
+        hosts=[host, host.partition(".")[0], socket.getfqdn() if "." in host else ""],
+        users=[_user(), environ.get("USER", ""), environ.get("LOGNAME", "")],
+        patterns=patterns,
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""

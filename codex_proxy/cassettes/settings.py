@@ -1,0 +1,49 @@
+"""The settings of recording and replaying, and the settings of the server on which an answer depends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, Field
+
+MATTER: Final = (
+    *("env", "model_aliases", "codex_model", "max_chat_choices", "choices", "builtin_tools", "chat_profile"),
+    *("structured_output", "logprobs", "reasoning_state", "show_activity", "web_search", "responses_profile"),
+    *("enable_parallel_tool_calls", "max_tool_call_iterations", "max_output_size", "stream_metrics"),
+)
+"""The settings that decide how a request is read and how its answer is written."""
+
+
+class CassetteSettings(BaseModel):
+    """The settings of recording and replaying."""
+
+    record: Path | None = Field(None, description="folder in which each turn is recorded as a cassette")
+    replay: Path | None = Field(None, description="folder of cassettes that answer instead of an agent")
+    record_missing: bool = Field(
+        False, description="with `replay`: ask the agent where no cassette answers, and record it"
+    )
+    record_scrub: str = Field(
+        "", description="regular expression of what is replaced in cassettes, besides keys, folders and names"
+    )
+    replay_match: str = Field(
+        "", description="what of a turn a cassette is found by (default: `messages,tools,format,mode`)"
+    )
+    replay_pace: str = Field(
+        "none", description="`none`, `recorded`, or a factor: how fast cassettes are replayed"
+    )
+
+
+def settings_that_matter(settings: Any) -> dict[str, Any]:
+    """Returns those settings of a server that matter and are not the defaults, as JSON."""
+    fields = type(settings).model_fields
+    found = {name: getattr(settings, name) for name in MATTER}
+    return {name: value for name, value in found.items() if value != fields[name].default}
+
+
+def with_recorded(settings: Any, recorded: Mapping[str, Any]) -> Any:
+    """Returns the settings with those that were recorded, except where the operator has set another value."""
+    own = settings.model_fields_set
+    update = {name: value for name, value in recorded.items() if name in MATTER and name not in own}
+    return settings.model_copy(update=update)

@@ -1,0 +1,127 @@
+"""What was recorded through one API is replayed through every other one, without the agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from codex_proxy.app import Server, StartError
+from tests.cassettes.talking import LOOPS, chat_loop, messages_loop, openai_client, responses_loop, serving
+
+
+@pytest.mark.parametrize("dialect", ["app-server", "proto", "acp"])
+async def test_a_tool_loop_that_was_recorded_on_one_api_is_replayed_on_all_of_them(
+    dialect: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "cassettes"
+    async with serving(tmp_path, fake_dialect=dialect, record=folder) as server:
+        recorded = await chat_loop(server)
+    assert len(recorded["calls"]) == 2
+    assert recorded["text"] == "It is sunny."
+    async with serving(tmp_path, replay=folder) as server:
+        assert server.agent.processes().busy == server.agent.processes().idle == 0
+        for name, loop in LOOPS.items():
+            for stream in (False, True):
+                replayed = await loop(server, stream=stream)
+                if (
+                    dialect == "acp" and name == "messages"
+                ):  # it has told no tokens: each API estimates its own
+                    replayed["tokens"] = recorded["tokens"]
+                assert replayed == recorded, (name, stream)
+
+
+async def test_a_recording_of_another_api_and_a_stream_is_replayed_on_chat_completions(
+    tmp_path: Path,
+) -> None:
+    for name, loop in (("responses", responses_loop), ("messages", messages_loop)):
+        folder = tmp_path / name
+        async with serving(tmp_path, record=folder) as server:
+            recorded = await loop(server, stream=True)
+        async with serving(tmp_path, replay=folder) as server:
+            assert await chat_loop(server) == recorded
+
+
+async def test_a_request_without_a_cassette_is_told_the_nearest_one_and_what_differs(tmp_path: Path) -> None:
+    folder = tmp_path / "cassettes"
+    async with serving(tmp_path, record=folder) as server:
+        await chat_loop(server)
+    async with serving(tmp_path, replay=folder) as server:
+        with pytest.raises(openai.BadRequestError) as caught:
+            await chat_loop(server, asked="[[fake:tool_calls]] What is the weather in Paris and in Oslo?")
+    message = caught.value.message
+    assert caught.value.code == "cassette_missing"
+    assert "The nearest is 0001-fake-tool-calls-what-is-the-weather-in" in message
+    assert "messages[1].text" in message
+    assert "in Oslo?" in message
+    assert "in Rome?" in message
+
+
+async def test_what_match_does_not_name_does_not_count(tmp_path: Path) -> None:
+    folder = tmp_path / "cassettes"
+    async with serving(tmp_path, record=folder) as server:
+        recorded = await chat_loop(server)
+    async with (
+        serving(tmp_path, replay=folder, replay_match="messages") as server,
+        openai_client(server) as client,
+    ):
+        answer = await client.chat.completions.create(
+            model="codex-5",
+            temperature=0.1,
+            messages=[
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": "[[fake:tool_calls]] What is the weather in Paris and in Rome?"},
+            ],
+            tools=[{"type": "function", "function": {"name": "get_weather"}}],
+        )
+        assert len(answer.choices[0].message.tool_calls or ()) == len(recorded["calls"])
+
+
+async def test_repeats_get_the_recordings_in_order_and_then_the_last_one_again(tmp_path: Path) -> None:
+    folder = tmp_path / "cassettes"
+    async with serving(tmp_path, record=folder) as server:
+        for _ in range(2):
+            await _ask(server, "[[fake:text say=first]]")
+    _, again = sorted(folder.iterdir())
+    head, begin, rest = again.read_bytes().partition(b'{"session"')
+    again.write_bytes(head + begin + rest.replace(b"first", b"second"))
+    async with serving(tmp_path, replay=folder) as server:
+        said = [await _ask(server, "[[fake:text say=first]]") for _ in range(3)]
+    assert said == ["first", "second", "second"]
+
+
+async def test_missing_turns_are_asked_of_the_agent_and_recorded(tmp_path: Path) -> None:
+    folder = tmp_path / "cassettes"
+    async with serving(tmp_path, replay=folder, record_missing=True) as server:
+        first = await chat_loop(server)
+        assert await responses_loop(server) == first
+    assert len(list(folder.iterdir())) == 2
+    async with serving(tmp_path, replay=folder) as server:
+        assert await messages_loop(server) == first
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"replay_pace": "fast"}, "--pace fast is not known"),
+        ({"replay_match": "messages,seed"}, "--match seed is not known"),
+        ({}, "has no cassettes"),
+    ],
+)
+async def test_a_replay_that_cannot_work_stops_the_start(
+    settings: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "cassettes"
+    folder.mkdir()
+    with pytest.raises(StartError, match=reason):
+        async with serving(tmp_path, replay=folder, **settings):
+            pass
+
+
+async def _ask(server: Server, text: str) -> str:
+    async with openai_client(server) as client:
+        messages: Any = [{"role": "user", "content": text}]
+        answer = await client.chat.completions.create(model="codex-5", messages=messages)
+    return answer.choices[0].message.content or ""
