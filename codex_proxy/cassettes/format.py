@@ -286,7 +286,7 @@ def _take_other(read: _Read, kind: str, value: dict[str, Any]) -> None:
 def _whole(read: _Read, path: Path, number: int) -> Cassette:
     missing = [name for name in ("request", "content", "answer") if getattr(read, name) is None]
     if missing:
-    XX
+        word = "turn" if missing[0] == "content" else missing[0]
         raise CassetteError(f"{path}, line {number}: there is no `{word}`. {_AGAIN}")
     head = {name: read.head[name] for name in _HEAD if name in read.head}
     try:

@@ -13,6 +13,7 @@ import msgspec
 from aiohttp import web
 
 from codex_proxy.agents.agent import Agent
+from codex_proxy.agents.named import is_plain_only
 from codex_proxy.agents.spec import AgentContext, AgentSpec
 from codex_proxy.cassettes.folder import Folder, names_to_match
 from codex_proxy.cassettes.format import Cassette, CassetteError
@@ -136,12 +137,14 @@ def cassettes_of(settings: Any, environ: Mapping[str, str]) -> Cassettes:
 
 
 def recorder_of(settings: Any, environ: Mapping[str, str]) -> Recorder | None:
-    """Returns what records the server's turns; None if nothing is to be recorded. Raises `CassetteError` if it cannot."""
+    """Returns what records the server's turns; None if nothing is to be recorded. Raises `CassetteError` if it
+    cannot.
+    """
     folder = settings.record or (settings.replay if settings.record_missing else None)
     if folder is None:
         return None
     patterns = [settings.record_scrub] if settings.record_scrub else []
-    matter = settings_that_matter(settings)
+    matter = settings_that_matter(settings) | ({"builtin_tools": "never"} if is_plain_only(settings) else {})
     matched = names_to_match(settings.replay_match) if settings.replay_match else ()
     return Recorder(folder, scrubber_of(settings, environ, patterns), matter, matched)
 
