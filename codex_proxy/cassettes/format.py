@@ -288,18 +288,10 @@ def _whole(read: _Read, path: Path, number: int) -> Cassette:
     if missing:
         word = "turn" if missing[0] == "content" else missing[0]
         raise CassetteError(f"{path}, line {number}: there is no `{word}`. {_AGAIN}")
-    head = {name: read.head[name] for name in _HEAD if name in read.head}
+    found: dict[str, Any] = {name: read.head[name] for name in _HEAD if name in read.head}
+    found |= {"name": path.name.removesuffix(SUFFIX), "sessions": read.sessions}
+    found |= {"request": read.request, "content": read.content, "answer": read.answer}
     try:
-        return msgspec.convert(
-            {
-                **head,
-                "name": path.name.removesuffix(SUFFIX),
-                "request": read.request,
-                "content": read.content,
-                "sessions": read.sessions,
-                "answer": read.answer,
-            },
-            Cassette,
-        )
+        return msgspec.convert(found, Cassette)
     except msgspec.ValidationError as error:
         raise CassetteError(f"{path}, line 1: {error}. Correct the line, or record it anew.") from None
