@@ -77,7 +77,14 @@ def list_of(name: str) -> Schema:
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 Chapter: TypeAlias = Literal[
-    "Chat Completions", "Messages", "Models", "Responses", "Conversations", "Usage", "The server itself"
+    "Chat Completions",
+    "Messages",
+    "Models",
+    "Responses",
+    "Conversations",
+    "Ollama",
+    "Usage",
+    "The server itself",
 ]
 """A chapter of the API reference, in which endpoints are documented together."""
 
@@ -141,6 +148,8 @@ class Endpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """The answers by status (`"200"`): a JSON schema, or a content type."""
     streams: str = ""
     """The name of the schema component of a stream's events; empty if it has no stream."""
+    stream_type: str = "text/event-stream"
+    """The content type of the stream."""
 
 
 ENDPOINT: Final = web.RequestKey("endpoint", Endpoint)

@@ -42,6 +42,7 @@ from codex_proxy.http.sse import EventStream, IdleTimer
 from codex_proxy.runs.event_log import Cursor, Push
 from codex_proxy.runs.run import Run
 from codex_proxy.surfaces.chat.render import StreamMetrics
+from codex_proxy.surfaces.ollama.render import TurnTimes
 from codex_proxy.surfaces.samples import Samples
 
 DELTAS = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta)
@@ -98,6 +99,7 @@ class TurnTimings:
         """
         self._clock = clock
         self._began = clock.monotonic()
+        self._started: float | None = None
         self._first: float | None = None
         self._counts = EVENT_COUNTS.get()
         self._on_served = on_served
@@ -113,6 +115,8 @@ class TurnTimings:
             self._counts.count(events)
         if self._on_served is not None and ServedBy in map(type, events):
             self._on_served(next(event for event in events if isinstance(event, ServedBy)))
+        if self._started is None and events:
+            self._started = self._clock.monotonic()
         if self._first is None and any(map(_is_first_visible, events)):
             self._first = self._clock.monotonic()
         if events and isinstance(events[-1], TurnEnded):
@@ -126,6 +130,16 @@ class TurnTimings:
         None if there has been none yet.
         """
         return None if self._first is None else round((self._first - self._began) * 1000, 1)
+
+    def durations(self) -> TurnTimes:
+        """Returns the times of a turn that ends now: until the agent's first event, from then until the first one
+        that the client can see, and from then on.
+        """
+        now = self._clock.monotonic()
+        started = now if self._started is None else self._started
+        first = now if self._first is None else self._first
+        spans = (now - self._began, started - self._began, first - started, now - first)
+        return TurnTimes(*(int(span * 1_000_000_000) for span in spans))
 
     def stream_metrics(self, tokens: int) -> StreamMetrics:
         """Returns the metrics of a stream that ends now and has `tokens` tokens: the time until its first event,

@@ -43,7 +43,13 @@ def errors_of(request: web.BaseRequest) -> Surface:
     endpoint = request.get(ENDPOINT)
     if (endpoint is None or endpoint.also_anthropic) and asks_anthropic(request):
         return "messages"
-    return "chat" if endpoint is None else endpoint.errors
+    unserved: Surface = "ollama" if is_ollamas(request.path) else "chat"
+    return unserved if endpoint is None else endpoint.errors
+
+
+def is_ollamas(path: str) -> bool:
+    """Whether the path is one of Ollama's API, served or not."""
+    return path.startswith("/api/")
 
 
 def asks_anthropic(request: web.BaseRequest) -> bool:

@@ -28,6 +28,7 @@ from codex_proxy.http.middleware.request_context import CLIENT
 from codex_proxy.http.replies import asks_anthropic, json_response
 from codex_proxy.surfaces.messages.models import anthropic_names, model_body, models_page, page_query
 from codex_proxy.surfaces.models import codex_list_body, list_body, one_body
+from codex_proxy.surfaces.ollama.models import OLLAMA_PORT, RUNNING
 
 ENVIRONMENT: Final = web.AppKey("environment", str)
 """`prod` or `dev`. It decides which built-in aliases of models are listed."""
@@ -118,10 +119,20 @@ def _is_listed(client: Client, name: str) -> bool:
         return False  # an alias that leads nowhere
 
 
-async def root(_: web.Request) -> web.Response:
+def _asks_ollama(request: web.Request) -> bool:
+    """Whether the client takes this server for Ollama: its packages say so, and so does Ollama's port."""
+    if request.headers.get("User-Agent", "").lower().startswith("ollama"):
+        return True
+    address = request.get_extra_info("sockname")
+    return isinstance(address, tuple) and address[1] == OLLAMA_PORT
+
+
+async def root(request: web.Request) -> web.Response:
     """GET / and GET /api/hello: returns the server's name. Clients of Anthropic's API request these paths to check
-    that the server exists.
+    that the server exists. Clients of Ollama request / and get Ollama's own text.
     """
+    if request.path == "/" and _asks_ollama(request):
+        return web.Response(text=RUNNING)
     return json_response({"message": "hello", "name": "codex-proxy", "api": "/v1"})
 
 

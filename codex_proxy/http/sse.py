@@ -12,8 +12,11 @@ from aiohttp.http import StreamWriter
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import EMPTY_HEADER, REPLY_HEADERS
 
+SSE = "text/event-stream; charset=utf-8"
+NDJSON = "application/x-ndjson"
+"""The content types of streams: server-sent events, and lines of JSON."""
+
 HEADERS = {
-    "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",
 }
@@ -52,9 +55,14 @@ class EventStream:
     aborted, as if the client had left.
     """
 
-    def __init__(self, request: web.Request, headers: Callable[[], Mapping[str, str]]) -> None:
-        """`headers` is called when the headers are sent, and returns those of this answer."""
-        self.response = _Response(headers=HEADERS)
+    def __init__(
+        self, request: web.Request, headers: Callable[[], Mapping[str, str]], *, media_type: str = SSE
+    ) -> None:
+        """`headers` is called when the headers are sent, and returns those of this answer. `media_type` is its
+        content type.
+        """
+        self.response = _Response(headers={"Content-Type": media_type, **HEADERS})
+        self._has_comments = media_type == SSE
         self._headers = headers
         self._request = request
         self._content_log = request.get(CONTENT_LOG)
@@ -101,11 +109,11 @@ class EventStream:
 
     async def close(self, last: bytes = b"") -> web.StreamResponse:
         """Writes the bytes `last` and the end of the body in one write, and returns the response. Why the answer is
-        empty comes before them as a comment, if the headers were sent before that was known. Raises
-        `ConnectionError` if the client has left.
+        empty comes before them as a comment, if the headers were sent before that was known and the stream is one of
+        server-sent events. Raises `ConnectionError` if the client has left.
         """
         reason = self._request.get(REPLY_HEADERS, {}).get(EMPTY_HEADER)
-        if reason is not None and self.begun:
+        if reason is not None and self.begun and self._has_comments:
             last = b": %s: %s\n\n" % (EMPTY_HEADER.encode(), reason.encode()) + last
         await self._start_write(last)
         await self.response.write_eof(last)

@@ -35,7 +35,7 @@ from codex_proxy.http.exchange import (
     whole_response,
 )
 from codex_proxy.http.middleware.request_context import CLIENT, EMPTY_HEADER, NOTES, OWNER, REPLY_HEADERS
-from codex_proxy.http.sse import EventStream
+from codex_proxy.http.sse import SSE, EventStream
 from codex_proxy.http.stream_slots import stream_slot
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunScheduler
@@ -80,6 +80,8 @@ class TurnAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of silence after which a stream gets a `ping`; 0 for never."""
     ping: Callable[[], bytes]
     """Returns the bytes that keep a silent stream alive."""
+    media_type: str = SSE
+    """The content type of a stream."""
     error: Callable[[Failure], Failure] = lambda failure: failure
     """Returns a failure in the words that this API has for it."""
 
@@ -140,7 +142,7 @@ async def answer_turn(
             reader = LogReader(source, renderer, timings)
             if not parsed.stream:
                 return await whole_response(reader, headers)
-            stream = EventStream(request, headers)
+            stream = EventStream(request, headers, media_type=answer.media_type)
             return await stream_response(reader, stream, keepalive=answer.keepalive, comment=answer.ping)
     except Fault as fault:
         raise Fault(answer.error(fault.failure)) from None

@@ -12,9 +12,10 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.surfaces.base import json_bytes, raw_text
 from codex_proxy.surfaces.messages import errors as messages
+from codex_proxy.surfaces.ollama import errors as ollama
 
 OpenAISurface: TypeAlias = Literal["chat", "responses"]
-Surface: TypeAlias = OpenAISurface | Literal["messages"]
+Surface: TypeAlias = OpenAISurface | Literal["messages", "ollama"]
 
 
 class FaultRow(NamedTuple):
@@ -75,9 +76,14 @@ def row_of(failure: Failure, surface: OpenAISurface) -> FaultRow:
     return row if failure.code is None else row._replace(code=failure.code)
 
 
+def _row(failure: Failure) -> FaultRow:
+    """Returns the row of a failure, for what all APIs but Anthropic's have in common."""
+    return row_of(failure, "chat")
+
+
 def status_of(failure: Failure, surface: Surface) -> int:
     """Returns the status of a failure before the first byte of the answer."""
-    return messages.status_of(failure) if surface == "messages" else row_of(failure, surface).status
+    return messages.status_of(failure) if surface == "messages" else _row(failure).status
 
 
 def statuses(surface: Surface) -> tuple[int, ...]:
@@ -92,11 +98,13 @@ def forbids_retry(failure: Failure, surface: Surface) -> bool:
 
 
 def error_body(failure: Failure, surface: Surface, request_id: str = "") -> bytes:
-    """Returns the body of an error before the first byte: `{"error": {message, type, param, code}}`, or Anthropic's
-    form with the request's id.
+    """Returns the body of an error before the first byte: `{"error": {message, type, param, code}}`, Anthropic's form
+    with the request's id, or Ollama's `{"error": message}`.
     """
     if surface == "messages":
         return messages.error_body(failure, request_id)
+    if surface == "ollama":
+        return ollama.error_body(failure)
     return _envelope(failure, surface, failure.param)
 
 

@@ -19,7 +19,8 @@ from codex_proxy.core.keys import NO_KEY_OWNER
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import CLOCK, IDS, RUNS
 from codex_proxy.http.endpoint import ENDPOINT, REQUEST_ID, ROUTES, Handler
-from codex_proxy.http.replies import errors_of, fault_response, log_unforeseen
+from codex_proxy.http.replies import errors_of, fault_response, is_ollamas, log_unforeseen
+from codex_proxy.surfaces.ollama.models import NO_OLLAMA
 
 log = structlog.get_logger("codex_proxy.http")
 
@@ -158,6 +159,8 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
         return fault_response(Failure(kind=FaultKind.REQUEST_TOO_LARGE, message=message), request)
     if error.status == 404:
         message = f"Invalid URL ({excerpt(request.method)} {excerpt(request.path)})."
+        if is_ollamas(request.path):
+            message = f"{message} {NO_OLLAMA}"
         return fault_response(Failure(kind=FaultKind.NOT_FOUND, message=message), request)
     message = error.text or error.reason
     return fault_response(Failure(kind=FaultKind.INVALID_REQUEST, message=message), request)

@@ -53,6 +53,7 @@ ERRORS: Final[dict[str, Schema]] = {
         },
         description="The body of an error in Anthropic's API.",
     ),
+    "OllamaError": record({"error": TEXT}, description="The body of an error in Ollama's API."),
 }
 
 # --- chat ---------------------------------------------------------------------------------------
@@ -423,6 +424,68 @@ SERVER: Final[dict[str, Schema]] = {
 }
 
 
+# --- Ollama's API -----------------------------------------------------------------------------------
+
+_OLLAMA_MODEL: Final = {"parent_model": TEXT, "format": TEXT, "family": TEXT, "families": array(TEXT)}
+_FIGURES: Final = (
+    *("total_duration", "load_duration", "prompt_eval_count", "prompt_eval_duration"),
+    *("eval_count", "eval_duration"),
+)
+OLLAMA: Final[dict[str, Schema]] = {
+    "OllamaAnswer": record(
+        {"model": TEXT, "created_at": TEXT, "done": FLAG},
+        {
+            "message": record(
+                {"role": kind("assistant"), "content": TEXT},
+                {
+                    "thinking": TEXT,
+                    "tool_calls": array(
+                        record(
+                            {
+                                "id": TEXT,
+                                "function": record(
+                                    {"index": COUNT, "name": TEXT, "arguments": {"type": "object"}}
+                                ),
+                            }
+                        )
+                    ),
+                },
+            ),
+            "response": TEXT,
+            "thinking": TEXT,
+            "done_reason": TEXT,
+            **dict.fromkeys(_FIGURES, COUNT),
+        },
+        description="An answer, or a line of a streamed one. Durations are in nanoseconds.",
+    ),
+    "OllamaVersion": record({"version": TEXT}),
+    "OllamaModels": record(
+        {
+            "models": array(
+                record(
+                    {
+                        "name": TEXT,
+                        "model": TEXT,
+                        "modified_at": TEXT,
+                        "size": COUNT,
+                        "digest": TEXT,
+                        "details": record(_OLLAMA_MODEL),
+                    }
+                )
+            )
+        }
+    ),
+    "OllamaModel": record(
+        {
+            "details": record(_OLLAMA_MODEL),
+            "model_info": {"type": "object"},
+            "capabilities": array(one_of("completion", "tools", "vision", "thinking", "embedding")),
+            "modified_at": TEXT,
+        }
+    ),
+}
+
+
 def answer_schemas() -> dict[str, Schema]:
     """Returns the schemas of all answers, by name."""
-    return ERRORS | CHAT | MESSAGES | RESPONSES | SERVER
+    return ERRORS | CHAT | MESSAGES | RESPONSES | OLLAMA | SERVER

@@ -16,6 +16,7 @@ from codex_proxy.http.endpoint import NULL, Schema
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.conversations import AddItemsBody, CreateBody, UpdateBody
 from codex_proxy.surfaces.messages.wire import MessagesRequest
+from codex_proxy.surfaces.ollama.wire import OllamaChatRequest, OllamaGenerateRequest, OllamaShowRequest
 from codex_proxy.surfaces.responses.parse import CONVERSATION_PREFIX
 from codex_proxy.surfaces.responses.wire import CompactRequest, ContextFields, Include, ResponseRequest
 
@@ -67,6 +68,9 @@ def body_schemas(*, max_choices: int) -> dict[str, Schema]:
     for model, prefix in (
         (ChatRequest, "Chat"),
         (MessagesRequest, "Messages"),
+        (OllamaChatRequest, "Ollama"),
+        (OllamaGenerateRequest, "Ollama"),
+        (OllamaShowRequest, "Ollama"),
         (ResponseRequest, ""),
         (ContextFields, ""),
         (CompactRequest, ""),

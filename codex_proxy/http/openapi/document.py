@@ -28,6 +28,8 @@ STATUSES: Final[dict[Kind, tuple[int, ...]]] = {
 }
 """The error statuses that an endpoint of each kind may answer with in OpenAI's APIs. In Anthropic's API, each may
 answer with any."""
+_ERRORS: Final = {"messages": "AnthropicError", "ollama": "OllamaError"}
+"""The schemas of errors of the APIs that have not OpenAI's."""
 _OVERLOADED: Final = 529
 """The status of Anthropic's API for which HTTP has no phrase."""
 
@@ -128,7 +130,7 @@ def _parameter(parameter: Parameter) -> Schema:
 def _answers(endpoint: Endpoint) -> dict[str, Schema]:
     found = {status: _answer(endpoint, schema) for status, schema in endpoint.answers.items()}
     anthropic = endpoint.errors == "messages"
-    body = ref("AnthropicError" if anthropic else "Error")
+    body = ref(_ERRORS.get(endpoint.errors, "Error"))
     if endpoint.also_anthropic:
         body = {"anyOf": [body, ref("AnthropicError")]}
     for status in statuses("messages") if anthropic else STATUSES[endpoint.kind]:
@@ -144,7 +146,7 @@ def _answer(endpoint: Endpoint, schema: Schema | str) -> Schema:
         content["application/json"] = {"schema": schema}
     if endpoint.streams:
         # OpenAPI 3.1 cannot describe the schema of one event.
-        content["text/event-stream"] = {"x-event-schema": ref(endpoint.streams)}
+        content[endpoint.stream_type] = {"x-event-schema": ref(endpoint.streams)}
     headers = (
         {name: _header(words) for name, words in TURN_HEADERS.items()} if endpoint.kind == "turn" else {}
     )

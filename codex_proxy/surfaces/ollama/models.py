@@ -18,8 +18,16 @@ VERSION: Final = "0.20.0"
 """The version of Ollama's API that is reported. Editors refuse a server with a version that is too old for them:
 Copilot Chat before 0.6.4."""
 
+OLLAMA_PORT: Final = 11434
+"""The port at which Ollama's clients look for it."""
+
 RUNNING: Final = "Ollama is running"
 """The text with which Ollama answers at its base URL, by which clients recognise it."""
+
+NO_OLLAMA: Final = (
+    "This is codex-proxy, not Ollama: agents and model servers give the answers, and no models are kept here that "
+    "could be pulled, created, copied or deleted. GET /api/tags lists the models."
+)
 
 
 def model_entry(name: str, agent: str, modified_at: str) -> dict[str, Any]:

@@ -38,18 +38,27 @@ from codex_proxy.surfaces.ollama.wire import (
 )
 from codex_proxy.surfaces.request_options import (
     JSON_OBJECT,
+    FieldNames,
     Format,
+    ParsedRequest,
     RequestHints,
     RequestSettings,
-    WorkdirParam,
     json_schema_format,
-    mode_of,
-    sandbox_of,
+    place_of,
     with_json_hint,
-    workdir_of,
 )
 from codex_proxy.surfaces.tool_calls import model_name
 
+FIELDS: Final = FieldNames(
+    input="messages",
+    input_item="messages[{}].content",
+    tool_schema="tools[{}].function.parameters",
+    output_schema="format",
+    web_search="web_search",
+    verbosity="verbosity",
+    effort="think",
+    parallel_calls="parallel_tool_calls",
+)
 SAMPLING: Final = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty"),
 )
@@ -64,21 +73,14 @@ NO_SUFFIX: Final = (
 )
 
 
-class ParsedOllama(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed request. `turn` is what the agent gets; the other fields are for the HTTP handler and the renderer."""
+class ParsedOllama(ParsedRequest, frozen=True, kw_only=True):
+    """A parsed request of Ollama's API."""
 
-    turn: Turn
-    model_asked: str
-    """The model name as the client wrote it, to use in the answer."""
-    stream: bool
+    fields: FieldNames = FIELDS
     thinking: bool
     """Whether the answer has the model's thinking."""
     client_names: dict[str, str]
     """The client's names of tools, by the names that the model is offered; only those that differ."""
-    ignored: tuple[str, ...]
-    """Fields and options that were accepted and change nothing, for `x-codex-ignored-params`."""
-    workdir_param: WorkdirParam
-    """The header that named the folder, for the `param` of a 400; None if the request names no folder."""
 
 
 class Preload(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,23 +166,17 @@ def _parsed(
         raise bad_request("There is nothing to answer: every message is empty.", "messages")
     refuse_duplicates(tools, [f"tools[{index}].function.name" for index in range(len(tools))])
     wanted, options = _format_of(request), request.options or Options()
-    workdir, workdir_param = workdir_of(headers, None)
+    place = place_of(resolved, settings, headers, None, client_acts=acts or wanted.kind != "text")
     turn = Turn(
         model=resolved.agent_model,
         history=with_json_hint(history, wanted),
-        mode=mode_of(
-            by_name=resolved.mode,
-            by_header=headers.mode,
-            server=settings.builtin_tools,
-            plain=resolved.plain,
-            client_acts=acts or wanted.kind != "text",
-        ),
+        mode=place.mode,
         effort=_effort_of(request, resolved.effort, efforts_of(resolved.agent_model, catalog)),
         summary="auto" if request.think else None,
         tools=tools,
         output_schema=wanted.schema,
-        workdir=workdir or settings.workdir,
-        sandbox=sandbox_of(headers.sandbox, settings.sandbox),
+        workdir=place.workdir,
+        sandbox=place.sandbox,
         origin=headers.origin,
         sampling=_sampling_of(options),
         stop=_stops_of(options),
@@ -194,7 +190,9 @@ def _parsed(
         thinking=request.think is not False,
         client_names={tool.name: tool.client_name.name for tool in tools if tool.client_name is not None},
         ignored=(*ignored_fields(notes, request.model_extra), *_ignored_options(options)),
-        workdir_param=workdir_param,
+        web_search=False,
+        workdir_param=place.workdir_param,
+        web_images={},
     )
 
 

@@ -107,7 +107,7 @@ class OllamaRenderer(StreamRenderer):
         self._arguments: list[bytes] = []
         self._last_message: str | None = None
         self._last_thought: tuple[str, int] | None = None
-        self.finish_reason = ""
+        self._finish_reason = ""
 
     def _text(self, field: str) -> Text:
         """Returns a text of the answer, each of whose deltas is a line."""
@@ -144,6 +144,11 @@ class OllamaRenderer(StreamRenderer):
             done=True,
         ).rstrip(b"\n")
 
+    @property
+    def finish_reasons(self) -> tuple[str, ...]:
+        """The reason for which the answer has ended; empty until it has ended without a failure."""
+        return (self._finish_reason,) if self._finish_reason else ()
+
     # --- lines ----------------------------------------------------------------------------------
 
     def _line(self, message: dict[str, Any], fields: dict[str, Any], *, done: bool) -> bytes:
@@ -151,7 +156,7 @@ class OllamaRenderer(StreamRenderer):
         and has the counts and times.
         """
         said = {"message": {"role": "assistant", **message}} if self._form == "chat" else fields
-        end = {"done_reason": raw_text(self.finish_reason), **self._figures()} if done else {}
+        end = {"done_reason": raw_text(self._finish_reason), **self._figures()} if done else {}
         return json_bytes({**self._head, **said, "done": done, **end}) + b"\n"
 
     def _figures(self) -> dict[str, int]:
@@ -278,7 +283,7 @@ class OllamaRenderer(StreamRenderer):
             return
         self.visible = True
         stop = (event.choice_stops or {}).get(0, event.stop)
-        self.finish_reason = "stop" if stop in _PLAIN_ENDS else str(stop)
+        self._finish_reason = "stop" if stop in _PLAIN_ENDS else str(stop)
         self.spent.end(event)
         out.append(self._line({"content": ""}, {"response": ""}, done=True))
 

@@ -1,0 +1,165 @@
+"""Ollama's API: POST /api/chat and /api/generate run a turn; `/api/version`, `/api/tags`, `/api/ps` and `/api/show`
+describe the server and its models.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from aiohttp import web
+
+from codex_proxy.admission.clients import Client, model_not_allowed
+from codex_proxy.agents.agent import agent_for
+from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.media import PdfTexts
+from codex_proxy.core.turn import Turn
+from codex_proxy.http.app_keys import CLOCK, RUNS
+from codex_proxy.http.body import hints_of, parsed_from, read_body
+from codex_proxy.http.chat import CHAT_OPTIONS
+from codex_proxy.http.exchange import TurnTimings
+from codex_proxy.http.middleware.request_context import CLIENT
+from codex_proxy.http.replies import json_response
+from codex_proxy.http.server_info import ENVIRONMENT, STARTED
+from codex_proxy.http.sse import NDJSON
+from codex_proxy.http.turns import Api, TurnAnswer, serve_turn, start_turn
+from codex_proxy.surfaces.body import parse_as
+from codex_proxy.surfaces.models import listed_names, model_of, resolve
+from codex_proxy.surfaces.ollama.models import VERSION, model_details, model_entry
+from codex_proxy.surfaces.ollama.parse import ParsedOllama, Preload, known_name, parse_chat, parse_generate
+from codex_proxy.surfaces.ollama.render import Form, OllamaRenderer, preload_body
+from codex_proxy.surfaces.ollama.wire import OllamaShowRequest
+from codex_proxy.surfaces.usage import tokens_in
+
+
+class _PreloadError(Exception):
+    """Stops the handling of a request that has nothing to answer."""
+
+    def __init__(self, preload: Preload) -> None:
+        self.preload = preload
+
+
+async def chat(request: web.Request) -> web.StreamResponse:
+    """POST /api/chat: answers as a whole or as a stream. Raises `Fault` for a request that is refused, and for a turn
+    that failed before the first byte was sent.
+    """
+    return await _serve(request, _CHAT, "chat")
+
+
+async def generate(request: web.Request) -> web.StreamResponse:
+    """POST /api/generate: the same for a single prompt."""
+    return await _serve(request, _GENERATE, "generate")
+
+
+async def _serve(request: web.Request, api: Api[ParsedOllama], form: Form) -> web.StreamResponse:
+    try:
+        return await serve_turn(request, api)
+    except _PreloadError as error:
+        preload = error.preload
+        created = time_text(request.app[CLOCK].epoch())
+        body = preload_body(form, preload.model_asked, created, preload.reason)
+        kind = NDJSON if preload.stream else "application/json"
+        return web.Response(body=body + b"\n", content_type=kind)
+
+
+def _api(parse: Callable[..., ParsedOllama | Preload], form: Form) -> Api[ParsedOllama]:
+    """Returns how requests of one path are served: `parse` parses a body, and `form` is the form of the answer."""
+
+    async def parsed(request: web.Request, body: bytes) -> ParsedOllama:
+        client, hints = request[CLIENT], hints_of(request)
+
+        def read(body: bytes, _: PdfTexts | None) -> ParsedOllama | Preload:
+            return parse(body, settings=client.chat, catalog=client.catalog, headers=hints)
+
+        found = await parsed_from(request, body, read)
+        if isinstance(found, Preload):
+            raise _PreloadError(found)
+        return found
+
+    def answer(request: web.Request, parsed: ParsedOllama, turn: Turn, timings: TurnTimings) -> TurnAnswer:
+        app = request.app
+        renderer = OllamaRenderer(
+            form=form,
+            model=parsed.model_asked,
+            created_at=time_text(app[CLOCK].epoch()),
+            stream=parsed.stream,
+            thinking=parsed.thinking,
+            client_names=parsed.client_names,
+            show_activity=request[CLIENT].chat.show_activity,
+            prompt_tokens=partial(tokens_in, parsed.turn.history),
+            max_tokens=turn.max_tokens,
+            times=timings.durations,
+        )
+        return TurnAnswer(
+            renderer=renderer,
+            start=partial(start_turn, request, parsed, turn),
+            keepalive=app[CHAT_OPTIONS].keepalive,
+            ping=renderer.silence,
+            media_type=NDJSON,
+        )
+
+    return Api(parse=parsed, answer=answer)
+
+
+_CHAT: Final = _api(parse_chat, "chat")
+_GENERATE: Final = _api(parse_generate, "generate")
+
+
+# --- the server and its models ----------------------------------------------------------------------
+
+
+async def version(_: web.Request) -> web.Response:
+    """GET /api/version: returns the version of Ollama whose API is served."""
+    return json_response({"version": VERSION})
+
+
+async def tags(request: web.Request) -> web.Response:
+    """GET /api/tags: returns the models that the key may use."""
+    client, agent, since = request[CLIENT], request.app[RUNS].agent, time_text(request.app[STARTED])
+    models = [
+        model_entry(name, agent_for(agent, model).name, since)
+        for name in listed_names(client.catalog, request.app[ENVIRONMENT])
+        if (model := _model_allowed(client, name)) is not None
+    ]
+    return json_response({"models": models})
+
+
+def _model_allowed(client: Client, name: str) -> str | None:
+    """Returns the agent's name of the model that a listed name means; None if the key may not use it, or if it is an
+    alias that leads nowhere.
+    """
+    try:
+        return resolve(name, client.catalog).agent_model if client.may_use(name) else None
+    except Fault:
+        return None
+
+
+async def ps(_: web.Request) -> web.Response:
+    """GET /api/ps: returns the models that are loaded into this machine's memory, of which there are none."""
+    return json_response({"models": []})
+
+
+async def show(request: web.Request) -> web.Response:
+    """POST /api/show: returns what is known of a model. Raises `Fault`: MODEL_NOT_FOUND, NOT_ALLOWED if the key may
+    not use it, or INVALID_REQUEST.
+    """
+    client = request[CLIENT]
+    asked = parse_as(OllamaShowRequest, await read_body(request))
+    name = asked.model or asked.name
+    if name is None:
+        raise bad_request("Missing required parameter: 'model'.", "model", "missing_required_parameter")
+    name = known_name(name, client.catalog)
+    if not client.may_use(name):
+        raise model_not_allowed(name)
+    model = model_of(name, client.catalog)
+    agent = agent_for(request.app[RUNS].agent, resolve(name, client.catalog).agent_model)
+    since = time_text(request.app[STARTED])
+    details: dict[str, Any] = model_details(name, agent.name, model, agent.capabilities, since)
+    return json_response(details)
+
+
+def time_text(seconds: float) -> str:
+    """Returns a time (seconds since 1970) in the form of RFC 3339."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat().replace("+00:00", "Z")
