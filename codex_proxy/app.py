@@ -202,6 +202,7 @@ class Server:
                 "Give another --port; a second server of yours also needs a state folder of its own (PROXY_STATE_DIR)."
             ) from error
         self.host, self.port = self.runner.addresses[0][:2]
+        await self.runner.listen_as_ollama(wanted=self.settings.ollama)
         if self.store_lifecycle is not None:
             bound = self.settings.model_copy(update={"port": self.port})
             self.store_lifecycle.write_address(bound.server_url)

@@ -98,6 +98,12 @@ SETTING_OPTIONS = (
         help="Port to listen on (default: 11435); 0 for any free port.",
     ),
     click.option(
+        "--ollama",
+        is_flag=True,
+        default=None,
+        help="Also listen on 11434, where Ollama's clients look for it.",
+    ),
+    click.option(
         "--api-key",
         metavar="KEY",
         help="API key that clients must send. Set PROXY_API_KEY instead to keep it out of `ps`.",

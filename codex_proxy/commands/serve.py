@@ -131,6 +131,8 @@ def banner(server: Any) -> str:
     settings = server.settings
     key = " -H 'Authorization: Bearer KEY'" if settings.wants_key else ""
     lines = [f"codex-proxy {__version__} serves on {base}"]
+    if server.runner.ollama:
+        lines.append(f"  Ollama     {server.runner.ollama}")
     for agent in all_agents(server.agent):
         named = server.named.get(agent.name) or next(iter(server.named.values()))
         lines += _agent_lines(agent, named.spec, settings)

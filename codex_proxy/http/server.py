@@ -34,6 +34,7 @@ from codex_proxy.http.middleware.request_context import (
 )
 from codex_proxy.http.replies import fault_response, log_unforeseen
 from codex_proxy.http.sse import limit_stall
+from codex_proxy.surfaces.ollama.models import OLLAMA_PORT
 
 log = structlog.get_logger("codex_proxy.http")
 
@@ -60,10 +61,25 @@ class Runner(web.AppRunner):
     connection later, when the connection is idle.
     """
 
+    ollama = ""
+    """What the banner says about Ollama's port; empty if nobody has asked for it."""
+
     async def _make_server(self) -> web.Server:
         await super()._make_server()  # starts the application; its server is not the one that listens
         app = self.app
         return _Server(app, app._handle, request_factory=app._make_request, **self._kwargs)
+
+    async def listen_as_ollama(self, *, wanted: bool) -> None:
+        """Also listens on Ollama's port, if that is `wanted` and the port is free, and sets `ollama`."""
+        host, port = self.addresses[0][:2]
+        if not wanted or port == OLLAMA_PORT:
+            return
+        self.ollama = f"also on port {OLLAMA_PORT}"
+        try:
+            await web.TCPSite(self, host, OLLAMA_PORT).start()
+        except OSError as error:
+            log.warning("port_not_free", port=OLLAMA_PORT, reason=error.strerror)
+            self.ollama = f"not on port {OLLAMA_PORT}: {error.strerror}"
 
     async def stop_listening(self) -> None:
         """Closes the listening sockets. Connections made before that are served, including those that the operating

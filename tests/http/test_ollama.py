@@ -206,7 +206,7 @@ async def test_ollamas_port_is_served_too_where_it_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = free_port()
-    monkeypatch.setattr("codex_proxy.app.OLLAMA_PORT", port)
+    monkeypatch.setattr("codex_proxy.http.server.OLLAMA_PORT", port)
     monkeypatch.setattr("codex_proxy.http.server_info.OLLAMA_PORT", port)
     async with fake_proxy(tmp_path, ollama=True) as proxy:
         assert f"also on port {port}" in banner(proxy.server)
@@ -223,7 +223,7 @@ async def test_a_taken_port_of_ollamas_is_told_and_stops_nothing(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        monkeypatch.setattr("codex_proxy.app.OLLAMA_PORT", port)
+        monkeypatch.setattr("codex_proxy.http.server.OLLAMA_PORT", port)
         async with fake_proxy(tmp_path, ollama=True) as proxy:
-            assert f"not on {port}" in banner(proxy.server)
+            assert f"not on port {port}" in banner(proxy.server)
             assert (await proxy.send("GET", "/api/version")).status == 200
