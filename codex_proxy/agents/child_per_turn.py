@@ -7,15 +7,16 @@ used often has a child that waits for its next turn, if its program reads everyt
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final, Literal
+from collections.abc import Callable, Mapping
+from typing import Final, Literal, Self
 
 import msgspec
-import structlog
 
 from codex_proxy.agents.agent import AgentBase, ProcessCounts
 from codex_proxy.agents.dialect import Capability, Dialect
+from codex_proxy.agents.process_pool.plan import MANY, PoolLimits
+from codex_proxy.agents.process_pool.pool import ProcessPool
+from codex_proxy.agents.process_pool.process import RENEWED, PooledProcess
 from codex_proxy.agents.session import (
     AgentSession,
     ChunkFramer,
@@ -28,25 +29,20 @@ from codex_proxy.agents.session import (
 )
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
-from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.core.turn import Turn
-from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
+from codex_proxy.process.child import Command, Exit, SpawnError, spawn
+from codex_proxy.process.descendants import descendants_of, resident_bytes
 from codex_proxy.process.launch import find_program
 
-log = structlog.get_logger(__name__)
-
 AHEAD_USES: Final = 3
-AHEAD_SECONDS: Final = 60.0
-"""A child waits for the next turn of a command that was used so often within so many seconds."""
+"""A child waits for the next turn of a command that was used so often within `WAIT_SECONDS`."""
 WAIT_SECONDS: Final = 60.0
 """The most seconds that a child waits. It has read the user's configuration and sign-in at its start."""
 MAX_EARLY_BYTES: Final = 1 << 16
 """The bytes that a child may print before its turn; then its output is not read until the turn begins."""
-MAX_AHEAD: Final = 2
-"""The most children of an agent that wait for turns."""
 
 
-class ChildTransport:
+class ChildTransport(PooledProcess):
     """A `Transport` over the stdin and stdout of one child, which serves one session. `release` ends the child.
     `exclusive`: see `Transport`.
     """
@@ -55,47 +51,67 @@ class ChildTransport:
 
     def __init__(self, framer: LineFramer | ChunkFramer | None = None) -> None:
         """`framer` cuts stdout into the pieces that the dialect reads; None for lines."""
-        self.command: Command | None = None
-        """The command that started the child."""
-        self._child: Child | None = None
+        super().__init__()
+        self.has_printed = False
+        """Whether the child has printed something."""
         self._reader: TransportReader | None = None
         self._framer = framer or LineFramer()
         self._early = bytearray()
         """What the child has printed while it waited for a turn."""
 
     async def start(self, command: Command) -> None:
-        """Starts the child. Raises `SpawnError` if that fails."""
-        self.command = command
-        self._child = await spawn(command, self)
+        """Starts the child. Raises `Fault` if that fails."""
+        try:
+            self._child = await spawn(command, self)
+        except SpawnError as error:
+            raise Fault(spawn_failure(error)) from error
+
+    def take(self) -> Self:
+        """Gives the child to a session, and returns it."""
+        self.turns_served = 1
+        self._turn_began(0)
+        return self
+
+    @property
+    def is_taken(self) -> bool:
+        return self.turns_served > 0
 
     @property
     def alive(self) -> bool:
-        """Whether the child runs."""
-        return self._child is not None and self._child.alive
+        if self._child is None or self.exit is not None:
+            return False
+        return self.is_taken or self._child.alive  # of a child that has exited a session still reads the rest
+
+    @property
+    def memory(self) -> int:
+        return resident_bytes(descendants_of(self._child.pid)) if self._child is not None else 0
+
+    @property
+    def has_orphans(self) -> bool:
+        """False: whatever a turn leaves behind ends with the child."""
+        return False
 
     def attach(self, reader: TransportReader) -> None:
         self._reader = reader
-        if self._early:
+        if self._early or self.exit is not None:
             asyncio.get_running_loop().call_soon(self._read_early)
 
     def _read_early(self) -> None:
-        """Passes on what the child printed before its turn. It counts as no output of the turn (its size is 0), so that
-        another child can take over if this one ends without more.
+        """Passes on what the child printed before its turn, and its end. It counts as no output of the turn (its size
+        is 0), so that another child can take over if this one ends without more.
         """
         lines = self._framer.feed(bytes(self._early))
         self._early.clear()
-        if self._reader is not None:
+        if self._reader is not None and lines:
             self._reader.received(lines, 0)
         self.resume_reading()
-
-    def kill(self) -> None:
-        """Kills the child at once, and does not wait until it has ended."""
-        if self._child is not None:
-            self._child.kill()
+        if self.exit is not None:
+            self._report_end(self.exit)
 
     # --- the child's sink -----------------------------------------------------------------------
 
     def received(self, chunk: bytes) -> None:
+        self.has_printed = True
         if self._reader is None or self._early:
             self._early += chunk
             if len(self._early) > MAX_EARLY_BYTES:
@@ -111,12 +127,18 @@ class ChildTransport:
             self._reader.received(lines, len(chunk))
 
     def ended(self, exit: Exit) -> None:
-        if self._reader is None:
+        self.exit, self.ended_during_turn = exit, self.turns_running > 0
+        self._report_end(exit)
+        self._note_change()
+
+    def _report_end(self, exit: Exit) -> None:
+        reader = self._reader
+        if reader is None:
             return
         rest = self._framer.close()
         if rest:
-            self._reader.received([rest], len(rest))
-        self._reader.ended(ended_from(exit))
+            reader.received([rest], len(rest))
+        reader.ended(ended_from(exit))
 
     # --- what a session calls -------------------------------------------------------------------------
 
@@ -137,9 +159,22 @@ class ChildTransport:
             self._child.resume()
 
     def set_idle(self, idle: bool) -> None:
-        """Does nothing: the child serves this session alone, and idle children are not counted."""
+        if idle:
+            self._turn_ended(0)
+        else:
+            self._turn_began(0)
+        self._note_change()
+
+    def end_idle_channels(self) -> None:
+        if self._reader is not None and not self.turns_running:
+            self._reader.ended(RENEWED)
 
     async def release(self, *, finished: bool) -> None:
+        self.completed_turn = self.completed_turn or (finished and self.has_printed)
+        await self.end()
+        self._note_change()
+
+    async def end(self) -> None:
         # `codex proto` does not exit when its stdin closes, so there is nothing to wait for.
         if self._child is not None:
             await self._child.end(grace=0)
@@ -188,15 +223,18 @@ class ChildPerTurnAgent(AgentBase):
         self.missing_features = spec.missing_features
         self.any_model = spec.any_model
         self._spec = spec
-        self._transports: set[ChildTransport] = set()
-        self._ahead: dict[ChildTransport, asyncio.TimerHandle] = {}
-        """The transports of the children that wait for a turn, each with the timer that ends it."""
-        self._starting: list[Command] = []
-        """The commands of the children that are being started to wait."""
-        self._uses: deque[tuple[float, Command]] = deque(maxlen=16)
-        """The last commands that were used, each with the time."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
+        limits = PoolLimits(
+            min_processes=0,
+            max_processes=MANY,
+            max_turns_running=1,
+            busy_from=2,
+            max_turns_served=1,
+            max_age=WAIT_SECONDS,
+            spare_uses=AHEAD_USES if spec.ahead else 0,
+        )
+        self.pool = ProcessPool[Command, ChildTransport](
+            spec.name, self._new_child, ChildTransport.start, lambda command: limits
+        )
 
     @property
     def warning(self) -> str:
@@ -209,87 +247,25 @@ class ChildPerTurnAgent(AgentBase):
         """Starts the child of a turn with this command, and returns the session on it. Raises `Fault` if the child
         cannot be started.
         """
-        waiting = self._take(command) if self._spec.ahead else None
-        session = AgentSession(turn, self._spec.dialect(), waiting or await self._start_process(command))
-        session.ran_before = waiting is not None
+        ran_before = self.pool.has_spare(command)
+        session = AgentSession(
+            turn, self._spec.dialect(), await self.pool.acquire(command, ChildTransport.take)
+        )
+        session.ran_before = ran_before
         return session
 
-    async def _start_process(self, command: Command) -> ChildTransport:
-        transport = ChildTransport(LineFramer() if self._spec.reads == "lines" else ChunkFramer())
-        self._transports.add(transport)
-        try:
-            await transport.start(command)
-        except SpawnError as error:
-            self._transports.discard(transport)
-            raise Fault(spawn_failure(error)) from error
-        except BaseException:
-            self._transports.discard(transport)
-            raise
-        return transport
+    def _new_child(self, command: Command) -> ChildTransport:
+        return ChildTransport(LineFramer() if self._spec.reads == "lines" else ChunkFramer())
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
-        assert isinstance(session.transport, ChildTransport)
-        await self._end(session.transport)
-        command = session.transport.command
-        if command is not None and self._is_used_often(command):
-            self._do(self._start_ahead(command))
-
-    async def _end(self, transport: ChildTransport) -> None:
-        try:
-            await transport.release(finished=True)
-        finally:
-            self._transports.discard(transport)
-
-    # --- children that wait for a turn ----------------------------------------------------------
-
-    def _take(self, command: Command) -> ChildTransport | None:
-        """Returns the child that waits for a turn of this command; None if there is none that runs."""
-        self._uses.append((asyncio.get_running_loop().time(), command))
-        found = next((each for each in self._ahead if each.command == command), None)
-        if found is None:
-            return None
-        self._ahead.pop(found).cancel()
-        if found.alive:
-            return found
-        self._do(self._end(found))
-        return None
-
-    def _is_used_often(self, command: Command) -> bool:
-        since = asyncio.get_running_loop().time() - AHEAD_SECONDS
-        return sum(at > since and used == command for at, used in self._uses) >= AHEAD_USES
-
-    async def _start_ahead(self, command: Command) -> None:
-        """Starts a child that waits for a turn of this command, unless there is one or too many wait. If it cannot be
-        started, the next turn says why.
-        """
-        waiting = [*self._starting, *(each.command for each in self._ahead)]
-        if self._closed or command in waiting or len(waiting) >= MAX_AHEAD:
-            return
-        self._starting.append(command)
-        try:
-            transport = await self._start_process(command)
-        except Fault as fault:
-            log.info("child_not_started_ahead", agent=self.name, reason=fault.failure.unquoted)
-            return
-        finally:
-            self._starting.remove(command)
-        loop = asyncio.get_running_loop()
-        self._ahead[transport] = loop.call_later(WAIT_SECONDS, self._end_waiting, transport)
-
-    def _end_waiting(self, transport: ChildTransport) -> None:
-        del self._ahead[transport]
-        self._do(self._end(transport))
-
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        keep_until_done(self._tasks, asyncio.get_running_loop().create_task(work))
+        await session.transport.release(finished=finished)
 
     def models(self) -> tuple[AgentModel, ...]:
         return self._spec.models
 
     def processes(self) -> ProcessCounts:
         """Returns the number of running children: `busy` with a turn, `idle` while they wait for one."""
-        idle = len(self._ahead) + len(self._starting)
-        return ProcessCounts(idle=idle, busy=len(self._transports) - idle)
+        return self.pool.counts()
 
     def trouble(self) -> Failure | None:
         """Returns the failure if the program or its working folder does not exist; None if both exist."""
@@ -300,12 +276,7 @@ class ChildPerTurnAgent(AgentBase):
         return None
 
     async def close(self) -> None:
-        self._closed = True
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        while self._ahead:
-            self._ahead.popitem()[1].cancel()
-        await asyncio.gather(*(transport.release(finished=False) for transport in list(self._transports)))
+        await self.pool.close()
 
     def kill(self) -> None:
-        for transport in list(self._transports):
-            transport.kill()
+        self.pool.kill()

@@ -85,7 +85,7 @@ def _app_server(context: AgentContext, env: dict[str, str]) -> Agent:
         models=_models(),
         any_model=_takes_any_model(context),
     )
-    return AppServerAgent(processes, pool_limits(settings), context.clock, warm_plain=True)
+    return AppServerAgent(processes, pool_limits(settings), warm_plain=True)
 
 
 async def _acp(context: AgentContext, env: dict[str, str]) -> Agent:
@@ -113,7 +113,7 @@ async def _acp(context: AgentContext, env: dict[str, str]) -> Agent:
         unconfined=settings.agent_unconfined,
         sandbox=settings.sandbox,
     )
-    return AcpAgent(await with_confinement(launch, context), context.clock)
+    return AcpAgent(await with_confinement(launch, context))
 
 
 def _models() -> tuple[AgentModel, ...]:

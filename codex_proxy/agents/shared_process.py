@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from codex_proxy.agents.dialect import ChannelConnection, Ended, Received
 from codex_proxy.agents.failures import how_it_ended, last_useful_line
-from codex_proxy.agents.process_pool.process import PooledProcess
+from codex_proxy.agents.process_pool.process import RENEWED, PooledProcess
 from codex_proxy.agents.session import (
     AgentSession,
     LineFramer,
@@ -26,7 +26,6 @@ from codex_proxy.agents.session import (
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
 
-RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it.")
 C = TypeVar("C", bound=ChannelConnection)
 S = TypeVar("S", bound="SharedProcess[Any]")
 

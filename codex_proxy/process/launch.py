@@ -65,6 +65,9 @@ class Command(msgspec.Struct, frozen=True):
     term_grace: float = 1.0
     limits: ChildLimits = ChildLimits()
 
+    def __hash__(self) -> int:
+        return hash((self.argv, self.cwd))  # a dict has none
+
 
 class SpawnError(Exception):
     """The command cannot be started; the text names the program and what to do.

@@ -19,7 +19,6 @@ import pytest
 
 from codex_proxy.agents.acp.agent import AcpAgent, AcpLaunch
 from codex_proxy.agents.acp.presets import AcpPreset, Apart
-from codex_proxy.app import SystemClock
 from codex_proxy.process.child import Command
 from tests.access.keyed import bearing, file_in, write_keys
 from tests.http.serving import ENVIRONMENT, WEATHER, Answer, Proxy, proxy_of, until, user
@@ -48,7 +47,7 @@ async def shared(
     )
     env = {**ENVIRONMENT, "FAKE_CODEX_MISBEHAVE": "shares_tools"}
     launch = AcpLaunch(preset=preset, command=Command(preset.argv, env, str(folder)), workdir=str(folder))
-    agent = AcpAgent(launch, SystemClock())
+    agent = AcpAgent(launch)
     write_keys(folder, ann={}, bob={})
     async with proxy_of(agent, folder, keys_file=file_in(folder)) as proxy:
         yield proxy, agent

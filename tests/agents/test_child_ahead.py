@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.agents import child_per_turn
 from codex_proxy.agents.agent import ProcessCounts
-from codex_proxy.agents.child_per_turn import AHEAD_USES
+from codex_proxy.agents.child_per_turn import AHEAD_USES, ChildPerTurnAgent
 from tests.http.serving import Proxy, fake_proxy, user
 from tests.process.children import gone
 from tests.waiting import eventually
@@ -86,14 +85,22 @@ async def test_a_child_that_hangs_up_as_it_is_given_the_turn_is_replaced(
     assert reply.status == 200
 
 
-async def test_a_child_does_not_wait_for_ever(
-    proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(child_per_turn, "WAIT_SECONDS", 0.01)
-    for _ in range(AHEAD_USES):
-        await ask(proxy)
-    await eventually(lambda: proxy.server.agent.processes() == ProcessCounts())
-    assert gone(pids(tmp_path))
+async def test_a_child_that_dies_while_it_waits_leaves_the_pool_at_once(proxy: Proxy, tmp_path: Path) -> None:
+    waiting = await until_one_waits(proxy, tmp_path)
+    os.kill(waiting, signal.SIGKILL)
+    await eventually(lambda: proxy.server.agent.processes() == ProcessCounts(idle=1, restarts=1))
+    await eventually(lambda: len(pids(tmp_path)) == AHEAD_USES + 2)
+
+
+async def test_a_child_does_not_wait_for_ever(proxy: Proxy, tmp_path: Path) -> None:
+    await until_one_waits(proxy, tmp_path)
+    agent = proxy.server.agent
+    assert isinstance(agent, ChildPerTurnAgent)
+    for group in agent.pool._groups.values():
+        group._uses.clear()  # those of a minute ago count no longer
+    agent.pool._tick()
+    await eventually(lambda: agent.processes() == ProcessCounts())
+    await eventually(lambda: gone(pids(tmp_path)))
 
 
 async def test_a_turn_in_another_folder_gets_a_child_of_its_own(proxy: Proxy, tmp_path: Path) -> None:

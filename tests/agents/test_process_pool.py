@@ -76,14 +76,6 @@ class FakeProcess(AppServerProcess):
         return self.alive and not self.killed
 
 
-class Clock:
-    def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    def epoch(self) -> float:
-        return 0.0
-
-
 class PoolHarness:
     """A pool with processes that start when they are told to, or as `outcomes` says."""
 
@@ -93,7 +85,7 @@ class PoolHarness:
         self.starts_manually = False
         self.fault: Exception | None = None
         given = PoolLimits(**{"max_processes": 2, "max_age": 1e9, "max_turns_served": 10**9, **limits})  # type: ignore[arg-type]
-        self.pool = ProcessPool[str, FakeProcess]("test", self._new, self._start, lambda key: given, Clock())
+        self.pool = ProcessPool[str, FakeProcess]("test", self._new, self._start, lambda key: given)
 
     def _new(self, key: str) -> FakeProcess:
         self.processes.append(FakeProcess())

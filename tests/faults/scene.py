@@ -23,7 +23,6 @@ from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.agents.fake import PROTO_CAPABILITIES
 from codex_proxy.agents.plain_confinement import PlainConfinement
 from codex_proxy.agents.process_pool.plan import PoolLimits
-from codex_proxy.app import SystemClock
 from codex_proxy.process.child import Command
 from tests.http.serving import ENVIRONMENT, Answer, Proxy, proxy_of, until
 from tests.process.children import gone, open_descriptors
@@ -180,7 +179,7 @@ def agent_of(dialect: Dialect, program: Path, environment: dict[str, str]) -> Ag
             models=(),
             any_model=True,
         )
-        return AppServerAgent(processes, PoolLimits(max_processes=1), SystemClock(), warm_plain=True)
+        return AppServerAgent(processes, PoolLimits(max_processes=1), warm_plain=True)
     return ChildPerTurnAgent(
         ChildSpec(
             name="fake",

@@ -95,7 +95,7 @@ def without_collector() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_child_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child that waits for the next turn is nothing that a request leaves."""
-    monkeypatch.setattr(child_per_turn, "MAX_AHEAD", 0)
+    monkeypatch.setattr(child_per_turn, "AHEAD_USES", 0)
 
 
 @pytest.fixture(params=["proto", "app-server"])

@@ -24,12 +24,11 @@ from codex_proxy.agents.agent import AgentBase, ProcessCounts
 from codex_proxy.agents.confinement import Confinement
 from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.plain_confinement import PlainConfinement
-from codex_proxy.agents.process_pool.plan import PoolLimits
+from codex_proxy.agents.process_pool.plan import MANY, PoolLimits
 from codex_proxy.agents.process_pool.pool import ProcessPool
 from codex_proxy.agents.session import AgentSession, spawn_failure
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.turn import Sandbox, Turn
 from codex_proxy.process.child import Command, SpawnError
 
@@ -48,9 +47,6 @@ MAX_MEMORY: Final = 2 << 30
 MAX_PROCESSES: Final = 4
 """The most processes without a running turn that are kept. More than one is needed if the processes are confined to
 folders, or if a session with tools has a process to itself."""
-MANY: Final = 1 << 30
-"""More than there ever are."""
-
 READS_ONLY: Final = (
     "{title} has no sandbox of its own. Its turns are read-only, whatever --sandbox is set to."
 )
@@ -175,7 +171,7 @@ class AcpAgent(AgentBase):
     use.
     """
 
-    def __init__(self, launch: AcpLaunch, clock: Clock) -> None:
+    def __init__(self, launch: AcpLaunch) -> None:
         super().__init__()
         self.name = launch.preset.name
         self.capabilities: frozenset[Capability] = CAPABILITIES
@@ -191,7 +187,6 @@ class AcpAgent(AgentBase):
             lambda scope: AcpProcess(launch.preset, alone=scope.alone),
             self._start_process,
             self._limits,
-            clock,
             max_idle=MAX_PROCESSES,
         )
         self._folders: tempfile.TemporaryDirectory[str] | None = None

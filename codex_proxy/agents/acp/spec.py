@@ -219,7 +219,7 @@ def _spec(preset: AcpPreset, summary: str) -> AgentSpec:
     async def make(context: AgentContext) -> Agent:
         from codex_proxy.agents.acp.agent import AcpAgent
 
-        return AcpAgent(await found_launch(context), context.clock)
+        return AcpAgent(await found_launch(context))
 
     async def check(context: AgentContext) -> list[Check]:
         from codex_proxy.agents.acp.checks import check_program

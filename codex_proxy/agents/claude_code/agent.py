@@ -9,30 +9,32 @@ process with the turn.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 import structlog
 
 from codex_proxy.agents.agent import AgentBase, ProcessCounts
+from codex_proxy.agents.child_per_turn import ChildTransport
 from codex_proxy.agents.claude_code.dialect import ClaudeCodeTurn
 from codex_proxy.agents.claude_code.failures import NOT_SIGNED_IN
 from codex_proxy.agents.claude_code.launch import CAPABILITIES, LaunchKey
 from codex_proxy.agents.claude_code.process import (
-    ClaudeTransport,
     InitializeResult,
     is_signed_in,
     request_initialize,
 )
 from codex_proxy.agents.conversions import CLAUDE_MAX_OUTPUT
 from codex_proxy.agents.plain_confinement import PlainConfinement
+from codex_proxy.agents.process_pool.group import RECHECK_SECONDS
+from codex_proxy.agents.process_pool.plan import MANY, PoolLimits
+from codex_proxy.agents.process_pool.pool import ProcessPool
 from codex_proxy.agents.session import AgentSession, spawn_failure
 from codex_proxy.core.account import AgentModel
-from codex_proxy.core.faults import STOPPING, Failure, Fault
+from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.interfaces import Clock
-from codex_proxy.core.tasks import keep_until_done
-from codex_proxy.core.turn import Mode, Turn
+from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command, SpawnError
 from codex_proxy.process.launch import find_program
 
@@ -44,8 +46,8 @@ about as long, which would slow the turn's beginning."""
 MAX_WAIT_SECONDS: Final = 3600.0
 """The most seconds that a process waits for a turn. After that the settings and sign-in that it read at its start
 may be outdated."""
-RECHECK_SECONDS: Final = 10.0
-"""Seconds between two checks of whether the user has signed in."""
+MAX_MEMORY: Final = 2 << 30
+"""The resident memory in bytes at which a conversation that only waits to be continued is ended."""
 
 
 class ClaudeProcesses(msgspec.Struct, frozen=True):
@@ -83,17 +85,24 @@ class ClaudeCodeAgent(AgentBase):
         self._initialized = InitializeResult()
         self._initialized_at = 0.0
         self._asking: asyncio.Task[None] | None = None
-        self._waiting: dict[Mode, tuple[LaunchKey, ClaudeTransport]] = {}
-        """The process that waits for a turn, for each mode in use."""
-        self._restocking: dict[Mode, asyncio.TimerHandle] = {}
-        """The timer that starts the next waiting process, for each mode in use."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._live: set[ClaudeTransport] = set()
-        self._idle: dict[ClaudeTransport, None] = {}
-        """Processes of conversations that may continue, the longest kept first."""
-        self._closed = False
-        self.restarts = 0
-        """The number of processes that ended while they waited or were given a turn, and were replaced."""
+        limits = PoolLimits(
+            min_processes=0,
+            max_processes=MANY,
+            max_turns_running=1,
+            busy_from=2,
+            max_turns_served=1,
+            max_age=MAX_WAIT_SECONDS,
+            max_memory=MAX_MEMORY,
+            spare_uses=1,
+            spare_delay=RESTOCK_SECONDS,
+        )
+        self.pool = ProcessPool[LaunchKey, ChildTransport](
+            self.name,
+            lambda key: ChildTransport(),
+            lambda transport, key: transport.start(self._command(key)),
+            lambda key: limits,
+            max_idle=processes.kept,
+        )
 
     @property
     def warning(self) -> str:
@@ -108,7 +117,7 @@ class ClaudeCodeAgent(AgentBase):
         self._initialized_at = self._clock.monotonic()
         if not self._initialized.signed_in:
             log.warning("agent_not_signed_in", advice=NOT_SIGNED_IN.message)
-        await self._restock(self._processes.warm)
+        await self.pool.warm(self._processes.warm)
 
     async def _first_answer(self) -> InitializeResult:
         """Returns the program's answer to `initialize`. At the same time tries out whether the program works
@@ -132,8 +141,6 @@ class ClaudeCodeAgent(AgentBase):
         return self._processes.confinement.around(command) if key.mode == "model" else command
 
     async def open(self, turn: Turn) -> AgentSession:
-        if self._closed:
-            raise Fault(STOPPING)
         if turn.mode == "model":
             turn = msgspec.structs.replace(turn, workdir=self._processes.empty_folder)
             key = LaunchKey("model", turn.workdir)
@@ -141,91 +148,18 @@ class ClaudeCodeAgent(AgentBase):
             key = LaunchKey("agent", turn.workdir, turn.sandbox)
         if turn.model == "default":
             turn = msgspec.structs.replace(turn, model="")
-        waiting = self._take(key)
         dialect = ClaudeCodeTurn(takes_mark=self._initialized.takes_mark)
-        session = AgentSession(turn, dialect, waiting or await self._start_process(key))
-        session.ran_before = waiting is not None
+        ran_before = self.pool.has_spare(key)
+        session = AgentSession(turn, dialect, await self.pool.acquire(key, ChildTransport.take))
+        session.ran_before = ran_before
         session.max_output = CLAUDE_MAX_OUTPUT
-        self._restock_soon(key)
         return session
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
         transport = session.transport
-        assert isinstance(transport, ClaudeTransport)
-        self.restarts += session.ran_before and transport.exit is not None and not transport.printed
-        await self._end(transport)
-
-    # --- processes ------------------------------------------------------------------------------
-
-    def _take(self, key: LaunchKey) -> ClaudeTransport | None:
-        """Returns the process that waits for a turn with this key; from then on it no longer waits. Returns None if
-        there is none. If the process has ended, or has waited for more than `MAX_WAIT_SECONDS`, ends it and returns
-        None.
-        """
-        waits, transport = self._waiting.get(key.mode, (None, None))
-        if transport is None or waits != key:
-            return None
-        del self._waiting[key.mode]
-        old = self._clock.monotonic() - transport.started_at > MAX_WAIT_SECONDS
-        if transport.exit is None and not old:
-            return transport
-        self.restarts += transport.exit is not None
-        self._end_later(transport)
-        return None
-
-    async def _start_process(self, key: LaunchKey) -> ClaudeTransport:
-        transport = ClaudeTransport(self._clock.monotonic(), self._set_idle)
-        try:
-            await transport.start(self._command(key))
-        except SpawnError as error:
-            raise Fault(spawn_failure(error)) from error
-        self._live.add(transport)
-        return transport
-
-    def _restock_soon(self, key: LaunchKey) -> None:
-        if key.mode in self._restocking:
-            self._restocking[key.mode].cancel()
-        loop = asyncio.get_running_loop()
-        self._restocking[key.mode] = loop.call_later(RESTOCK_SECONDS, lambda: self._do(self._restock(key)))
-
-    async def _restock(self, key: LaunchKey) -> None:
-        """Starts a process with this key that waits for a turn, unless there is one. It replaces a waiting process
-        of the same mode that has another key. A failure is only logged.
-        """
-        previous = self._waiting.get(key.mode)
-        if self._closed or (previous is not None and previous[0] == key):
-            return
-        try:
-            self._waiting[key.mode] = (key, await self._start_process(key))
-        except Fault as fault:
-            log.warning("agent_start_failed", reason=fault.failure.unquoted)
-            return
-        if previous is not None:
-            await self._end(previous[1])
-
-    def _set_idle(self, transport: ClaudeTransport, idle: bool) -> None:
-        """Records that the conversation of a process is only kept for a later turn (`idle`), or continues. If too
-        many are kept, ends the processes that have been kept longest.
-        """
-        self._idle.pop(transport, None)
-        if idle:
-            self._idle[transport] = None
-            for oldest in list(self._idle)[: -max(1, self._processes.kept - len(self._waiting))]:
-                self._idle.pop(oldest)
-                asyncio.get_running_loop().call_soon(oldest.end_conversation)
-
-    async def _end(self, transport: ClaudeTransport) -> None:
-        self._idle.pop(transport, None)
-        try:
-            await transport.release(finished=True)
-        finally:
-            self._live.discard(transport)
-
-    def _end_later(self, transport: ClaudeTransport) -> None:
-        self._do(self._end(transport))
-
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        keep_until_done(self._tasks, asyncio.get_running_loop().create_task(work))
+        assert isinstance(transport, ChildTransport)
+        self.pool.restarts += session.ran_before and transport.exit is not None and not transport.has_printed
+        await transport.release(finished=finished)
 
     # --- what is known of it --------------------------------------------------------------------
 
@@ -233,8 +167,7 @@ class ClaudeCodeAgent(AgentBase):
         return self._initialized.models
 
     def processes(self) -> ProcessCounts:
-        idle = len(self._idle) + len(self._waiting)
-        return ProcessCounts(idle=idle, busy=max(0, len(self._live) - idle), restarts=self.restarts)
+        return self.pool.counts()
 
     def trouble(self) -> Failure | None:
         """Returns the failure if the program is missing, or if nobody was signed in when the program was last
@@ -248,7 +181,7 @@ class ClaudeCodeAgent(AgentBase):
         if self._initialized.signed_in:
             return None
         old = self._clock.monotonic() - self._initialized_at > RECHECK_SECONDS
-        if old and not self._closed and (self._asking is None or self._asking.done()):
+        if old and not self.pool.closed and (self._asking is None or self._asking.done()):
             self._initialized_at = self._clock.monotonic()
             self._asking = asyncio.ensure_future(self._ask_again())
         return NOT_SIGNED_IN
@@ -260,14 +193,9 @@ class ClaudeCodeAgent(AgentBase):
             log.warning("agent_start_failed", reason=fault.failure.unquoted)
 
     async def close(self) -> None:
-        self._closed = True
-        for timer in self._restocking.values():
-            timer.cancel()
-        pending = [*self._tasks, *([self._asking] if self._asking is not None else [])]
-        await asyncio.gather(*pending, return_exceptions=True)
-        await asyncio.gather(*(self._end(transport) for transport in list(self._live)))
-        self._waiting.clear()
+        await self.pool.close()
+        if self._asking is not None:
+            await asyncio.gather(self._asking, return_exceptions=True)
 
     def kill(self) -> None:
-        for transport in list(self._live):
-            transport.kill()
+        self.pool.kill()

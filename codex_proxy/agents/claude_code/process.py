@@ -1,18 +1,14 @@
-"""One `claude` process as a transport, and the program's answer to `initialize`.
-
-A process that waits for a turn prints nothing. If it ends before a session is attached to it, `attach` reports its
-end to the session. `request_initialize` starts a process only for that answer, and ends it.
+"""The program's answer to `initialize`, and its version: `request_initialize` and `ask_version` start a process only
+for that answer, and end it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from codex_proxy.agents.child_per_turn import ChildTransport
 from codex_proxy.agents.claude_code.messages import (
     ControlResponse,
     Message,
@@ -20,9 +16,9 @@ from codex_proxy.agents.claude_code.messages import (
     decode,
     user_line,
 )
-from codex_proxy.agents.dialect import UNREADABLE, Ended
+from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.agents.failures import how_it_ended
-from codex_proxy.agents.session import LineFramer, LineTooLong, TransportReader, ended_from, spawn_failure
+from codex_proxy.agents.session import LineFramer, LineTooLong, ended_from, spawn_failure
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Command, Exit, SpawnError, run_for_output, spawn
@@ -33,51 +29,6 @@ machine."""
 VERSION_SECONDS: Final = 20.0
 VERSION_BYTES: Final = 1 << 16
 NO_SIGN_IN: Final = ("none", "", None)
-RENEWED: Final = Ended(stderr_tail="The process was ended to make room for others.")
-
-
-class ClaudeTransport(ChildTransport):
-    """The `Transport` of one process. `on_idle` is called with True when the session is only kept for a later turn,
-    and with False when it continues.
-    """
-
-    def __init__(self, started_at: float, on_idle: Callable[[ClaudeTransport, bool], None]) -> None:
-        """`started_at` is the time of the process's start, in seconds of a monotonic clock."""
-        super().__init__()
-        self.started_at = started_at
-        self.exit: Exit | None = None
-        self.printed = False
-        """Whether the process has printed something. One that waits for a turn has not."""
-        self._on_idle = on_idle
-        self._attached: TransportReader | None = None
-
-    def attach(self, reader: TransportReader) -> None:
-        super().attach(reader)
-        self._attached = reader
-        if self.exit is not None:  # while it waited for its turn
-            asyncio.get_running_loop().call_soon(super().ended, self.exit)
-
-    def received(self, chunk: bytes) -> None:
-        self.printed = True
-        super().received(chunk)
-
-    def ended(self, exit: Exit) -> None:
-        self.exit = exit
-        super().ended(exit)
-
-    def set_idle(self, idle: bool) -> None:
-        self._on_idle(self, idle)
-
-    def end_conversation(self) -> None:
-        """Ends the session, which is only kept for a later turn, and with it the process: reports to the session
-        that the process has ended, so that the session is released. Does nothing if there is no session.
-        """
-        if self._attached is not None:
-            self._attached.ended(RENEWED)
-
-    async def release(self, *, finished: bool) -> None:
-        self._attached = None
-        await super().release(finished=finished)
 
 
 class InitializeResult(msgspec.Struct, frozen=True):

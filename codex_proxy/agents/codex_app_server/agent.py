@@ -22,7 +22,6 @@ from codex_proxy.agents.process_pool.pool import ProcessPool
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
-from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.turn import Mode, Turn
 from codex_proxy.process.child import Command
 
@@ -80,9 +79,7 @@ class AppServerAgent(AgentBase):
     turn.
     """
 
-    def __init__(
-        self, processes: AppServerProcesses, limits: PoolLimits, clock: Clock, *, warm_plain: bool
-    ) -> None:
+    def __init__(self, processes: AppServerProcesses, limits: PoolLimits, *, warm_plain: bool) -> None:
         super().__init__()
         self.name = processes.name
         self.version = processes.version
@@ -99,7 +96,6 @@ class AppServerAgent(AgentBase):
             lambda mode: self._process(),
             self._start,
             lambda mode: limits,
-            clock,
             sign_in_file=processes.sign_in_file,
         )
         self._warm_plain = warm_plain

@@ -69,7 +69,7 @@ async def make_app_server(context: AgentContext) -> Agent:
         ),
     )
     warm_plain = settings.builtin_tools == "never"
-    return AppServerAgent(processes, pool_limits(settings), context.clock, warm_plain=warm_plain)
+    return AppServerAgent(processes, pool_limits(settings), warm_plain=warm_plain)
 
 
 def _paths(context: AgentContext) -> CodexPaths:

@@ -24,11 +24,11 @@ from codex_proxy.agents.process_pool.plan import (
     Use,
     assign,
     is_stable,
+    keeps_spare,
     maintain,
 )
 from codex_proxy.agents.process_pool.process import PooledProcess
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.interfaces import Clock
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +38,10 @@ BROKEN_START = Failure(
 
 MAINTENANCE_SECONDS = 30.0
 """Seconds between two maintenances of the pool if nothing else causes one."""
+
+RECHECK_SECONDS = 10.0
+"""Seconds after which a process that found no sign-in is replaced by one that looks again, since a sign-in in the
+system's keyring changes no file."""
 
 KEEPS_ENDING_TEXT = "The agent's process keeps exiting and is restarted after a pause. It ended"
 
@@ -99,6 +103,10 @@ class GroupOwner(Protocol):
         """Has the pool look after its groups in so many seconds at the latest."""
         ...
 
+    def now(self) -> float:
+        """Returns the time in seconds of a monotonic clock."""
+        ...
+
     def sign_in_stamp(self) -> FileStamp | None:
         """Returns the stamp of the sign-in file as it is now."""
         ...
@@ -119,13 +127,17 @@ class ProcessGroup(Generic[P]):
         new_process: Callable[[], P],
         start_process: Callable[[P], Awaitable[None]],
         limits: PoolLimits,
-        clock: Clock,
     ) -> None:
         self._owner = owner
         self._new_process = new_process
         self._start_process = start_process
         self._limits = limits
-        self._clock = clock
+        self.keeps_spare = False
+        """Whether the pool lets this group keep a process that waits for the next turn."""
+        self._uses: deque[float] = deque(maxlen=limits.spare_uses)
+        """When turns last asked for a process, in seconds of the monotonic clock."""
+        self._spare_from = math.inf
+        """When the next spare process may be started."""
         self.entries: dict[int, PoolEntry[P]] = {}
         self._waiting: deque[tuple[asyncio.Future[Any], Callable[[P], Any]]] = deque()
         self._last_number = 0
@@ -137,6 +149,7 @@ class ProcessGroup(Generic[P]):
 
     async def acquire(self, open: Callable[[P], T]) -> T:
         """See `ProcessPool.acquire`."""
+        self._drain_outdated()
         decision = assign(self._process_infos(), self._limits, len(self._waiting))
         if isinstance(decision, Use):
             transport = open(self.entries[decision.key].process)
@@ -158,6 +171,19 @@ class ProcessGroup(Generic[P]):
                 self._waiting.remove((future, open))
             del future  # its exception holds this frame: no cycle stays behind
 
+    def note_use(self) -> None:
+        """Records that a turn asks for a process, which decides whether a spare one waits for the next turn."""
+        now, delay = self._owner.now(), self._limits.spare_delay
+        self._uses.append(now)
+        self._spare_from = now + delay
+        if delay < math.inf:
+            self._owner.schedule_tick(delay)
+
+    @property
+    def is_used_often(self) -> bool:
+        """Whether a spare process is to wait for the next turn, if the pool has room for it."""
+        return keeps_spare(self._uses, self._owner.now(), self._limits)
+
     @property
     def processes(self) -> list[P]:
         """The processes that have been started and are still running, including those that get no further turns."""
@@ -167,7 +193,7 @@ class ProcessGroup(Generic[P]):
         """See `ProcessPool.readiness_failure`."""
         if self.last_failure is not None:
             return self.last_failure
-        now = self._clock.monotonic()
+        now = self._owner.now()
         steady = any(is_stable(now - each.ready_at) for each in self.entries.values())
         if (self._backoff.looping and not steady) or (
             self._backoff.pause_seconds(now) and not self._has_usable_process()
@@ -178,14 +204,17 @@ class ProcessGroup(Generic[P]):
     def fail_waiting(self, failure: Failure) -> None:
         """Fails the turns that wait for a process."""
         while self._waiting:
-            future, _ = self._waiting.popleft()
-            if not future.done():
-                future.set_exception(Fault(failure))
+            self._fail_next(failure)
+
+    def _fail_next(self, failure: Failure) -> None:
+        future, _ = self._waiting.popleft()
+        if not future.done():
+            future.set_exception(Fault(failure))
 
     # --- performing the plan --------------------------------------------------------------------
 
     def _process_infos(self) -> tuple[ProcessInfo, ...]:
-        now = self._clock.monotonic()
+        now = self._owner.now()
         return tuple(
             ProcessInfo(
                 each.number,
@@ -197,6 +226,7 @@ class ProcessGroup(Generic[P]):
                 each.process.is_held,
             )
             for each in self.entries.values()
+            if each.state is not ProcessState.READY or not each.process.is_taken
         )
 
     def changed(self) -> None:
@@ -208,7 +238,7 @@ class ProcessGroup(Generic[P]):
                 self._backoff = self._backoff.after_success(each.started_at)
             if each.state is not ProcessState.STARTING and not each.process.alive:
                 del self.entries[each.number]
-                if each.state is ProcessState.READY and not self._owner.closed:
+                if each.state is ProcessState.READY and not each.process.is_taken and not self._owner.closed:
                     self._owner.restarts += 1
                     self._crashed(each)
             elif each.state is ProcessState.READY and each.process.unhealthy:
@@ -227,7 +257,14 @@ class ProcessGroup(Generic[P]):
         """Starts, drains and ends processes as `plan.maintain` decides."""
         if self._owner.closed:
             return
-        maintenance = maintain(self._process_infos(), self._limits, len(self._waiting))
+        limits = self._limits
+        if limits.serves_once:
+            spare = self.keeps_spare and self.is_used_often
+            if not spare:
+                self._drain(self._spares())
+            elif self._owner.now() >= self._spare_from:
+                limits = msgspec.structs.replace(limits, min_processes=1)
+        maintenance = maintain(self._process_infos(), limits, len(self._waiting))
         for number in maintenance.drain:
             self.entries[number].drain()
         for number in maintenance.retire:
@@ -242,19 +279,56 @@ class ProcessGroup(Generic[P]):
 
     def turn_finished(self) -> None:
         """Called when a turn may have ended, or a process has changed in another way."""
+        self._spare_from = min(self._spare_from, self._owner.now())
         self.changed()
         self._owner.turn_finished()
+
+    def _spares(self) -> list[PoolEntry[P]]:
+        """Returns the processes that can be given turns; those that serve one session only before they have it."""
+        ready = (each for each in self.entries.values() if each.state is ProcessState.READY)
+        return [each for each in ready if not each.process.is_taken]
+
+    def _drain(self, entries: list[PoolEntry[P]]) -> None:
+        for each in entries:
+            each.drain()
+
+    def _drain_outdated(self) -> None:
+        """Drains the processes that must not get another turn: those that have waited too long for their only one,
+        and those that found no sign-in when they were started if somebody may have signed in since.
+        """
+        spares = self._spares()
+        if not all(each.process.alive for each in spares):
+            self.changed()
+        self._drain([each for each in spares if self._is_outdated(each)])
+
+    def drain_worn(self) -> None:
+        """Drains the processes on which turns have left others running, since the warden then ends these, and those
+        that only keep a session and use too much memory.
+        """
+        limit = self._limits.max_memory
+        for each in self.entries.values():
+            process = each.process
+            too_large = process.is_taken and not process.turns_running and 0 < limit <= each.memory
+            if each.state is ProcessState.READY and (too_large or process.has_orphans):
+                each.drain()
+
+    def _is_outdated(self, entry: PoolEntry[P]) -> bool:
+        age = self._owner.now() - entry.started_at
+        if self._limits.serves_once and age >= self._limits.max_age:
+            return True
+        if entry.process.signed_in:
+            return False
+        return age > RECHECK_SECONDS or entry.sign_in != self._owner.sign_in_stamp()
 
     def _start_another(self) -> None:
         """Starts a process. If starts are delayed after failures, starts none; then, unless a running process can
         serve the waiting turns, these fail at once with the last failure and the seconds until the next start.
+        A turn with a process of its own is not delayed, since its start is no other turn's.
         """
-        now = self._clock.monotonic()
+        now = self._owner.now()
         pause = self._backoff.pause_seconds(now)
-        if not pause:
-            self._last_number += 1
-            starting = PoolEntry(self._last_number, self._new_process(), now, self._owner.sign_in_stamp())
-            self.entries[starting.number] = starting
+        if not pause or (self._limits.serves_once and self._waiting):
+            starting = self._add_entry(self._new_process())
             self._owner.spawn(self._start(starting))
             return
         self._owner.schedule_tick(pause)
@@ -268,31 +342,41 @@ class ProcessGroup(Generic[P]):
 
     def _add_entry(self, process: P) -> PoolEntry[P]:
         self._last_number += 1
-        now, stamp = self._clock.monotonic(), self._owner.sign_in_stamp()
+        now, stamp = self._owner.now(), self._owner.sign_in_stamp()
         entry = self.entries[self._last_number] = PoolEntry(self._last_number, process, now, stamp)
         return entry
 
     @property
     def is_unused(self) -> bool:
-        """Whether the pool may forget the group: it has no process, needs none, and may start one at once."""
+        """Whether the pool may forget the group: it has no process, needs none, and nothing has to be remembered."""
         if self.entries or self._waiting or self._limits.min_processes:
             return False
-        return not self._backoff.pause_seconds(self._clock.monotonic())
+        now = self._owner.now()
+        was_used = bool(self._uses) and now - self._uses[-1] < self._limits.max_age
+        return not was_used and not self._backoff.pause_seconds(now)
 
     @property
     def idle_entries(self) -> list[PoolEntry[P]]:
-        """The processes without a running turn that do not have to be kept ready."""
+        """The processes that only keep sessions for later turns, and need not be kept ready."""
         if self._limits.min_processes:
             return []
-        ready = (each for each in self.entries.values() if each.state is ProcessState.READY)
+        ready = [each for each in self.entries.values() if each.state is ProcessState.READY]
+        if self._limits.serves_once:
+            ready = [each for each in ready if each.process.is_taken]
         return [each for each in ready if not each.process.turns_running]
+
+    @property
+    def processes_needed(self) -> int:
+        """The number of processes that are kept ready for turns."""
+        return len(self._spares()) if self._limits.serves_once else self._limits.min_processes
 
     def _has_usable_process(self) -> bool:
         """Returns whether any process accepts turns or is starting."""
-        return any(each.state is not ProcessState.DRAINING for each in self.entries.values())
+        starting = (each for each in self.entries.values() if each.state is ProcessState.STARTING)
+        return bool(self._spares()) or any(starting)
 
     def _crashed(self, entry: PoolEntry[P]) -> None:
-        now = self._clock.monotonic()
+        now = self._owner.now()
         self._backoff = self._backoff.after_failure(
             now, now - entry.ready_at, during_turn=entry.process.ended_during_turn
         )
@@ -321,13 +405,15 @@ class ProcessGroup(Generic[P]):
     def _is_ready(self, entry: PoolEntry[P]) -> None:
         self.last_failure = None
         entry.state = ProcessState.READY
-        entry.ready_at = self._clock.monotonic()
+        entry.ready_at = self._owner.now()
         entry.process.on_change = self.turn_finished
+        if self._limits.serves_once:
+            self._owner.schedule_tick(self._limits.max_age)
         self.changed()
 
     def _start_failed(self, starting: PoolEntry[P], failure: Failure) -> None:
         del self.entries[starting.number]
-        self._backoff = self._backoff.after_failure(self._clock.monotonic())
+        self._backoff = self._backoff.after_failure(self._owner.now())
         self.last_failure = failure
         log.warning(
             "agent_start_failed",
@@ -336,7 +422,9 @@ class ProcessGroup(Generic[P]):
             in_a_row=self._backoff.failures,
             said=failure.message,
         )
-        if not self._has_usable_process():  # else somebody may still come and take who waits
+        if self._limits.serves_once and self._waiting:
+            self._fail_next(failure)  # each turn has a start of its own
+        elif not self._has_usable_process():  # else somebody may still come and take who waits
             self.fail_waiting(failure)
         self.maintain()
 

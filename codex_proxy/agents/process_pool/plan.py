@@ -10,6 +10,8 @@ limit leaves no room for a successor, one such process at a time is retired, pro
 serve; the only process of a pool is replaced when it is idle. Serving turns comes before replacing processes.
 """
 
+import math
+from collections.abc import Sequence
 from enum import Enum
 
 import msgspec
@@ -40,8 +42,12 @@ class ProcessInfo(msgspec.Struct, frozen=True):
     is_held: bool = False
 
 
+MANY = 1 << 30
+"""More processes or turns than there ever are, for limits."""
+
+
 class PoolLimits(msgspec.Struct, frozen=True):
-    """The limits of a pool.
+    """The limits of the processes with one key.
 
     At least `min_processes` run; there are never more than `max_processes`, including those that drain. A process
     with `busy_from` or more running turns counts as busy; if all are busy, another one is started before it is
@@ -49,6 +55,10 @@ class PoolLimits(msgspec.Struct, frozen=True):
     at the same time. It is due for renewal when it has served `max_turns_served` turns, is `max_age` seconds old, or
     uses `max_memory` bytes (0: any number): as soon as other processes can take the turns, it gets no new ones, and
     it ends after its last one. At most `max_waiting` turns wait for a process; further ones are refused (`Refuse`).
+
+    If a process serves one session (`max_turns_served` is 1), one is started for each turn. If the key was used
+    `spare_uses` times (0: never) within `max_age` seconds, one more waits for the next turn. It is started
+    `spare_delay` seconds after a turn has begun, or after a turn has ended, whichever is earlier.
     """
 
     min_processes: int = 1
@@ -65,6 +75,13 @@ class PoolLimits(msgspec.Struct, frozen=True):
     max_memory: int = 1 << 30
     # Turns that wait for room; a client is better told to come back than kept waiting behind more.
     max_waiting: int = 256
+    spare_uses: int = 0
+    spare_delay: float = math.inf
+
+    @property
+    def serves_once(self) -> bool:
+        """Whether a process serves one session, and ends with it."""
+        return self.max_turns_served == 1
 
 
 class Use(msgspec.Struct, frozen=True):
@@ -187,6 +204,12 @@ def _needs_another(
         return False  # one at a time ahead of the need
     in_use = [s for s in due if s.turns_running]
     return bool(fresh or in_use) and all(s.turns_running >= limits.busy_from for s in fresh)
+
+
+def keeps_spare(uses: Sequence[float], now: float, limits: PoolLimits) -> bool:
+    """Returns whether a process is to wait for the next turn of a key, which was last used at the times `uses`."""
+    count = limits.spare_uses
+    return 0 < count <= len(uses) and now - uses[-count] < limits.max_age
 
 
 # --- restarts ----------------------------------------------------------------------------------

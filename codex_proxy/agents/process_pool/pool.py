@@ -13,18 +13,16 @@ from typing import Any, Final, Generic, TypeVar
 
 from codex_proxy.agents.agent import ProcessCounts
 from codex_proxy.agents.process_pool.group import FileStamp, P, PoolEntry, ProcessGroup, T
-from codex_proxy.agents.process_pool.plan import PoolLimits, ProcessState
+from codex_proxy.agents.process_pool.plan import PoolLimits
 from codex_proxy.core.faults import STOPPING, Failure, Fault
-from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.tasks import keep_until_done
 
 MEMORY_SECONDS: Final = 30.0
 """The least time between two measurements of memory, which read files of the system."""
 ORPHAN_SECONDS: Final = 1.0
 """Seconds after a turn until its orphaned processes are looked for, and at least between two such checks."""
-RECHECK_SECONDS: Final = 10.0
-"""Seconds after which a process that found no sign-in is replaced by one that looks again, since a sign-in in the
-system's keyring changes no file."""
+MAX_SPARES: Final = 2
+"""The most keys for which a process waits that serves one session; those that were used last."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -49,7 +47,6 @@ class ProcessPool(Generic[K, P]):
         new_process: Callable[[K], P],
         start_process: Callable[[P, K], Awaitable[None]],
         limits: Callable[[K], PoolLimits],
-        clock: Clock,
         *,
         max_idle: int | None = None,
         sign_in_file: str = "",
@@ -60,16 +57,17 @@ class ProcessPool(Generic[K, P]):
         self._new_process = new_process
         self._start_process = start_process
         self._limits = limits
-        self._clock = clock
         self._max_idle = max_idle
         self._sign_in_file = sign_in_file
         self._groups: dict[K, ProcessGroup[P]] = {}
+        self._spares: dict[K, None] = {}
+        """The keys for which a process may wait that serves one session, the least recently used first."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._last_turn_end = -ORPHAN_SECONDS
         """When the last turn ended, in seconds of the event loop's clock."""
-        self._memory_measured_at = clock.monotonic()
+        self._memory_measured_at = 0.0
 
     # --- for the agent --------------------------------------------------------------------------
 
@@ -89,10 +87,14 @@ class ProcessPool(Generic[K, P]):
         if self.closed:
             raise Fault(STOPPING)
         group = self._group(key)
-        for entry in group.entries.values():
-            if entry.state is ProcessState.READY and not entry.process.signed_in and self._is_outdated(entry):
-                entry.drain()
+        group.note_use()
+        if group.is_used_often:
+            self._keep_spare(key)
         return await group.acquire(open)
+
+    def has_spare(self, key: K) -> bool:
+        """Returns whether a process with this key waits for a turn."""
+        return any(process.alive and not process.is_taken for process in self.processes_of(key))
 
     def add(self, key: K, process: P) -> None:
         """Adds a process with this key that was already started."""
@@ -144,6 +146,9 @@ class ProcessPool(Generic[K, P]):
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         keep_until_done(self._tasks, asyncio.get_running_loop().create_task(work))
 
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
     def sign_in_stamp(self) -> FileStamp | None:
         """Returns the stamp of the sign-in file; None if it does not exist, or is not known."""
         try:
@@ -153,7 +158,7 @@ class ProcessPool(Generic[K, P]):
         return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
     def turn_finished(self) -> None:
-        self._last_turn_end = asyncio.get_running_loop().time()
+        self._last_turn_end = self.now()
         self.schedule_tick(ORPHAN_SECONDS)
         if self._max_idle is not None:
             self._retire_unused(self._max_idle)
@@ -178,9 +183,21 @@ class ProcessPool(Generic[K, P]):
                 lambda: self._new_process(key),
                 lambda process: self._start_process(process, key),
                 self._limits(key),
-                self._clock,
             )
         return group
+
+    def _keep_spare(self, key: K) -> None:
+        """Lets a group keep a spare process. The group that was not used for longest may keep none if there are more
+        than `MAX_SPARES`.
+        """
+        self._spares.pop(key, None)
+        self._spares[key] = None
+        self._groups[key].keeps_spare = True
+        if len(self._spares) > MAX_SPARES:
+            group = self._groups[next(iter(self._spares))]
+            del self._spares[next(iter(self._spares))]
+            group.keeps_spare = False
+            group.maintain()
 
     def _entries(self) -> list[PoolEntry[P]]:
         return [entry for group in self._groups.values() for entry in group.entries.values()]
@@ -188,20 +205,19 @@ class ProcessPool(Generic[K, P]):
     def _tick(self) -> None:
         self._timer = None
         self._measure_memory()
-        for entry in self._entries():
-            if entry.state is ProcessState.READY and entry.process.has_orphans:
-                entry.drain()  # its warden ends whatever a turn has left
         for key, group in list(self._groups.items()):
+            group.drain_worn()
             group.changed()
             if group.is_unused:
                 del self._groups[key]
-        since = asyncio.get_running_loop().time() - self._last_turn_end
+                self._spares.pop(key, None)
+        since = self.now() - self._last_turn_end
         if since < ORPHAN_SECONDS:  # of the last turn it was too early
             self.schedule_tick(ORPHAN_SECONDS - since)
 
     def _retire_unused(self, max_idle: int) -> None:
         """Retires the processes that were not used for longest if more than `max_idle` are idle."""
-        needed = sum(self._limits(key).min_processes for key in self._groups)
+        needed = sum(group.processes_needed for group in self._groups.values())
         idle = [entry for group in self._groups.values() for entry in group.idle_entries]
         idle.sort(key=lambda entry: entry.process.last_used)
         unused = idle[: -max(1, max_idle - needed)]
@@ -212,16 +228,8 @@ class ProcessPool(Generic[K, P]):
                 group.maintain()
 
     def _measure_memory(self) -> None:
-        now = self._clock.monotonic()
+        now = self.now()
         if now - self._memory_measured_at >= MEMORY_SECONDS:
             self._memory_measured_at = now
             for entry in self._entries():
                 entry.memory = entry.process.memory
-
-    def _is_outdated(self, entry: PoolEntry[P]) -> bool:
-        """Returns whether somebody may have signed in since the process was started: if the sign-in file has
-        changed, or more than `RECHECK_SECONDS` have passed.
-        """
-        if entry.sign_in != self.sign_in_stamp():
-            return True
-        return self._clock.monotonic() - entry.started_at > RECHECK_SECONDS

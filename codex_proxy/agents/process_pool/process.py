@@ -6,10 +6,14 @@ import asyncio
 import math
 from collections.abc import Callable
 
+from codex_proxy.agents.dialect import Ended
 from codex_proxy.agents.failures import exit_of
 from codex_proxy.agents.session import ended_from
 from codex_proxy.process.child import Child, Exit
 from codex_proxy.process.descendants import children_of, descendants_of, resident_bytes, seconds_since_boot
+
+RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it.")
+"""How a process ended for a session that has to go on in another one."""
 
 
 class PooledProcess:
@@ -59,6 +63,11 @@ class PooledProcess:
     @property
     def is_held(self) -> bool:
         """Whether the process can take no turn although none is running, since its session waits for outputs."""
+        return False
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the process has its only session. It ends with that session, and is not the pool's to replace."""
         return False
 
     @property
