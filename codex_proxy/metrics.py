@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from codex_proxy import __version__
 from codex_proxy.agents.agent import Agent, UpstreamState, all_agents
-from codex_proxy.agents.breaker import STATES
+from codex_proxy.agents.upstream.attempts import STATES
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.turn import MODEL_SEPARATOR
@@ -116,7 +116,7 @@ class ServerState(Collector):
         for each in all_agents(agent):
             name = each.name
             ready.add_metric((name,), each.trouble() is None)
-            if isinstance(each, UpstreamState) and each.breaker_state is not None:
+            if isinstance(each, UpstreamState):
                 for state in STATES:
                     breaker.add_metric((name, state), each.breaker_state == state)
                 for outcome, count in each.attempts.items():

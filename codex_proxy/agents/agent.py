@@ -163,9 +163,9 @@ class UpstreamState(Protocol):
     """
 
     @property
-    def breaker_state(self) -> Literal["closed", "open", "half-open"] | None:
+    def breaker_state(self) -> Literal["closed", "open", "half-open"]:
         """The state of the upstream's circuit breaker, which is open after several failures in a row. While it is
-        open, nothing is sent to the upstream. None if the agent has no circuit breaker.
+        open, nothing is sent to the upstream.
         """
         ...
 

@@ -8,7 +8,6 @@ start; a problem of one agent (a key, a program, a sign-in) affects only that ag
 
 from __future__ import annotations
 
-import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,8 +23,6 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
-    from codex_proxy.agents.member import UpstreamRules
-    from codex_proxy.agents.several import SeveralAgents
 
 WIRES: Final = {api.agent: wire for wire, api in APIS.items()}
 """The `wire` of an upstream, by the name of the agent that uses it."""
@@ -258,13 +255,8 @@ async def make_agent(context: AgentContext) -> Agent:
     """
     named = named_agents(context.settings)
     if named[0].name:
-        return await _make_several(named, context)
-    agent, rules = await _make_one(named[0], context), _rules_of(named[0])
-    if rules is None:
-        return agent
-    from codex_proxy.agents.several import OneUpstream
-
-    return OneUpstream(agent, context.clock, rules, random.random)
+        return await _make_router(named, context)
+    return await _make_one(named[0], context)
 
 
 async def _make_one(named: NamedAgent, context: AgentContext) -> Agent:
@@ -274,36 +266,25 @@ async def _make_one(named: NamedAgent, context: AgentContext) -> Agent:
     return await named.spec.make(own)
 
 
-def _rules_of(named: NamedAgent) -> UpstreamRules | None:
-    """Returns the limits for an upstream; None if the agent is none."""
-    from codex_proxy.agents.member import UpstreamRules
+async def _make_router(named: tuple[NamedAgent, ...], context: AgentContext) -> Agent:
+    from codex_proxy.agents.router import AgentRouter, AgentSlot
+    from codex_proxy.agents.upstream.agent import UpstreamAgent
 
-    config = named.upstream
-    if config is None:
-        return None
-    return UpstreamRules(
-        retries=config.retries,
-        retry_wait=config.retry_wait,
-        fallback=tuple((name, model) for name, _, model in (one.partition("/") for one in config.fallback)),
-        concurrency=config.concurrency,
-        queue_wait=named.settings.of_server.queue_wait,
-        breaker_failures=config.breaker_failures,
-        breaker_seconds=config.breaker_seconds,
-    )
-
-
-async def _make_several(named: tuple[NamedAgent, ...], context: AgentContext) -> SeveralAgents:
-    from codex_proxy.agents.member import Member
-    from codex_proxy.agents.several import SeveralAgents
-
-    members = {}
+    members: dict[str, Agent] = {}
+    upstreams: dict[str, UpstreamAgent] = {}
+    context = msgspec.structs.replace(context, upstreams=upstreams)
     for each in named:
-        make = _maker(each, context)
-        members[each.name] = Member(
-            each.name, make, context.clock, capabilities=each.spec.capabilities, rules=_rules_of(each)
-        )
+        if each.upstream is None:
+            make = _maker(each, context)
+            members[each.name] = AgentSlot(
+                each.name, make, context.clock, capabilities=each.spec.capabilities
+            )
+        else:
+            agent = members[each.name] = await _make_one(each, context)
+            assert isinstance(agent, UpstreamAgent)
+            upstreams[each.name] = agent
     defaults = {each.name: each.default_model for each in named if each.default_model}
-    return SeveralAgents(members, random.random, defaults=defaults)
+    return AgentRouter(members, defaults=defaults)
 
 
 def _maker(named: NamedAgent, context: AgentContext) -> Callable[[], Awaitable[Agent]]:

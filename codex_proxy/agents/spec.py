@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.dialect import Capability
+    from codex_proxy.agents.upstream.agent import UpstreamAgent
     from codex_proxy.agents.upstream.config import UpstreamConfig
     from codex_proxy.config import Settings
     from codex_proxy.core.interfaces import Clock
@@ -47,6 +48,8 @@ class AgentContext(msgspec.Struct, frozen=True):
     """The agent's name if the server has several agents; else empty."""
     upstream: UpstreamConfig | None = None
     """The configuration of the upstream, if the agent is one."""
+    upstreams: Mapping[str, UpstreamAgent] = {}
+    """All upstreams of the server by name, if it has several agents."""
     upstream_table: str = ""
     """The table that it is in, like `[upstreams.groq]`; empty if settings without a table name its address."""
 

@@ -13,7 +13,7 @@ import structlog
 from codex_proxy.admission.server_tools import McpRequest, ServerTools
 from codex_proxy.agents.agent import Agent, AgentBase
 from codex_proxy.agents.dialect import Capability
-from codex_proxy.agents.origin_marks import OriginMarks
+from codex_proxy.agents.marks import OriginMarks
 from codex_proxy.agents.recorded import UnknownDialectError
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.cassettes.content import content_of

@@ -185,7 +185,7 @@ def _about(agent: Agent, request: web.Request, *, in_detail: bool) -> dict[str, 
             about["version"] = agent.version
         if agent.missing_features:
             about["off"] = agent.missing_features
-        if isinstance(agent, UpstreamState) and agent.breaker_state is not None:
+        if isinstance(agent, UpstreamState):
             about["breaker"] = agent.breaker_state
     if trouble is not None:
         about["trouble"] = trouble.unquoted if in_detail else AGENT_TROUBLE

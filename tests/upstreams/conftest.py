@@ -9,6 +9,7 @@ from openai import AsyncOpenAI
 
 from tests.http.conftest import logged as logged
 from tests.http.serving import Proxy
+from tests.upstreams.serving import Upstream, upstream
 
 
 @pytest.fixture
@@ -16,3 +17,16 @@ async def client(proxy: Proxy) -> AsyncIterator[AsyncOpenAI]:
     """The official SDK at the `proxy` of the module."""
     async with AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0) as made:
         yield made
+
+
+@pytest.fixture
+async def a() -> AsyncIterator[Upstream]:
+    async with upstream() as server:
+        yield server
+
+
+@pytest.fixture
+async def b() -> AsyncIterator[Upstream]:
+    async with upstream() as server:
+        server.models = [{"id": "small"}, {"id": "vendor/big"}]
+        yield server

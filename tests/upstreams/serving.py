@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from codex_proxy.agents.openai_chat.whole_answers import WholeAnswer
-from tests.http.serving import Proxy, fake_proxy
+from tests.http.serving import Proxy, fake_proxy, user
 from tests.upstreams.cases import CASES, Case, text
 
 
@@ -145,6 +145,24 @@ async def proxy_before(
     given = {"agent": "openai-chat", "upstream_url": url, "upstreams": upstreams, **settings}
     async with fake_proxy(folder, environment, **given) as proxy:
         yield proxy
+
+
+NOWHERE = {"url": "http://127.0.0.1:1/v1", "retries": 0}
+"""The table of an upstream that is not there."""
+
+
+@asynccontextmanager
+async def several(
+    folder: Path, environment: dict[str, str] | None = None, **settings: Any
+) -> AsyncIterator[Proxy]:
+    """A server whose first upstream is its default."""
+    first = next(iter(settings["upstreams"]))
+    async with fake_proxy(folder, environment, **({"agent": first} | settings)) as proxy:
+        yield proxy
+
+
+def ask(model: str, **more: Any) -> dict[str, Any]:
+    return user(**more) | {"model": model}
 
 
 def signed_certificate(folder: Path, name: str) -> tuple[Path, Path]:

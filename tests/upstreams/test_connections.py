@@ -115,9 +115,8 @@ BAD = [
 
 
 def own_agent(proxy: Proxy) -> Any:
-    """The agent that has the connections, behind the one that makes further attempts."""
-    one: Any = proxy.server.agent
-    return one._agent
+    """The agent that has the connections."""
+    return proxy.server.agent
 
 
 async def nothing_left(proxy: Proxy) -> None:
@@ -127,7 +126,7 @@ async def nothing_left(proxy: Proxy) -> None:
     await eventually(lambda: not agent._transports)
     names = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]  # type: ignore[union-attr]
     assert not any(name.startswith("Exchange") for name in names)
-    assert agent._client._session.connector._acquired == set()
+    assert agent._late.value.client._session.connector._acquired == set()
 
 
 def _asking(path: str, streamed: bool) -> dict[str, Any]:
@@ -252,7 +251,7 @@ async def test_a_name_without_an_address_is_told_as_such(tmp_path: Path) -> None
 
 
 async def test_an_upstream_that_comes_later_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("codex_proxy.agents.upstream.agent.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("codex_proxy.agents.upstream.server.RETRY_SECONDS", 0.01)
     async with upstream() as server:
         server.key = KEY
         async with proxy_before(server.url, tmp_path) as proxy:
@@ -708,7 +707,8 @@ async def test_a_request_that_comes_back_is_refused(tmp_path: Path) -> None:
 def point_at(proxy: Proxy, url: str) -> None:
     """Gives the proxy another upstream, as no operator can while it runs."""
     agent = own_agent(proxy)
-    agent._client._upstream = msgspec.structs.replace(agent._client._upstream, url=url)
+    client = agent._late.value.client
+    client._upstream = msgspec.structs.replace(client._upstream, url=url)
 
 
 def test_the_environment_of_these_tests_has_no_proxy_of_its_own() -> None:

@@ -96,7 +96,7 @@ async def test_what_comes_between_two_requests_is_nobodys_answer(
             await nothing_left(proxy)
             if when == "with the answer":
                 continue
-            connections = own_agent(proxy)._client._session.connector._conns
+            connections = own_agent(proxy)._late.value.client._session.connector._conns
             kept = [protocol for each in connections.values() for protocol, _ in each]
             if when == "while nobody reads":
                 for protocol in kept:

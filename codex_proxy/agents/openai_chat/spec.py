@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from codex_proxy.agents.spec import AgentContext, AgentSpec
-from codex_proxy.agents.upstream.config import CAPABILITIES, NAME
-from codex_proxy.agents.upstream.spec import UPSTREAM_SETTINGS, check_upstream, upstream_of
+from codex_proxy.agents.upstream.config import CAPABILITIES, NAME, UpstreamConfig
+from codex_proxy.agents.upstream.spec import UPSTREAM_SETTINGS, check_upstream, make_upstream
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
@@ -17,18 +17,17 @@ if TYPE_CHECKING:
 async def _make(context: AgentContext) -> Agent:
     from codex_proxy.agents.openai_chat.dialect import OpenAIChat
     from codex_proxy.agents.openai_chat.forwarding import Forwarding
-    from codex_proxy.agents.upstream.agent import UpstreamAgent
     from codex_proxy.agents.upstream.stream import Message
     from codex_proxy.agents.upstream.turn import UpstreamContext
 
-    upstream = upstream_of(context)
+    reasoning_back = (context.upstream or UpstreamConfig()).reasoning_field
 
     def dialect(turn: Turn, model: str, shared: UpstreamContext) -> Dialect[Message]:
         if turn.forwarded is not None:
             return Forwarding(turn.forwarded, model, shared)
-        return OpenAIChat(model, shared, reasoning_back=upstream.config.reasoning_field)
+        return OpenAIChat(model, shared, reasoning_back=reasoning_back)
 
-    return UpstreamAgent(upstream, context.clock, dialect)
+    return make_upstream(context, dialect)
 
 
 SPEC = AgentSpec(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from codex_proxy.agents.spec import AgentContext, AgentSpec
 from codex_proxy.agents.upstream.config import RESPONSES
-from codex_proxy.agents.upstream.spec import UPSTREAM_SETTINGS, check_upstream, upstream_of
+from codex_proxy.agents.upstream.spec import UPSTREAM_SETTINGS, check_upstream, make_upstream
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
 async def _make(context: AgentContext) -> Agent:
     from codex_proxy.agents.openai_responses.dialect import OpenAIResponses
-    from codex_proxy.agents.upstream.agent import UpstreamAgent
 
-    upstream = upstream_of(context)
-    return UpstreamAgent(upstream, context.clock, lambda turn, model, shared: OpenAIResponses(model, shared))
+    return make_upstream(context, lambda turn, model, shared: OpenAIResponses(model, shared))
 
 
 SPEC = AgentSpec(

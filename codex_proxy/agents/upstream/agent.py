@@ -1,214 +1,238 @@
-"""The agent that sends its turns as HTTP requests to a model server (the upstream), which has the API Chat
-Completions or Responses.
+"""The agent that sends its turns as HTTP requests to a model server (the upstream). A failed request is repeated, at
+this upstream or at its fallbacks, as long as no answer has begun.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import uuid
-from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+import random
+from collections.abc import Awaitable, Callable, Mapping
 
-import aiohttp
 import msgspec
 import structlog
 
 from codex_proxy.agents.agent import AgentBase
-from codex_proxy.agents.dialect import Dialect
+from codex_proxy.agents.late_start import LateStart
+from codex_proxy.agents.marks import OriginMarks
 from codex_proxy.agents.session import AgentSession
-from codex_proxy.agents.transcript import with_instructions_of_user
-from codex_proxy.agents.upstream.client import HttpTransport, UpstreamClient, failure_of
-from codex_proxy.agents.upstream.config import Upstream
-from codex_proxy.agents.upstream.failures import ErrorReader
-from codex_proxy.agents.upstream.model_list import models_in, models_of
-from codex_proxy.agents.upstream.stream import Message
-from codex_proxy.agents.upstream.turn import UpstreamContext
+from codex_proxy.agents.upstream.attempted_turn import Attempt, AttemptedTurn
+from codex_proxy.agents.upstream.attempts import (
+    BLAMED,
+    AttemptPlan,
+    Breaker,
+    BreakerState,
+    Outcome,
+    UpstreamTarget,
+)
+from codex_proxy.agents.upstream.config import UpstreamConfig
+from codex_proxy.agents.upstream.server import ModelServer
+from codex_proxy.agents.upstream.transport import NotAskedError, OpenAttempt, UpstreamTransport
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
-from codex_proxy.core.turn import HOPS_HEADER, Turn
+from codex_proxy.core.turn import Turn
 
 log = structlog.get_logger(__name__)
 
-RETRY_SECONDS: Final = 5.0
-"""Seconds between two requests for the list of models while the upstream cannot be reached."""
-MAX_HOPS: Final = 8
-"""The most servers like this one that a request may pass through."""
-
-_LOOP: Final = (
-    "This server's upstream sent the request back to this server. The operator must set "
-    "another address with {}."
-)
-_NO_MODEL: Final = (
-    "This server has no default model, since its upstream lists no models. Name one in "
-    "'model', or ask the operator to set {}."
-)
-NO_CLIENTS_KEY: Final = Failure(
-    kind=FaultKind.INVALID_API_KEY,
-    message="This server passes your API key on to the model server, but the request has none. Send it "
-    "as `Authorization: Bearer KEY`.",
-)
-
-
-MakeDialect: TypeAlias = Callable[[Turn, str, UpstreamContext], Dialect[Message]]
-"""Creates the dialect of a turn. The other arguments are the upstream's name for the model, and what all turns of the
-upstream share."""
-
 
 class UpstreamAgent(AgentBase):
-    """An `Agent` that starts no processes: its turns are HTTP requests to an upstream."""
+    """An `Agent` that starts no processes: its turns are HTTP requests to an upstream, or to its fallbacks."""
 
-    def __init__(self, upstream: Upstream, clock: Clock, make_dialect: MakeDialect) -> None:
-        """`make_dialect` creates the dialect of each turn, for the API that the upstream has (`upstream.api`)."""
+    def __init__(
+        self,
+        name: str,
+        config: UpstreamConfig,
+        make_server: Callable[[], Awaitable[ModelServer]],
+        clock: Clock,
+        *,
+        peers: Mapping[str, UpstreamAgent] | None = None,
+        queue_wait: float = 30.0,
+        chance: Callable[[], float] = random.random,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`name` is that of its table; empty if it is the server's only agent. `make_server` returns the model
+        server, started; it raises `Fault` if it cannot. `peers` are all upstreams of the server by name, of which
+        the configuration names the fallbacks. `queue_wait`: the most seconds that a turn waits for another one to
+        end, if the limit of `concurrency` is reached. `chance` returns a random number from 0 to 1, which varies
+        the seconds between attempts. `sleep` waits for a number of seconds.
+        """
         super().__init__()
-        self.name = upstream.api.agent
-        self.capabilities = upstream.capabilities
-        self._upstream = upstream
-        self._make_dialect = make_dialect
-        self._client = UpstreamClient(upstream)
-        errors = ErrorReader(
-            upstream.secrets,
-            clients_key=upstream.clients_key,
-            path=upstream.api.path,
-            setting_names=upstream.names,
-        )
-        self._context = UpstreamContext(errors, set(upstream.config.kind.refuses), _new_id, clock.epoch)
-        self._id = uuid.uuid4().hex[:12]
-        """Identifies this server in a request header, to detect a request that comes back to it."""
-        self._models = self._served(())
-        self.any_model = not self._models
-        """True while neither the operator nor the upstream has listed models."""
-        self._trouble: Failure | None = None
-        self._transports: set[HttpTransport] = set()
-        self._watch: asyncio.Task[None] | None = None
+        self.name = name or config.api.agent
+        self.capabilities = config.capabilities
+        self.config = config
+        self.breaker = Breaker(config.breaker_failures, config.breaker_seconds)
+        self.attempts: dict[Outcome, int] = {"answered": 0, "failed": 0, "left": 0}
+        """The number of ended attempts by outcome, for the metrics."""
+        self._table_name = name
+        self._title = f"The model server '{name}'" if name else "The model server"
+        self._late = LateStart(self.name, make_server, clock)
+        self._clock = clock
+        self._peers = {self.name: self} if peers is None else peers
+        self._queue_wait = queue_wait
+        self._chance = chance
+        self._sleep = sleep
+        self._places = asyncio.Semaphore(config.concurrency) if config.concurrency else None
+        self._transports: set[UpstreamTransport] = set()
+
+    # --- what it is -----------------------------------------------------------------------------
+
+    @property
+    def any_model(self) -> bool:  # type: ignore[override]
+        """Whether any model name is accepted: neither the operator nor the upstream has listed models, or it has
+        not started.
+        """
+        server = self._late.value
+        return server is None or server.any_model
+
+    @property
+    def breaker_state(self) -> BreakerState:
+        """The current state of the circuit breaker."""
+        return self.breaker.state(self._clock.monotonic())
+
+    def models(self) -> tuple[AgentModel, ...]:
+        return () if self._late.value is None else self._late.value.models()
+
+    def trouble(self) -> Failure | None:
+        if self._late.value is None:
+            return self._late.failure
+        return self._left_alone() if self.breaker_state == "open" else self._late.value.trouble()
+
+    # --- from its start to its end --------------------------------------------------------------
 
     async def start(self) -> None:
-        """Requests the list of models at once, and then at intervals in a background task. An upstream that cannot
-        be reached does not prevent the start; `trouble` reports it.
+        """Starts to watch the model server, which need not be there. Raises `Fault` if its address, key or files are
+        not; a turn may then try again.
         """
-        await self._client.start()
-        await self._refresh_models()
-        self._watch = asyncio.get_running_loop().create_task(self._refresh_models_at_intervals())
+        await self._late.start()
+
+    async def close(self) -> None:
+        """Closes every connection, also those of running turns, which get no further output."""
+        await asyncio.gather(*(transport.release(finished=False) for transport in list(self._transports)))
+        if self._late.value is not None:
+            await self._late.value.close()
+
+    # --- turns ----------------------------------------------------------------------------------
 
     async def open(self, turn: Turn) -> AgentSession:
-        """Returns a session, which sends its first request when it begins. Raises `Fault` if the request has come
-        from this server itself or has passed through too many codex-proxies, if neither the turn nor the upstream's
-        list names a model, or if the server passes the keys of clients on and this client has sent none.
+        """Opens a session for a turn, whose `model` is this upstream's name for it. It begins with the first attempt
+        that can be opened, at this upstream or at one of its fallbacks. Raises `Fault` if none can be opened.
         """
-        hops = turn.origin.hops
-        if self._id in hops or len(hops) >= MAX_HOPS:
-            message = _LOOP.format(self._upstream.names.url)
-            raise Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))
-        model = turn.model or next((model.id for model in self._models if model.is_default), "")
-        if not model:
-            raise Fault(self._trouble or self._no_model())
-        if "system_prompt" not in self.capabilities:
-            turn = msgspec.structs.replace(turn, history=with_instructions_of_user(turn.history))
-        headers = {HOPS_HEADER: ",".join((*hops, self._id))}
-        if self._upstream.clients_key:
-            if not turn.origin.key:
-                raise Fault(NO_CLIENTS_KEY)
-            headers["Authorization"] = f"Bearer {turn.origin.key}"
-        names = self._upstream.config.forward_headers
-        headers |= {name: turn.origin.headers[name] for name in names if name in turn.origin.headers}
-        dialect = self._make_dialect(turn, model, self._context)
-        transport = HttpTransport(self._client, headers)
-        self._transports.add(transport)
-        return AgentSession(turn, dialect, transport)
 
-    def _no_model(self) -> Failure:
-        message = _NO_MODEL.format(self._upstream.names.model)
-        return Failure(kind=FaultKind.MODEL_NOT_FOUND, message=message, param="model")
+        async def open_attempt(target: UpstreamTarget, may_wait: bool) -> OpenAttempt:
+            return await self._peers[target.name].open_attempt(turn, target.model, may_wait=may_wait)
+
+        plan = AttemptPlan(self._targets(turn), self._chance)
+        transport = UpstreamTransport(plan, open_attempt, self._sleep)
+        first = await transport.open_first()
+        self._transports.add(transport)
+        dialect = AttemptedTurn(first, transport.on_failure, transport.on_answer)
+        return AgentSession(first.turn, dialect, transport)
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
-        assert isinstance(session.transport, HttpTransport)
+        assert isinstance(session.transport, UpstreamTransport)
         try:
             await session.transport.release(finished=finished)
         finally:
             self._transports.discard(session.transport)
 
-    def models(self) -> tuple[AgentModel, ...]:
-        """Returns the models that clients can ask for, from the upstream's newest list and the operator's settings."""
-        return self._models
-
-    def trouble(self) -> Failure | None:
-        """Returns the failure of the newest request for the list of models; None if it did not fail."""
-        return self._trouble
-
-    async def close(self) -> None:
-        """Closes every connection, also those of running turns, which get no further output."""
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
-        await asyncio.gather(*(transport.release(finished=False) for transport in list(self._transports)))
-        await self._client.close()
-
-    def _served(self, listed: Sequence[AgentModel]) -> tuple[AgentModel, ...]:
-        """Returns the models that clients can use, from those that the upstream lists (`listed`) and those that the
-        operator has named. A model without a context window gets the one in the settings.
+    def _targets(self, turn: Turn) -> list[UpstreamTarget]:
+        """Returns the upstreams for the attempts of a turn: this one, then its fallbacks in the order of the
+        settings, each with its own name for the model. Those that the client may not use are left out, and those
+        that cannot pass on a request unchanged if it is passed on.
         """
-        window = self._upstream.config.context_window
-        found = models_of(self._upstream.config.models, listed)
-        return tuple(
-            model if model.context_window else msgspec.structs.replace(model, context_window=window)
-            for model in found
-        )
+        targets = [self._target(turn, turn.model)]
+        for fallback in self.config.fallback:
+            name, _, model = fallback.partition("/")
+            peer = self._peers[name]
+            is_allowed = turn.origin.agents is None or name in turn.origin.agents
+            if is_allowed and (turn.forwarded is None or "forwarding" in peer.capabilities):
+                targets.append(peer._target(turn, model or peer._same_model(turn.model)))
+        return targets
 
-    async def _refresh_models_at_intervals(self) -> None:
-        while True:
-            usual = self._upstream.config.health_interval
-            await asyncio.sleep(usual if self._trouble is None else min(usual, RETRY_SECONDS))
-            await self._refresh_models()
+    def _target(self, turn: Turn, model: str) -> UpstreamTarget:
+        # Another codex-proxy that the turn comes from repeats it itself: attempts must not multiply along a chain.
+        retries = 0 if turn.origin.hops else self.config.retries
+        return UpstreamTarget(self.name, model, retries, self.config.retry_wait)
 
-    async def _refresh_models(self) -> None:
-        """Requests the list of models. Stores the models, or the failure if there is one, and logs when the
-        upstream starts to fail or works again. A server that has no such list (status 404, 405 or 501) counts as
-        working.
+    def _same_model(self, model: str) -> str:
+        """Returns the name of the model if this upstream has it; else its default model, empty if none is set."""
+        if self.any_model or any(each.id == model for each in self.models()):
+            return model
+        return self.config.default_model or ""
+
+    async def open_attempt(self, turn: Turn, model: str, *, may_wait: bool) -> OpenAttempt:
+        """Opens an attempt at this upstream. `turn` is the turn as the client asked for it, `model` this upstream's
+        name for the model. If too many turns are running, waits for one to end, or not at all if `may_wait` is
+        False.
+
+        Raises `NotAskedError` if the upstream has not started, its breaker is open, or too many turns are still
+        running; and `Fault` if it cannot be asked for this turn.
         """
-        before = self._trouble
-        self._trouble = await self._request_models()
-        if self._trouble is not None and before is None:
-            log.warning("upstream_trouble", **self._upstream.log_fields, reason=self._trouble.message)
-        elif self._trouble is None and before is not None:
-            log.info("upstream_is_back", **self._upstream.log_fields)
-
-    async def _request_models(self) -> Failure | None:
-        if self._upstream.clients_key:
-            return None  # only clients have a key to ask with
         try:
-            status, headers, body = await self._client.list_models()
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            return failure_of(error)
-        if status == 200:
-            with contextlib.suppress(TypeError):
-                found = self._served(models_in(body) or ())
-                if found != self._models:  # who has looked names up in them need not do so again
-                    self._models, self.any_model = found, not found
-            return None
-        if status in (404, 405, 501):
-            return None
-        context = self._context
-        return context.errors.of_response(status, dict(headers), body, context.now())
+            server = await self._late.for_turn()
+        except Fault as fault:
+            raise NotAskedError(fault.failure) from fault
+        if not self.breaker.admits(self._clock.monotonic()):
+            raise NotAskedError(self._left_alone())
+        try:
+            await self._take_place(may_wait=may_wait)
+            try:
+                history = turn.history
+                if self._table_name:
+                    history = OriginMarks(self._table_name).unmark(history)
+                own, dialect, headers = server.prepare(
+                    msgspec.structs.replace(turn, model=model, history=history)
+                )
+            except BaseException:
+                self.leave()
+                raise
+        except BaseException:
+            self.breaker.gave_up()
+            raise
+        return OpenAttempt(Attempt(self._table_name, own, dialect), self, server.client, headers)
 
+    def record(self, outcome: Outcome, failure: Failure | None = None) -> None:
+        """Counts the outcome of an attempt for the metrics, and reports it to the breaker. `failure` is the reason
+        if the attempt has failed, else None; only failures that are the upstream's fault count against it.
+        """
+        self.attempts[outcome] += 1
+        if outcome == "left":
+            self.breaker.gave_up()
+        elif failure is not None and failure.kind in BLAMED:
+            before = self.breaker_state
+            self.breaker.failed(self._clock.monotonic())
+            if self.breaker_state == "open" and before != "open":
+                log.warning("upstream_left_alone", upstream=self.name, reason=failure.unquoted)
+        else:
+            if self.breaker_state != "closed":
+                log.info("upstream_is_back", upstream=self.name)
+            self.breaker.succeeded()
 
-def _new_id(prefix: str) -> str:
-    return prefix + uuid.uuid4().hex
+    def leave(self) -> None:
+        """Frees the place of an attempt for another turn."""
+        if self._places is not None:
+            self._places.release()
 
+    async def _take_place(self, *, may_wait: bool) -> None:
+        if self._places is None:
+            return
+        if not may_wait and self._places.locked():
+            raise NotAskedError(self._has_enough())
+        try:
+            async with asyncio.timeout(self._queue_wait):
+                await self._places.acquire()
+        except TimeoutError:
+            raise NotAskedError(self._has_enough()) from None
 
-def _no_turns(turn: Turn, model: str, context: UpstreamContext) -> Dialect[Message]:
-    raise AssertionError("an agent that lists models once runs no turn")
+    def _has_enough(self) -> Failure:
+        most = self.config.concurrency
+        message = f"{self._title} has {most} turns of this server, which is its limit. Try again later."
+        return Failure(kind=FaultKind.CONCURRENCY_EXCEEDED, message=message, retry_after=5)
 
-
-async def request_models_once(
-    upstream: Upstream, clock: Clock
-) -> tuple[Failure | None, tuple[AgentModel, ...]]:
-    """Requests the list of models once, for the command `doctor`. Returns the failure with which turns would end
-    (None if the request succeeded), and the models.
-    """
-    agent = UpstreamAgent(upstream, clock, _no_turns)
-    await agent._client.start()
-    try:
-        return await agent._request_models(), agent.models()
-    finally:
-        await agent.close()
+    def _left_alone(self) -> Failure:
+        return Failure(
+            kind=FaultKind.UNAVAILABLE,
+            message=f"{self._title} failed several times in a row, so no request is sent to it for a "
+            "moment. Try again later.",
+            retry_after=max(1.0, self.breaker.seconds_left(self._clock.monotonic())),
+        )

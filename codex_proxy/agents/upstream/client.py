@@ -1,5 +1,5 @@
-"""The HTTP client of one upstream (one aiohttp session with a connection pool), and the `Transport` of a turn over
-it: each write is the body of a request, and the answer is passed to the transport's reader.
+"""The HTTP client of one upstream (one aiohttp session with a connection pool), and the exchange of a request and its
+answer.
 
 The client follows no redirects, keeps no cookies, requests and decodes no compression, and reads no .netrc. The
 length of header lines is limited. Errors become a `Failure` that contains no address.
@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import aiohttp
 
-from codex_proxy.agents.session import TransportReader
 from codex_proxy.agents.upstream.config import Upstream, UpstreamConfig
 from codex_proxy.agents.upstream.connections import UpstreamConnections
 from codex_proxy.agents.upstream.failures import TOO_MUCH
@@ -129,7 +128,7 @@ class UpstreamClient:
                 connection = SimpleNamespace(reused=False, connected=connected)
                 try:
                     return await session.post(
-                        upstream.url + upstream.api.path,
+                        upstream.url + upstream.config.api.path,
                         data=body,
                         headers=all_headers,
                         proxy=upstream.proxy,
@@ -351,58 +350,3 @@ def failure_of(error: Exception) -> Failure:
     else:
         why = "no connection"
     return Failure(kind=FaultKind.UPSTREAM_UNREACHABLE, message=f"The model server cannot be reached: {why}.")
-
-
-class HttpTransport:
-    """The `Transport` of one turn over HTTP requests instead of a child process. Its reader gets the messages of
-    each answer: a `Head` (status and headers), bytes of the body, and an `End`.
-    """
-
-    exclusive = True
-
-    def __init__(self, client: UpstreamClient, headers: Mapping[str, str]) -> None:
-        """`client` sends the requests. `headers` are sent with every request of the turn."""
-        self._client = client
-        self._headers = headers
-        self._reader: TransportReader | None = None
-        self._exchanges: list[Exchange] = []
-        """All exchanges of the session. The last one is current; the others have ended."""
-
-    def attach(self, reader: TransportReader) -> None:
-        self._reader = reader
-
-    def send(self, writes: bytes) -> None:
-        """Sends a request with the body `writes`. If the answer to the previous request has not ended, the rest of
-        it is dropped.
-        """
-        self.close_stdin()
-        self._exchanges.append(self._client.post(writes, self._headers, self._deliver))
-
-    def close_stdin(self) -> None:
-        """Stops passing on the current answer, if there is one. (The name comes from `Transport`: a child process
-        stops when its stdin is closed.)
-        """
-        if self._exchanges:
-            self._exchanges[-1].finish()
-
-    def pause_reading(self) -> None:
-        if self._exchanges:
-            self._exchanges[-1].pause()
-
-    def resume_reading(self) -> None:
-        if self._exchanges:
-            self._exchanges[-1].resume()
-
-    def set_idle(self, idle: bool) -> None:
-        """Does nothing: the session of an upstream ends with its turn."""
-
-    async def release(self, *, finished: bool) -> None:
-        """Closes the connection of the current request, by which the upstream notices that the client has left. A
-        connection whose answer has ended is kept for other requests. `finished` is not used.
-        """
-        self._reader = None
-        await asyncio.gather(*(exchange.close() for exchange in self._exchanges))
-
-    def _deliver(self, messages: Sequence[Message], size: int) -> None:
-        if self._reader is not None:
-            self._reader.received(messages, size)

@@ -197,6 +197,16 @@ class UpstreamConfig(BaseModel):
     breaker_seconds: float = Field(10.0, gt=0, description="seconds until one turn tries it again")
 
     @property
+    def api(self) -> UpstreamApi:
+        """The API that the server has."""
+        return APIS[self.wire]
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What the server can do. A request that needs another capability is refused."""
+        return self.api.capabilities - frozenset(self.cannot) - self.kind.cannot
+
+    @property
     def kind(self) -> UpstreamPreset:
         """What is known about this kind of server; nothing without a `preset`."""
         return PRESETS[self.preset] if self.preset is not None else NO_PRESET
@@ -230,16 +240,6 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the upstream is sent each client's own API key instead of `key`."""
     proxy: str | None = None
     """The address of the HTTP proxy for requests to the upstream; None if there is none."""
-
-    @property
-    def api(self) -> UpstreamApi:
-        """The API that the upstream has."""
-        return APIS[self.config.wire]
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        """What the upstream can do. A request that needs another capability is refused."""
-        return self.api.capabilities - frozenset(self.config.cannot) - self.config.kind.cannot
 
     @property
     def headers(self) -> dict[str, str]:

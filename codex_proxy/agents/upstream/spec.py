@@ -11,11 +11,15 @@ from urllib.parse import urlsplit, urlunsplit
 from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]
 
 from codex_proxy.agents.spec import AgentContext, NoAgentError
-from codex_proxy.agents.upstream.config import APIS, SettingNames, Upstream, UpstreamApi, UpstreamConfig
+from codex_proxy.agents.upstream.config import SettingNames, Upstream, UpstreamApi, UpstreamConfig
 from codex_proxy.core.checks import Check, Fact, failed_check
+from codex_proxy.core.faults import Failure, Fault, FaultKind
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
+
+    from codex_proxy.agents.upstream.agent import UpstreamAgent
+    from codex_proxy.agents.upstream.server import MakeDialect
 
 CLIENTS_KEY: Final = "client"
 """The value of PROXY_UPSTREAM_KEY with which each client's own key is sent to the upstream."""
@@ -30,13 +34,43 @@ UPSTREAM_SETTINGS: Final = frozenset(
 _MAX_KEY_CHARS: Final = 10_000
 
 
+def make_upstream(context: AgentContext, make_dialect: MakeDialect) -> UpstreamAgent:
+    """Returns the agent of the upstream that the context's settings describe, not yet started. `make_dialect` creates
+    the dialect of a turn. Raises `NoAgentError` if a setting of a single upstream is missing or invalid; one of
+    several says that when it starts.
+    """
+    from codex_proxy.agents.upstream.agent import UpstreamAgent
+    from codex_proxy.agents.upstream.server import ModelServer
+
+    if not context.name:
+        upstream_of(context)
+
+    async def make_server() -> ModelServer:
+        try:
+            upstream = upstream_of(context)
+        except NoAgentError as error:
+            raise Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=str(error))) from error
+        server = ModelServer(upstream, context.clock, make_dialect)
+        await server.start()
+        return server
+
+    return UpstreamAgent(
+        context.name,
+        context.upstream or UpstreamConfig(),
+        make_server,
+        context.clock,
+        peers=context.upstreams if context.name else None,
+        queue_wait=context.settings.of_server.queue_wait,
+    )
+
+
 async def check_upstream(context: AgentContext) -> list[Check]:
     """Returns a list with one check for the command `doctor`: whether the upstream answers a request for its list of
     models, and how many it has. No model is run. The check is `failed` if the settings are invalid or the upstream
     refuses or does not answer, a warning if it lists no models, and `skipped` if requests use the keys of clients,
     since `doctor` has none.
     """
-    from codex_proxy.agents.upstream.agent import request_models_once
+    from codex_proxy.agents.upstream.server import request_models_once
 
     try:
         upstream = upstream_of(context)
@@ -75,7 +109,7 @@ def upstream_of(context: AgentContext) -> Upstream:
     change, if its address, its key or a file is missing or invalid.
     """
     config, settings = context.upstream or UpstreamConfig(), context.settings
-    api = APIS[config.wire]
+    api = config.api
     names = SettingNames.of_table(context.upstream_table)
     url = config.url or config.kind.url
     if not url:

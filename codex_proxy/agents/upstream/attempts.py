@@ -1,15 +1,15 @@
-"""Decides which upstream gets the next attempt of a turn, and when, after an attempt has failed. An upstream is a
-model server that this server calls over HTTP.
+"""Decides which upstream gets the next attempt of a turn, and when, after an attempt has failed (`AttemptPlan`); and
+when nothing more is sent to an upstream that keeps failing (`Breaker`).
 
-Input: the upstreams for the turn, in order, and the failure of each attempt. Output: the next attempt, or None.
-Pure: random numbers come from an argument. The caller must not make another attempt if a part of the answer was
-sent to the client already.
+Input: the upstreams for the turn, in order, and the failure of each attempt; for the breaker the outcomes of attempts
+at one upstream, and the time. Output: the next attempt, or None; whether an attempt may be made. Pure: random numbers
+come from an argument. The caller must not make another attempt if a part of the answer was sent to the client already.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -41,6 +41,11 @@ BLAMED: Final = frozenset(
 )
 """Kinds of failures that the circuit breaker counts, because they mean that the upstream does not work. A usage
 limit or an invalid key does not count."""
+
+
+Outcome: TypeAlias = Literal["answered", "failed", "left"]
+"""The outcome of an attempt: the upstream has `answered`, the attempt has `failed`, or the client has `left` before
+that."""
 
 
 class UpstreamTarget(msgspec.Struct, frozen=True):
@@ -117,3 +122,63 @@ class AttemptPlan:
             return None
         backoff = min(FIRST_WAIT * 2.0**self._retried, MAX_WAIT)
         return max(asked, backoff * (0.5 + self._chance() / 2))
+
+
+BreakerState: TypeAlias = Literal["closed", "open", "half-open"]
+STATES: Final[tuple[BreakerState, ...]] = ("closed", "open", "half-open")
+
+
+class Breaker:
+    """The circuit breaker of one upstream. After some failures in a row it is open: no attempt is made for a time. Then
+    it is half open: a single attempt is made. If that fails, the breaker opens again; any success closes it. `now` is
+    always in seconds of a monotonic clock.
+    """
+
+    def __init__(self, failures: int, seconds: float) -> None:
+        """`failures` is the number of failures in a row that opens the breaker (0: never); `seconds` is how long it
+        stays open.
+        """
+        self._max_failures = failures
+        self._seconds = seconds
+        self._failures = 0
+        self._opened_at: float | None = None
+        self._probing = False
+
+    def state(self, now: float) -> BreakerState:
+        """Returns whether the breaker is closed, open or half open at the time `now`."""
+        if self._opened_at is None:
+            return "closed"
+        return "open" if self.seconds_left(now) > 0 else "half-open"
+
+    def seconds_left(self, now: float) -> float:
+        """Returns the seconds until the next attempt may be made; 0 if one may be made now."""
+        return 0.0 if self._opened_at is None else max(0.0, self._opened_at + self._seconds - now)
+
+    def admits(self, now: float) -> bool:
+        """Returns whether an attempt may be made now. If so, the caller must make it, and report its outcome by
+        `succeeded`, `failed` or `gave_up`: a half-open breaker admits no other attempt until then.
+        """
+        if self._opened_at is None:
+            return True
+        if self._probing or self.seconds_left(now) > 0:
+            return False
+        self._probing = True
+        return True
+
+    def succeeded(self) -> None:
+        """Records that the upstream has answered an attempt, and closes the breaker."""
+        self._failures, self._opened_at, self._probing = 0, None, False
+
+    def failed(self, now: float) -> None:
+        """Records that an attempt failed because the upstream does not work. Opens the breaker if it was half open,
+        or if this was the last failure in a row that it allows.
+        """
+        self._failures += 1
+        if self._probing or (self._max_failures and self._failures >= self._max_failures):
+            self._opened_at, self._probing = now, False
+
+    def gave_up(self) -> None:
+        """Records that an attempt ended before it was known whether the upstream works. The state stays; a
+        half-open breaker admits another attempt.
+        """
+        self._probing = False

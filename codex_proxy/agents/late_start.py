@@ -1,0 +1,82 @@
+"""Makes and starts something that may fail to start, such as one of several agents, without ending the server: the
+first turn after 30 seconds tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Final, Generic, TypeVar
+
+import structlog
+
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.interfaces import Clock
+
+log = structlog.get_logger(__name__)
+
+RETRY_START_SECONDS: Final = 30.0
+"""Seconds after which a turn tries again to start what could not start."""
+
+T = TypeVar("T")
+
+
+class LateStart(Generic[T]):
+    """What `make` returns, once it has succeeded."""
+
+    def __init__(self, name: str, make: Callable[[], Awaitable[T]], clock: Clock) -> None:
+        """`name` is the agent's name, for messages. `make` returns the value, started; it raises `Fault` if it
+        cannot.
+        """
+        self.value: T | None = None
+        """What `make` has returned; None before that."""
+        self.failure: Failure | None = None
+        """Why the last start has failed; None if it has not."""
+        self._name = name
+        self._make = make
+        self._clock = clock
+        self._failed_at = 0.0
+        self._lock = asyncio.Lock()
+
+    async def start(self) -> T:
+        """Makes the value, unless it exists, and returns it. Raises `Fault` if that fails, which is also logged."""
+        async with self._lock:
+            if self.value is not None:
+                return self.value
+            try:
+                self.value = await self._make()
+            except Fault as fault:
+                self.failure = fault.failure
+            except Exception as error:
+                log.exception("agent_broke", agent=self._name)
+                message = (
+                    f"The agent {self._name} cannot start ({type(error).__name__}). The server's log "
+                    "has the reason."
+                )
+                self.failure = Failure(kind=FaultKind.INTERNAL, message=message)
+            else:
+                self.failure = None
+                return self.value
+            self._failed_at = self._clock.monotonic()
+            log.warning("agent_not_started", agent=self._name, reason=self.failure.unquoted)
+            raise Fault(self.failure)
+
+    async def for_turn(self) -> T:
+        """Returns the value for a turn. If it does not exist, makes it, unless that failed a moment ago. Raises
+        `Fault` (UNAVAILABLE) if it cannot be made.
+        """
+        if self.value is None and self._clock.monotonic() - self._failed_at >= RETRY_START_SECONDS:
+            with contextlib.suppress(Fault):
+                await self.start()
+        if self.value is not None:
+            return self.value
+        why = "" if self.failure is None else f" {self.failure.message}"
+        raise Fault(
+            Failure(
+                kind=FaultKind.UNAVAILABLE,
+                message=f"The agent {self._name} could not be started.{why}",
+                retry_after=RETRY_START_SECONDS,
+                quoted="" if self.failure is None else self.failure.quoted,
+            )
+        )

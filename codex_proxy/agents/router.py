@@ -1,0 +1,250 @@
+"""Combines several agents of a server into one `Agent`, which passes each turn to the agent that has the turn's
+model.
+
+Clients name a model `NAME/MODEL`; the agent NAME gets only MODEL. Content that only one agent can decrypt is marked
+with that agent's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from codex_proxy import __version__
+from codex_proxy.agents.account_limits import NewestLimits
+from codex_proxy.agents.agent import Agent, AgentBase, ProcessCounts
+from codex_proxy.agents.dialect import Capability
+from codex_proxy.agents.late_start import LateStart
+from codex_proxy.agents.marks import OriginMarks
+from codex_proxy.agents.session import AgentSession
+from codex_proxy.core.account import AgentModel
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.turn import MODEL_SEPARATOR, Turn
+
+Listed = tuple[tuple[AgentModel, ...], ...]
+
+
+class AgentRouter(AgentBase):
+    """An `Agent` that passes each turn to one of its members, by the turn's model. The first member is the default.
+    It has no warning, limits and missing features itself, since each member has its own. A model's name that does
+    not begin with a member's name must be in the list of models.
+    """
+
+    name = "several"
+    version = __version__
+
+    def __init__(self, members: Mapping[str, Agent], *, defaults: Mapping[str, str] | None = None) -> None:
+        """`members` are the agents by name. `defaults`: the default models that the operator has set, by member."""
+        super().__init__()
+        self.members = dict(members)
+        self._defaults = defaults or {}
+        self._listed: Listed = ()
+        self._models: tuple[AgentModel, ...] = ()
+        self._member_of_session: WeakKeyDictionary[AgentSession, Agent] = WeakKeyDictionary()
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """The capabilities of all members together. `agent_for` returns the member for a model, which
+        has its own.
+        """
+        return frozenset().union(*(member.capabilities for member in self.members.values()))
+
+    async def start(self) -> None:
+        """Starts all members at the same time. Raises `Fault` only if no member could start. If some could not,
+        `trouble` of each of them says why.
+        """
+        starts = await asyncio.gather(
+            *(member.start() for member in self.members.values()), return_exceptions=True
+        )
+        faults = {}
+        for name, result in zip(self.members, starts, strict=True):
+            if isinstance(result, Fault):
+                faults[name] = result.failure.message
+            elif isinstance(result, BaseException):
+                raise result
+        if len(faults) == len(self.members):
+            reasons = "; ".join(f"{name}: {message}" for name, message in faults.items())
+            message = f"None of the agents can start. {reasons}"
+            raise Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))
+
+    async def open(self, turn: Turn) -> AgentSession:
+        """Opens a session with the member that has the turn's model. Raises `Fault` if it cannot be opened."""
+        name, model = self._agent_and_model(turn.model)
+        member = self.members[name]
+        session = await member.open(msgspec.structs.replace(turn, model=model))
+        self._member_of_session[session] = member
+        return session
+
+    async def release(self, session: AgentSession, *, finished: bool) -> None:
+        await self._member_of_session.pop(session).release(session, finished=finished)
+
+    def models(self) -> tuple[AgentModel, ...]:
+        """Returns the models of all members as `NAME/MODEL`. The same object as long as they are unchanged."""
+        listed = tuple(member.models() for member in self.members.values())
+        if len(listed) != len(self._listed) or any(
+            new is not old for new, old in zip(listed, self._listed, strict=True)
+        ):
+            first = next(iter(self.members))
+            self._models = tuple(
+                self._with_full_name(name, model, is_default=name == first)
+                for name, models in zip(self.members, listed, strict=True)
+                for model in models
+            )
+            self._listed = listed
+        return self._models
+
+    def _with_full_name(self, name: str, model: AgentModel, *, is_default: bool) -> AgentModel:
+        default = self._defaults.get(name)
+        own = model.is_default if default is None else model.id == default
+        return msgspec.structs.replace(
+            model, id=f"{name}{MODEL_SEPARATOR}{model.id}", agent=name, is_default=is_default and own
+        )
+
+    async def ask_limits(self) -> None:
+        await asyncio.gather(*(member.ask_limits() for member in self.members.values()))
+
+    def processes(self) -> ProcessCounts:
+        """Returns the counts of processes, summed over all members."""
+        counts = [member.processes() for member in self.members.values()]
+        return ProcessCounts(
+            idle=sum(each.idle for each in counts),
+            busy=sum(each.busy for each in counts),
+            restarts=sum(each.restarts for each in counts),
+        )
+
+    def trouble(self) -> Failure | None:
+        """Returns the failure of the first member if every member has one, so that no turn can be served; else
+        None.
+        """
+        troubles = [member.trouble() for member in self.members.values()]
+        return troubles[0] if None not in troubles else None
+
+    async def close(self) -> None:
+        await asyncio.gather(*(member.close() for member in self.members.values()))
+
+    def kill(self) -> None:
+        for member in self.members.values():
+            member.kill()
+
+    def _agent_and_model(self, model: str) -> tuple[str, str]:
+        """Splits `NAME/MODEL` into the member's name and the member's own name for the model (empty for its default
+        model). If the text before the slash is no member's name, the whole text is a model of the first member.
+        """
+        name, _, own = model.partition(MODEL_SEPARATOR)
+        if name not in self.members:
+            name, own = next(iter(self.members)), model
+        return name, own or self._defaults.get(name, "")
+
+
+class AgentSlot:
+    """One member of a router: the `Agent` that a function creates when the server starts, under the name that the
+    operator gave it. If it cannot start, its turns are refused (UNAVAILABLE), and the other members are not affected.
+    """
+
+    members: Mapping[str, Agent] = {}
+    """Empty: the agent contains no others."""
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], Awaitable[Agent]],
+        clock: Clock,
+        *,
+        capabilities: frozenset[Capability] = frozenset(),
+    ) -> None:
+        """`make` returns the actual agent, not yet started; it raises `Fault` if it cannot. `capabilities` are
+        reported until the agent has been started.
+        """
+        self.name = name
+        self._make = make
+        self._late = LateStart(name, self._start, clock)
+        self._declared = capabilities
+        self._no_limits = NewestLimits()
+        self._marks = OriginMarks(name)
+
+    async def _start(self) -> Agent:
+        agent = await self._make()
+        try:
+            await agent.start()
+        except BaseException:
+            await agent.close()
+            raise
+        return agent
+
+    # --- what it is -----------------------------------------------------------------------------
+
+    @property
+    def _agent(self) -> Agent | None:
+        return self._late.value
+
+    @property
+    def version(self) -> str:
+        return "" if self._agent is None else self._agent.version
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return self._declared if self._agent is None else self._agent.capabilities
+
+    @property
+    def missing_features(self) -> Mapping[str, tuple[str, ...]]:
+        return {} if self._agent is None else self._agent.missing_features
+
+    @property
+    def warning(self) -> str:
+        return "" if self._agent is None else self._agent.warning
+
+    @property
+    def limits(self) -> NewestLimits:
+        return self._no_limits if self._agent is None else self._agent.limits
+
+    @property
+    def any_model(self) -> bool:
+        """Whether any model name is accepted. True as long as the agent has not started, because its models are not
+        known then.
+        """
+        return self._agent is None or self._agent.any_model
+
+    def models(self) -> tuple[AgentModel, ...]:
+        return () if self._agent is None else self._agent.models()
+
+    async def ask_limits(self) -> None:
+        if self._agent is not None:
+            await self._agent.ask_limits()
+
+    def processes(self) -> ProcessCounts:
+        return ProcessCounts() if self._agent is None else self._agent.processes()
+
+    def trouble(self) -> Failure | None:
+        return self._late.failure if self._agent is None else self._agent.trouble()
+
+    # --- from its start to its end --------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Creates and starts the actual agent. Raises `Fault` if that fails, which `trouble` then returns, too."""
+        await self._late.start()
+
+    async def open(self, turn: Turn) -> AgentSession:
+        """Opens a session of the actual agent for a turn, whose `model` is the agent's own name for it. Raises
+        `Fault` if the agent cannot be started, or cannot open the session.
+        """
+        agent = await self._late.for_turn()
+        history = self._marks.unmark(turn.history)
+        session = await agent.open(msgspec.structs.replace(turn, history=history))
+        session.origin = self._marks
+        return session
+
+    async def release(self, session: AgentSession, *, finished: bool) -> None:
+        assert self._agent is not None
+        await self._agent.release(session, finished=finished)
+
+    async def close(self) -> None:
+        if self._agent is not None:
+            await self._agent.close()
+
+    def kill(self) -> None:
+        if self._agent is not None:
+            self._agent.kill()

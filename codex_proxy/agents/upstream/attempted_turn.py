@@ -1,0 +1,141 @@
+"""The dialect of a turn that may take several attempts, at one upstream (a model server) or at others, until its
+answer begins. Each attempt has a dialect of its own, for the API of its upstream.
+
+Input: the messages of each attempt, and an `Attempt` or `NoAttempt` after one has failed. Output: the events and
+requests of the attempts. The events of an attempt are held back until its answer begins. If it fails before that, its
+events are dropped and another attempt is made; if there is none, the turn fails. Once a part of an answer was passed
+on, no other attempt is made, since the client has read that part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from codex_proxy.agents.dialect import NOTHING, Dialect, Ended, Reply, SingleTurn, Step
+from codex_proxy.agents.marks import OriginMarks
+from codex_proxy.agents.upstream.stream import Message
+from codex_proxy.core.events import (
+    AccountLimitsReported,
+    Event,
+    Notice,
+    RawItem,
+    ServedBy,
+    Stop,
+    TurnEnded,
+    TurnStarted,
+)
+from codex_proxy.core.faults import Failure
+from codex_proxy.core.turn import Turn
+
+HELD: Final = frozenset({TurnStarted, Notice, RawItem, AccountLimitsReported})
+"""Types of events that are not part of an answer. After such events another attempt may still be made."""
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """An attempt that its upstream has admitted."""
+
+    name: str
+    """The name of the upstream; empty if it is the server's only agent."""
+    turn: Turn
+    """The turn as the upstream gets it: with its own name of the model."""
+    dialect: Dialect[Message]
+
+    @property
+    def marks(self) -> OriginMarks | None:
+        """The marks with which encrypted content of this upstream is labelled, so that no other upstream gets it;
+        None if the server has only this one.
+        """
+        return OriginMarks(self.name) if self.name else None
+
+
+class NoAttempt(msgspec.Struct, frozen=True):
+    """There is no further attempt."""
+
+    failure: Failure | None = None
+    """Why the last one could not be opened; None: the turn fails as the attempt before it did."""
+
+
+AttemptMessage: TypeAlias = Message | Attempt | NoAttempt
+
+
+class AttemptedTurn(SingleTurn):
+    """The `Dialect` of a turn over the dialects of its attempts."""
+
+    def __init__(
+        self, first: Attempt, on_failure: Callable[[Failure], bool], on_answer: Callable[[], int]
+    ) -> None:
+        """`on_failure` is called when an attempt has failed before its answer began. It returns whether another one
+        may follow; then an `Attempt` or a `NoAttempt` is received next. `on_answer` is called when an answer
+        begins, or the turn fails; it returns the number of attempts, which is reported with the answer.
+        """
+        self._name = first.name
+        self._marks = first.marks
+        self._dialect = first.dialect
+        self._on_failure = on_failure
+        self._on_answer = on_answer
+        self._held: list[Event] = []
+        self._is_answering = False
+        """Whether a part of the answer was passed on."""
+        self._is_waiting = False
+        """Whether the attempt has failed, and the next one is still being opened."""
+
+    @property
+    def finished(self) -> bool:
+        return self._is_answering and self._dialect.finished
+
+    def begin(self, turn: Turn) -> Step:
+        """Returns the step that begins the first attempt."""
+        return self._pass_on(self._dialect.begin(turn))
+
+    def receive(self, messages: Sequence[AttemptMessage]) -> Step:
+        """Reads messages of the current attempt, or begins the next one. What arrives after an attempt has failed is
+        ignored.
+        """
+        first = messages[0]
+        if isinstance(first, Attempt):
+            self._name, self._marks, self._dialect = first.name, first.marks, first.dialect
+            self._held.clear()
+            self._is_waiting = False
+            return self._pass_on(self._dialect.begin(first.turn))
+        if isinstance(first, NoAttempt):
+            if first.failure is not None:
+                self._held[-1] = TurnEnded(Stop.FAILED, "provider", first.failure)
+            return self._begin_answer(Step([], close_stdin=True))
+        if self._is_waiting:
+            return NOTHING
+        return self._pass_on(self._dialect.receive(messages))  # type: ignore[arg-type]  # by the first one
+
+    def answer(self, request_id: str, reply: Reply) -> Step:
+        return self._pass_on(self._dialect.answer(request_id, reply))
+
+    def eof(self, ended: Ended) -> Step:
+        return self._pass_on(self._dialect.eof(ended))
+
+    def _pass_on(self, step: Step) -> Step:
+        """Returns the step of the current attempt as the session gets it: without its events as long as they are held
+        back.
+        """
+        if self._marks is not None:
+            step = Step(self._marks.mark(step.events), step.writes, step.close_stdin)
+        if self._is_answering:
+            return step
+        self._held += step.events
+        last = step.events[-1] if step.events else None
+        if isinstance(last, TurnEnded) and last.failure is not None:
+            self._is_waiting = self._on_failure(last.failure)
+            return NOTHING if self._is_waiting else self._begin_answer(step)
+        if HELD.issuperset(map(type, step.events)):
+            return Step([], step.writes, step.close_stdin)
+        return self._begin_answer(step)
+
+    def _begin_answer(self, step: Step) -> Step:
+        """Returns the step with all events that were held back. From now on no further attempt is made."""
+        self._is_answering = True
+        events, self._held = self._held, []
+        starts = [event for event in events if type(event) is TurnStarted]
+        rest = [event for event in events if type(event) is not TurnStarted]
+        served_by = ServedBy(self._name, self._on_answer())
+        return Step([*starts[:1], served_by, *rest], step.writes, step.close_stdin)

@@ -1,0 +1,198 @@
+"""A model server (an upstream), which has the API Chat Completions or Responses: the connections to it, the list of its
+models, and the requests of turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+import aiohttp
+import msgspec
+import structlog
+
+from codex_proxy.agents.dialect import Dialect
+from codex_proxy.agents.transcript import with_instructions_of_user
+from codex_proxy.agents.upstream.client import UpstreamClient, failure_of
+from codex_proxy.agents.upstream.config import Upstream
+from codex_proxy.agents.upstream.failures import ErrorReader
+from codex_proxy.agents.upstream.model_list import models_in, models_of
+from codex_proxy.agents.upstream.stream import Message
+from codex_proxy.agents.upstream.turn import UpstreamContext
+from codex_proxy.core.account import AgentModel
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.turn import HOPS_HEADER, Turn
+
+log = structlog.get_logger(__name__)
+
+RETRY_SECONDS: Final = 5.0
+"""Seconds between two requests for the list of models while the upstream cannot be reached."""
+MAX_HOPS: Final = 8
+"""The most servers like this one that a request may pass through."""
+
+_LOOP: Final = (
+    "This server's upstream sent the request back to this server. The operator must set "
+    "another address with {}."
+)
+_NO_MODEL: Final = (
+    "This server has no default model, since its upstream lists no models. Name one in "
+    "'model', or ask the operator to set {}."
+)
+NO_CLIENTS_KEY: Final = Failure(
+    kind=FaultKind.INVALID_API_KEY,
+    message="This server passes your API key on to the model server, but the request has none. Send it "
+    "as `Authorization: Bearer KEY`.",
+)
+
+
+MakeDialect: TypeAlias = Callable[[Turn, str, UpstreamContext], Dialect[Message]]
+"""Creates the dialect of a turn. The other arguments are the upstream's name for the model, and what all turns of the
+upstream share."""
+
+
+class ModelServer:
+    """A model server: its list of models, which a task keeps current, and its `client`, which sends requests."""
+
+    def __init__(self, upstream: Upstream, clock: Clock, make_dialect: MakeDialect) -> None:
+        """`make_dialect` creates the dialect of each turn, for the API that the upstream has."""
+        self._upstream = upstream
+        self._make_dialect = make_dialect
+        self.client = UpstreamClient(upstream)
+        errors = ErrorReader(
+            upstream.secrets,
+            clients_key=upstream.clients_key,
+            path=upstream.config.api.path,
+            setting_names=upstream.names,
+        )
+        self._context = UpstreamContext(errors, set(upstream.config.kind.refuses), _new_id, clock.epoch)
+        self._id = uuid.uuid4().hex[:12]
+        """Identifies this server in a request header, to detect a request that comes back to it."""
+        self._models = self._served(())
+        self.any_model = not self._models
+        """True while neither the operator nor the upstream has listed models."""
+        self._trouble: Failure | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Requests the list of models at once, and then at intervals in a background task. An upstream that cannot
+        be reached does not prevent the start; `trouble` reports it.
+        """
+        await self.client.start()
+        await self._refresh_models()
+        self._watch = asyncio.get_running_loop().create_task(self._refresh_models_at_intervals())
+
+    def prepare(self, turn: Turn) -> tuple[Turn, Dialect[Message], dict[str, str]]:
+        """Returns the turn as this upstream gets it, its dialect, and the headers of its requests. Raises `Fault` if
+        the request has come from this server itself or has passed through too many codex-proxies, if neither the turn
+        nor the upstream's list names a model, or if the server passes the keys of clients on and this client has
+        sent none.
+        """
+        hops = turn.origin.hops
+        if self._id in hops or len(hops) >= MAX_HOPS:
+            message = _LOOP.format(self._upstream.names.url)
+            raise Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))
+        model = turn.model or next((model.id for model in self._models if model.is_default), "")
+        if not model:
+            raise Fault(self._trouble or self._no_model())
+        if "system_prompt" not in self._upstream.config.capabilities:
+            turn = msgspec.structs.replace(turn, history=with_instructions_of_user(turn.history))
+        headers = {HOPS_HEADER: ",".join((*hops, self._id))}
+        if self._upstream.clients_key:
+            if not turn.origin.key:
+                raise Fault(NO_CLIENTS_KEY)
+            headers["Authorization"] = f"Bearer {turn.origin.key}"
+        names = self._upstream.config.forward_headers
+        headers |= {name: turn.origin.headers[name] for name in names if name in turn.origin.headers}
+        return turn, self._make_dialect(turn, model, self._context), headers
+
+    def _no_model(self) -> Failure:
+        message = _NO_MODEL.format(self._upstream.names.model)
+        return Failure(kind=FaultKind.MODEL_NOT_FOUND, message=message, param="model")
+
+    def models(self) -> tuple[AgentModel, ...]:
+        """Returns the models that clients can ask for, from the upstream's newest list and the operator's settings."""
+        return self._models
+
+    def trouble(self) -> Failure | None:
+        """Returns the failure of the newest request for the list of models; None if it did not fail."""
+        return self._trouble
+
+    async def close(self) -> None:
+        """Stops to ask for the list of models, and closes all connections."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        await self.client.close()
+
+    def _served(self, listed: Sequence[AgentModel]) -> tuple[AgentModel, ...]:
+        """Returns the models that clients can use, from those that the upstream lists (`listed`) and those that the
+        operator has named. A model without a context window gets the one in the settings.
+        """
+        window = self._upstream.config.context_window
+        found = models_of(self._upstream.config.models, listed)
+        return tuple(
+            model if model.context_window else msgspec.structs.replace(model, context_window=window)
+            for model in found
+        )
+
+    async def _refresh_models_at_intervals(self) -> None:
+        while True:
+            usual = self._upstream.config.health_interval
+            await asyncio.sleep(usual if self._trouble is None else min(usual, RETRY_SECONDS))
+            await self._refresh_models()
+
+    async def _refresh_models(self) -> None:
+        """Requests the list of models. Stores the models, or the failure if there is one, and logs when the
+        upstream starts to fail or works again. A server that has no such list (status 404, 405 or 501) counts as
+        working.
+        """
+        before = self._trouble
+        self._trouble = await self._request_models()
+        if self._trouble is not None and before is None:
+            log.warning("upstream_trouble", **self._upstream.log_fields, reason=self._trouble.message)
+        elif self._trouble is None and before is not None:
+            log.info("upstream_is_back", **self._upstream.log_fields)
+
+    async def _request_models(self) -> Failure | None:
+        if self._upstream.clients_key:
+            return None  # only clients have a key to ask with
+        try:
+            status, headers, body = await self.client.list_models()
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return failure_of(error)
+        if status == 200:
+            with contextlib.suppress(TypeError):
+                found = self._served(models_in(body) or ())
+                if found != self._models:  # who has looked names up in them need not do so again
+                    self._models, self.any_model = found, not found
+            return None
+        if status in (404, 405, 501):
+            return None
+        context = self._context
+        return context.errors.of_response(status, dict(headers), body, context.now())
+
+
+def _new_id(prefix: str) -> str:
+    return prefix + uuid.uuid4().hex
+
+
+def _no_turns(turn: Turn, model: str, context: UpstreamContext) -> Dialect[Message]:
+    raise AssertionError("a server that lists models once runs no turn")
+
+
+async def request_models_once(
+    upstream: Upstream, clock: Clock
+) -> tuple[Failure | None, tuple[AgentModel, ...]]:
+    """Requests the list of models once, for the command `doctor`. Returns the failure with which turns would end
+    (None if the request succeeded), and the models.
+    """
+    server = ModelServer(upstream, clock, _no_turns)
+    await server.client.start()
+    try:
+        return await server._request_models(), server.models()
+    finally:
+        await server.close()

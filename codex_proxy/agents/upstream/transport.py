@@ -1,0 +1,204 @@
+"""The `Transport` of a turn at an upstream: sends each request of the turn where its current attempt is made. When an
+attempt has failed, it opens the next one, after a wait if there has to be one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from codex_proxy.agents.session import TransportReader
+from codex_proxy.agents.upstream.attempted_turn import Attempt, AttemptMessage, NoAttempt
+from codex_proxy.agents.upstream.attempts import AttemptPlan, NextAttempt, Outcome, UpstreamTarget
+from codex_proxy.agents.upstream.client import Exchange, UpstreamClient
+from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
+
+log = structlog.get_logger(__name__)
+
+
+class NotAskedError(Fault):
+    """This server refused an attempt without asking the upstream: the upstream has not started, its breaker is open
+    (both with the fault UNAVAILABLE), or too many turns are running (CONCURRENCY_EXCEEDED).
+    """
+
+
+class AttemptHost(Protocol):
+    """The interface of an upstream that a transport uses when an attempt at it has ended."""
+
+    def record(self, outcome: Outcome, failure: Failure | None = None) -> None:
+        """Counts the outcome of an attempt. `failure` is the reason if it has failed."""
+        ...
+
+    def leave(self) -> None:
+        """Frees the place of an attempt for another turn."""
+        ...
+
+
+class OpenAttempt(msgspec.Struct, frozen=True):
+    """An attempt, and how its requests are sent."""
+
+    attempt: Attempt
+    host: AttemptHost
+    client: UpstreamClient
+    headers: Mapping[str, str]
+    """The headers that are sent with every request of the attempt."""
+
+
+class UpstreamTransport:
+    """The `Transport` of one turn over HTTP requests instead of a child process. Its reader gets the messages of
+    each answer: a `Head` (status and headers), bytes of the body, and an `End`; and after a failed attempt an
+    `Attempt` or a `NoAttempt`. `AttemptedTurn` is the dialect that reads them.
+    """
+
+    exclusive = True
+
+    def __init__(
+        self,
+        plan: AttemptPlan,
+        open_attempt: Callable[[UpstreamTarget, bool], Awaitable[OpenAttempt]],
+        sleep: Callable[[float], Awaitable[None]],
+    ) -> None:
+        """`open_attempt` opens an attempt at a target; its second argument is whether it waits for another turn to
+        end if too many are running. It raises `Fault` if the attempt cannot be opened, and `NotAskedError` if this
+        server itself refuses it. `sleep` waits for a number of seconds.
+        """
+        self._plan = plan
+        self._open_attempt = open_attempt
+        self._sleep = sleep
+        self._current: OpenAttempt | None = None
+        """The attempt that is being made; None while there is none."""
+        self._is_recorded = False
+        """Whether the outcome of the current attempt was reported to its upstream."""
+        self._next_attempt: asyncio.Task[None] | None = None
+        self._reader: TransportReader | None = None
+        self._exchanges: list[Exchange] = []
+        """All exchanges of the turn. The last one is current; the others have ended."""
+
+    async def open_first(self) -> Attempt:
+        """Opens the first attempt of the plan that can be opened. Raises the `Fault` of the last one if none can."""
+        opened = await self._open_one_of_plan(NextAttempt(self._plan.target), None)
+        assert opened is not None
+        return self._make_current(opened)
+
+    # --- what the dialect reports ---------------------------------------------------------------
+
+    def on_failure(self, failure: Failure) -> bool:
+        """Ends the current attempt, which has failed before its answer began. Starts to open the next one, and
+        returns True, if the plan has one.
+        """
+        self.close_stdin()
+        self._record("failed", failure)
+        self._leave()
+        following = self._plan.after(failure)
+        if following is None:
+            return False
+        loop = asyncio.get_running_loop()
+        self._next_attempt = loop.create_task(self._make_next_attempt(following, failure))
+        return True
+
+    def on_answer(self) -> int:
+        """Records that the current attempt is answered, if there is one. Returns the number of attempts so far."""
+        self._record("answered")
+        return self._plan.attempts
+
+    async def _make_next_attempt(self, following: NextAttempt, failure: Failure) -> None:
+        message: AttemptMessage
+        try:
+            opened = await self._open_one_of_plan(following, failure)
+            message = NoAttempt() if opened is None else self._make_current(opened)
+        except Fault as fault:
+            message = NoAttempt(fault.failure)
+        except Exception:
+            log.exception("turn_broke")
+            message = NoAttempt(UNFORESEEN)
+        self._next_attempt = None
+        self._deliver([message], 0)
+
+    async def _open_one_of_plan(
+        self, following: NextAttempt | None, failure: Failure | None
+    ) -> OpenAttempt | None:
+        """Opens the attempt `following` or, if that fails, the first later one that can be opened. `failure` is
+        that of the attempt before; None if there was none. Returns None if no attempt is left after that failure;
+        otherwise raises the `Fault` of the last one that could not be opened.
+        """
+        while following is not None:
+            if following.wait:
+                await self._sleep(following.wait)
+            try:
+                return await self._open_attempt(following.target, self._plan.is_last)
+            except Fault as fault:
+                refused = isinstance(fault, NotAskedError)
+                following = self._plan.after(fault.failure, not_asked=refused)
+                # What an upstream has said tells more than that this server did not ask another one.
+                if following is None and (failure is None or not refused):
+                    raise
+        return None
+
+    def _make_current(self, opened: OpenAttempt) -> Attempt:
+        self._current, self._is_recorded = opened, False
+        return opened.attempt
+
+    def _record(self, outcome: Outcome, failure: Failure | None = None) -> None:
+        if self._current is not None and not self._is_recorded:
+            self._is_recorded = True
+            self._current.host.record(outcome, failure)
+
+    def _leave(self) -> None:
+        current, self._current = self._current, None
+        if current is not None:
+            current.host.leave()
+
+    # --- what a session calls -------------------------------------------------------------------
+
+    def attach(self, reader: TransportReader) -> None:
+        self._reader = reader
+
+    def send(self, writes: bytes) -> None:
+        """Sends a request with the body `writes`. If the answer to the previous request has not ended, the rest of
+        it is dropped.
+        """
+        assert self._current is not None
+        self.close_stdin()
+        exchange = self._current.client.post(writes, self._current.headers, self._deliver)
+        self._exchanges.append(exchange)
+
+    def close_stdin(self) -> None:
+        """Stops passing on the current answer, if there is one. (The name comes from `Transport`: a child process
+        stops when its stdin is closed.)
+        """
+        if self._exchanges:
+            self._exchanges[-1].finish()
+
+    def pause_reading(self) -> None:
+        if self._exchanges:
+            self._exchanges[-1].pause()
+
+    def resume_reading(self) -> None:
+        if self._exchanges:
+            self._exchanges[-1].resume()
+
+    def set_idle(self, idle: bool) -> None:
+        """Does nothing: the session of an upstream ends with its turn."""
+
+    async def release(self, *, finished: bool) -> None:
+        """Closes the connection of the current request, by which the upstream notices that the client has left. A
+        connection whose answer has ended is kept for other requests. An attempt that is about to begin is not made.
+        `finished` is not used.
+        """
+        self._reader = None
+        if self._next_attempt is not None:
+            self._next_attempt.cancel()
+            await asyncio.gather(self._next_attempt, return_exceptions=True)
+        self._record("left")
+        try:
+            await asyncio.gather(*(exchange.close() for exchange in self._exchanges))
+        finally:
+            self._leave()
+
+    def _deliver(self, messages: Sequence[AttemptMessage], size: int) -> None:
+        if self._reader is not None:
+            self._reader.received(messages, size)
