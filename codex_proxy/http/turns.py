@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -138,7 +137,10 @@ async def answer_turn(
             stream_slot(request) if parsed.stream else nullcontext(),
         ):
             source = await answer.start()
-            headers = partial(agent_headers, app[RUNS].agent, parsed, turn, continued=source.continued)
+
+            def headers() -> dict[str, str]:  # a run that starts again no longer continues a session
+                return agent_headers(app[RUNS].agent, parsed, turn, continued=source.continued)
+
             reader = LogReader(source, renderer, timings)
             if not parsed.stream:
                 return await whole_response(reader, headers)
