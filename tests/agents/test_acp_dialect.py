@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.agents.acp.calls import REFUSED as REFUSAL
-from codex_proxy.agents.acp.dialect import NOT_LISTED, AcpTurn
+from codex_proxy.agents.acp.dialect import AcpTurn
 from codex_proxy.agents.acp.failures import failure_of_session
 from codex_proxy.agents.acp.messages import (
     Message,
@@ -21,6 +21,7 @@ from codex_proxy.agents.acp.messages import (
     decode,
     request_id,
 )
+from codex_proxy.agents.acp.opening import NOT_LISTED
 from codex_proxy.agents.acp.presets import PRESETS
 from codex_proxy.agents.acp.program import Program
 from codex_proxy.agents.acp.usage import UsageCounter

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from codex_proxy.agents.acp.client_tools import ClientTools, arguments_in, call_result
 from codex_proxy.agents.acp.messages import ToolCalled, ToolsSettled, tool_output
 from codex_proxy.agents.acp.updates import UpdateReader
+from codex_proxy.agents.conversation import raw_call
 from codex_proxy.agents.conversions import custom_input
 from codex_proxy.agents.dialect import ToolReply
-from codex_proxy.core.events import RawItem, StepCompleted, ToolCallRequested
+from codex_proxy.core.events import StepCompleted, ToolCallRequested
 from codex_proxy.core.items import TextPart
 
 REFUSED = (
@@ -158,10 +157,9 @@ class ClientCalls:
             known = call.call_id and call.call_id not in self._waiting
             call_id = call.call_id if known else self._new_id("call_")
             self._waiting[call_id] = call.key
-            is_custom = tool.kind == "custom"
-            text = custom_input(call.arguments) if is_custom else call.arguments
-            events.append(_raw_call(call_id, tool.name, text, custom=is_custom))
-            events.append(ToolCallRequested(call_id, call_id, tool.name, text, "", tool.kind))
+            text = custom_input(call.arguments) if tool.kind == "custom" else call.arguments
+            asked = ToolCallRequested(call_id, call_id, tool.name, text, "", tool.kind)
+            events += [raw_call(asked), asked]
         events.append(StepCompleted())
 
     def give_output(self, call_id: str, reply: ToolReply) -> None:
@@ -179,10 +177,3 @@ class ClientCalls:
         self._new = [call for call in self._new if call.key != key]
         if key in self._waiting.values():
             self.broken = True
-
-
-def _raw_call(call_id: str, name: str, text: str, *, custom: bool) -> RawItem:
-    """Returns a call as an item of the Responses API (`function_call` or `custom_tool_call`), for the history of
-    later turns. `text` is the JSON of the arguments, or the input of a `custom` tool."""
-    kind, field = ("custom_tool_call", "input") if custom else ("function_call", "arguments")
-    return RawItem(kind, msgspec.json.encode({"type": kind, "call_id": call_id, "name": name, field: text}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from codex_proxy.agents.conversation import ConversationStates
 from codex_proxy.core.states import StateTable
 
 
@@ -65,5 +66,9 @@ TABLE = StateTable(
     },
 )
 
-CLIENT_WAITS = frozenset({TurnState.OPENING, TurnState.PROMPTING})
-"""The states in which the client's turn has not ended."""
+STATES = ConversationStates(
+    TABLE,
+    client_waits=frozenset({TurnState.OPENING, TurnState.PROMPTING}),
+    reusable=TurnState.REUSABLE,
+    process_ended=TurnChange.PROCESS_ENDED,
+)

@@ -38,13 +38,14 @@ from codex_proxy.agents.claude_code.messages import (
     rpc_answer,
     rpc_refusal,
 )
-from codex_proxy.agents.claude_code.step_reader import StepReader, raw_call, raw_output
+from codex_proxy.agents.claude_code.step_reader import StepReader, raw_output
 from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools
-from codex_proxy.agents.claude_code.turn_states import TABLE, TurnChange, TurnState
+from codex_proxy.agents.claude_code.turn_states import STATES, TurnChange, TurnState
 from codex_proxy.agents.claude_code.usage import TurnUsage
+from codex_proxy.agents.conversation import ConversationTurn, raw_call
 from codex_proxy.agents.conversions import mcp_content
-from codex_proxy.agents.dialect import NOTHING, UNREADABLE, Decision, Ended, Reply, Step, ToolReply
-from codex_proxy.agents.failures import cleaned, failure_from_exit
+from codex_proxy.agents.dialect import NOTHING, UNREADABLE, Decision, Step, ToolReply
+from codex_proxy.agents.failures import cleaned
 from codex_proxy.agents.pending_calls import PendingCalls
 from codex_proxy.core.events import (
     AccountLimitsReported,
@@ -80,27 +81,20 @@ BAD_ANSWER: Final = Failure(
     message="Claude Code sent a message that this server does not understand. Try again; if it "
     "persists, the operator should update Claude Code or codex-proxy.",
 )
-CONVERSATION_LOST: Final = Failure(
-    kind=FaultKind.AGENT_CRASHED, message="Claude Code has lost this conversation. Send the request again."
-)
 DENIED: Final = "This server allows no more than its sandbox does: the turn is {}. Go on without it."
 
 
-class ClaudeCodeTurn:
+class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
     """The `Dialect` of a Claude Code process: the turns of one conversation, one after the other. It reads lines;
     `turn_states` has its states.
     """
 
     def __init__(self, *, takes_mark: bool = True) -> None:
         """`takes_mark`: whether the program knows the mark of text that nobody typed (see `user_line`)."""
-        self._takes_mark = takes_mark
-        self._state = TABLE.start
-        self._turn = Turn(model="", history=())
         self._tools = OfferedTools(())
-        self._reader = StepReader(self._turn, self._tools)
-        self._events = self._reader.events
-        """Events since the last step; the reader appends to the same list."""
-        self._writes: list[bytes] = []
+        self._reader = StepReader(Turn(model="", history=()), self._tools)
+        super().__init__(STATES, self._reader.events)
+        self._takes_mark = takes_mark
         self._feed = PendingLines((), 1)
         self._unready: set[str] = set()
         """The names of the steps that must be done before the history can be written."""
@@ -108,13 +102,10 @@ class ClaudeCodeTurn:
         self._usage = TurnUsage()
         self._reported_usage = Usage()
         """The usage last reported for the current client request."""
-        self._questions: dict[str, msgspec.Raw] = {}
-        """Undecided requests for permission: the input of the tool call, by request id."""
         self._step_open = False
         """Whether a message of the model has begun and not ended."""
         self._started = False
         """Whether `TurnStarted` was reported for the client's turn."""
-        self._session_id = ""
         self._error_code: str | None = None
         """The error code of the last synthetic message."""
 
@@ -157,23 +148,17 @@ class ClaudeCodeTurn:
             self._state is TurnState.ACTIVE and self._pending.can_resume
         )
 
-    def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
-        if not self.can_resume:
-            self._end(TurnEnded(Stop.FAILED, "provider", CONVERSATION_LOST))
-            return self._take_step()
-        self._turn = without_content(turn)
+    def _start_again(self, turn: Turn, new_items: Sequence[HistoryItem]) -> None:
         self._reported_usage = Usage()
-        self._events.append(TurnStarted(self._session_id, turn.model))
-        if self._state is TurnState.REUSABLE:
-            self._change(TurnChange.RESUMED)
-            self._feed = PendingLines(lines_of(new_items), self._feed.number, takes_mark=self._takes_mark)
-            self._give_next()
-        else:
-            self._usage.begin_request()
-            for item in new_items:
-                if isinstance(item, HistoryOutput):
-                    self._writes.append(self._pending.add_reply(item.call_id, ToolReply(item.parts)))
-        return self._take_step()
+        self._change(TurnChange.RESUMED)
+        self._feed = PendingLines(lines_of(new_items), self._feed.number, takes_mark=self._takes_mark)
+        self._give_next()
+
+    def _take_outputs(self, outputs: Sequence[HistoryOutput]) -> None:
+        self._reported_usage = Usage()
+        self._usage.begin_request()
+        for output in outputs:
+            self._writes.append(self._pending.add_reply(output.call_id, ToolReply(output.parts)))
 
     def receive(self, lines: Sequence[bytes]) -> Step:
         for line in lines:
@@ -184,14 +169,10 @@ class ClaudeCodeTurn:
                 self._unreadable(line)
         return self._take_step()
 
-    def answer(self, request_id: str, reply: Reply) -> Step:
-        if isinstance(reply, ToolReply):
-            if request_id in self._pending.waiting:
-                self._events.append(raw_output(request_id, reply.parts))
-            self._writes.append(self._pending.add_reply(request_id, reply))
-        else:
-            self._decide(request_id, reply)
-        return self._take_step()
+    def _give_output(self, call_id: str, reply: ToolReply) -> None:
+        if call_id in self._pending.waiting:
+            self._events.append(raw_output(call_id, reply.parts))
+        self._writes.append(self._pending.add_reply(call_id, reply))
 
     def interrupt(self) -> Step:
         if self._state in (TurnState.REUSABLE, TurnState.ENDED):
@@ -199,14 +180,6 @@ class ClaudeCodeTurn:
             return NOTHING
         self._writes.append(control_request(INTERRUPT, "interrupt"))
         self._end(TurnEnded(Stop.INTERRUPTED))
-        return self._take_step()
-
-    def eof(self, ended: Ended) -> Step:
-        if self._state is not TurnState.ENDED:
-            if self._state is not TurnState.REUSABLE:
-                self._events.append(TurnEnded(Stop.FAILED, "provider", failure_from_exit(ended)))
-            self._change(TurnChange.ENDED_BADLY)
-        self._writes.clear()
         return self._take_step()
 
     # --- lines ----------------------------------------------------------------------------------
@@ -239,7 +212,7 @@ class ClaudeCodeTurn:
         if self._state is TurnState.ENDED:
             return
         if b'"type":"result"' in line and self._state in (TurnState.FEEDING, TurnState.ACTIVE):
-            self._end(TurnEnded(Stop.FAILED, "provider", BAD_ANSWER))
+            self._fail(BAD_ANSWER)
         else:
             self._events.append(Notice("unreadable_message"))
 
@@ -264,7 +237,7 @@ class ClaudeCodeTurn:
             what = "the turn" if id == INITIALIZE else "the model or the effort of the request"
             message = f"Claude Code rejected {what}: {said}" if said else f"Claude Code rejected {what}."
             failure = Failure(kind=FaultKind.AGENT_PROTOCOL, message=message)
-            self._end(TurnEnded(Stop.FAILED, "provider", failure))
+            self._fail(failure)
             return
         self._ready(id)
 
@@ -433,14 +406,8 @@ class ClaudeCodeTurn:
         else:
             self._decide(request_id, Decision())
 
-    def _decide(self, request_id: str, reply: Decision) -> None:
-        """Writes the answer to the request for permission `request_id`, which `reply` approves or denies. Does nothing
-        if it was answered before.
-        """
-        wanted = self._questions.pop(request_id, None)
-        if wanted is None:
-            return
-        answer: dict[str, Any] = {"behavior": "allow", "updatedInput": wanted}
+    def _write_answer(self, request_id: str, question: msgspec.Raw, reply: Decision) -> None:
+        answer: dict[str, Any] = {"behavior": "allow", "updatedInput": question}
         if not reply.approve:
             answer = {"behavior": "deny", "message": DENIED.format(self._turn.sandbox)}
         self._writes.append(control_answer(request_id, answer))
@@ -450,7 +417,7 @@ class ClaudeCodeTurn:
     def _result(self, result: Result) -> None:
         if self._state is TurnState.FEEDING:
             if result.is_error:
-                self._fail(result)
+                self._fail_by_result(result)
             else:
                 self._give_next()
         elif self._state is TurnState.ACTIVE:
@@ -461,7 +428,7 @@ class ClaudeCodeTurn:
             elif (result.terminal_reason or "").startswith("aborted"):
                 self._end(TurnEnded(Stop.INTERRUPTED, "provider"))
             elif result.is_error:
-                self._fail(result)
+                self._fail_by_result(result)
             else:
                 self._succeed(result)
 
@@ -473,36 +440,26 @@ class ClaudeCodeTurn:
         self._events.append(TurnEnded(stop, "provider"))
         self._change(TurnChange.ENDED_WELL if stop is Stop.STOP else TurnChange.ENDED_BADLY)
 
-    def _fail(self, result: Result) -> None:
+    def _fail_by_result(self, result: Result) -> None:
         failure = failure_of(
             result.result,
             code=self._error_code,
             status=result.api_error_status,
             reason=result.terminal_reason,
         )
+        self._fail(failure)
+
+    def _fail(self, failure: Failure) -> None:
         self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
     def _end(self, ended: TurnEnded) -> None:
         """Ends the client's turn with `ended`, and denies open requests for permission. The process is not used for
         another turn.
         """
-        if self._state is not TurnState.REUSABLE:
-            self._events.append(ended)
-        for request_id in list(self._questions):
-            self._decide(request_id, Decision())
+        self._events.append(ended)
+        self._deny_all()
         self._pending.clear()
         self._change(TurnChange.ENDED_BADLY)
-
-    def _change(self, change: TurnChange) -> None:
-        self._state = TABLE[self._state, change]
-
-    def _take_step(self) -> Step:
-        if not self._events and not self._writes:
-            return NOTHING
-        step = Step(self._events[:], b"".join(self._writes))
-        self._events.clear()
-        self._writes.clear()
-        return step
 
 
 def _output_answer(request: tuple[str, int | str | None], reply: ToolReply) -> bytes:

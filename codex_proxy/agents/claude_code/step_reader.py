@@ -20,6 +20,7 @@ from codex_proxy.agents.claude_code import activities
 from codex_proxy.agents.claude_code.history import ThinkingBlock
 from codex_proxy.agents.claude_code.messages import StreamEvent, WholeBlock, WholeMessage
 from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools
+from codex_proxy.agents.conversation import raw_call
 from codex_proxy.agents.conversions import custom_input
 from codex_proxy.agents.dialect import HeldSize
 from codex_proxy.core.events import (
@@ -359,22 +360,6 @@ class StepReader:
         self._clear_held()
         self._held_size.clear()
         self._said.clear()
-
-
-def raw_call(call: ToolCallRequested) -> RawItem:
-    """Returns a call as an item of the Responses API (`function_call` or `custom_tool_call`), for the history of
-    later turns.
-    """
-    type = "function_call" if call.kind == "function" else "custom_tool_call"
-    field = "arguments" if call.kind == "function" else "input"
-    item = {
-        "type": type,
-        "id": call.call_id,
-        "call_id": call.call_id,
-        "name": call.name,
-        field: call.arguments,
-    }
-    return RawItem(type, msgspec.json.encode(item))
 
 
 def raw_output(call_id: str, parts: Sequence[Part]) -> RawItem:

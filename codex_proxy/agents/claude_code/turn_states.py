@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from codex_proxy.agents.conversation import ConversationStates
 from codex_proxy.core.states import StateTable
 
 
@@ -39,4 +40,11 @@ TABLE = StateTable(
         TurnState.REUSABLE: {TurnChange.RESUMED: TurnState.FEEDING, TurnChange.ENDED_BADLY: TurnState.ENDED},
         TurnState.ENDED: {TurnChange.ENDED_BADLY: TurnState.ENDED},
     },
+)
+
+STATES = ConversationStates(
+    TABLE,
+    client_waits=frozenset({TurnState.STARTING, TurnState.FEEDING, TurnState.ACTIVE}),
+    reusable=TurnState.REUSABLE,
+    process_ended=TurnChange.ENDED_BADLY,
 )

@@ -11,7 +11,6 @@ recordings of releases 0.163 and 0.169.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -22,7 +21,7 @@ from codex_proxy.agents.codex_app_server.turn_params import split_input, thread_
 from codex_proxy.agents.codex_app_server.turn_states import (
     ACTIVE,
     AGENT_MAY_WORK,
-    TABLE,
+    STATES,
     UNWANTED,
     TurnChange,
     TurnState,
@@ -48,8 +47,9 @@ from codex_proxy.agents.codex_app_server.wire import (
     request,
     turn_end,
 )
-from codex_proxy.agents.dialect import NOTHING, UNREADABLE, Ended, Reply, Step, ToolReply
-from codex_proxy.agents.failures import CONVERSATION_LOST, failure_from_exit, retrying
+from codex_proxy.agents.conversation import ChannelRequests, ConversationTurn
+from codex_proxy.agents.dialect import NOTHING, UNREADABLE, Decision, Ended, Step, ToolReply
+from codex_proxy.agents.failures import CONVERSATION_LOST, retrying
 from codex_proxy.agents.pending_calls import PendingCalls
 from codex_proxy.core.events import (
     Event,
@@ -72,7 +72,7 @@ BAD_ANSWER = Failure(
 )
 
 
-class AppServerTurn:
+class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
     """The `Dialect` of `codex app-server`: the turns on one thread, one after the other. It reads the messages of
     one channel of an `AppServerConnection`; `turn_states` has its states.
     """
@@ -82,26 +82,16 @@ class AppServerTurn:
         the Codex release reports the end of a model's response, so that all calls in it are reported together.
         Releases before 0.147 do not; their calls are reported one by one, when Codex requests the outputs.
         """
+        self._reader = ItemReader()
+        super().__init__(STATES, self._reader.events)
         self._parallel_calls = parallel_calls
-        self._state = TABLE.start
-        self._channel = channel
-        self._requests = 0
-        self._response_handlers: dict[str, Callable[[Message], None]] = {}
-        """The handler of the answer to each unanswered request, by request id."""
-        self._turn: Turn | None = None
-        self._thread_id = ""
-        self._model_name = ""
-        """The model that serves the thread, as the agent reports it."""
+        self._requests = ChannelRequests[str, Message](
+            self._writes, lambda number: f"{channel}.{number}", request
+        )
         self._turn_id: str | None = None
         self._previous_turn_id: str | None = None
         """The id of the agent's turn before this one, of which messages may still arrive."""
-        self._reader = ItemReader()
-        self._events: list[Event] = self._reader.events
-        """Events since the last step; the item reader appends to the same list."""
-        self._writes: list[bytes] = []
         self._model_items = ModelItems()
-        self._questions: dict[str, int | str] = {}
-        """The request ids of the agent's unanswered approval requests and questions, by the ids of their events."""
         self._tool_calls = PendingCalls(output_answer)
         self._usage = TurnUsage()
 
@@ -114,35 +104,27 @@ class AppServerTurn:
     def begin(self, turn: Turn) -> Step:
         self._turn = turn
         self._model_items = ModelItems(turn.tools, plain=turn.mode == "model")
-        self._request("thread/start", thread_params(turn), self._thread_started)
+        self._requests.send("thread/start", thread_params(turn), self._thread_started)
         return self._take_step()
 
     @property
     def can_resume(self) -> bool:
-        if self._response_handlers or not self._thread_id:
+        if self._requests or not self._session_id:
             return False
         return self._state is TurnState.REUSABLE or (self._state is ACTIVE and self._tool_calls.can_resume)
 
-    def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
-        if not self.can_resume:
-            self._end(
-                TurnEnded(Stop.FAILED, "provider", CONVERSATION_LOST), running=self._state in AGENT_MAY_WORK
-            )
-            return self._take_step()
-        self._turn = without_content(turn)
+    def _start_again(self, turn: Turn, new_items: Sequence[HistoryItem]) -> None:
         self._usage.start_turn()
-        self._events.append(TurnStarted(self._thread_id, self._model_name))
-        if self._state is TurnState.REUSABLE:
-            self._change(TurnChange.RESUMED)
-            self._previous_turn_id, self._turn_id = self._turn_id, None
-            self._reader.start_turn()
-            self._start_turn(turn, new_items)
-        else:
-            self._model_items.client_gave_outputs(self._tool_calls.waiting)
-            for item in new_items:
-                if isinstance(item, HistoryOutput):
-                    self._writes.append(self._tool_calls.add_reply(item.call_id, ToolReply(item.parts)))
-        return self._take_step()
+        self._change(TurnChange.RESUMED)
+        self._previous_turn_id, self._turn_id = self._turn_id, None
+        self._reader.start_turn()
+        self._start_turn(turn, new_items)
+
+    def _take_outputs(self, outputs: Sequence[HistoryOutput]) -> None:
+        self._usage.start_turn()
+        self._model_items.client_gave_outputs(self._tool_calls.waiting)
+        for output in outputs:
+            self._give_output(output.call_id, ToolReply(output.parts))
 
     def receive(self, lines: Sequence[Message]) -> Step:
         events = self._events
@@ -170,12 +152,11 @@ class AppServerTurn:
             return Step(self._take_events()) if events else NOTHING
         return self._take_step()
 
-    def answer(self, request_id: str, reply: Reply) -> Step:
-        if isinstance(reply, ToolReply):
-            self._writes.append(self._tool_calls.add_reply(request_id, reply))
-        elif (id := self._questions.pop(request_id, None)) is not None:
-            self._writes.append(decision_answer(id, request_id, reply))
-        return self._take_step()
+    def _give_output(self, call_id: str, reply: ToolReply) -> None:
+        self._writes.append(self._tool_calls.add_reply(call_id, reply))
+
+    def _write_answer(self, request_id: str, question: int | str, reply: Decision) -> None:
+        self._writes.append(decision_answer(question, request_id, reply))
 
     def interrupt(self) -> Step:
         if self._state is ACTIVE:
@@ -186,43 +167,33 @@ class AppServerTurn:
         return self._take_step()
 
     def eof(self, ended: Ended) -> Step:
-        if self._state is ACTIVE:
-            self._events.append(TurnEnded(Stop.FAILED, "provider", failure_from_exit(ended)))
-        self._change(TurnChange.PROCESS_ENDED)
-        self._response_handlers.clear()  # no answer will come, and what waits for one holds this object
-        return Step(self._take_events(), b"")
+        self._requests.clear()
+        return super().eof(ended)
 
     # --- answers to our requests ----------------------------------------------------------------
-
-    def _request(self, method: str, params: dict[str, Any], on_response: Callable[[Message], None]) -> None:
-        self._requests += 1
-        id = f"{self._channel}.{self._requests}"
-        self._response_handlers[id] = on_response
-        self._writes.append(request(id, method, params))
 
     def _thread_started(self, message: Message) -> None:
         if message.error is not None:
             self._fail_by_error("start a conversation", message.error)
             return
         started = msgspec.json.decode(message.result, type=ThreadStartResult)
-        self._thread_id = started.thread.id
+        self._session_id = started.thread.id
         if self._state is not ACTIVE:
             return
         turn = self._turn
-        assert turn is not None
         self._model_name = started.model or turn.model
-        self._events.append(TurnStarted(self._thread_id, self._model_name))
+        self._events.append(TurnStarted(self._session_id, self._model_name))
         self._start_turn(turn, turn.history)
 
     def _start_turn(self, turn: Turn, history: Sequence[HistoryItem]) -> None:
         first = len(turn.history) - len(history)
         injected, given = split_input(turn, history, first=first)
         if injected:
-            self._request(
-                "thread/inject_items", {"threadId": self._thread_id, "items": injected}, self._items_injected
+            self._requests.send(
+                "thread/inject_items", {"threadId": self._session_id, "items": injected}, self._items_injected
             )
-        params = {"threadId": self._thread_id, "input": given} | turn_settings(turn)
-        self._request("turn/start", params, self._turn_started)
+        params = {"threadId": self._session_id, "input": given} | turn_settings(turn)
+        self._requests.send("turn/start", params, self._turn_started)
         self._turn = without_content(turn)  # a thread may rest for minutes
 
     def _items_injected(self, message: Message) -> None:
@@ -256,16 +227,16 @@ class AppServerTurn:
         else:
             self._change(TurnChange.ENDED_WELL if ended.stop == Stop.STOP else TurnChange.ENDED_BADLY)
 
-    def _change(self, change: TurnChange) -> None:
-        self._state = TABLE[self._state, change]
+    def _fail(self, failure: Failure) -> None:
+        self._end(TurnEnded(Stop.FAILED, "provider", failure), running=self._state in AGENT_MAY_WORK)
 
     def _continue_closing(self) -> None:
         """Takes the next step of closing the thread: interrupts the turn if it may still run, then unsubscribes the
         thread. Does nothing while a request is unanswered.
         """
-        if self._response_handlers:
+        if self._requests:
             return
-        if not self._thread_id:
+        if not self._session_id:
             self._change(TurnChange.UNSUBSCRIBED)
         elif self._turn_id is not None and self._state is TurnState.CLOSING:
             self._interrupt_turn()
@@ -274,12 +245,12 @@ class AppServerTurn:
 
     def _interrupt_turn(self) -> None:
         self._change(TurnChange.INTERRUPTED)
-        params = {"threadId": self._thread_id, "turnId": self._turn_id}
-        self._request("turn/interrupt", params, self._turn_interrupted)
+        params = {"threadId": self._session_id, "turnId": self._turn_id}
+        self._requests.send("turn/interrupt", params, self._turn_interrupted)
 
     def _turn_interrupted(self, _: Message) -> None:
         # An interrupt leaves the agent's shell commands running.
-        if self._turn is not None and self._turn.mode == "agent":
+        if self._turn.mode == "agent":
             self._end_commands()
         self._unsubscribe()
 
@@ -287,17 +258,13 @@ class AppServerTurn:
         """Requests the end of shell commands that still run. Does not wait for the answer, so that the thread can
         be resumed at once.
         """
-        if self._thread_id:
-            self._requests += 1
-            params = {"threadId": self._thread_id}
-            self._writes.append(
-                request(f"{self._channel}.{self._requests}", "thread/backgroundTerminals/clean", params)
-            )
+        if self._session_id:
+            self._requests.send("thread/backgroundTerminals/clean", {"threadId": self._session_id})
 
     def _unsubscribe(self) -> None:
-        thread, self._thread_id = self._thread_id, ""
+        thread, self._session_id = self._session_id, ""
         if thread:
-            self._request("thread/unsubscribe", {"threadId": thread}, _ignore_response)
+            self._requests.send("thread/unsubscribe", {"threadId": thread}, _ignore_response)
 
     # --- messages -------------------------------------------------------------------------------
 
@@ -316,7 +283,7 @@ class AppServerTurn:
                 handler(self, message.params)
 
     def _handle_response(self, message: Message) -> None:
-        on_response = self._response_handlers.pop(str(message.id), None)
+        on_response = self._requests.take_handler(str(message.id))
         if on_response is None:
             return
         try:
@@ -358,8 +325,8 @@ class AppServerTurn:
         """Handles the notification `thread/closed`: a running turn ends with a failure. Does nothing after
         `thread/unsubscribe`.
         """
-        if self._thread_id:
-            self._thread_id = ""
+        if self._session_id:
+            self._session_id = ""
             if self._state is ACTIVE:
                 self._end(TurnEnded(Stop.FAILED, "provider", CONVERSATION_LOST), running=False)
 
@@ -427,11 +394,7 @@ class AppServerTurn:
     def _take_step(self) -> Step:
         if self._model_items.must_request_now and not self._tool_calls.waiting and self._state is ACTIVE:
             self._end_step(None)
-        if not self._events and not self._writes:
-            return NOTHING
-        writes = b"".join(self._writes)
-        self._writes.clear()
-        return Step(self._take_events(), writes)
+        return super()._take_step()
 
     def _take_events(self) -> list[Event]:
         events = self._events[:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from codex_proxy.agents.conversation import ConversationStates
 from codex_proxy.core.states import StateTable
 
 
@@ -79,6 +80,12 @@ TABLE = StateTable(
 """The transitions of a turn. ENDED_BADLY is possible in most states, because a turn that is begun on a thread that
 cannot be resumed fails in whatever state the thread is."""
 
+STATES = ConversationStates(
+    TABLE,
+    client_waits=frozenset({TurnState.ACTIVE}),
+    reusable=TurnState.REUSABLE,
+    process_ended=TurnChange.PROCESS_ENDED,
+)
 ACTIVE = TurnState.ACTIVE
 AGENT_MAY_WORK = frozenset({TurnState.ACTIVE, TurnState.ABANDONED, TurnState.CLOSING})
 """The states in which the agent may still work on its turn."""

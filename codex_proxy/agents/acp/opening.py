@@ -1,0 +1,201 @@
+"""The opening of a session, until its first prompt can be sent: opens a new session or one that was closed, sets its
+mode, model and effort, and waits until the agent has listed the client's tools. Without IO.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal
+
+from codex_proxy.agents.acp.failures import failure_of_error
+from codex_proxy.agents.acp.messages import Message, RpcError, ToolsListed, new_session
+from codex_proxy.agents.acp.program import Program
+from codex_proxy.agents.acp.prompt import Prompt, first_prompt, later_prompt
+from codex_proxy.agents.acp.session_setup import Request, plan_setup
+from codex_proxy.agents.acp.turn_end import UNREADABLE_ANSWER
+from codex_proxy.agents.conversation import ChannelRequests
+from codex_proxy.agents.failures import CONVERSATION_LOST
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.items import HistoryItem
+from codex_proxy.core.turn import Turn, without_content
+
+NOT_LISTED: Final = Failure(
+    kind=FaultKind.UNAVAILABLE,
+    message="The agent did not connect to the tools of the request in time. Try again.",
+    retry_after=5,
+)
+TITLE: Final = "codex-proxy"
+"""The title of sessions of an agent that would call its model for one."""
+
+
+class SessionOpening:
+    """The opening of one session. `take_result` returns how it has ended."""
+
+    def __init__(
+        self,
+        requests: ChannelRequests[int, Message],
+        program: Program,
+        servers: Sequence[dict[str, Any]],
+        *,
+        ahead: bool,
+    ) -> None:
+        """`servers` are the entries of `mcpServers`; if there are any, the prompt waits for `ToolsListed`. `ahead`:
+        `session/new` was already sent on the channel.
+        """
+        self.session = ""
+        """The agent's id of the session; empty before it is known."""
+        self.model = ""
+        """The model of the session; empty if the agent does not say."""
+        self._prompt = Prompt([])
+        self._requests = requests
+        self._program = program
+        self._servers = list(servers)
+        self._result: list[dict[str, Any]] | Failure | None = None
+        self._kind: Literal["new", "ahead", "reopened", "lost", "over"] = "ahead" if ahead else "new"
+        """How the session is opened. `lost`: a closed session could not be opened again. `over`: it was set up, or is
+        not wanted any more."""
+        self._tools_listed = not servers
+        self._turn = Turn(model="", history=())
+        self._has_tools = False
+        self._setup: deque[tuple[Request, Callable[[RpcError], Failure]]] = deque()
+        """The requests that still have to be made before the first prompt, each with a function that converts its
+        error to the turn's failure."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a closed session could not be opened again."""
+        return self._kind == "lost"
+
+    @property
+    def flattened(self) -> bool:
+        """Whether the history was sent as one text."""
+        return self._prompt.flattened
+
+    @property
+    def awaits_tools(self) -> bool:
+        """Whether the agent has not listed the client's tools yet."""
+        return not self._tools_listed
+
+    def take_result(self) -> list[dict[str, Any]] | Failure | None:
+        """Returns, once, the content blocks of the first prompt, which can be sent now, or the failure because of which
+        it never can. None while neither is known.
+        """
+        result, self._result = self._result, None
+        return result
+
+    def open_new(self, turn: Turn) -> None:
+        """Opens a new session for the turn, or takes the one that was opened ahead."""
+        self._turn, self._has_tools = without_content(turn), bool(turn.tools)
+        self._prompt = first_prompt(turn.history, takes_system=self._program.declared.system_prompt)
+        if self._kind == "ahead":
+            self._requests.expect(self._opened)
+        else:
+            self._requests.send("session/new", self._params(turn, self._prompt.system), self._opened)
+
+    def reopen(self, turn: Turn, session: str, new_items: Sequence[HistoryItem]) -> None:
+        """Opens the closed session with the agent's id `session`, which has not seen `new_items`."""
+        self._turn, self._has_tools = without_content(turn), bool(turn.tools)
+        if self._kind == "ahead":
+            self._requests.expect(self._close_unused)
+        self._kind, self.session = "reopened", session
+        method = self._program.reopening
+        if not method:
+            self._fail(CONVERSATION_LOST)
+            return
+        self._prompt = Prompt(later_prompt(new_items).blocks)
+        # Not every agent stores the system prompt.
+        system = first_prompt(turn.history, takes_system=self._program.declared.system_prompt).system
+        self._requests.send(method, {"sessionId": session, **self._params(turn, system)}, self._opened)
+
+    def cancel(self) -> None:
+        """Records that the session is not wanted any more."""
+        if self._kind != "lost":
+            self._kind = "over"
+
+    def close(self, session: str) -> None:
+        """Sends `session/close` for a session if the agent supports it, without waiting for the answer."""
+        if session and self._program.declared.closes:
+            self._requests.send("session/close", {"sessionId": session})
+
+    def tools_listed(self, message: ToolsListed) -> None:
+        """Handles that the agent has listed the client's tools, or has not done so in time."""
+        if self._tools_listed:
+            return
+        self._tools_listed = True
+        if not message.in_time and self._program.preset.tested:
+            self._fail(NOT_LISTED)  # a model without the client's tools would do something else
+        elif self.session and not self._requests:
+            self._continue()
+
+    def _params(self, turn: Turn, system: str) -> dict[str, Any]:
+        """Returns the parameters of `session/new`, or those of `session/resume` and `session/load` except the
+        session's id. `system` is the system prompt; empty if there is none.
+        """
+        params = new_session(turn.workdir, self._servers, self._program.preset.session_meta)
+        if system:
+            params["systemPrompt"] = {"mode": "append", "content": [{"type": "text", "text": system}]}
+        return params
+
+    def _close_unused(self, message: Message) -> None:
+        """Handles the answer to the `session/new` that was sent before the turn came: closes the new session,
+        because the turn continues an existing one.
+        """
+        session = _session_in(message)
+        if isinstance(session, str):
+            self.close(session)
+
+    def _opened(self, message: Message) -> None:
+        if message.error is not None:
+            self._fail(failure_of_error(message.error, self._program.preset))
+            return
+        told = _session_in(message)
+        session = self.session if told is None else told
+        if not isinstance(session, str) or not session:
+            self._fail(UNREADABLE_ANSWER)
+            return
+        self.session = session
+        if self._kind == "over":
+            return
+        plan = plan_setup(message.result, session, self._turn, self._program, tools=self._has_tools)
+        if isinstance(plan, Failure):
+            self._fail(plan)
+            return
+        self.model = plan.model
+        self._setup.extend(plan.requests)
+        if titled_by := self._program.preset.titled_by:
+            self._requests.send(titled_by, {"sessionId": session, "title": TITLE})
+        self._continue()
+
+    def _continue(self) -> None:
+        """Sends the next request that sets up the session. If there are no more, the prompt can be sent, but for an
+        agent that has not listed the client's tools yet.
+        """
+        if self._kind == "over":
+            return
+        if self._setup:
+            (method, params), on_refusal = self._setup.popleft()
+            self._requests.send(method, params, lambda message: self._set_up(message, on_refusal))
+        elif self._tools_listed or self._program.preset.lists_late:
+            self._kind = "over"
+            self._result, self._prompt = self._prompt.blocks, Prompt([], flattened=self._prompt.flattened)
+
+    def _set_up(self, message: Message, on_refusal: Callable[[RpcError], Failure]) -> None:
+        if message.error is None:
+            self._continue()
+        else:
+            self._fail(on_refusal(message.error))
+
+    def _fail(self, failure: Failure) -> None:
+        if self._kind == "over":
+            return
+        if self._kind == "reopened":
+            self._kind, self.session = "lost", ""
+            failure = CONVERSATION_LOST
+        else:
+            self._kind = "over"
+        self._result = failure
+
+
+def _session_in(message: Message) -> object:
+    return message.result.get("sessionId") if isinstance(message.result, dict) else None

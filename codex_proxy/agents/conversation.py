@@ -1,0 +1,203 @@
+"""The common part of the dialects whose agents keep a conversation: the turns of one session, one after the other.
+
+A turn ends well, and the session takes another; or the agent waits for outputs of calls, and continues with them; or
+the session is given up. Which of these holds is a state of a table (`ConversationStates`). Without IO.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from codex_proxy.agents.dialect import NOTHING, Decision, Ended, Reply, Step, ToolReply
+from codex_proxy.agents.failures import CONVERSATION_LOST, failure_from_exit
+from codex_proxy.core.events import Event, RawItem, Stop, ToolCallRequested, TurnEnded, TurnStarted
+from codex_proxy.core.faults import Failure
+from codex_proxy.core.items import HistoryItem, HistoryOutput
+from codex_proxy.core.states import StateTable
+from codex_proxy.core.turn import Turn, without_content
+
+S = TypeVar("S", bound=Enum)
+C = TypeVar("C", bound=Enum)
+Q = TypeVar("Q")
+Id = TypeVar("Id", bound=Hashable)
+M = TypeVar("M")
+
+
+class ConversationStates(msgspec.Struct, Generic[S, C], frozen=True):
+    """The table of a dialect's states, and what its states and changes mean for the client."""
+
+    table: StateTable[S, C]
+    client_waits: frozenset[S]
+    """The states in which the client's turn has not ended."""
+    reusable: S
+    """The state in which the session takes another turn."""
+    process_ended: C
+    """The change if the agent's process ends."""
+
+
+class ConversationTurn(ABC, Generic[S, C, Q]):
+    """The common part of the `Dialect`s whose sessions serve several turns. `Q` is what a dialect keeps of an agent's
+    question to the client, such as a request for permission, until it is answered.
+    """
+
+    def __init__(self, states: ConversationStates[S, C], events: list[Event]) -> None:
+        """`events` gets the events of the next step; the dialect's readers append to the same list."""
+        self._states = states
+        self._state = states.table.start
+        self._turn = Turn(model="", history=())
+        self._session_id = ""
+        """The agent's id of the session; empty before it is known."""
+        self._model_name = ""
+        """The model that serves the session, as the agent reports it; empty if it does not."""
+        self._events = events
+        self._writes: list[bytes] = []
+        """What is written with the next step."""
+        self._questions: dict[str, Q] = {}
+        """The agent's unanswered questions to the client, by the ids of their events."""
+
+    # --- the dialect ----------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def can_resume(self) -> bool:
+        """See `Dialect.can_resume`."""
+
+    def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
+        """See `Dialect.resume`. Fails the turn if the session takes none, because the agent has changed that."""
+        if not self.can_resume:
+            self._fail(CONVERSATION_LOST)
+            return self._take_step()
+        self._turn = without_content(turn)
+        self._events.append(TurnStarted(self._session_id, self._model_name or turn.model))
+        if self._state is self._states.reusable:
+            self._start_again(turn, new_items)
+        else:
+            self._take_outputs([item for item in new_items if isinstance(item, HistoryOutput)])
+        return self._take_step()
+
+    def answer(self, request_id: str, reply: Reply) -> Step:
+        """See `Dialect.answer`."""
+        if isinstance(reply, ToolReply):
+            self._give_output(request_id, reply)
+        else:
+            self._decide(request_id, reply)
+        return self._take_step()
+
+    def eof(self, ended: Ended) -> Step:
+        """See `Dialect.eof`."""
+        if self._state in self._states.client_waits:
+            self._close_items()
+            self._events.append(TurnEnded(Stop.FAILED, "provider", failure_from_exit(ended)))
+        self._change(self._states.process_ended)
+        self._writes.clear()
+        return self._take_step()
+
+    # --- what a dialect adds --------------------------------------------------------------------
+
+    @abstractmethod
+    def _start_again(self, turn: Turn, new_items: Sequence[HistoryItem]) -> None:
+        """Starts another turn on the session, which has not seen `new_items`."""
+
+    @abstractmethod
+    def _take_outputs(self, outputs: Sequence[HistoryOutput]) -> None:
+        """Continues the turn with the client's outputs of the calls that the agent waits for."""
+
+    @abstractmethod
+    def _give_output(self, call_id: str, reply: ToolReply) -> None:
+        """Gives the agent the output of one call; does nothing if the call does not wait for one."""
+
+    @abstractmethod
+    def _write_answer(self, request_id: str, question: Q, reply: Decision) -> None:
+        """Writes the client's answer to a question."""
+
+    @abstractmethod
+    def _fail(self, failure: Failure) -> None:
+        """Ends the client's turn with a failure. The session takes no other turn."""
+
+    def _close_items(self) -> None:
+        """Ends what is open in the answer, because the turn ends. By default nothing has to be."""
+
+    # --- for the dialect ------------------------------------------------------------------------
+
+    def _decide(self, request_id: str, reply: Decision) -> None:
+        """Answers a question; does nothing if it was answered before."""
+        question = self._questions.pop(request_id, None)
+        if question is not None:
+            self._write_answer(request_id, question, reply)
+
+    def _deny_all(self) -> None:
+        """Answers every open question with a refusal."""
+        for request_id in list(self._questions):
+            self._decide(request_id, Decision())
+
+    def _change(self, change: C) -> None:
+        self._state = self._states.table[self._state, change]
+
+    def _take_step(self) -> Step:
+        if not self._events and not self._writes:
+            return NOTHING
+        step = Step(self._events[:], b"".join(self._writes))
+        self._events.clear()
+        self._writes.clear()
+        return step
+
+
+class ChannelRequests(Generic[Id, M]):
+    """The requests of one channel of a connection that serves many sessions, and the handlers of their answers."""
+
+    def __init__(
+        self,
+        writes: list[bytes],
+        id_of: Callable[[int], Id],
+        encode: Callable[[Id, str, dict[str, Any]], bytes],
+    ) -> None:
+        """Requests are appended to `writes`. `id_of` returns the id of the channel's request with a number, `encode`
+        the line of a request.
+        """
+        self._writes = writes
+        self._id_of = id_of
+        self._encode = encode
+        self._count = 0
+        self._handlers: dict[Hashable, Callable[[M], None]] = {}
+
+    def __bool__(self) -> bool:
+        """Returns whether a request waits for its answer."""
+        return bool(self._handlers)
+
+    def send(self, method: str, params: dict[str, Any], on_answer: Callable[[M], None] | None = None) -> None:
+        """Sends a request. `on_answer` gets the answer; None if nothing waits for it."""
+        if on_answer is not None:
+            id = self.expect(on_answer)
+        else:
+            self._count += 1
+            id = self._id_of(self._count)
+        self._writes.append(self._encode(id, method, params))
+
+    def expect(self, on_answer: Callable[[M], None]) -> Id:
+        """Sets the handler of the answer to the next request, and returns the request's id."""
+        self._count += 1
+        id = self._id_of(self._count)
+        self._handlers[id] = on_answer
+        return id
+
+    def take_handler(self, id: Hashable) -> Callable[[M], None] | None:
+        """Returns the handler of the answer with this id, which is called once; None if there is none."""
+        return self._handlers.pop(id, None)
+
+    def clear(self) -> None:
+        """Drops the handlers, because no answer will come. What waits for one refers to the dialect."""
+        self._handlers.clear()
+
+
+def raw_call(call: ToolCallRequested) -> RawItem:
+    """Returns a call as an item of the Responses API (`function_call` or `custom_tool_call`), for the history of
+    later turns.
+    """
+    kind, field = ("function_call", "arguments") if call.kind == "function" else ("custom_tool_call", "input")
+    ids = {"id": call.call_id, "call_id": call.call_id}
+    return RawItem(kind, msgspec.json.encode({"type": kind, **ids, "name": call.name, field: call.arguments}))
