@@ -116,7 +116,7 @@ def launch(command: Command) -> Launched:
     program = find_program(command)
     with start_errors(program), Pipes() as pipes:
         child_in, child_out, child_err, lifeline = pipes.child_ends
-        options = [str(lifeline), str(command.term_grace), *command.limits.warden_arguments()]
+        options = [str(lifeline), str(int(command.term_grace * 1000)), *command.limits.warden_arguments()]
         warden = subprocess.Popen(
             [sys.executable, "-I", "-S", WARDEN, *options, "--", program, *command.argv[1:]],
             stdin=child_in,

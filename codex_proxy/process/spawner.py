@@ -39,7 +39,7 @@ from codex_proxy.process.launch import (
     launch,
     start_errors,
 )
-from codex_proxy.process.warden import REPLY_BYTES
+from codex_proxy.process.warden import MESSAGE_BYTES, parse_limits
 
 log = structlog.get_logger(__name__)
 
@@ -134,7 +134,7 @@ class SpawnerProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(),),
-                    env={},
+                    env={"LD_BIND_NOW": "1"},  # so that no fork has to look symbols up
                     cwd="/",
                     start_new_session=True,
                 )
@@ -151,13 +151,14 @@ class SpawnerProcess:
         call_at_exit(loop, self._process, self._process_exited)
         loop.add_reader(self._socket, self._read_replies)
 
-    def request(self, descriptors: list[int]) -> asyncio.Future[int]:
-        """Asks for a fork that gets the descriptors (see `warden.DESCRIPTORS`). The future gets the pid of the
+    def request(self, descriptors: list[int], grace: float, size: int) -> asyncio.Future[int]:
+        """Asks for a fork that gets the descriptors (see `warden.DESCRIPTORS`). `grace` are the seconds between SIGTERM
+        and SIGKILL, `size` the bytes of the file. The future gets the pid of the
         warden; or `OSError` if the fork failed, `ConnectionError` if the spawner ended before. If it is cancelled,
         the warden is waited for here. Raises `OSError` if the request cannot be sent.
         """
-        number = next(self._numbers) & 0xFFFFFFFF
-        socket.send_fds(self._socket, [number.to_bytes(4, sys.byteorder)], descriptors)
+        number = next(self._numbers)
+        socket.send_fds(self._socket, [b"%d %d %d" % (number, grace * 1000, size)], descriptors)
         future = self._waiting[number] = self._loop.create_future()
         return future
 
@@ -182,7 +183,7 @@ class SpawnerProcess:
     def _read_replies(self) -> None:
         while True:
             try:
-                answer = self._socket.recv(REPLY_BYTES)
+                answer = self._socket.recv(MESSAGE_BYTES)
             except BlockingIOError:
                 return
             except ConnectionResetError:
@@ -193,9 +194,7 @@ class SpawnerProcess:
                 self._lost()
                 return
             self.answered = True
-            number, pid, fault = (
-                int.from_bytes(answer[at : at + 4], sys.byteorder) for at in range(0, REPLY_BYTES, 4)
-            )
+            number, pid, fault = map(int, answer.split())
             future = self._waiting.pop(number)
             if fault and not future.done():
                 future.set_exception(OSError(fault, os.strerror(fault)))
@@ -252,8 +251,9 @@ class Spawner:
         """Returns the warden that runs `program` with the child's ends of the pipes; None if there can be no spawner.
         Raises `OSError` or `ValueError` for what the system does not take, and `SpawnError`.
         """
-        with _arguments_file(program, command) as file:
-            process, answer = self._request([*pipes.child_ends, file])
+        with _arguments_file(program, command) as (file, size):
+            *stdio, lifeline = pipes.child_ends
+            process, answer = self._request([*stdio, file, lifeline], command.term_grace, size)
         pipes.close_child_ends()
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -276,14 +276,16 @@ class Spawner:
             log.warning("spawner_not_allowed", reason=self._forbidden)
         return None
 
-    def _request(self, descriptors: list[int]) -> tuple[SpawnerProcess, asyncio.Future[int]]:
+    def _request(
+        self, descriptors: list[int], grace: float, size: int
+    ) -> tuple[SpawnerProcess, asyncio.Future[int]]:
         if self.process is not None:
             try:
-                return self.process, self.process.request(descriptors)
+                return self.process, self.process.request(descriptors, grace, size)
             except ConnectionError:  # it has ended, which this loop has not noticed yet
                 self.process = None
         process = self.process = SpawnerProcess(self._loop, self._ended)
-        return process, process.request(descriptors)
+        return process, process.request(descriptors, grace, size)
 
     def _ended(self, process: SpawnerProcess) -> None:
         if self.process is process:
@@ -301,8 +303,9 @@ class Spawner:
 
 
 @contextmanager
-def _arguments_file(program: str, command: Command) -> Iterator[int]:
-    """Opens a file in RAM with all that a warden has to know, which may be too much for a message. Raises `ValueError`
+def _arguments_file(program: str, command: Command) -> Iterator[tuple[int, int]]:
+    """Opens a file in RAM with the `warden.Program`, which may be too much for a message. Gives its descriptor and
+    size. Raises `ValueError`
     for text that no system can pass, and `OSError` for more arguments than the system takes.
     """
     argv = [os.fsencode(text) for text in (program, *command.argv[1:])]
@@ -314,13 +317,14 @@ def _arguments_file(program: str, command: Command) -> Iterator[int]:
     # The kernel counts a pointer for each text, too.
     if max(sizes) > LONGEST_ARGUMENT or sum(sizes) + 8 * len(sizes) > os.sysconf("SC_ARG_MAX"):
         raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
-    limits = command.limits.warden_arguments()
+    limits = parse_limits(command.limits.warden_arguments())
     file = os.memfd_create("arguments")
     try:
-        data = marshal.dumps((argv, env, os.fsencode(command.cwd), limits, command.term_grace))
-        while data:
-            data = data[os.write(file, data) :]
-        yield file
+        data = marshal.dumps((argv, env, os.fsencode(command.cwd), limits))
+        written = 0
+        while written < len(data):
+            written += os.write(file, data[written:] if written else data)
+        yield file, len(data)
     finally:
         os.close(file)
 

@@ -9,7 +9,7 @@ the other side). Each fork is a child of the proxy, not of the spawner: if the s
 
 LIFELINE is the file descriptor of the read end of a pipe whose only write end the proxy holds. Each byte read from it
 is a signal number, which is sent to the child's process group. The end of the pipe means that the proxy is dead, or
-wants the child killed: the group gets SIGTERM and, after GRACE seconds, SIGKILL.
+wants the child killed: the group gets SIGTERM and, after GRACE milliseconds, SIGKILL.
 
 However the child ends, all its descendants are killed. On Linux the warden is the child subreaper: a descendant whose
 parent has ended becomes the warden's own child, even one that left its session (`setsid` after two forks), and the
@@ -24,13 +24,49 @@ The exit status is the child's: its exit code, 128 + n if signal n ended it, or 
 reason is on stderr). stdin, stdout and stderr are the child's own; the warden neither reads nor writes them.
 
 It imports nothing of the proxy: it is started by its path, and without a spawner once per child, so that each import
-delays each child. What the child need not wait for is imported after the fork.
+delays each child. Each page of memory that a fork touches costs it microseconds. So what is the same for all forks is
+done before the first, functions of modules are imported by their names, and what a fork always does is not spread over
+many small functions.
 """
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` itself imports enum, which takes 3 ms
 import os
+import resource
 import sys
-import time
+from marshal import loads
+from os import (
+    chdir,
+    close,
+    dup2,
+    execve,
+    fork,
+    getpid,
+    getppid,
+    killpg,
+    pread,
+    read,
+    setpgid,
+    setsid,
+    waitpid,
+    write,
+)
+from resource import getrlimit, setrlimit
+from select import select
+from time import monotonic, sleep
+
+if sys.platform == "linux":
+    import _ctypes  # what `ctypes` wraps, which takes 2 ms to import
+    from _ctypes import call_function
+
+    LIBC = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
+    PRCTL = _ctypes.dlsym(LIBC, "prctl")
+else:
+    PRCTL = 0
+
+    def call_function(function: int, arguments: tuple[object, ...]) -> int:
+        """There is no prctl: returns that it has failed."""
+        return -1
+
 
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
@@ -42,6 +78,8 @@ SIGXFSZ = 25  # Linux and macOS alike
 # Signals that the child could inherit as ignored: from Python (PIPE, XFSZ), or from a proxy that was started by `nohup`
 # (HUP) or in the background by a script (INT, QUIT). A shell cannot even trap a signal that was ignored at its start.
 RESET_SIGNALS = (SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGXFSZ)
+# Signals that end neither a warden nor the spawner: only the proxy decides when these end.
+BLOCKED_SIGNALS = (SIGHUP, SIGINT, SIGTERM)
 
 # A killed process is gone in milliseconds; one that stays longer is stuck in the kernel.
 KILL_SECONDS = 5.0
@@ -50,228 +88,206 @@ KILL_ROUND_SECONDS = 0.002
 
 SPAWNER_NAME, WARDEN_NAME = b"codex-spawner", b"codex-warden"
 """The names of the processes in `ps` and `top`, at most 15 characters."""
-REQUEST_BYTES, REPLY_BYTES = 4, 12
-"""The sizes of the messages between proxy and spawner: a request is its number (the rest is in a descriptor that comes
-with it), a reply is the number, the warden's pid and an error number of the system (one of the two is 0)."""
+MESSAGE_BYTES = 64
+"""More than a message between proxy and spawner has. Messages are decimal numbers with blanks between them: a request
+is its number, GRACE in milliseconds and the size of the file with the `Program`; a reply is the number of the request,
+the warden's pid and an error number of the system (one of the two is 0)."""
 DESCRIPTORS = 5
-"""What comes with a request: the child's stdin, stdout and stderr, the lifeline, and a file with the arguments."""
+"""What comes with a request: the child's stdin, stdout and stderr, a file with the `Program`, and the lifeline."""
 CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220}
 """The number of the system call `clone` by machine."""
 CLONE_PARENT = 0x8000
 SIGCHLD = 17
 
+Limit = tuple[int, int, bool]
+"""The number of an `RLIMIT_`, its value, and whether only the soft limit is set."""
+Program = tuple[list[bytes], dict[bytes, bytes], bytes, list[Limit]]
+"""What a child executes: its path and arguments, its environment, its working folder, and its limits."""
+
 
 def main(arguments: list[str]) -> int:
     """Runs the program or the spawner that the arguments (`sys.argv`) name. Returns the exit status."""
+    for number in RESET_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # so that it wakes a warden up
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
     if len(arguments) == 2:
-        return serve_forks(int(arguments[1]))
-    lifeline, grace, separator = int(arguments[1]), float(arguments[2]), arguments.index("--")
+        return serve_forks(int(arguments[1]), mask)
+    lifeline, grace, separator = int(arguments[1]), int(arguments[2]), arguments.index("--")
     command = [os.fsencode(argument) for argument in arguments[separator + 1 :]]
-    return run(command, dict(os.environb), arguments[3:separator], lifeline, grace)
+    program = (command, dict(os.environb), b".", parse_limits(arguments[3:separator]))
+    os.set_inheritable(lifeline, False)
+    stdio = [os.dup(number) for number in range(3)]
+    null = os.open(os.devnull, os.O_RDWR)
+    dup2(null, 0)
+    dup2(null, 1)
+    return run(program, stdio, lifeline, grace, mask)
 
 
-def serve_forks(control: int) -> int:
-    """Forks a warden for each request on the socket `control`, until the proxy closes it. Returns the exit status of
-    the spawner.
+def parse_limits(arguments: list[str]) -> list[Limit]:
+    """Returns the limits that the arguments name, each `NAME=NUMBER`, or `soft:NAME=NUMBER` to set the soft limit only.
+    NAME is that of an `RLIMIT_` constant (NOFILE). Those that the system does not know are left out.
+    """
+    limits = []
+    for argument in arguments:
+        name, _, number = argument.partition("=")
+        kind = getattr(resource, "RLIMIT_" + name.removeprefix("soft:"), None)
+        if kind is not None:
+            limits.append((kind, int(number), name.startswith("soft:")))
+    return limits
+
+
+def serve_forks(control: int, mask: set[int]) -> int:
+    """Forks a warden for each request on the socket `control`, until the proxy closes it. `mask` are the signals that
+    children do not get. Returns the exit status of the spawner.
     """
     import _socket
-    import ctypes
     import gc
-    import marshal  # noqa: F401  imported before the first fork, like the two below, so that no fork has to
-    import resource  # noqa: F401
-    import select  # noqa: F401
 
-    number = CLONE.get(os.uname().machine, -1)  # the kernel does not know -1, and the proxy is told so
-    prctl(PR_SET_NAME, SPAWNER_NAME)
-    system_call = ctypes.CDLL(None, use_errno=True).syscall
-    socket = _socket.socket(fileno=control)
+    class Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
+        _type_ = "i"
+
+    class Function(_ctypes.CFuncPtr):
+        _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+        _restype_ = Int
+
+    system_call = Function(_ctypes.dlsym(LIBC, "syscall"))
+    clone = CLONE.get(os.uname().machine, -1)  # the kernel does not know -1, and the proxy is told so
+    call_function(PRCTL, (PR_SET_NAME, SPAWNER_NAME, 0, 0, 0))
+    os.set_inheritable(control, False)
+    receive = _socket.socket(fileno=control).recvmsg
+    space, flags = _socket.CMSG_SPACE(4 * DESCRIPTORS), _socket.MSG_CMSG_CLOEXEC
     gc.disable()
     gc.freeze()  # the collector would write into every page that the forks share with the spawner
     while True:
-        request, rights, _, _ = socket.recvmsg(REQUEST_BYTES, _socket.CMSG_SPACE(4 * DESCRIPTORS))
+        request, rights, _, _ = receive(MESSAGE_BYTES, space, flags)
         if not request:
             return 0
-        received = b"".join(data for _, _, data in rights)
-        descriptors = [
-            int.from_bytes(received[at : at + 4], sys.byteorder) for at in range(0, len(received), 4)
-        ]
+        descriptors = [number for _, _, data in rights for number in memoryview(data).cast("i")]
         fault = EMFILE  # the kernel leaves out descriptors for which this process has no room
         if len(descriptors) == DESCRIPTORS:
             # With this flag the fork's parent is the parent of this process: the proxy waits for it, as for any child.
-            pid = system_call(number, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0)
+            pid = system_call(clone, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0)
             if pid == 0:
-                become_warden(control, request, descriptors)
-            fault = ctypes.get_errno() if pid < 0 else 0
+                become_warden(control, request, descriptors, mask)
+            fault = _ctypes.get_errno() if pid < 0 else 0
         if fault:
-            os.write(control, reply(request, 0, fault))
+            write(control, b"%s 0 %d" % (request.split()[0], fault))
         for descriptor in descriptors:
-            os.close(descriptor)
+            close(descriptor)
 
 
-def reply(request: bytes, pid: int, fault: int) -> bytes:
-    """Returns the answer to a request: the pid of the warden that was forked for it, or the error number `fault`."""
-    return request + pid.to_bytes(4, sys.byteorder) + fault.to_bytes(4, sys.byteorder)
-
-
-def become_warden(control: int, request: bytes, descriptors: list[int]) -> None:
+def become_warden(control: int, request: bytes, descriptors: list[int], mask: set[int]) -> None:
     """Makes this fork of the spawner the warden of one child, and runs it to the end of the process. `descriptors`
     came with `request`, to which this process replies with its pid on `control`: so the proxy learns of every fork,
-    even if the spawner is killed meanwhile.
+    even if the spawner is killed meanwhile. `mask`: see `serve_forks`.
     """
-    import marshal
-
     try:
-        os.setsid()
-        os.write(control, reply(request, os.getpid(), 0))
-        os.close(control)
-        *pipes, lifeline, file = descriptors
-        for number, pipe in enumerate(pipes):
-            os.dup2(pipe, number)
-            os.close(pipe)
-        command, env, cwd, limits, grace = marshal.loads(os.pread(file, os.fstat(file).st_size, 0))
-        os.close(file)
-        os.chdir(cwd)
-        os._exit(run(command, env, limits, lifeline, grace))
+        setsid()
+        number, grace, size = request.split()
+        write(control, b"%s %d 0" % (number, getpid()))
+        close(control)
+        *stdio, file, lifeline = descriptors
+        dup2(stdio[2], 2)
+        os._exit(run((file, int(size)), stdio, lifeline, int(grace), mask))
     except OSError as fault:
-        os.write(2, f"cannot start a child: {fault.strerror}\n".encode())
+        write(2, f"cannot start a child: {fault.strerror}\n".encode())
     finally:
         os._exit(127)
 
 
-def run(command: list[bytes], env: dict[bytes, bytes], limits: list[str], lifeline: int, grace: float) -> int:
-    """Runs a program to its end, and then ends all its descendants. `command` is its path and arguments, `env` its
-    environment, `limits` are arguments of `set_limit`, `lifeline` and `grace` as at the top of this file. Returns the
-    exit status to pass on.
+def run(
+    program: Program | tuple[int, int], stdio: list[int], lifeline: int, grace: int, mask: set[int]
+) -> int:
+    """Runs a program to its end, and then ends all its descendants. `program` is executed, or what the file of a
+    descriptor and a size contains, with the descriptors `stdio`. These are closed here: the child alone decides when
+    they end. (stderr stays open for errors of this process.) `lifeline`, and `grace` in milliseconds: see the top of
+    this file. `mask` are the signals that the child does not get. Returns the exit status to pass on.
     """
-    prctl(PR_SET_NAME, WARDEN_NAME)
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
-    warden = os.getpid()
-    child = os.fork()
+    subreaper = call_function(PRCTL, (PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0
+    call_function(PRCTL, (PR_SET_NAME, WARDEN_NAME, 0, 0, 0))
+    warden = getpid()
+    child = fork()
     if child == 0:
-        exec_child(command, env, limits, lifeline, warden)
-    make_group(child)
-    detach_stdio()
-    status = wait_for_child(child, lifeline, grace)
-    last = kill_descendants(child)
-    return exit_status(status if status is not None else last)
+        become_child(program, stdio, warden, mask)
+    for descriptor in stdio:
+        close(descriptor)
+    if len(program) == 2:
+        close(program[0])
+    status, some_left = wait_for_child(child, lifeline, grace)
+    if some_left or not subreaper:
+        ended = kill_descendants(child)
+        status = ended if status is None else status
+    return exit_status(status)
 
 
-def prctl(option: int, value: int | bytes) -> None:
-    """Sets the attribute `option` (a `PR_SET_*` number) of this process on Linux. Does nothing on other systems."""
-    if sys.platform != "linux":
-        return
-    import _ctypes  # what `ctypes` wraps, which takes 2 ms to import
-
-    function = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
-    _ctypes.call_function(function, (option, value, 0, 0, 0))
-
-
-def exec_child(
-    command: list[bytes], env: dict[bytes, bytes], limits: list[str], lifeline: int, warden: int
-) -> None:
-    """Makes this process, which was just forked, the child: sets its limits and executes `command` with the
-    environment `env`. Does not return; the process exits with code 127 if the program cannot be executed. `limits`
-    are arguments of `set_limit`, `lifeline` is the descriptor that the child must not inherit, and `warden` is the
-    parent's pid.
+def become_child(program: Program | tuple[int, int], stdio: list[int], warden: int, mask: set[int]) -> None:
+    """Makes this process, which was just forked by the process `warden`, the child. The other arguments are those of
+    `run`. Does not return; the process exits with code 127 if the program cannot be executed.
     """
+    path = b"a child"
     try:
-        make_group(0)
-        prctl(PR_SET_PDEATHSIG, SIGKILL)
-        if os.getppid() != warden:  # it died before the line above took effect
+        setpgid(0, 0)  # so that signals to the child do not reach the warden
+        call_function(PRCTL, (PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0))
+        if getppid() != warden:  # it died before the line above took effect
             os._exit(128 + SIGKILL)
-        for signum in RESET_SIGNALS:
-            signal.signal(signum, signal.SIG_DFL)
-        os.close(lifeline)
-        for limit in limits:
-            set_limit(limit)
-        os.execve(command[0], command, env)
+        dup2(stdio[0], 0)
+        dup2(stdio[1], 1)
+        command, env, folder, limits = program if len(program) == 4 else loads(pread(*program, 0))
+        path = command[0]
+        chdir(folder)
+        for kind, value, soft_only in limits:
+            set_limit(kind, value, soft_only)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        execve(path, command, env)
     except OSError as fault:
-        os.write(2, f"cannot run {os.fsdecode(command[0])}: {fault.strerror}\n".encode())
+        write(2, f"cannot run {os.fsdecode(path)}: {fault.strerror}\n".encode())
     finally:
         os._exit(127)
 
 
-def set_limit(limit: str) -> None:
-    """Sets a resource limit of this process, but not above what the system allows. `limit` is `NAME=NUMBER`, or
-    `soft:NAME=NUMBER` to change the soft limit only; NAME is that of an `RLIMIT_` constant (NOFILE). A limit that
-    the system does not know is ignored.
-    """
-    import resource
-
-    name, _, number = limit.partition("=")
-    soft_only, kind = (
-        name.startswith("soft:"),
-        getattr(resource, "RLIMIT_" + name.removeprefix("soft:"), None),
-    )
-    if kind is None:
-        return
-    _, hard = resource.getrlimit(kind)
-    wanted = int(number) if hard == resource.RLIM_INFINITY else min(int(number), hard)
+def set_limit(kind: int, value: int, soft_only: bool) -> None:
+    """Sets a resource limit (see `Limit`) of this process, but not above what the system allows."""
+    _, hard = getrlimit(kind)
+    wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
     try:
-        resource.setrlimit(kind, (wanted, hard if soft_only else wanted))
+        setrlimit(kind, (wanted, hard if soft_only else wanted))
     except ValueError:  # macOS: no file limit above kern.maxfilesperproc
         return
 
 
-def make_group(child: int) -> None:
-    """Puts the child into a process group of its own, so that signals to the child do not reach the warden. `child`
-    is its pid, or 0 in the child itself.
-
-    Both processes call it after the fork, since either may run first.
-    """
-    try:
-        os.setpgid(child, child)
-    except OSError:
-        return  # it runs its program already, and did it before that
-
-
-def detach_stdio() -> None:
-    """Closes this process's copies of the child's stdin and stdout, so that the child alone decides when they end.
-
-    stderr stays, for the warden's own errors.
-    """
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
-    os.dup2(null, 1)
-    os.close(null)
-
-
-def wait_for_child(child: int, lifeline: int, grace: float) -> int | None:
+def wait_for_child(child: int, lifeline: int, grace: int) -> tuple[int | None, bool]:
     """Waits until the child has ended, and sends the signals that arrive on the lifeline to the child's process
-    group. At the end of the lifeline the group gets SIGTERM, and the wait lasts `grace` seconds more at most.
+    group. At the end of the lifeline the group gets SIGTERM, and the wait lasts `grace` milliseconds more at most.
 
-    Returns the child's wait status, or None if the child still runs after the grace time.
+    Returns what `reap` returns: the child's wait status (None if the child still runs after the grace time), and
+    whether this process has any child left.
     """
-    import select
-
-    for ignored in (SIGINT, SIGTERM, SIGHUP):
-        signal.signal(ignored, signal.SIG_IGN)
     woken, wake = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
 
     deadline = None
     while True:
-        status, _ = reap(child)
+        status, some_left = reap(child)
         if status is not None:
-            return status
+            return status, some_left
         if deadline is None:
-            ready, _, _ = select.select([woken, lifeline], [], [])
+            ready, _, _ = select([woken, lifeline], [], [])
         else:
-            remaining = deadline - time.monotonic()
+            remaining = deadline - monotonic()
             if remaining <= 0:
-                return None
-            ready, _, _ = select.select([woken], [], [], remaining)
+                return None, some_left
+            ready, _, _ = select([woken], [], [], remaining)
         if woken in ready:
-            os.read(woken, 512)
+            read(woken, 512)
         if lifeline in ready:
-            signals = os.read(lifeline, 64)
+            signals = read(lifeline, 64)
             for signum in signals or (SIGTERM,):
                 signal_group(child, signum)
             if not signals:
-                deadline = time.monotonic() + grace
+                deadline = monotonic() + grace / 1000
 
 
 def kill_descendants(child: int) -> int | None:
@@ -283,19 +299,19 @@ def kill_descendants(child: int) -> int | None:
     this call; else None.
     """
     status = None
-    deadline = time.monotonic() + KILL_SECONDS
+    deadline = monotonic() + KILL_SECONDS
     signal_group(child, SIGKILL)
     while True:
         ended, some_left = reap(child)
         status = ended if ended is not None else status
-        if not some_left or time.monotonic() > deadline:
+        if not some_left or monotonic() > deadline:
             return status
         for pid in child_pids(os.getpid()):
             try:
                 os.kill(pid, SIGKILL)
             except OSError:
                 continue  # not permitted (a setuid program): the deadline ends the wait for it
-        time.sleep(KILL_ROUND_SECONDS)
+        sleep(KILL_ROUND_SECONDS)
 
 
 def reap(child: int) -> tuple[int | None, bool]:
@@ -306,7 +322,7 @@ def reap(child: int) -> tuple[int | None, bool]:
     status = None
     while True:
         try:
-            pid, ended = os.waitpid(-1, os.WNOHANG)
+            pid, ended = waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return status, False
         if pid == 0:
@@ -348,10 +364,11 @@ def signal_group(child: int, signum: int) -> None:
     """Sends the signal with the number `signum` to the child's process group. Ignores a group that is gone and a
     number that is not a signal.
     """
-    try:
-        os.killpg(child, signum)
-    except OSError:
-        return
+    for function, argument in ((setpgid, child), (killpg, signum)):
+        try:
+            function(child, argument)
+        except OSError:
+            continue  # usual for the first: the child has done it before it executed its program, or is gone
 
 
 def exit_status(status: int | None) -> int:

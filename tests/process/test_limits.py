@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from codex_proxy.process.launch import ChildLimits
+from codex_proxy.process.warden import parse_limits
 from tests.process.children import command, python
 from tests.process.conftest import Start
 
@@ -56,12 +57,9 @@ async def test_more_than_the_system_allows_is_as_much_as_it_allows(start: Start)
     )
 
 
-async def test_a_limit_that_this_system_does_not_know_is_ignored() -> None:
-    from codex_proxy.process.warden import set_limit
-
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    set_limit("soft:NO_SUCH_LIMIT=1")
-    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
+def test_a_limit_that_this_system_does_not_know_is_ignored() -> None:
+    limits = parse_limits(["soft:NO_SUCH_LIMIT=1", "soft:NOFILE=20", "AS=30"])
+    assert limits == [(resource.RLIMIT_NOFILE, 20, True), (resource.RLIMIT_AS, 30, False)]
 
 
 async def test_a_child_beyond_its_limit_fails_and_its_warden_does_not(start: Start) -> None:

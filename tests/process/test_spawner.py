@@ -147,7 +147,7 @@ async def test_a_spawner_without_descriptors_is_a_temporary_error(spawner: Spawn
 async def test_a_fork_that_fails_is_the_systems_error(
     spawner: Spawner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: int, temporary: bool
 ) -> None:
-    replace_warden(monkeypatch, tmp_path, "pid = system_call(", f"ctypes.set_errno({number}); pid = -1 or (")
+    replace_warden(monkeypatch, tmp_path, "pid = system_call(", f"_ctypes.set_errno({number}); pid = -1 or (")
     with pytest.raises(SpawnError) as refused:
         await spawn(ECHO, Recorder())
     assert refused.value.temporary is temporary
