@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.agents.registry import BUILT_IN
+from tests.syntax import parse
 
 ROOT = Path(__file__).parent.parent
 
@@ -151,7 +152,7 @@ class Module:
     def __init__(self, name: str, source: str, *, package: bool = False) -> None:
         self.name = name
         self.source = source
-        self.tree = ast.parse(source)
+        self.tree = parse(source)
         self.package = package
 
     @property

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.syntax import parse
 from tests.waiting import eventually
 
 TESTS = Path(__file__).parent
@@ -40,7 +41,7 @@ def sleeps(path: Path) -> Iterator[int]:
     text = path.read_text("utf-8")
     if "sleep" not in text:  # to parse every test takes longer than to run it
         return
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parse(text)):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         if node.func.attr != "sleep" or not isinstance(node.func.value, ast.Name):
@@ -56,7 +57,7 @@ def short_bounds(path: Path) -> Iterator[int]:
     text = path.read_text("utf-8")
     if not re.search(r"within=|timeout|\.wait\(|\.join\(\d", text):
         return
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parse(text)):
         if not isinstance(node, ast.Call):
             continue
         given = [keyword.value for keyword in node.keywords if keyword.arg in ("within", "timeout")]

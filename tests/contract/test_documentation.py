@@ -11,6 +11,7 @@ from pathlib import Path
 from codex_proxy.surfaces.chat.answer import SAMPLING
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.field_lists import Ignored
+from tests.syntax import parse
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "chat-completions.md").read_text()
@@ -30,7 +31,7 @@ def test_every_test_that_the_page_names_exists() -> None:
 @cache
 def defined_in(file: Path) -> set[str]:
     """The tests of a module."""
-    body = ast.parse(file.read_text()).body
+    body = parse(file.read_text()).body
     return {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 

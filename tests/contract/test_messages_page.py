@@ -10,6 +10,7 @@ import pytest
 
 from codex_proxy.surfaces.messages.errors import TABLE
 from codex_proxy.surfaces.messages.render import STOP_REASONS
+from tests.syntax import parse
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "messages.md").read_text()
@@ -22,7 +23,7 @@ def section(title: str) -> str:
 
 @pytest.mark.parametrize(("file", "name"), NAMED, ids=[name for _, name in NAMED])
 def test_a_test_that_the_page_names_exists(file: str, name: str) -> None:
-    tree = ast.parse((ROOT / file).read_text())
+    tree = parse((ROOT / file).read_text())
     defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
     assert name in defined
 

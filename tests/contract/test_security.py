@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.syntax import parse
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "SECURITY.md").read_text("utf-8")
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
@@ -25,7 +27,7 @@ def rows(title: str) -> list[list[str]]:
 
 @functools.cache
 def defined_in(file: str) -> frozenset[str]:
-    tree = ast.parse((ROOT / file).read_text("utf-8"))
+    tree = parse((ROOT / file).read_text("utf-8"))
     return frozenset(
         node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     )

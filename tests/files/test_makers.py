@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from tests.syntax import parse
+
 ROOT = Path(__file__).parents[2] / "codex_proxy"
 MAKES = frozenset(
     {"write_text", "write_bytes", "mkdir", "makedirs", "touch", "mkstemp", "NamedTemporaryFile"}
@@ -16,7 +18,7 @@ LOCKS = frozenset({"store/lock.py", "agents/codex/home_locks.py"})
 def makers(source: str) -> list[str]:
     """Calls that make a file or folder with whatever mode the umask leaves."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse(source)):
         if isinstance(node, ast.Attribute) and node.attr in {*MAKES, "O_CREAT"}:
             found.append(node.attr)
         elif isinstance(node, ast.Call):
