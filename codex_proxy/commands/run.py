@@ -29,6 +29,7 @@ from typing import Any, Final
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, client_named, entries_of, snippet
 from codex_proxy.commands.connect.programs import PROGRAMS, SDK_ENVIRONMENT, Program
 from codex_proxy.config import Settings
+from codex_proxy.files.private import make_folder, replacing
 
 PROBE_SECONDS: Final = 2.0
 """Seconds in which a running server answers."""
@@ -195,7 +196,8 @@ def prepared(
     file = folder / "settings"
     if setup is not None and setup.file is not None:
         file = folder / f"settings.{setup.file.format}"
-        file.write_text(snippet(setup, access), "utf-8")
+        with replacing(file) as out:
+            out.write(snippet(setup, access).encode())
 
     def filled(text: str) -> str:
         given = text.replace("{{folder}}", str(folder)).replace("{{file}}", str(file))
@@ -207,7 +209,7 @@ def prepared(
         fresh = {name: filled(value) for name, value in program.fresh.items()}
         for value in fresh.values():
             if value.startswith(str(folder)):
-                Path(value).mkdir(exist_ok=True)
+                make_folder(Path(value))
         environment |= fresh
     arguments: list[str] = []
     for each in program.arguments:
