@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import difflib
 import json
+import os
 import re
 import secrets
 import shutil
@@ -29,7 +30,7 @@ from typing import Any, Final
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, client_named, entries_of, snippet
 from codex_proxy.commands.connect.programs import PROGRAMS, SDK_ENVIRONMENT, Program
 from codex_proxy.config import Settings
-from codex_proxy.files.private import make_folder, replacing
+from codex_proxy.files.private import create, make_folder, replacing
 
 PROBE_SECONDS: Final = 2.0
 """Seconds in which a running server answers."""
@@ -136,7 +137,7 @@ def _own_server(
     own = {"PROXY_API_KEY": key, "PROXY_STATE_DIR": str(folder / "state"), "PROXY_LOG_FORMAT": "console"}
     command = [sys.executable, "-m", "codex_proxy", "serve", "--host", "127.0.0.1", "--port", "0"]
     errors = folder / "server.log"
-    with errors.open("wb") as log:
+    with os.fdopen(create(errors), "wb") as log:
         server = subprocess.Popen(
             [*command, *(("--agent", agent) if agent else ())],
             env={**environ, **own},
