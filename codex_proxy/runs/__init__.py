@@ -1,3 +1,1 @@
-"""Runs turns: starts sessions with the agent, and appends the agent's events to a log, which several readers
-follow.
-"""
+"""Runs turns: starts sessions with the agent, and appends its events to a log, which several readers follow."""

@@ -1,8 +1,7 @@
-"""The time limits of one turn: until its first visible event, between two events of the agent, and of the whole turn.
-And the failure of a turn that one of them ends.
+"""The time limits of one turn: until its first visible event, between two events of the agent, and in all; and the
+failure when one is exceeded.
 
-One timer is set for the earliest of the three limits, and is not moved when an event arrives: when it fires too
-early, it is set again.
+One timer is set for the earliest limit. It is not moved by events; if it fires too early, it is set again.
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ from codex_proxy.core.interfaces import TimerHandle, Timers
 
 
 class Deadlines(msgspec.Struct, frozen=True):
-    """Time limits in seconds. `first`: from the start until the first event that the client sees; `idle`: between
-    two events of the agent; `total`: of the whole turn.
-    """
+    """Seconds. `first`: until the client sees something; `idle`: between two events; `total`: the whole turn."""
 
     first: float = 60.0
     idle: float = 300.0
@@ -27,9 +24,7 @@ class Deadlines(msgspec.Struct, frozen=True):
 
 
 class DeadlineWatch:
-    """Watches the time limits of one turn. When one of them is exceeded, calls `expired` once, with a failure of
-    the kind TIMED_OUT.
-    """
+    """Watches a turn's limits. `expired` is called once, with a TIMED_OUT failure."""
 
     def __init__(self, deadlines: Deadlines, timers: Timers, expired: Callable[[Failure], None]) -> None:
         self._deadlines = deadlines
@@ -43,16 +38,12 @@ class DeadlineWatch:
         self._arm()
 
     def alive(self, *, visible: bool) -> None:
-        """Restarts the idle deadline, because there was an event. `visible`: the client sees the event, so the
-        deadline `first` is met.
-        """
+        """Restarts the idle deadline, because there was an event; a `visible` one meets `first`."""
         self._last = self._timers.time()
         self._visible = self._visible or visible
 
     def pause(self) -> None:
-        """Stops the idle deadline until `resume`, while the agent waits for something from this server. The other
-        deadlines still apply.
-        """
+        """Stops the idle deadline until `resume`, while the agent waits for this server."""
         self.paused = True
 
     def resume(self) -> None:
@@ -94,12 +85,10 @@ class DeadlineWatch:
 
 
 def deadline_failure(late: Failure, retrying: Retrying | None, retries: int, hint: str) -> Failure:
-    """Returns the failure of a turn that a deadline ends, with the reason if it is known.
+    """Returns the failure of a turn that a deadline ends.
 
-    `late` is the failure that says which deadline was exceeded. `retrying` is the agent's last report that it
-    repeats a model call, None if there was none or the model has answered since; if it names a failure of the
-    model, the result is that failure. `retries` is the number of such reports. `hint` is a sentence about what the
-    agent may be doing, added without such a report.
+    `late` says which deadline; `retrying` is the agent's last unanswered retry (or None), whose failure is the result
+    if it names one; `retries` counts them; `hint` says what the agent may be doing, if there were none.
     """
     if retrying is None:
         return msgspec.structs.replace(late, message=f"{late.message} {hint}") if hint else late

@@ -1,8 +1,7 @@
 """The log of a turn: batches of events, appended once, read by any number of cursors.
 
-Its memory is bounded: batches that every reader has taken are dropped. If the slowest reader falls too far behind,
-the agent is paused, or the turn fails if the agent's process cannot be paused (see `Run._backlog`). The log is
-independent of agents and HTTP.
+Batches that every reader has taken are dropped. If the slowest falls too far behind, the agent is paused, or the turn
+fails if that is impossible (`Run._backlog`).
 """
 
 from __future__ import annotations
@@ -25,34 +24,34 @@ from codex_proxy.core.events import (
 )
 
 HIGH_WATER = 1 << 20
-"""The bytes that the slowest reader may be behind before the agent is paused: a second or two of the fastest agent."""
+"""Bytes that the slowest reader may be behind before the agent is paused: a second or two of the fastest agent."""
 EVENTS_AT_ONCE = 250
-"""The most events of a batch. What comes after them in one read of the agent's pipe is a batch of its own."""
+"""Events of a batch; the rest of one read is another batch."""
 TAKEN_AT_ONCE = 1 << 16
-"""The bytes of agent output after which a reader that is behind is given no further batch at once: about one read of
-the pipe. To render and send its events takes some milliseconds, in which no other client is served."""
+"""Bytes of agent output after which a reader that is behind gets no further batch at once: some milliseconds, in which
+nobody else is served.
+"""
 _TEXTS: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta})
 TEXT_AT_ONCE = 1 << 18
-"""The most characters of a text in one event. A longer one becomes several events, each a batch of its own."""
+"""Characters of a text in one event; a longer one becomes several, each a batch."""
 LOW_WATER = 1 << 18
 """The bytes of backlog below which a paused agent is resumed."""
 CUT_WATER = 32 << 20
-"""The bytes that the slowest reader may be behind if the agent's process cannot be paused, because it serves other
-turns, too. A turn whose reader is further behind is cut off."""
+"""Bytes that the slowest reader may be behind if the agent's process serves other turns and cannot be paused; then its
+turn is cut off.
+"""
 
 
 Push: TypeAlias = Callable[[], bool]
-"""Passes new events or frames on to the client at once, without waiting. Returns False, and passes nothing on, if
-it would have to wait."""
+"""Passes new events on to the client without waiting. Returns False, having done nothing, if it would have to wait."""
 
 
 class Wakeup:
-    """Lets one reader of a log or buffer wait until there is more to read.
+    """Lets one reader wait until there is more to read.
 
-    A reader that waits may pass a `Push`: a function that the code that adds events calls directly, so that a delta
-    reaches the client before the reader's task runs. If the push returns False or raises, or at the end of the log,
-    the reader's task is resumed instead. Pushes happen only while the task waits, so the two never write at the
-    same time.
+    Its `Push` is called directly by what adds events, so that a delta reaches the client before the reader's task runs.
+    If it returns False or raises, or at the end, the task is resumed instead. Pushes happen only while the task waits,
+    so both never write at once.
     """
 
     def __init__(self) -> None:
@@ -61,12 +60,11 @@ class Wakeup:
         self._broke: Exception | None = None
         """The exception that the push has raised; None if it has not."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        """The event loop, looked up at the first wait and kept, because looking it up costs a system call (until
-        Python 3.12)."""
+        """Looked up once, because that costs a system call until Python 3.12."""
 
     async def wait(self, push: Push | None = None) -> None:
-        """Returns after a `wake` at which `push` has not delivered the new events (None: after any `wake`). Raises
-        what `push` has raised. May be cancelled and called again.
+        """Returns after a `wake` whose events `push` has not delivered. Raises what it raised. May be cancelled and
+        called again.
         """
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
@@ -80,9 +78,8 @@ class Wakeup:
             raise broke
 
     def wake(self, *, last: bool = False) -> None:
-        """Calls the waiting reader's push, or resumes the reader; does nothing if no reader waits. `last` is True
-        at the end of the log: the reader is always resumed. Never raises: an exception that the push raises is
-        raised by `wait`.
+        """Calls the waiting reader's push, or resumes it (always at the `last` event). Never raises: `wait` raises what
+        the push did.
         """
         waiter = self._waiter
         if waiter is None or waiter.done():
@@ -100,12 +97,12 @@ class Wakeup:
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """The events that were made from one read of the agent's pipe, and the number of bytes of that read."""
+    """The events of one read of the agent's pipe, and its number of bytes."""
 
     events: list[Event]
     size: int
     chars: int = 0
-    """The characters of its texts, if it is a part of what came from one read."""
+    """The characters of its texts, if it is part of a read."""
 
 
 def _has_long_text(events: list[Event]) -> bool:
@@ -113,9 +110,7 @@ def _has_long_text(events: list[Event]) -> bool:
 
 
 def _parts(events: list[Event], size: int) -> list[Batch]:
-    """Returns the events, with long texts in several events, as batches of at most `EVENTS_AT_ONCE` events and
-    `TEXT_AT_ONCE` characters.
-    """
+    """Returns the events in batches of at most `EVENTS_AT_ONCE` events and `TEXT_AT_ONCE` characters."""
     parts: list[tuple[list[Event], int]] = []
     part: list[Event] = []
     chars = 0
@@ -148,9 +143,8 @@ def _pieces(event: Event) -> Iterator[Event]:
 
 
 class EventLog:
-    """An append-only log of events. The backlog is the number of bytes of agent output whose events the slowest
-    reader has not delivered yet. When it changes, `on_backlog` is called with it, but only if it or the last
-    reported value is at least `LOW_WATER`; so a fall below `LOW_WATER` is reported once.
+    """An append-only log of events. The backlog is the bytes of agent output that the slowest reader has not delivered.
+    `on_backlog(bytes)` is called on changes above `LOW_WATER`, and once when it falls below.
     """
 
     def __init__(self, on_backlog: Callable[[int], None] | None = None) -> None:
@@ -166,9 +160,8 @@ class EventLog:
         """The backlog in bytes that was last reported to `on_backlog`."""
 
     def append(self, events: list[Event], size: int, *, ended: bool = False) -> None:
-        """Adds a batch and wakes the readers. `size` is the number of bytes of agent output that the events were
-        made from. `ended` is True for the last batch. Of very many events, and of long texts, several batches are
-        made.
+        """Adds events from `size` bytes of agent output as batches, and wakes the readers. `ended`: they
+        are the last.
         """
         is_long = len(events) > EVENTS_AT_ONCE or _has_long_text(events)
         for batch in _parts(events, size) if is_long else (Batch(events, size),):
@@ -191,25 +184,23 @@ class EventLog:
 
     @property
     def backlog(self) -> int:
-        """The number of bytes of agent output whose events the slowest reader has not delivered; 0 without readers."""
+        """The bytes that the slowest reader has not delivered; 0 without readers."""
         if len(self._cursors) == 1:
             return self.appended - self._cursors[0].seen
         return max((self.appended - cursor.seen for cursor in self._cursors), default=0)
 
     def after(self, position: int) -> Iterator[Batch]:
-        """Iterates over the batches from `position` on, which counts the batches since the start of the log. Used by
-        cursors.
-        """
+        """Yields the batches from a position, counted from the start of the log."""
         # An index in the middle of a deque would have to be looked for each time.
         return islice(self._batches, max(0, position - self._dropped), None)
 
     @property
     def end(self) -> int:
-        """The position after the last batch, as a count of batches since the start of the log."""
+        """The position behind the last batch."""
         return self._dropped + len(self._batches)
 
     def trim(self) -> None:
-        """Removes the batches that every reader has taken. Called by a cursor that has taken events."""
+        """Removes the batches that every reader has taken."""
         if not self._cursors:
             return
         oldest = self._cursors[0].position
@@ -226,9 +217,7 @@ class EventLog:
             self.report()
 
     def report(self) -> None:
-        """Calls `on_backlog` with the slowest reader's backlog in bytes, if it or the last reported value is at
-        least `LOW_WATER`. Called when the backlog may have changed.
-        """
+        """Calls `on_backlog` if the backlog, or the last reported one, is at least `LOW_WATER`."""
         size = self.backlog
         if self._on_backlog is not None and (size >= LOW_WATER or self._reported >= LOW_WATER):
             self._reported = size
@@ -236,9 +225,7 @@ class EventLog:
 
 
 class Cursor:
-    """A reader of a log. `position` is the number of batches that it has taken, including those that the log had
-    dropped before the reader was made; `seen` is the number of bytes whose events were delivered.
-    """
+    """A reader of a log. `position` counts the batches taken (or dropped before), `seen` the bytes delivered."""
 
     def __init__(self, log: EventLog, position: int, seen: int) -> None:
         self.position = position
@@ -251,9 +238,8 @@ class Cursor:
         self._log = log
 
     def take(self, *, passed_on: bool = True) -> list[Event]:
-        """Returns the events that were added since the last call, without waiting; of very many only the first ones,
-        and the next call of `wait` returns at once. With `passed_on=False` they count as the reader's backlog until
-        `pass_on` is called.
+        """Returns new events without waiting; of very many the first ones, and `wait` then returns at once.
+        `passed_on=False`: they are backlog until `pass_on`.
         """
         batches = self._next()
         if not batches:
@@ -270,9 +256,7 @@ class Cursor:
         return [event for batch in batches for event in batch.events]
 
     def _next(self) -> list[Batch]:
-        """Returns the next batches: no more than `TAKEN_AT_ONCE` bytes or `EVENTS_AT_ONCE` events, but at least one
-        batch if there is any.
-        """
+        """Returns the next batches, at least one: up to `TAKEN_AT_ONCE` bytes or `EVENTS_AT_ONCE` events."""
         batches: list[Batch] = []
         size = events = 0
         for batch in self._log.after(self.position):
@@ -284,14 +268,14 @@ class Cursor:
         return batches
 
     def pass_on(self) -> None:
-        """Reports that the client was given all events taken so far, so that they no longer count as backlog."""
+        """The client was given all events taken so far."""
         if self.seen != self._taken:
             self.seen = self._taken
             self._log.report()
 
     async def wait(self, push: Push | None = None) -> None:
-        """Returns when there are events to take that `push` has not delivered, or when the log has ended. `push` is
-        called for each batch while this waits (see `Wakeup`). Raises what `push` raises.
+        """Returns when there are events that `push` has not delivered, or at the end of the log (`Wakeup`). Raises what
+        `push` raises.
         """
         if self.position == self._log.end:
             if not self._log.ended:

@@ -1,13 +1,10 @@
-"""Keeps the session of a client's turn with the agent for the client's next request. The session (with its thread,
-the agent's state of the conversation) is idle after an answer, or waits for the outputs of the client's tool calls.
+"""Keeps the agent's session of a turn for the client's next request: idle after an answer, or waiting for outputs of
+tool calls.
 
-This only saves time: without a kept session, the whole history is sent to a new one. A session is used again only
-by the same owner (the name of the client's key) with the same model, tools and settings, and only if the new
-history begins with exactly the items that the session's thread has seen. The number of sessions and the time are
-limited; then a session is closed.
-
-Some agents store their sessions, and can open one again after it was closed. The ids of closed sessions are kept
-for longer, and used under the same conditions.
+This only saves time: without it, the whole history goes to a new session. A session is used again only by the same
+owner (the name of the client's key) with the same model, tools and settings, if the new history begins with exactly
+what its thread has seen. Number and time are limited. Of agents that can open a closed session again, ids are kept for
+longer, under the same conditions.
 """
 
 from __future__ import annotations
@@ -42,12 +39,10 @@ Digests = tuple[bytes, ...]
 
 
 def item_digests(history: Sequence[HistoryItem]) -> tuple[Digests, tuple[int, ...]]:
-    """Returns two tuples of the same length for a history. The first has a digest for each item that is compared;
-    adjacent assistant messages share one. The second has, for each digest, the index in the history at which the
-    items after it begin.
+    """Returns a digest for each compared item of a history (adjacent assistant messages share one), and for each the
+    index of the items behind it.
 
-    Raw items (JSON that the model generated) and the calls that this server ran itself have no digest, because
-    clients do not always send them back.
+    Raw items and this server's own calls have none, because clients do not always send them back.
     """
     digests: list[bytes] = []
     ends: list[int] = []
@@ -83,7 +78,7 @@ def _is_assistant(item: HistoryItem) -> bool:
 
 
 def _is_by_server(item: HistoryItem) -> bool:
-    """Whether the item is a call that this server ran itself, or the output of one."""
+    """Whether the item is a call of this server, or its output."""
     return isinstance(item, HistoryCall | HistoryOutput) and item.by_server
 
 
@@ -118,12 +113,10 @@ def _digest(*parts: str) -> bytes:
 def unseen_items(
     seen: Digests, history: Sequence[HistoryItem], computed: tuple[Digests, tuple[int, ...]]
 ) -> tuple[HistoryItem, ...] | None:
-    """Returns the items of `history` that are new to a thread that has seen the items with the digests `seen`; None
-    if the history does not begin with these digests, or has no further ones.
+    """Returns what is new in `history` to a thread that has seen the items `seen`; None if the history does not begin
+    with these, or has nothing new.
 
-    Raw items and this server's own calls have no digest; those that directly follow the last item seen are not new,
-    because the thread itself generated them. `computed` is `item_digests(history)`, passed in so that it is
-    computed once for all threads.
+    Items without a digest directly behind the last one seen are not new. `computed` is `item_digests(history)`.
     """
     digests, ends = computed
     if not seen or len(digests) <= len(seen) or digests[: len(seen)] != seen:
@@ -132,18 +125,14 @@ def unseen_items(
 
 
 MAX_CLOSED: Final = 256
-"""The most closed sessions that are remembered, to be opened again (32 bytes for each item of a conversation)."""
+"""Closed sessions that are remembered, at 32 bytes for each item of a conversation."""
 CLOSED_SECONDS: Final = 24 * 3600.0
-"""The most seconds that a closed session is remembered. People return to a conversation after a night, seldom
-later."""
+"""Seconds for which they are: people return after a night, seldom later."""
 
 
 class IdleLimits(msgspec.Struct, frozen=True):
-    """How many idle sessions are kept for their clients' next requests (each takes about 1.4 MiB), and for how many
-    seconds. Above `count`, the session that has been idle longest is closed; 0: none is kept.
-
-    The time is about as long as the provider caches a prompt, because a later request gains little from a kept
-    session.
+    """How many idle sessions are kept (1.4 MiB each; 0: none; the longest idle is closed first), and for how many
+    seconds: about as long as the provider caches a prompt.
     """
 
     count: int = 32
@@ -151,13 +140,12 @@ class IdleLimits(msgspec.Struct, frozen=True):
 
 
 INSTRUCTION_WORDS = "<system-reminder>\n{}\n</system-reminder>"
-"""The template of an instruction within a tool output. Coding agents have long used this form, and models know it."""
+"""An instruction within a tool output, in the form that coding agents have long used."""
 
 
 class PendingOutputs(msgspec.Struct, frozen=True):
-    """The outputs that the thread of an idle session waits for: `visible` are the ids of the calls that the client
-    answers; `hidden` are outputs of calls that the client does not see, which this server gives to the agent
-    together with the client's.
+    """The outputs that an idle session's thread waits for: calls of the client (`visible`), and this server's outputs
+    for others (`hidden`).
     """
 
     visible: frozenset[str] = frozenset()
@@ -165,8 +153,8 @@ class PendingOutputs(msgspec.Struct, frozen=True):
 
 
 class _IdleSession:
-    """An idle session, with its `thread_key`, the digests of the items that its thread has seen, the outputs it
-    waits for, and when it is closed, by the clock of the event loop.
+    """An idle session: its `thread_key`, what its thread has seen and waits for, and when it is closed (the loop's
+    time).
     """
 
     __slots__ = ("digests", "key", "pending", "session", "thread", "until")
@@ -180,21 +168,18 @@ class _IdleSession:
         self.pending = pending
         self.until = until
         self.thread = "" if pending.visible or pending.hidden else session.thread
-        """The id by which the agent can open the session again after it was closed; else empty. Outputs that a closed
-        session waited for are lost, so such a one is not opened again."""
+        """The id to open the session again, or empty: outputs that a closed session waited for are lost."""
 
 
 class ClosedSession(msgspec.Struct, frozen=True):
-    """A closed session that the next turn can continue. `thread` is the id by which the agent opens it again;
-    `new_items` are the items of that turn's history that the session does not contain yet.
-    """
+    """A closed session for the next turn: its id, and the turn's items that it does not contain."""
 
     thread: str
     new_items: tuple[HistoryItem, ...]
 
 
 class _Closed(msgspec.Struct, frozen=True):
-    """What is kept of a closed session: its `thread_key`, and the digests of the items that it has seen."""
+    """What is kept of a closed session: its `thread_key`, and what it has seen."""
 
     key: bytes
     digests: Digests
@@ -203,8 +188,8 @@ class _Closed(msgspec.Struct, frozen=True):
 
 
 class ReusedSession(msgspec.Struct, frozen=True):
-    """An idle session that the next turn continues: `new_items` are the items of the turn's history that its thread
-    has not seen, and `hidden` are the outputs that this server itself gives to the agent (see `PendingOutputs`).
+    """An idle session for the next turn: the turn's items that its thread has not seen, and this server's `hidden`
+    outputs.
     """
 
     session: AgentSession
@@ -213,12 +198,10 @@ class ReusedSession(msgspec.Struct, frozen=True):
 
 
 def thread_key(owner: str, turn: Turn) -> bytes:
-    """Returns a digest of the owner and of those settings of a turn that must be equal if another turn is to
-    continue its session.
+    """Returns a digest of the owner and the settings that must be equal to continue a session.
 
-    These are the settings that cannot be changed after the thread's start; those that the agent would keep from the
-    earlier turn if the later one does not set them (reasoning effort and summary, service tier); and the output
-    schema, which cannot be changed while the thread waits for outputs.
+    These cannot change after the thread's start, or would stay if the later turn does not set them (effort, summary,
+    service tier), or cannot change while outputs are awaited (the schema).
     """
     fixed = (
         owner,
@@ -239,9 +222,8 @@ def thread_key(owner: str, turn: Turn) -> bytes:
 
 
 class IdleSessions:
-    """Keeps sessions for the next request of their client, and remembers closed ones. It is the listener of the
-    sessions that it keeps: one that fails or can no longer be resumed is dropped, and approvals or input that it
-    asks for are declined.
+    """Keeps sessions for their clients' next requests, and remembers closed ones. As their listener it drops one that
+    fails, and declines approvals and input.
     """
 
     def __init__(self, limits: IdleLimits, timers: Callable[[], Timers]) -> None:
@@ -252,7 +234,7 @@ class IdleSessions:
         self._closed: OrderedDict[str, _Closed] = OrderedDict()
         """The closed sessions by the agent's ids, the longest closed first."""
         self._timer: TimerHandle | None = None
-        """Closes the session that has been idle longest. One for all, since all are kept equally long."""
+        """Closes the session that has been idle longest."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -262,9 +244,8 @@ class IdleSessions:
         return bool(self._kept or self._closed)
 
     def put(self, key: bytes, session: AgentSession, digests: Digests, pending: PendingOutputs) -> None:
-        """Keeps a session under `key` (see `thread_key`), or closes it if it cannot be resumed or none are to be
-        kept. `digests` are those of the items that its thread has seen, `pending` are the outputs that it waits
-        for. If there are too many sessions, the one that has been idle longest is closed.
+        """Keeps a session under its `thread_key`, or closes it if it cannot be resumed. `digests` are of what its
+        thread has seen. Above the limit, the longest idle one is closed.
         """
         if not session.can_resume or self._limits.count == 0:
             session.close()
@@ -280,10 +261,7 @@ class IdleSessions:
             self._drop(next(iter(self._kept.values())).session)
 
     def take(self, key: bytes, turn: Turn) -> ReusedSession | None:
-        """Removes and returns a kept session that the turn can continue: one whose thread has seen the beginning of
-        the turn's history, and accepts the rest. None if there is none. `key` is the turn's `thread_key`; only
-        sessions with the same key are considered.
-        """
+        """Removes and returns a kept session that the turn (with this `thread_key`) can continue, or None."""
         history = turn.history
         computed: tuple[Digests, tuple[int, ...]] | None = None
         for kept in reversed(list(self._kept.values())):
@@ -308,9 +286,7 @@ class IdleSessions:
         return None
 
     def take_closed(self, key: bytes, turn: Turn) -> ClosedSession | None:
-        """Removes and returns a closed session that the turn can continue, as `take` does for kept ones. If there
-        are several, it is the one that has seen most of the history. None if there is none.
-        """
+        """Removes and returns the closed session that has seen most of the turn's history, or None."""
         now = self._timers().time()
         computed: tuple[Digests, tuple[int, ...]] | None = None
         found: tuple[int, ClosedSession] | None = None
@@ -383,10 +359,8 @@ class IdleSessions:
 def _accepted_items(
     pending: PendingOutputs, fresh: Sequence[HistoryItem], turn: Turn
 ) -> tuple[HistoryItem, ...] | None:
-    """Returns the new items `fresh` in the form in which the thread accepts them; None if it does not accept them.
-    A thread that waits for no outputs accepts any items except outputs. A thread that waits for outputs
-    (`pending.visible`) accepts exactly these, followed by developer messages if `turn.instructions_in_outputs` is
-    True; their text is appended to the last output.
+    """Returns new items as the thread accepts them, or None: any but outputs; while it waits for outputs exactly these,
+    and developer messages if `turn.instructions_in_outputs`, which go into the last one.
     """
     outputs = [item for item in fresh if isinstance(item, HistoryOutput)]
     if not pending.visible:
@@ -416,9 +390,7 @@ def _is_instruction(item: HistoryItem) -> bool:
 
 
 def _with_instructions(output: HistoryOutput, instructions: Sequence[HistoryItem]) -> HistoryOutput:
-    """Returns the output with the texts of the developer messages `instructions` appended, because a thread that
-    waits for outputs accepts no other items.
-    """
+    """Returns the output with the texts of developer messages, for which a waiting thread takes no items."""
     words = [
         INSTRUCTION_WORDS.format("".join(part.text for part in item.parts if isinstance(part, TextPart)))
         for item in instructions

@@ -1,8 +1,7 @@
-"""The items that the model generated in a turn, as they are stored with a response and used as history later.
+"""The items that the model generated in a turn, as stored with a response for later history.
 
-A client gets fewer items than the model generated: for example no encrypted reasoning, and not the calls that this
-server answered. All are stored in order, so that the model later gets the same input again, followed by new items
-only. `tools/replay.py` does the same for turns that are not stored.
+A client gets fewer: no encrypted reasoning, no calls that this server answered. All are stored in order, so that the
+model gets the same input again. `tools/replay.py` does the same for turns that are not stored.
 """
 
 from __future__ import annotations
@@ -28,12 +27,10 @@ _KINDS: dict[str, Kind] = {
 
 
 class ModelItem(msgspec.Struct, frozen=True):
-    """An item of a turn in the model's own form (the JSON of a Responses item): one that the model generated, or
-    the output that this server gave it for a call.
-    """
+    """An item as JSON of Responses: of the model, or this server's output for a call."""
 
     model: str
-    """The name of the agent and model that made the item. Only the same one can read its reasoning."""
+    """The agent and model that made it, which alone can read its reasoning."""
     item: msgspec.Raw
 
     @property
@@ -46,9 +43,7 @@ class _TextPart(msgspec.Struct, frozen=True):
 
 
 class ItemHead(msgspec.Struct, frozen=True):
-    """The fields of an item that identify it: its type and id, the id of its call, and the content of a message. A
-    field that the item does not have is None.
-    """
+    """What identifies an item: type, id, call id, a message's content. None if absent."""
 
     type: str
     id: str | None = None
@@ -65,9 +60,7 @@ class ItemHead(msgspec.Struct, frozen=True):
 
 
 def model_items(run: Run, identity: str) -> list[ModelItem]:
-    """Returns all items of the run that the model must see again, in order; at the end are the outputs of calls
-    that the client does not see. `identity` names the agent and model.
-    """
+    """Returns the run's items for the model named `identity`, in order, then outputs of hidden calls."""
     remembered = remembered_turn(run.raw, run.attempt.policy, identity)
     answers = [
         {"type": "function_call_output", "call_id": call_id, "output": remembered.hidden[call_id]}
@@ -79,17 +72,15 @@ def model_items(run: Run, identity: str) -> list[ModelItem]:
 
 
 def as_history(item: ModelItem, identity: str) -> RawHistoryItem | None:
-    """Returns the item as an entry of the history for the model named `identity`; None if it is reasoning of
-    another model, which this one cannot read.
-    """
+    """Returns the item as history for the model `identity`; None for another model's reasoning."""
     if item.model != identity and item.head.kind == "reasoning":
         return None
     return RawHistoryItem(bytes(item.item))
 
 
 def with_whole_calls(history: list[HistoryItem]) -> tuple[HistoryItem, ...]:
-    """Returns the history with each group of outputs in the order of its calls. A raw call without an output is
-    left out, and so is a raw output without a call: its counterpart was deleted, or the turn ended before it.
+    """Returns the history with outputs in the order of their calls, without raw calls and outputs that lost their
+    counterpart.
     """
     heads = {id(item): _kind_and_call_id(item) for item in history}
     # Of calls with one id, outputs stand where those of the last one stand.
@@ -115,14 +106,12 @@ def with_whole_calls(history: list[HistoryItem]) -> tuple[HistoryItem, ...]:
 def _in_order(
     group: list[HistoryItem], called: dict[str, int], heads: dict[int, tuple[str, str]]
 ) -> list[HistoryItem]:
-    """Returns outputs in the order of their calls. `called` has the place of each call, by its id."""
+    """Returns outputs in the order of their calls (`called`: places by id)."""
     return sorted(group, key=lambda item: called.get(heads[id(item)][1], len(heads)))
 
 
 def _kind_and_call_id(item: HistoryItem) -> tuple[str, str]:
-    """Returns the kind and the call id of an item. The kind of a call is `call`, that of an output is `output`; an
-    item of any other kind has another word, and an empty id.
-    """
+    """Returns `call` or `output` and the call id; another word and "" for other items."""
     if isinstance(item, RawHistoryItem):
         head = msgspec.json.decode(item.json, type=ItemHead)
         return (head.kind, head.call_id or "")

@@ -1,16 +1,13 @@
 """A run is one turn of a client: it uses sessions with the agent, and appends their events to the log.
 
-On their way from a session to the log, events pass these stages, each `feed(events) -> events`:
+Events pass these stages, each `feed(events) -> events`:
 
-1. the attempt: the tool policy, which decides who answers a call, then the check of the answer against its schema;
-2. the repair, which makes any sequence of events well-formed;
-3. the run itself, which keeps raw items (the model's output as JSON), adds up usage, and declines the agent's requests;
-4. the limits: size, stop sequences, length.
+1. the attempt: the tool policy, then the check of the answer against its schema; 2. the repair, which makes them
+well-formed; 3. the run itself, which keeps raw items, adds up usage, and declines the agent's requests; 4. the limits:
+size, stop sequences, length.
 
-A run has no task: a batch of events passes all stages and is logged within one call. An HTTP request reads the log
-and may call `interrupt`; it never owns the agent's process. In a turn the agent calls its model once or several
-times, in at most two attempts (a second one if the first answer is invalid). A session whose process had already
-ended when the turn began does not count as an attempt.
+A run has no task: a batch passes all stages within one call. An HTTP request reads the log and may call `interrupt`. A
+turn has at most two attempts; a session whose process had already ended does not count.
 """
 
 from __future__ import annotations
@@ -67,56 +64,42 @@ TOO_SLOW = Failure(
 
 
 class RunHost(Protocol):
-    """The interface of the scheduler that a run uses. A run never awaits: it asks the scheduler for everything that
-    must be awaited, and for what several runs share (kept sessions, the account's limits).
-    """
+    """What a run asks of the scheduler: everything that must be awaited or is shared, because a run never awaits."""
 
     def open_session(self, run: Run, attempt: Attempt) -> None:
-        """Opens a new session for `attempt` in a task, and passes it to `run.begin_session`. If that fails, fails
-        the run.
-        """
+        """Opens a session in a task and passes it to `run.begin_session`, or fails the run."""
         ...
 
     def keep(self, run: Run, session: AgentSession) -> bool:
-        """Keeps the session for the client's next request. Returns False if it was not kept; the caller then closes
-        it.
-        """
+        """Keeps the session for the client's next request; returns whether it did."""
         ...
 
     def check(self, run: Run, attempt: Attempt, checks: Sequence[TextCheck]) -> Coroutine[Any, Any, None]:
-        """Returns a coroutine that validates texts against their schemas, and then calls `run.verdicts_received`
-        with `attempt` and the results. If the validation itself fails, the coroutine fails the run and raises
-        nothing.
-        """
+        """Returns a coroutine that checks texts and calls `run.verdicts_received`, or fails the run. Raises nothing."""
         ...
 
     def remember(self, run: Run) -> asyncio.Future[None] | None:
-        """Saves the turn's calls that the client has to answer in the step memory, together with the model's items
-        that the client does not get. The client's next request, which has the calls' outputs, gets these items back.
-        Returns a future that is done when they are saved or saving has failed; None if the turn has no such calls or
-        is not to be remembered.
+        """Saves the turn's calls for the client, with the items that it does not get, in the step memory, for its next
+        request. Returns a future for the end of saving, or None if there is nothing to save.
         """
         ...
 
     def limits_reported(self, run: Run, json: bytes) -> None:
-        """Stores `json` as the newest limits of the agent's account; it has the agent's own format."""
+        """Stores the newest limits of the agent's account, in its own format."""
         ...
 
     def with_details(self, run: Run, failure: Failure) -> Failure:
-        """Returns the failure with facts added that the agent did not report: the size of the model's context
-        window if the context was too long, the time of the next reset if a limit of the account was reached.
-        """
+        """Returns the failure with what the agent did not report: the context window, or the time of the next reset."""
         ...
 
     def run_ended(self, run: Run) -> None:
-        """Forgets the run and frees its slot for another turn. Called once, after the last event was logged."""
+        """Forgets the run and frees its slot, once, after the last event."""
         ...
 
 
 class Run:
-    """One turn of a client while it runs. `max_chars` is the most characters that the turn may generate; it then
-    ends with `Stop.LENGTH`. `keeps_max_tokens`: the agent itself ends its answer at the turn's `max_tokens`, so the
-    run does not.
+    """One turn of a client. `max_chars`: characters after which it ends with `Stop.LENGTH`; `keeps_max_tokens`: the
+    agent enforces `max_tokens` itself.
     """
 
     def __init__(
@@ -150,17 +133,17 @@ class Run:
         self._calls = calls
         self._calls_running = 0
         self._checking = False
-        """Whether texts are being checked by a worker. Events of the agent wait in the policy meanwhile."""
+        """Whether a worker checks texts; events wait in the policy meanwhile."""
         self._acted = False
         """Whether this server ran calls for the turn, which may have changed something."""
         self._session: AgentSession | None = None
         self.continued = False
         """Whether the run continues a session that has seen the conversation so far."""
         self._restartable: Literal["", "until_output", "until_visible"] = ""
-        """When another session may take over the turn because the agent's process ended, or has not opened a closed
-        session again. `until_visible`: as long as the client has seen nothing (on a session of earlier turns).
-        `until_output`: as long as the process has printed nothing for the turn, so that it had probably ended before
-        (on a new session of a shared process). Empty: never."""
+        """When another session may take over because the process ended. `until_visible`: while the client has seen
+        nothing (kept sessions); `until_output`: while the process has sent nothing for the turn (new sessions). Empty:
+        never.
+        """
         self._restarted = False
         self._repair = TurnRepair()
         max_tokens = None if keeps_max_tokens else turn.max_tokens
@@ -187,32 +170,26 @@ class Run:
         return self._repair.open_item
 
     def add_first_events(self, events: Sequence[Event]) -> None:
-        """Adds events that the client sees before those of the agent, such as the lists of MCP tools. The deadline
-        for the agent's first visible event still applies.
-        """
+        """Adds events that the client sees before the agent's, such as lists of MCP tools."""
         self._append(self._repair.feed(events), 0)
 
     def add_events(self, events: Sequence[Event]) -> None:
-        """Adds events of this server to the log, such as those of tool calls that it runs. Does nothing if the turn
-        is over.
-        """
+        """Adds this server's events, such as of its tool calls, unless the turn is over."""
         if not self._repair.ended:
             self._log_events(list(events), 0)
             if self._repair.ended:  # it was all that the turn may say
                 self._release_session()
 
     def begin_after(self, work: Coroutine[Any, Any, None]) -> None:
-        """Starts the coroutine `work` as a task, which has to call `begin_session` or `resume_session` at its end,
-        or fail the run. Until then the idle deadline is stopped.
+        """Starts `work`, which ends with `begin_session`, `resume_session` or a failure. Meanwhile the idle deadline is
+        stopped.
         """
         self._acted = True
         self._watch.pause()
         self._calls.begin_work(work)
 
     def begin_session(self, session: AgentSession) -> None:
-        """Begins the turn on a session that was just opened; it may be one that continues a closed session of the
-        agent. If the turn is over, closes the session instead.
-        """
+        """Begins the turn on a session that was opened; closes it if the turn is over."""
         if self._repair.ended:
             session.close()
             return
@@ -228,9 +205,7 @@ class Run:
         session.begin()
 
     def resume_session(self, reused: ReusedSession) -> None:
-        """Begins the turn on an idle session, which was kept after the client's previous request. If the turn is
-        over, closes the session instead.
-        """
+        """Begins the turn on a kept session; closes it if the turn is over."""
         if self._repair.ended:
             reused.session.close()
             return
@@ -251,11 +226,11 @@ class Run:
             self._watch.resume()
 
     def interrupt(self) -> None:
-        """Ends the turn, unless it is over, as interrupted (its client left or cancelled), and stops the agent."""
+        """Ends the turn as interrupted by its client, and stops the agent."""
         self._end(TurnEnded(Stop.INTERRUPTED))
 
     def fail(self, failure: Failure) -> None:
-        """Ends the turn, unless it is over, with a failure that this server has found, and stops the agent."""
+        """Ends the turn with this server's failure, and stops the agent."""
         if self._tape is not None and not self._repair.ended:
             self._tape.failed(failure)
         self._end(TurnEnded(Stop.FAILED, "provider", failure))
@@ -290,18 +265,14 @@ class Run:
                 self._release_session()
 
     def tool_finished(self, request_id: str, output: ToolOutput) -> None:
-        """Continues the turn with the output of a call that this server has run; does nothing if the turn is over.
-        `request_id` is the id of the agent's request for the call.
-        """
+        """Continues with the output of this server's call for the agent's `request_id`, unless the turn is over."""
         self._calls_running -= 1
         self._wait_for_agent()
         if self._session is not None and not self._repair.ended:
             self._apply(self.attempt.tool_finished(request_id, output), self._session, 0)
 
     def verdicts_received(self, attempt: Attempt, verdicts: Sequence[Verdict]) -> None:
-        """Continues the turn with the results of the schema checks of an attempt. Does nothing if the attempt is
-        over.
-        """
+        """Continues with the results of an attempt's schema checks, unless it is over."""
         session = self._session
         if attempt is not self.attempt or self._repair.ended or session is None:
             return
@@ -310,9 +281,8 @@ class Run:
         self._apply(attempt.with_verdicts(verdicts), session, 0)
 
     def _apply(self, result: PolicyResult, session: AgentSession, size: int) -> None:
-        """Does what a result of the attempt's tool policy says: logs its events, gives its answers to the agent,
-        runs its calls and checks, or begins a second attempt. `size` is the number of bytes of agent output that
-        caused the result.
+        """Does what the tool policy says: logs events, answers the agent, runs calls and checks, or begins a second
+        attempt. `size`: bytes of agent output.
         """
         self._decisive = self.attempt.decisive
         self._log_events(result.events, size)
@@ -359,9 +329,8 @@ class Run:
         self._append(events, size)
 
     def _handle_own_events(self, events: list[Event]) -> None:
-        """Handles the events that are of the kinds in `HANDLED_EVENTS`: adds raw items to `raw`, replaces a report
-        of usage by the sum so far, declines requests of the agent, and gives the account's limits to the host. The
-        events stay in the list and are logged.
+        """Handles the events of `HANDLED_EVENTS`: keeps raw items, replaces usage by the sum, declines requests, passes
+        account limits on. They stay in the list.
         """
         for index, event in enumerate(events):
             kind = type(event)
@@ -377,9 +346,7 @@ class Run:
                 self._host.limits_reported(self, event.json)  # type: ignore[union-attr]
 
     def _append(self, events: list[Event], size: int) -> None:
-        """Logs the events that the limits permit. If a limit is reached, leaves out the events after it and logs
-        the end of the turn. `size` is the number of bytes of agent output that caused the events.
-        """
+        """Logs the events within the limits; at a limit, the end of the turn. `size`: bytes of agent output."""
         events, stop = self._limits.feed(events)
         if stop is not None:
             self._repair.feed([TurnEnded(stop)])
@@ -404,9 +371,7 @@ class Run:
             self.log.append(events, size)
 
     def _log_end(self, events: list[Event], size: int) -> None:
-        """Logs the last events. If the turn's calls are written to the step memory (see `RunHost.remember`), the
-        end is logged after that, because the client's next request reads them.
-        """
+        """Logs the last events, after calls are in the step memory, because the client's next request reads them."""
         remembering = self._host.remember(self)
         if remembering is None:
             self._close_log(events, size)
@@ -424,28 +389,25 @@ class Run:
         self._host.run_ended(self)
 
     def _summed(self, seen: UsageReported) -> UsageReported:
-        """Returns the usage that the agent reported (`seen`), plus the usage of a discarded first attempt: the
-        client pays for both.
-        """
+        """Returns the reported usage plus that of a discarded attempt: the client pays for both."""
         self._spent = seen
         partial = self._uncounted or seen.partial
         return UsageReported(self._spent_before + seen.usage, seen.trigger, partial=partial)
 
     def _decline(self, request: ApprovalRequested | InputRequested) -> None:
-        """Declines an approval or a question of the agent at once; the agent then continues its turn."""
+        """Declines an approval or question at once; the agent continues."""
         if self._session is not None:
             self._session.answer(request.request_id, DECLINED)
 
     def _restart(self) -> None:
-        """Starts the turn again on another session, because its own session was lost. Its callers do so only while
-        `_restartable` is set: at most once, and only if the client has received no part of the answer. Otherwise
-        they fail the turn.
+        """Starts the turn again on another session, because its own was lost. Only while `_restartable` is set, so
+        once, with nothing sent.
         """
         self._restarted = True
         self._begin_again(self.attempt.restarted(self.turn))
 
     def _begin_again(self, attempt: Attempt) -> None:
-        """Discards the events of the present attempt, except its usage, and begins `attempt` on a new session."""
+        """Discards this attempt but for its usage, and begins `attempt` on a new session."""
         spent, self._spent = self._spent, None
         if spent is not None:
             self._spent_before += spent.usage
@@ -462,8 +424,8 @@ class Run:
         self._host.open_session(self, attempt)
 
     def _turn_so_far(self) -> Turn:
-        """Returns the turn for a second attempt. Its history also has the calls that this server has run, with
-        their outputs, so that the model does not repeat them.
+        """Returns the turn for a second attempt, with the calls that this server has run, so that they are not
+        repeated.
         """
         ran = self.attempt.policy.ran_calls
         last = max((index for index, raw in enumerate(self.raw) if output_id(raw) in ran), default=-1)
@@ -473,18 +435,14 @@ class Run:
     # --- the end --------------------------------------------------------------------------------
 
     def _end(self, ended: TurnEnded) -> None:
-        """Ends the turn for a reason other than the end of the agent's turn: logs the end first, then keeps or
-        closes the session. Does nothing if the turn is over.
-        """
+        """Ends the turn for another reason than the agent's end: logs it, then keeps or closes the session."""
         if self._repair.ended:
             return
         self._append(self._repair.feed([ended]), 0)
         self._release_session()
 
     def _release_session(self) -> None:
-        """Stops the deadlines and the calls. Keeps the session for the client's next request if it can be resumed;
-        else closes it, which stops the agent's turn.
-        """
+        """Stops deadlines and calls. Keeps the session if it can be resumed; else closes it, which stops the agent."""
         self._watch.stop()
         self._calls.cancel()
         session, self._session = self._session, None

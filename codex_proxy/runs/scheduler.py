@@ -1,6 +1,6 @@
-"""Starts turns, limits how many run at once, and does for them what has to be awaited until they end (`RunHost`).
+"""Starts turns, limits how many run at once, and does what has to be awaited for them (`RunHost`).
 
-A turn takes a slot before any process is started for it, and gives it back once, when its last event is logged.
+A turn takes a slot before any process is started, and gives it back when its last event is logged.
 """
 
 from __future__ import annotations
@@ -48,15 +48,14 @@ log = structlog.get_logger(__name__)
 
 
 REMEMBER_SECONDS = 30.0
-"""The most seconds that the end of a turn waits until its calls are stored. A turn whose calls could not be stored
-ends all the same. (The store gives up on a locked database earlier.)"""
+"""Seconds that a turn's end waits for its calls to be stored; then it ends all the same."""
 
 
 MAX_NAME = 100
-"""The most characters of a model's name in the log, since a client may choose it."""
+"""Characters of a model's name in the log, since a client may choose it."""
 
 PROGRESS_SECONDS = 30.0
-"""A turn that runs longer has a line in the log after each of these periods, in seconds."""
+"""Seconds between a running turn's lines in the log."""
 
 ACTIVITIES: Final[dict[str, str]] = {
     "command": "running a command",
@@ -67,13 +66,12 @@ ACTIVITIES: Final[dict[str, str]] = {
     "image": "looking at an image",
     "question": "asking a question",
 }
-"""What the log says of a turn while an `Activity` of this kind is open."""
+"""What the log says while an `Activity` of this kind is open."""
 
 
 class RunLimits(msgspec.Struct, frozen=True):
-    """The limits of turns. `max_running` turns run at once. At most `max_waiting` turns of each owner (client key)
-    wait for a slot, each for `max_wait_seconds` at most; a turn beyond these is refused with CONCURRENCY_EXCEEDED.
-    `max_chars` is the most characters that a turn may generate; it then ends with `Stop.LENGTH`.
+    """`max_running` turns run at once; of each owner (client key) `max_waiting` wait for `max_wait_seconds`; others are
+    refused with CONCURRENCY_EXCEEDED. A turn of `max_chars` ends with `Stop.LENGTH`.
     """
 
     max_running: int = 16
@@ -83,24 +81,20 @@ class RunLimits(msgspec.Struct, frozen=True):
 
 
 class _Started(msgspec.Struct, frozen=True):
-    """The data that the scheduler keeps about a run until it ends: its slot, and arguments of `start`."""
+    """What is kept of a run until it ends: its slot, and arguments of `start`."""
 
     slot: Slot
     durable: bool
     remembers: bool
     replay: tuple[HistoryItem, ...] | None
     context: Context
-    """The context variables of the request. The run's log messages are written in this context, because the agent's
-    events arrive in a different one.
-    """
+    """The request's context variables, for log messages: events arrive in another context."""
     progress: asyncio.TimerHandle
     """The timer of the next line about this run in the log."""
 
 
 class _StartPlan(msgspec.Struct, frozen=True):
-    """The session on which a turn starts: `reused` is a kept one, else `opened` is a new one. Neither is set while
-    calls that the client has approved have to run first.
-    """
+    """On which session a turn starts: `reused` or `opened`; neither while approved calls run first."""
 
     attempt: Attempt
     reused: ReusedSession | None = None
@@ -108,8 +102,8 @@ class _StartPlan(msgspec.Struct, frozen=True):
 
 
 class RunScheduler:
-    """Starts the runs of an agent's turns. At most `RunLimits.max_running` run at once; others wait in a queue. It
-    is the `RunHost` of its runs. `drain` and `close` end the runs when the server stops.
+    """Starts the runs, at most `RunLimits.max_running` at once, others in a queue; their `RunHost`. `drain` and `close`
+    end them.
     """
 
     def __init__(
@@ -123,11 +117,9 @@ class RunScheduler:
         owners: Callable[[], int] = lambda: 1,
         epoch: Callable[[], float] = time.time,
     ) -> None:
-        """`limits` bound the number of runs and their size. `deadlines` bound the time of each run, or are a function
-        that returns those of a turn, if they depend on its agent. `memory` is the step memory, which keeps the calls
-        of one request for the next one (None: in RAM). `idle_limits` bound the idle sessions that are kept. `owners`
-        returns the number of owners (client keys) there may be; if there are several, none of them can take all
-        slots. `epoch` returns the seconds since 1970.
+        """`deadlines` may depend on the turn's agent. `memory` is the step memory (None: in RAM), `idle_limits` bound
+        kept sessions. `owners` is how many client keys there may be: of several none gets all slots. `epoch` returns
+        seconds since 1970.
         """
         self.agent = agent
         self._epoch = epoch
@@ -142,11 +134,11 @@ class RunScheduler:
         self._tasks: set[asyncio.Task[None]] = set()
         self._drain_begun = asyncio.Event()
         self._stopped = False
-        """Whether the time that running turns had to finish is over. A turn that begins later is ended at once."""
+        """Whether running turns' time is over; later ones end at once."""
 
     @property
     def running(self) -> int:
-        """The number of turns that have a slot, including those that are still being started."""
+        """The turns that have a slot, also while they are started."""
         return self._slots.running
 
     @property
@@ -173,15 +165,12 @@ class RunScheduler:
         runner: ToolRunner | None = None,
         first: Sequence[Event] = (),
     ) -> Run:
-        """Starts a run and returns it. Raises `Fault` STOPPING if the server is stopping, CONCURRENCY_EXCEEDED if
-        all slots are taken and the queue is full or no slot becomes free in time, and another kind if the agent
+        """Starts a run. Raises `Fault`: STOPPING, CONCURRENCY_EXCEEDED without a slot in time, or another if the agent
         cannot take the turn.
 
-        `owner` is the name of the client's key: only later turns of the same owner can use what is stored of this
-        one. If `remembers` is True, the turn's calls are written to the step memory; if `durable` is True, they may
-        be written to disk there. `replay` is the turn's history with items in the form in which the model generated
-        them, for a session that has not seen them; None if no such items are stored. `runner` runs this server's
-        tools; None if the turn has none. `first` are events that the client sees before those of the agent.
+        What is stored is for later turns of `owner` (the name of the client's key). `remembers`: calls go to the step
+        memory, and to disk if `durable`. `replay` is the history as the model generated it, for a new session, if
+        stored. `runner` runs this server's tools, if any; `first` are events before the agent's.
         """
         turn = msgspec.structs.replace(turn, owner=owner)
         slot = await self._slot(owner)
@@ -230,7 +219,7 @@ class RunScheduler:
             self._begin_session(run, plan.opened)
 
     async def _begin_with_approved_calls(self, run: Run, calls: ServerCalls) -> None:
-        """Runs the MCP calls that the client has approved, then begins the turn with their outputs in its history."""
+        """Runs approved MCP calls, then begins the turn with their outputs."""
         run.turn = await calls.approved(run, run.turn)
         if run.ended:
             return
@@ -243,8 +232,8 @@ class RunScheduler:
         self._begin(run, plan)
 
     async def _or_fail_run(self, run: Run, work: Callable[[], Awaitable[None]]) -> None:
-        """Calls and awaits `work` for a run. If it raises a `Fault`, ends the run with its failure; after any other
-        exception, which is logged, ends it with `UNFORESEEN`. Does not raise.
+        """Awaits `work`; a `Fault` ends the run with its failure, any other exception is logged and ends it with
+        `UNFORESEEN`.
         """
         try:
             await work()
@@ -255,10 +244,8 @@ class RunScheduler:
             run.fail(UNFORESEEN)
 
     async def _plan_start(self, turn: Turn, owner: str, replay: tuple[HistoryItem, ...] | None) -> _StartPlan:
-        """Returns the turn's first attempt with a kept session that it can continue, else with a newly opened one;
-        the latter opens a closed session of the agent again if the turn can continue one. The history for a newly
-        opened session has the model's own items from `replay` and the step memory. Raises `Fault` if the agent
-        cannot open a session.
+        """Returns the turn's first attempt with a kept session, else a new one, which may open a closed one again, with
+        the model's items from `replay` and the step memory. Raises `Fault`.
         """
         attempt = await self._first_attempt(turn)
         closed: ClosedSession | None = None
@@ -284,20 +271,16 @@ class RunScheduler:
         return first_attempt(turn, form, keeps_choice="tool_choice" in able)
 
     async def _with_memory(self, turn: Turn, owner: str) -> Turn:
-        """Returns the turn with items from the step memory added to its history: those that the client never got
-        and so does not send back (such as reasoning before a call).
-        """
+        """Returns the turn with items from the step memory that the client never got."""
         history = await recalled_history(turn, owner, self.memory, self.identity(turn))
         return turn if history is turn.history else msgspec.structs.replace(turn, history=history)
 
     def identity(self, turn: Turn) -> str:
-        """Returns `AGENT/MODEL` of the turn, the name under which its raw items are stored, because encrypted
-        reasoning can only be read by the same agent and model.
-        """
+        """Returns `AGENT/MODEL`, under which raw items are stored: no other can read encrypted reasoning."""
         return f"{self.agent_of(turn).name}/{turn.model}"
 
     def agent_of(self, turn: Turn) -> Agent:
-        """Returns the agent that takes the turn: of several agents, the one that has the turn's model."""
+        """Returns the agent that has the turn's model."""
         return agent_for(self.agent, turn.model)
 
     # --- what runs ask of their host ------------------------------------------------------------
@@ -361,7 +344,7 @@ class RunScheduler:
             started.slot.give_back()
 
     def _log_progress(self, run: Run, seconds: float) -> None:
-        """Logs how long the run has worked and at what, and sets the timer of its next line."""
+        """Logs how long the run has worked and at what, and sets the next timer."""
         started = self._runs[run]
         log.info("turn_still_works", seconds=round(seconds), doing=_doing(run.open_item))
         later = asyncio.get_running_loop().call_later(
@@ -409,11 +392,9 @@ class RunScheduler:
         return keep_until_done(self._tasks, asyncio.get_running_loop().create_task(work, context=context))
 
     async def drain(self, within: float) -> None:
-        """Accepts no new turns and waits for the running ones, at most `within` seconds; then fails the remaining
-        ones with STOPPING.
+        """Accepts no new turns, waits for running ones up to `within` seconds, then fails them with STOPPING.
 
-        These fail instead of being interrupted, because their clients are still connected and must see that the
-        answer is incomplete.
+        They fail instead of being interrupted, because their clients must see that the answer is incomplete.
         """
         self.begin_drain()
         await self.checks.close()  # the end waits for turns, and for no check
@@ -423,7 +404,7 @@ class RunScheduler:
         self._end_runs()
 
     def begin_drain(self) -> None:
-        """Accepts no new turns from now on. Turns that wait for a slot fail with STOPPING."""
+        """Accepts no new turns; waiting ones fail with STOPPING."""
         self._drain_begun.set()
         self._slots.stop(Fault(STOPPING))
 
@@ -444,7 +425,7 @@ class RunScheduler:
 
 
 def _doing(item: Item | None) -> str:
-    """Returns what a turn whose open item is `item` does, in words for the log; no word of its content."""
+    """Returns what a turn with this open item does, for the log, without content."""
     if isinstance(item, Activity):
         return ACTIVITIES.get(item.kind, "using a tool")
     if isinstance(item, Message):
@@ -455,9 +436,7 @@ def _doing(item: Item | None) -> str:
 
 
 def _replayed(turn: Turn, asked: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:
-    """Returns `turn` with `replay` in place of the history that the client sent; None: returns `turn` unchanged.
-    `asked` is the turn as the client sent it. Items that `turn` has after that history are kept.
-    """
+    """Returns the turn with `replay`, if any, in place of the history as `asked`; later items stay."""
     if replay is None:
         return turn
     return msgspec.structs.replace(turn, history=(*replay, *turn.history[len(asked.history) :]))

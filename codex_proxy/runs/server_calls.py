@@ -1,8 +1,6 @@
-"""Runs the tool calls of a turn that this server answers (MCP tools): one task for each call, cancelled when the
-turn ends.
+"""Runs a turn's calls that this server answers (MCP tools): a task each, cancelled at the turn's end.
 
-The tools are run by a `ToolRunner`. If it raises, that is logged, and the call gets an output that says that it
-failed.
+If a `ToolRunner` raises, that is logged, and the output says that the call failed.
 """
 
 from __future__ import annotations
@@ -35,16 +33,14 @@ class ToolRunner(Protocol):
     """The interface for running the tools of one request."""
 
     async def run(self, tool: Tool, arguments: str) -> ToolOutput:
-        """Runs the tool and returns its output, within a time limit. A call that fails returns an output with
-        `failed`. `arguments` is the model's text, which may be invalid JSON. May be cancelled.
+        """Runs a tool within a time limit; a failure is an output with `failed`. `arguments` may be invalid JSON. May
+        be cancelled.
         """
         ...
 
 
 class Caller(Protocol):
-    """The interface of a run that `ServerCalls` uses: `add_events` gets the events of calls that the client has
-    approved, `tool_finished` the output of any other call.
-    """
+    """The run for `ServerCalls`: `add_events` for approved calls, `tool_finished` for the output of others."""
 
     def tool_finished(self, request_id: str, output: ToolOutput) -> None: ...
     def add_events(self, events: Sequence[Event]) -> None: ...
@@ -54,9 +50,8 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class ServerCalls:
-    """Runs those calls of one turn that this server answers. `runner` runs a tool; None if the turn has no tools of
-    this server: then a call gets an output that says that there is no such tool. `spawn` starts a task that is
-    awaited when the server stops.
+    """Runs the calls of one turn. Without a `runner` an output says that there is no such tool. `spawn` starts a task
+    that is awaited when the server stops.
     """
 
     def __init__(self, runner: ToolRunner | None, spawn: Spawn) -> None:
@@ -70,7 +65,7 @@ class ServerCalls:
             keep_until_done(self._tasks, self._spawn(self._one(caller, call)))
 
     def begin_work(self, work: Coroutine[Any, Any, None]) -> None:
-        """Starts `work` as a task that, like the tasks of calls, is cancelled when the turn ends."""
+        """Starts `work`, cancelled at the turn's end too."""
         keep_until_done(self._tasks, self._spawn(work))
 
     def cancel(self) -> None:
@@ -80,8 +75,8 @@ class ServerCalls:
                 task.cancel()
 
     async def approved(self, caller: Caller, turn: Turn) -> Turn:
-        """Runs the calls in the turn's history that the client has approved, concurrently, and adds their events to
-        `caller`. Returns the turn with their outputs in its history.
+        """Runs the approved calls in the history at once, with their events to `caller`; returns the turn with their
+        outputs.
         """
         outputs = await asyncio.gather(
             *(self._approved_one(caller, call, request, turn) for call, request in approved_calls(turn))
@@ -114,9 +109,7 @@ class ServerCalls:
 
 
 def approved_calls(turn: Turn) -> list[tuple[HistoryCall, str]]:
-    """Returns the calls in the turn's history that the client has approved and that were not run yet, each with the
-    id of its approval request.
-    """
+    """Returns approved calls that were not run, each with its approval request's id."""
     waiting = {
         item.call_id: item.approved_by
         for item in turn.history
@@ -129,10 +122,7 @@ def approved_calls(turn: Turn) -> list[tuple[HistoryCall, str]]:
 
 
 def with_outputs(history: Sequence[HistoryItem], outputs: Iterable[HistoryOutput]) -> tuple[HistoryItem, ...]:
-    """Returns the history with placeholders replaced by the `outputs` with the same call ids; other items stay as
-    they are. A placeholder is a `HistoryOutput` with `approved_by`, for a call that the client has approved and
-    that was not run yet.
-    """
+    """Returns the history with the outputs in place of placeholders (`HistoryOutput` with `approved_by`)."""
     by_id = {output.call_id: output for output in outputs}
     return tuple(
         by_id.get(item.call_id, item)
