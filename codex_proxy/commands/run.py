@@ -96,7 +96,7 @@ def running_server(settings: Settings, model: str, key: str | None) -> ServerAcc
     if key is None and settings.api_key is not None:
         key = settings.api_key.get_secret_value()
     base_url = f"{settings.server_url}/v1"
-    if _fetched(base_url).get("name") != "codex-proxy":
+    if _fetch(base_url).get("name") != "codex-proxy":
         return None
     try:
         request = urllib.request.Request(
@@ -110,7 +110,7 @@ def running_server(settings: Settings, model: str, key: str | None) -> ServerAcc
     return ServerAccess(base_url=base_url, model=model, key=key or NO_KEY)
 
 
-def _fetched(url: str) -> dict[str, Any]:
+def _fetch(url: str) -> dict[str, Any]:
     """Returns the JSON object at a URL; an empty one if there is none."""
     try:
         with _open(urllib.request.Request(url)) as reply:

@@ -52,7 +52,7 @@ class StopSequences:
         self._held: dict[str, str] = {}
         self._open: dict[str, None] = {}
         self.hit: str | None = None
-        self.said = False
+        self.has_content = False
         """Whether the client got text or a call."""
 
     def feed(self, events: Iterable[Event]) -> tuple[list[Event], str | None]:
@@ -66,7 +66,7 @@ class StopSequences:
                 continue
             if isinstance(event, ItemStarted):
                 self._open[event.item.id] = None
-                self.said = self.said or isinstance(event.item, CALLS)
+                self.has_content = self.has_content or isinstance(event.item, CALLS)
             elif isinstance(event, ItemEnded):
                 self._release(event.id, out)
                 self._open.pop(event.id, None)
@@ -91,7 +91,7 @@ class StopSequences:
             self._say(event.id, text[: len(text) - held], out)
 
     def _say(self, id: str, text: str, out: list[Event]) -> None:
-        self.said = True
+        self.has_content = True
         out.append(TextDelta(id, text))
 
     def _first_in(self, text: str) -> tuple[int, str] | None:
@@ -237,7 +237,9 @@ class TurnLimits:
             if hit is not None:
                 met = isinstance(limit, StopSequences)
                 stop, self.stop_sequence = (Stop.STOP, hit) if met else (Stop.LENGTH, None)
-                self.empty = "" if not isinstance(limit, StopSequences) or limit.said else "stop-sequence"
+                self.empty = (
+                    "" if not isinstance(limit, StopSequences) or limit.has_content else "stop-sequence"
+                )
         return events, stop
 
 

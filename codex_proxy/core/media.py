@@ -200,9 +200,9 @@ def _gif(data: bytes) -> ImageInfo:
     while True:
         kind = data[at]
         if kind == 0x21:  # an extension
-            at = _behind_gif_blocks(data, at + 2)
+            at = _skip_gif_blocks(data, at + 2)
         elif kind == 0x2C:  # a picture
-            at = _behind_gif_blocks(data, at + 11 + _gif_palette(data[at + 9]))
+            at = _skip_gif_blocks(data, at + 11 + _gif_palette(data[at + 9]))
             return ImageInfo("image/gif", width, height, width * height * 4)
         else:
             raise NoImageError("is damaged: it has no pixels")
@@ -213,7 +213,7 @@ def _gif_palette(flags: int) -> int:
     return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
 
 
-def _behind_gif_blocks(data: bytes, at: int) -> int:
+def _skip_gif_blocks(data: bytes, at: int) -> int:
     while size := data[at]:
         at += 1 + size
     return at + 1

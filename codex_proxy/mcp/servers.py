@@ -167,7 +167,7 @@ class McpServer:
         from codex_proxy.mcp.connection import McpConnection
 
         connection = McpConnection(
-            self._definition, await self._transports(), self._limits, self._tools_changed
+            self._definition, await self._transports(), self._limits, self._on_tools_changed
         )
         try:
             async with asyncio.timeout(self._limits.start_seconds):
@@ -250,7 +250,7 @@ class McpServer:
 
     # --- tools ----------------------------------------------------------------------------------
 
-    def _tools_changed(self) -> None:
+    def _on_tools_changed(self) -> None:
         """The server's tools have changed: the next request fetches them."""
         self._changed = True
 
@@ -260,10 +260,10 @@ class McpServer:
             self._listing = asyncio.create_task(
                 self._fetch_listing(connection), name=f"mcp tools {self._label}"
             )
-            self._listing.add_done_callback(self._listed)
+            self._listing.add_done_callback(self._on_listed)
         await asyncio.wait((self._listing,), timeout=self._limits.refresh_seconds)
 
-    def _listed(self, listing: asyncio.Task[None]) -> None:
+    def _on_listed(self, listing: asyncio.Task[None]) -> None:
         """Ignores the exception of a fetch: the cached list stays, and `McpConnection.fault` has a connection's end."""
         self._listing = None
         if not listing.cancelled():

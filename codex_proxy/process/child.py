@@ -174,9 +174,9 @@ class Child:
         self._lifeline: int | None = launched.lifeline
         os.set_blocking(launched.lifeline, False)
         self._stdin = PipeWriter(loop, launched.stdin)
-        self._stdout = PipeReader(loop, launched.stdout, listener.received, self._stdout_closed)
+        self._stdout = PipeReader(loop, launched.stdout, listener.received, self._on_stdout_closed)
         self._stderr = PipeReader(loop, launched.stderr, self._keep_stderr_tail, lambda: None)
-        call_at_exit(loop, launched.warden, self._exited)
+        call_at_exit(loop, launched.warden, self._on_exit)
 
     @property
     def alive(self) -> bool:
@@ -285,7 +285,7 @@ class Child:
         """Reports the end of a child whose warden was killed; without code or signal if it has not exited."""
         self._finish(ChildChange.STUCK if self.alive else ChildChange.DRAINED)
 
-    def _stdout_closed(self) -> None:
+    def _on_stdout_closed(self) -> None:
         """Handles the end of stdout: ends a child that still runs, reports one that has exited."""
         if self.alive:
             self._start_ending(self._command.eof_grace)
@@ -299,7 +299,7 @@ class Child:
         if self._on_stderr is not None:
             self._on_stderr(chunk)
 
-    def _exited(self, code: int) -> None:
+    def _on_exit(self, code: int) -> None:
         """Handles the exit of the warden: kills descendants if the warden could not, then finishes when stdout is
         drained. `code` is the child's; negative: a signal killed the warden.
         """

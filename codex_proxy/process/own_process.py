@@ -90,7 +90,7 @@ class OrphanSweep:
                 self._killed.add(pid)
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
-        self._killed = {pid for pid in self._killed if not _reaped(pid)}
+        self._killed = {pid for pid in self._killed if not _reap(pid)}
         if self._killed and self._loop.time() < self._deadline:
             self._loop.call_later(KILL_ROUND_SECONDS, self.run)
 
@@ -112,7 +112,7 @@ class OrphanSweep:
             return False  # it has ended meanwhile
 
 
-def _reaped(pid: int) -> bool:
+def _reap(pid: int) -> bool:
     """Waits for a killed process without blocking. Returns True if it has ended."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid

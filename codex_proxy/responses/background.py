@@ -236,7 +236,7 @@ async def recover_responses(service: ResponsesService, unfinished: Sequence[Stor
     store = service.store
     if store is None:
         return
-    refused = [found for found in unfinished if not await _recovered(service, store, found)]
+    refused = [found for found in unfinished if not await _recover(service, store, found)]
     if refused:
         service.background.tasks.spawn(_recover_until_stored(service, store, refused))
 
@@ -245,11 +245,11 @@ async def _recover_until_stored(
     service: ResponsesService, store: Store, unfinished: Sequence[StoredResponse]
 ) -> None:
     for found in unfinished:
-        while not await _recovered(service, store, found):  # noqa: ASYNC110 - a disk gives no event
+        while not await _recover(service, store, found):  # noqa: ASYNC110 - a disk gives no event
             await asyncio.sleep(RETRY_SECONDS)
 
 
-async def _recovered(service: ResponsesService, store: Store, found: StoredResponse) -> bool:
+async def _recover(service: ResponsesService, store: Store, found: StoredResponse) -> bool:
     """Runs one response again, or saves it as failed. Returns False if the store failed."""
     try:
         if not await _run_again(service, store, found):

@@ -37,7 +37,7 @@ class StoreLock:
         deadline = loop.time() + within
         while True:
             try:
-                return cls(_locked(store))
+                return cls(_lock(store))
             except _HeldError as held:
                 if loop.time() >= deadline:
                     raise held.refusal from held
@@ -60,7 +60,7 @@ class _HeldError(Exception):
         self.refusal = refusal
 
 
-def _locked(store: Path) -> int:
+def _lock(store: Path) -> int:
     """Locks the store and returns the descriptor of the lock. Raises `_HeldError`, or `StoreRefused` if it cannot be
     made.
     """

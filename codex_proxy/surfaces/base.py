@@ -76,13 +76,13 @@ class Text:
     fragment.
     """
 
-    def __init__(self, before: bytes, after: bytes, *said: bytes) -> None:
-        """`before` and `after` are the bytes of a chunk around the text; `said` are fragments that were sent in other
+    def __init__(self, before: bytes, after: bytes, *sent: bytes) -> None:
+        """`before` and `after` are the bytes of a chunk around the text; `sent` are fragments that were sent in other
         chunks.
         """
         self._before = before
         self._after = after
-        self._fragments = list(said)
+        self._fragments = list(sent)
         self._lengths = [0]
         """The number of characters in the first fragments, as far as it was asked for."""
 

@@ -132,35 +132,46 @@ def _kept(item: ItemDict, **optional: Any) -> ItemDict:
 
 
 def _message_form(item: wire.MessageItem, param: str, pdfs: PdfTexts | None) -> ItemDict:
-    said = item.role == "assistant"
-    content = _parts(item.content, f"{param}.content", pdfs, said=said)
+    by_assistant = item.role == "assistant"
+    content = _parts(item.content, f"{param}.content", pdfs, by_assistant=by_assistant)
     return _kept(_message(item.role, content, _status(item)), id=item.id, phase=item.phase)
 
 
-def _parts(content: wire.Content, param: str, pdfs: PdfTexts | None, *, said: bool) -> list[ItemDict]:
-    """Returns the content as a list of parts. `param` is its field, `pdfs` as in `normalised`, `said`: it is the
-    assistant's.
+def _parts(content: wire.Content, param: str, pdfs: PdfTexts | None, *, by_assistant: bool) -> list[ItemDict]:
+    """Returns the content as a list of parts. `param` is its field, `pdfs` as in `normalised`; `by_assistant`: it is
+    the assistant's.
     """
     if isinstance(content, str):
-        return [_text(content, said=said)]
-    return [_part(part, f"{param}[{index}]", pdfs, said=said) for index, part in enumerate(content)]
+        return [_text(content, by_assistant=by_assistant)]
+    return [
+        _part(part, f"{param}[{index}]", pdfs, by_assistant=by_assistant)
+        for index, part in enumerate(content)
+    ]
 
 
-def _text(text: str, *, said: bool) -> ItemDict:
-    if said:
+def _text(text: str, *, by_assistant: bool) -> ItemDict:
+    if by_assistant:
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
     return {"type": "input_text", "text": text}
 
 
-def _part(part: wire.AnyPart, param: str, pdfs: PdfTexts | None, *, said: bool) -> ItemDict:
+def _part(part: wire.AnyPart, param: str, pdfs: PdfTexts | None, *, by_assistant: bool) -> ItemDict:
     if isinstance(part, wire.TextPart):
-        return _text(part.text, said=said)
+        return _text(part.text, by_assistant=by_assistant)
     if isinstance(part, wire.RefusalPart):
-        return {"type": "refusal", "refusal": part.refusal} if said else _text(part.refusal, said=False)
-    if isinstance(part, wire.AudioPart) or said:
+        return (
+            {"type": "refusal", "refusal": part.refusal}
+            if by_assistant
+            else _text(part.refusal, by_assistant=False)
+        )
+    if isinstance(part, wire.AudioPart) or by_assistant:
         raise bad_request(
             f"The agent cannot take a part of type '{part.type}' here: accepted are "
-            + ("'output_text' and 'refusal'." if said else "'input_text', 'input_image' and 'input_file'."),
+            + (
+                "'output_text' and 'refusal'."
+                if by_assistant
+                else "'input_text', 'input_image' and 'input_file'."
+            ),
             param,
         )
     if isinstance(part, wire.FilePart):
@@ -168,7 +179,7 @@ def _part(part: wire.AnyPart, param: str, pdfs: PdfTexts | None, *, said: bool) 
         text = file_text(
             param, name=part.filename, data=part.file_data, id=part.file_id, url=part.file_url, pdfs=pdfs
         )
-        return _text(text, said=False)
+        return _text(text, by_assistant=False)
     if part.image_url is None:
         raise bad_request(
             "An image must be given in 'image_url': this server has no Files API.", f"{param}.image_url"
@@ -218,14 +229,14 @@ def _additional_tools_form(item: wire.AdditionalToolsItem, param: str) -> ItemDi
 
 def _agent_message_form(item: wire.AgentMessageItem, param: str) -> ItemDict:
     content = [part.model_dump(exclude_none=True) for part in item.content]
-    said = {"type": item.type, "author": item.author, "recipient": item.recipient, "content": content}
-    return _kept(said, id=item.id)
+    message = {"type": item.type, "author": item.author, "recipient": item.recipient, "content": content}
+    return _kept(message, id=item.id)
 
 
 def _output_form(item: wire.CallOutputItem, param: str, pdfs: PdfTexts | None) -> ItemDict:
     output = item.output
     if not isinstance(output, str):
-        output = _parts(output, f"{param}.output", pdfs, said=False)  # type: ignore[assignment]
+        output = _parts(output, f"{param}.output", pdfs, by_assistant=False)  # type: ignore[assignment]
     return _kept(
         {"type": item.type, "call_id": item.call_id, "output": output, "status": _status(item)},
         id=item.id,

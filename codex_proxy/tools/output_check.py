@@ -46,8 +46,8 @@ def with_schema_words(turn: Turn, schema: bytes, *, wrong: str | None = None) ->
         words += f" It must be valid under this JSON schema: {schema.decode()}"
     if wrong is not None:
         words = f"Your last answer was thrown away: {wrong}. " + words
-    said = HistoryMessage("developer", (TextPart(words),))
-    return msgspec.structs.replace(turn, history=(*turn.history, said), output_schema=None)
+    instruction = HistoryMessage("developer", (TextPart(words),))
+    return msgspec.structs.replace(turn, history=(*turn.history, instruction), output_schema=None)
 
 
 class _Text(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ class OutputCheck:
                 break
             if type(event) is TurnEnded:
                 self._over = True
-                out += self._ended(event)
+                out += self._on_turn_ended(event)
             elif type(event) in NEVER_HELD or self._passes(event):
                 out.append(event)
             elif self._shown:
@@ -130,14 +130,14 @@ class OutputCheck:
         self.checks = []
         return self._judged(end, verdicts)
 
-    def as_shown(self, said: tuple[HistoryMessage, ...]) -> tuple[HistoryMessage, ...]:
+    def as_shown(self, messages: tuple[HistoryMessage, ...]) -> tuple[HistoryMessage, ...]:
         """Returns the model's messages, or one with the text that the client got in their place (without
         placeholders).
         """
-        text = self._rewritten.get(assistant_text(said).strip())
-        return said if text is None else (HistoryMessage("assistant", (TextPart(text),)),)
+        text = self._rewritten.get(assistant_text(messages).strip())
+        return messages if text is None else (HistoryMessage("assistant", (TextPart(text),)),)
 
-    def _ended(self, event: TurnEnded) -> list[Event]:
+    def _on_turn_ended(self, event: TurnEnded) -> list[Event]:
         """Handles the end of the turn: checks the answer, unless it was cut off, filtered or refused, or ends with
         calls. Returns the held events and the end, or a failure; nothing if a worker checks first (`checks`) or the
         model is asked again (`wrong`).
@@ -161,9 +161,9 @@ class OutputCheck:
         for verdict in verdicts:
             if verdict.unchecked is not None:
                 return [TurnEnded(Stop.FAILED, event.trigger, not_checked("The answer", verdict.unchecked))]
-        for said, verdict in zip(self._texts, verdicts, strict=True):
+        for text, verdict in zip(self._texts, verdicts, strict=True):
             if verdict.rewritten is not None:
-                self._rewritten[said.text] = verdict.rewritten
+                self._rewritten[text.text] = verdict.rewritten
         return self._decided(event, next((each.wrong for each in verdicts if each.wrong is not None), None))
 
     def _decided(self, event: TurnEnded, wrong: str | None) -> list[Event]:
@@ -210,23 +210,23 @@ class OutputCheck:
         """Returns the text of each choice as the client would get it, without choices that did not end normally; none
         if the model refused.
         """
-        said: dict[str, str] = {}
+        texts: dict[str, str] = {}
         of_choice: dict[int | None, list[str]] = {}
         for each in self._repaired():
             if type(each) is RefusalDelta:
                 return []
             if type(each) is ItemStarted and isinstance(each.item, Message):
-                said[each.item.id] = ""
+                texts[each.item.id] = ""
                 of_choice.setdefault(each.item.choice, []).append(each.item.id)
             elif type(each) is TextDelta:
-                said[each.id] += each.text
+                texts[each.id] += each.text
             elif type(each) is TurnEnded and each.stop != Stop.STOP:
-                return []  # a repetition that said something else: the repair ends the turn for it
+                return []  # a repetition with another text: the repair ends the turn for it
         for_all = of_choice.pop(None, [])
         stops = event.choice_stops or {}
         return [
-            _Text("\n\n".join(said[id] for id in ids).strip(), ids)
+            _Text("\n\n".join(texts[id] for id in ids).strip(), ids)
             for choice, own in (of_choice or {0: []}).items()
             if stops.get(choice or 0, Stop.STOP) == Stop.STOP
-            for ids in [[id for id in (*for_all, *own) if said[id]]]
+            for ids in [[id for id in (*for_all, *own) if texts[id]]]
         ]

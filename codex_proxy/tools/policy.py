@@ -274,11 +274,11 @@ class ToolPolicy:
             if kind is ToolCallRequested:
                 self._requests.append(event)  # type: ignore[arg-type]
             elif kind is TurnEnded:
-                self._ended(event, done)  # type: ignore[arg-type]
+                self._on_turn_ended(event, done)  # type: ignore[arg-type]
             else:
                 self._pass(event, done)
                 if kind is StepCompleted:
-                    self._completed(done)
+                    self._on_step_completed(done)
                 elif kind is Retrying:  # the step comes anew, and its calls with it
                     self._requests.clear()
                     self._bad_call = False
@@ -345,7 +345,7 @@ class ToolPolicy:
             self._hand_on(done)
         return done
 
-    def _completed(self, done: PolicyResult) -> None:
+    def _on_step_completed(self, done: PolicyResult) -> None:
         """Handles the end of a step: decides its calls, or asks for slow checks of their arguments first."""
         slow = [
             (request, check) for request in self._requests if (check := self._slow_check(request)) is not None
@@ -477,7 +477,7 @@ class ToolPolicy:
         # A call without arguments is one with none: agents and clients take the empty text so.
         return TextCheck(bytes(tool.parameters), request.arguments if request.arguments.strip() else "{}")
 
-    def _ended(self, event: TurnEnded, done: PolicyResult) -> None:
+    def _on_turn_ended(self, event: TurnEnded, done: PolicyResult) -> None:
         self._over = True
         if self._waits_for_call and event.stop == Stop.STOP:
             if not self._second_try:

@@ -104,12 +104,12 @@ class _Fitting:
 def _without_annotations(schema: dict[str, Any]) -> dict[str, Any]:
     """Returns the schema without annotations; those that guide the model go into its description."""
     form = {key: value for key, value in schema.items() if key not in ANNOTATIONS}
-    told = [
+    hints = [
         f"{_GUIDING_ANNOTATIONS[key]}: {_json(schema[key])}" for key in _GUIDING_ANNOTATIONS if key in schema
     ]
-    if told:
-        said = [form["description"]] if isinstance(form.get("description"), str) else []
-        form["description"] = "\n".join([*said, *told])
+    if hints:
+        texts = [form["description"]] if isinstance(form.get("description"), str) else []
+        form["description"] = "\n".join([*texts, *hints])
     return form
 
 

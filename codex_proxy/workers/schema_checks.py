@@ -104,7 +104,7 @@ class SchemaChecks:
             elif check.schema in given_up or asyncio.get_running_loop().time() >= until:
                 verdict = TOO_LONG
             else:
-                verdict = await self._asked(question)
+                verdict = await self._ask_worker(question)
             if verdict == TOO_LONG:
                 given_up.add(check.schema)
             verdicts.append(verdict)
@@ -121,7 +121,7 @@ class SchemaChecks:
             self._forms.move_to_end(digest)
             return self._forms[digest]
         question = Question(schema, wants_form=True)
-        verdict = answer(question) if len(schema) <= QUICK_SCHEMA else await self._asked(question)
+        verdict = answer(question) if len(schema) <= QUICK_SCHEMA else await self._ask_worker(question)
         if verdict.unchecked is None or verdict == TOO_LONG:
             self._keep_form(digest, verdict.form)
         return verdict.form
@@ -153,10 +153,11 @@ class SchemaChecks:
         loop = asyncio.get_running_loop()
         until = loop.time() + BATCH_SECONDS
         return {
-            schema: await self._asked(Question(schema)) if loop.time() < until else BUSY for schema in schemas
+            schema: await self._ask_worker(Question(schema)) if loop.time() < until else BUSY
+            for schema in schemas
         }
 
-    async def _asked(self, question: Question) -> Verdict:
+    async def _ask_worker(self, question: Question) -> Verdict:
         answered = await self._pool.ask(question)
         return _UNCHECKED[answered] if isinstance(answered, NoAnswer) else answered
 

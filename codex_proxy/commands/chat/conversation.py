@@ -70,17 +70,17 @@ class ChatSession:
         Question and received text stay in the conversation, unless there was no text.
         """
         self._messages.append({"role": "user", "content": text})
-        said: list[str] = []
+        texts: list[str] = []
         body = {"model": self.model, "messages": self._messages, "stream": True}
         try:
             async with self._request("POST", "/chat/completions", json=body) as reply:
                 async for piece in _pieces(reply):
                     if piece.kind == "text":
-                        said.append(piece.text)
+                        texts.append(piece.text)
                     yield piece
         finally:
-            if said:
-                self._messages.append({"role": "assistant", "content": "".join(said)})
+            if texts:
+                self._messages.append({"role": "assistant", "content": "".join(texts)})
             else:
                 self._messages.pop()
 

@@ -44,7 +44,7 @@ class _Write:
         self.value: Any = None
         self.error: Exception | None = None
 
-    def settle(self) -> None:
+    def deliver(self) -> None:
         """Passes the result to the caller on the event loop; nothing if the caller was cancelled, though the write was
         made.
         """
@@ -120,7 +120,7 @@ class Writer:
             self._commit(batch)
             for write in batch:
                 with contextlib.suppress(RuntimeError):  # its event loop is closed: nobody waits
-                    write.loop.call_soon_threadsafe(write.settle)
+                    write.loop.call_soon_threadsafe(write.deliver)
 
     def _commit(self, batch: list[_Write]) -> None:
         try:

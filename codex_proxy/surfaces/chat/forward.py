@@ -141,8 +141,10 @@ def forwarded_request(
 
 def passed_fields(fields: Fields) -> dict[str, msgspec.Raw]:
     """Returns the fields that no `Turn` represents, as raw JSON, without null values."""
-    told = TURN_FIELDS | {"reasoning"}
-    kept = {name: value for name, value in fields.items() if name not in told and bytes(value) != _NULL}
+    represented = TURN_FIELDS | {"reasoning"}
+    kept = {
+        name: value for name, value in fields.items() if name not in represented and bytes(value) != _NULL
+    }
     return kept | _reasoning(fields)
 
 
@@ -160,5 +162,5 @@ def _reasoning(fields: Fields) -> dict[str, msgspec.Raw]:
     """Returns OpenRouter's `reasoning` if it has more than effort and summary, which other fields have."""
     given = fields.get("reasoning")
     value = None if given is None else msgspec.json.decode(given, type=dict[str, Any] | None)
-    told = {name for name, each in (value or {}).items() if each is not None}
-    return {} if given is None or told <= _EFFORT else {"reasoning": given}
+    members = {name for name, each in (value or {}).items() if each is not None}
+    return {} if given is None or members <= _EFFORT else {"reasoning": given}

@@ -40,7 +40,7 @@ class ForwardedAnswer:
             elif isinstance(event, UsageReported):
                 self.spent.add_total(event)
             elif isinstance(event, TurnEnded):
-                self._ended(event, out)
+                self._on_turn_ended(event, out)
         self.visible = self.visible or bool(out)
         if self._stream:
             return b"".join(out)
@@ -64,7 +64,7 @@ class ForwardedAnswer:
             prompt=self._prompt_tokens, answer=lambda: self._deltas, failed=self.failure is not None
         )
 
-    def _ended(self, event: TurnEnded, out: list[bytes]) -> None:
+    def _on_turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
         self.spent.end(event)
         if event.failure is None:
             stops = event.choice_stops or {0: event.stop}

@@ -102,8 +102,8 @@ class _Reader:
         content = message.content
         if self._originals is None or not _has_attachments(content):
             return HistoryMessage("user", _named(message.name, _shown_parts(content, param, self._pdfs)))
-        told = [part for part in content if not isinstance(part, _ATTACHMENTS)]
-        parts = tuple(_shown_part(part, param, None) for part in told if not isinstance(part, str))
+        known = [part for part in content if not isinstance(part, _ATTACHMENTS)]
+        parts = tuple(_shown_part(part, param, None) for part in known if not isinstance(part, str))
         return HistoryMessage("user", parts, chat_message=bytes(self._originals[index]))
 
     def settle(self) -> None:

@@ -155,7 +155,7 @@ class ChatRenderer(StreamRenderer):
 
     def _begin(self, out: list[bytes]) -> None:
         self.visible = True
-        self._each(self._choices, lambda choice, said: choice.begin(said), out)
+        self._each(self._choices, lambda choice, frames: choice.begin(frames), out)
 
     def _each(
         self, targets: tuple[Choice, ...], say: Callable[[Choice, list[bytes]], None], out: list[bytes]
@@ -169,9 +169,9 @@ class ChatRenderer(StreamRenderer):
             return
         spoken: list[list[bytes]] = []
         for choice in targets:
-            said: list[bytes] = []
-            say(choice, said)
-            spoken.append(b"".join(said).split(b"\n")[:-1])
+            frames: list[bytes] = []
+            say(choice, frames)
+            spoken.append(b"".join(frames).split(b"\n")[:-1])
         # From the end backwards: choices that say less than others finish together with them.
         count = max(map(len, spoken), default=0)
         for index in range(-count, 0):
@@ -182,7 +182,7 @@ class ChatRenderer(StreamRenderer):
         targets = self._choices_with(pieces.id, out)
 
         def text_setter(texts: list[str]) -> Callable[[Choice, list[bytes]], None]:
-            return lambda choice, said: choice.add_text(pieces.id, texts, said)
+            return lambda choice, frames: choice.add_text(pieces.id, texts, frames)
 
         if len(targets) == 1:
             self._each(targets, text_setter(pieces.texts), out)
@@ -192,7 +192,7 @@ class ChatRenderer(StreamRenderer):
 
     def _refusal_delta(self, event: RefusalDelta, out: list[bytes]) -> None:
         targets = self._choices_with(event.id, out)
-        self._each(targets, lambda choice, said: choice.refuse(event.id, event.text, said), out)
+        self._each(targets, lambda choice, frames: choice.refuse(event.id, event.text, frames), out)
 
     def _reasoning_delta(self, event: ReasoningDelta, out: list[bytes]) -> None:
         """Adds a delta of a reasoning summary. Raw reasoning is not sent to clients."""
@@ -200,13 +200,13 @@ class ChatRenderer(StreamRenderer):
             targets = self._choices_with(event.id, out)
             self._each(
                 targets,
-                lambda choice, said: choice.add_reasoning(event.id, event.part, event.text, said),
+                lambda choice, frames: choice.add_reasoning(event.id, event.part, event.text, frames),
                 out,
             )
 
     def _arguments_delta(self, event: ArgumentsDelta, out: list[bytes]) -> None:
         targets = self._choices_with(event.id, out)
-        self._each(targets, lambda choice, said: choice.add_arguments(event.id, event.text, said), out)
+        self._each(targets, lambda choice, frames: choice.add_arguments(event.id, event.text, frames), out)
 
     def _choices_with(self, id: str, out: list[bytes]) -> tuple[Choice, ...]:
         """Returns the choices with the item `id`, if any; sends every choice's first chunk before."""
@@ -226,11 +226,13 @@ class ChatRenderer(StreamRenderer):
                 choice.open_message(item.id)
         elif isinstance(item, ToolCall):
             self._each(
-                self._choices_with(item.id, out), lambda choice, said: choice.open_call(item, said), out
+                self._choices_with(item.id, out), lambda choice, frames: choice.open_call(item, frames), out
             )
         elif line is not None:
             self._each(
-                self._choices_with(item.id, out), lambda choice, said: choice.add_activity(line, said), out
+                self._choices_with(item.id, out),
+                lambda choice, frames: choice.add_activity(line, frames),
+                out,
             )
 
     def _line_of(self, item: Item) -> str | None:
@@ -249,9 +251,9 @@ class ChatRenderer(StreamRenderer):
         return self._choices[item.choice : item.choice + 1] if item.choice >= 0 else NOBODY
 
     def _item_ended(self, event: ItemEnded, out: list[bytes]) -> None:
-        def close(choice: Choice, said: list[bytes]) -> None:
-            choice.close_message(event.id, said)
-            choice.close_call(event.id, said)
+        def close(choice: Choice, frames: list[bytes]) -> None:
+            choice.close_message(event.id, frames)
+            choice.close_call(event.id, frames)
 
         self._each(self._targets.pop(event.id, NOBODY), close, out)
 
@@ -267,7 +269,9 @@ class ChatRenderer(StreamRenderer):
             out.append(self._annotations_chunk())
         stops = event.choice_stops or {}
         self._each(
-            self._choices, lambda choice, said: choice.finish(stops.get(choice.index, event.stop), said), out
+            self._choices,
+            lambda choice, frames: choice.finish(stops.get(choice.index, event.stop), frames),
+            out,
         )
         self.spent.end(event)
         if self._include_usage and self._stream:

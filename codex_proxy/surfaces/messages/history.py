@@ -175,18 +175,18 @@ class _History(HistoryWithCalls):
     # --- what the user said -----------------------------------------------------------------------
 
     def _user(self, content: wire.Content | None, param: str, *, newest: bool) -> None:
-        said: list[Part] = []
+        parts: list[Part] = []
         if isinstance(content, str):
-            said += self._reader.parts(content, param, newest=newest)
+            parts += self._reader.parts(content, param, newest=newest)
         for index, block in enumerate(_blocks(content)):
             where = f"{param}[{index}]"
             if block_type(block) == "tool_result":
                 self._reader.note_fields(block)
-                said += self._result(block, where, newest=newest)
+                parts += self._result(block, where, newest=newest)
             else:
-                said += self._reader.parts_of_block(block, where, newest=newest)
-        if said:
-            self.add(HistoryMessage("user", tuple(said)))
+                parts += self._reader.parts_of_block(block, where, newest=newest)
+        if parts:
+            self.add(HistoryMessage("user", tuple(parts)))
 
     def _result(self, block: dict[str, Any], param: str, *, newest: bool) -> Iterator[Part]:
         """Stores the first result of a call of the last answer; yields a note and the parts of any other, for the
@@ -202,11 +202,11 @@ class _History(HistoryWithCalls):
         yield TextPart(ORPHAN)
         yield from parts
 
-    # --- what the model said ----------------------------------------------------------------------
+    # --- what the model texts ----------------------------------------------------------------------
 
     def _answer(self, content: wire.Content | None) -> None:
         """Adds a message of the model, with the raw items of its `redacted_thinking` in their places."""
-        said: list[HistoryMessage] = []
+        texts: list[HistoryMessage] = []
         calls: dict[str, HistoryCall] = {}
         state: list[Element] = []
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else _blocks(content)
@@ -231,17 +231,17 @@ class _History(HistoryWithCalls):
             elif kind not in _UNSHOWN:
                 self._reader.note_left_out(block)
             if text:
-                said.append(HistoryMessage("assistant", (TextPart(text),)))
-        self.items += self._in_place(state, said, dict(calls))
+                texts.append(HistoryMessage("assistant", (TextPart(text),)))
+        self.items += self._in_place(state, texts, dict(calls))
         self.calls |= calls
 
     def _in_place(
-        self, state: Sequence[Element], said: list[HistoryMessage], calls: dict[str, HistoryCall]
+        self, state: Sequence[Element], texts: list[HistoryMessage], calls: dict[str, HistoryCall]
     ) -> Iterator[HistoryItem]:
         """Yields texts and calls of an answer with its raw items, in the order of `state` (`Element`), then those that
         are not in it.
         """
-        left = list(said)
+        left = list(texts)
         for element in state:
             if isinstance(element, dict):
                 if (raw := self._raw(element)) is not None:

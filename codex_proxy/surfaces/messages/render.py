@@ -322,11 +322,11 @@ class MessagesRenderer(StreamRenderer):
     # --- usage ----------------------------------------------------------------------------------
 
     def _usage(self) -> dict[str, int]:
-        told = self.spent.tokens(prompt=self._prompt_tokens, answer=self._answer_tokens)
-        cached = min(told.cached, told.input)
+        usage = self.spent.tokens(prompt=self._prompt_tokens, answer=self._answer_tokens)
+        cached = min(usage.cached, usage.input)
         return {
-            "input_tokens": told.input - cached,
-            "output_tokens": told.output,
+            "input_tokens": usage.input - cached,
+            "output_tokens": usage.output,
             **_NO_CACHE,
             "cache_read_input_tokens": cached,
         }

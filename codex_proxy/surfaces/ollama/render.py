@@ -303,8 +303,8 @@ OllamaRenderer.handlers = {
 
 def preload_body(form: Form, model: str, created_at: str, reason: str) -> bytes:
     """Returns the answer to a request without a prompt (see `Preload`)."""
-    said: dict[str, Any] = {"response": ""}
+    body: dict[str, Any] = {"response": ""}
     if form == "chat":
-        said = {"message": {"role": "assistant", "content": ""}}
+        body = {"message": {"role": "assistant", "content": ""}}
     head = {"model": raw_text(model), "created_at": created_at}
-    return json_bytes({**head, **said, "done": True, "done_reason": reason})
+    return json_bytes({**head, **body, "done": True, "done_reason": reason})

@@ -43,8 +43,8 @@ class McpHistory:
         for item in items:
             request = item.get("approval_request_id")
             if request is not None and item["type"] in (mcp_items.RESPONSE, mcp_items.CALL):
-                told = self._responses if item["type"] == mcp_items.RESPONSE else self._runs
-                told.setdefault(request, item)
+                answers = self._responses if item["type"] == mcp_items.RESPONSE else self._runs
+                answers.setdefault(request, item)
         self._seen: set[str] = set()
         self._requests: dict[str, HistoryCall] = {}
         self._early: dict[str, tuple[ItemDict, int]] = {}

@@ -67,8 +67,8 @@ class OpenResponsesEvents(FrameList):
             self._add("response.in_progress", response=self._current())
 
     def part_added(self, output: OutputItem, part: Part) -> None:
-        said = "function_call_arguments" if part.key == ARGUMENTS else "output_text"
-        part.head = b"data: " + json_bytes({"type": f"response.{said}.delta", **_place(output)})[:-1]
+        name = "function_call_arguments" if part.key == ARGUMENTS else "output_text"
+        part.head = b"data: " + json_bytes({"type": f"response.{name}.delta", **_place(output)})[:-1]
 
     def deltas(self, output: OutputItem, part: Part, fragments: list[bytes]) -> None:
         for fragment in fragments:
