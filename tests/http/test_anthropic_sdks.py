@@ -269,30 +269,33 @@ async def test_the_sdk_tries_again_only_where_that_may_help(proxy: Proxy, marker
 # --- LangChain ------------------------------------------------------------------------------------
 
 
-def langchain(proxy: Proxy, **more: Any) -> ChatAnthropic:
-    return ChatAnthropic(
+@pytest.fixture
+async def langchain(proxy: Proxy) -> AsyncIterator[ChatAnthropic]:
+    model = ChatAnthropic(
         model_name="codex-5",
         base_url=proxy.url,
         api_key=SecretStr("none"),
         max_retries=0,
         timeout=PATIENCE,
         stop=None,
-        **more,
     )
+    yield model
+    # The package caches its HTTP clients for as long as the process runs: nobody else closes their sockets.
+    await model._async_client.close()
+    model._client.close()
 
 
-async def test_langchain_folds_a_stream_to_what_it_gets_whole(proxy: Proxy) -> None:
-    model = langchain(proxy)
-    whole = await model.ainvoke("Hello.")
+async def test_langchain_folds_a_stream_to_what_it_gets_whole(langchain: ChatAnthropic) -> None:
+    whole = await langchain.ainvoke("Hello.")
     folded: Any = None
-    async for chunk in model.astream("Hello."):
+    async for chunk in langchain.astream("Hello."):
         folded = chunk if folded is None else folded + chunk
     assert folded.text == whole.text == TEXT
     assert folded.usage_metadata == whole.usage_metadata
 
 
-async def test_langchain_calls_tools_and_tells_their_results(proxy: Proxy) -> None:
-    model = langchain(proxy).bind_tools([WEATHER])
+async def test_langchain_calls_tools_and_tells_their_results(langchain: ChatAnthropic) -> None:
+    model = langchain.bind_tools([WEATHER])
     whole = await model.ainvoke("[[fake:tool_calls]]")
     folded: Any = None
     async for chunk in model.astream("[[fake:tool_calls]]"):
@@ -306,13 +309,13 @@ async def test_langchain_calls_tools_and_tells_their_results(proxy: Proxy) -> No
     assert "sunny" in last.text
 
 
-async def test_langchains_structured_output_is_a_forced_tool(proxy: Proxy) -> None:
-    model = langchain(proxy).with_structured_output(GetWeather)
+async def test_langchains_structured_output_is_a_forced_tool(langchain: ChatAnthropic) -> None:
+    model = langchain.with_structured_output(GetWeather)
     made = await model.ainvoke("""[[fake:tool_call name=GetWeather args='{"city": "Rome"}']]""")
     assert made == GetWeather(city="Rome")
 
 
-async def test_langchain_counts_tokens(proxy: Proxy) -> None:
+async def test_langchain_counts_tokens(langchain: ChatAnthropic) -> None:
     """In a thread, since it waits for the answer, which comes from this one."""
-    count = langchain(proxy).get_num_tokens_from_messages
+    count = langchain.get_num_tokens_from_messages
     assert 0 < await asyncio.to_thread(count, [HumanMessage("Hello.")]) < 100
