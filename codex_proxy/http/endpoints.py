@@ -489,7 +489,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="The server itself",
         kind="open",
         versioned=False,
-        summary="The same, at the path that Claude Code uses.",
+        summary="Says that a server runs here, at the path that Claude Code requests.",
         answers={"200": ref("Hello")},
     ),
     Endpoint(

@@ -216,7 +216,7 @@ def shortened(context: Context) -> Context | None:
     that is impossible or was done.
     """
     items = (*context.earlier, *context.fresh)
-    cuts = [place for place, item in enumerate(items) if place and _is_users(item)]
+    cuts = [place for place, item in enumerate(items) if place and _is_user_message(item)]
     if not cuts or context.shortened:
         return None
     sizes = [_size(item) for item in items]
@@ -228,7 +228,7 @@ def shortened(context: Context) -> Context | None:
     )
 
 
-def _is_users(item: ContextItem) -> bool:
+def _is_user_message(item: ContextItem) -> bool:
     return item.shown is not None and item.shown.get("role") == "user"
 
 

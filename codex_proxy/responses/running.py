@@ -235,7 +235,7 @@ class RunningResponse(ABC):
         if not_saved is not None:
             failure = not_saved
             final, frames = failed_end(self._service.profile, final, frames, not_saved)
-        if failure is None or (self._delivery == "sse" and renderer.shows(failure)):
+        if failure is None or (self._delivery == "sse" and renderer.sends_as_event(failure)):
             self._shown = True
         self.final, self.failure = final, failure
         recording = REQUEST_TAPE.get()

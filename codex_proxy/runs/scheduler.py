@@ -80,7 +80,7 @@ class RunLimits(msgspec.Struct, frozen=True):
     max_chars: int = MAX_TURN_CHARS
 
 
-class _Started(msgspec.Struct, frozen=True):
+class _RunState(msgspec.Struct, frozen=True):
     """What is kept of a run until it ends: its slot, and arguments of `start`."""
 
     slot: Slot
@@ -130,7 +130,7 @@ class RunScheduler:
         self._limits = limits
         self._deadlines_of = (lambda _: deadlines) if isinstance(deadlines, Deadlines) else deadlines
         self._slots = Slots(limits.max_running, owners)
-        self._runs: dict[Run, _Started] = {}
+        self._runs: dict[Run, _RunState] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._drain_begun = asyncio.Event()
         self._stopped = False
@@ -199,7 +199,7 @@ class RunScheduler:
         progress = loop.call_later(
             PROGRESS_SECONDS, self._log_progress, run, PROGRESS_SECONDS, context=context
         )
-        self._runs[run] = _Started(slot, durable, remembers, replay, context, progress)
+        self._runs[run] = _RunState(slot, durable, remembers, replay, context, progress)
         log.info("turn_started", agent=self.agent_of(turn).name, model=turn.model[:MAX_NAME], mode=turn.mode)
         if first:
             run.add_first_events(first)

@@ -36,7 +36,7 @@ class AcpConnection:
     def __init__(
         self, client_name: str, client_version: str, session_meta: Mapping[str, Any] | None = None
     ) -> None:
-        """`session_meta`: the `session_meta` of the agent's preset."""
+        """`session_meta` is sent with each `session/new`, under `_meta`: settings of this program."""
         self._session_meta = session_meta or {}
         self._client = {"name": client_name, "title": client_name, "version": client_version}
         self.declared: Declared | None = None

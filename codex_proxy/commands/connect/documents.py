@@ -20,7 +20,7 @@ from codex_proxy.commands.connect.client import Entry, Format
 
 
 class DocumentError(Exception):
-    """The text cannot be parsed, or a value not be set without a loss. Ends a sentence: `it is not TOML: ...`."""
+    """The text cannot be parsed, or setting a value would lose something. Ends a sentence: `it is not TOML`."""
 
 
 def changed(text: str, format: Format, entries: Sequence[Entry]) -> str:

@@ -178,7 +178,7 @@ class ChatRenderer(StreamRenderer):
             parts = [parts[index] for parts in spoken if len(parts) >= -index]
             out += (self._chunk_head, b",".join(parts), self._chunk_end)
 
-    def _pieces(self, pieces: TextRun, out: list[bytes]) -> None:
+    def _add_text_run(self, pieces: TextRun, out: list[bytes]) -> None:
         targets = self._choices_with(pieces.id, out)
 
         def text_setter(texts: list[str]) -> Callable[[Choice, list[bytes]], None]:
@@ -354,7 +354,7 @@ def _nested(annotation: bytes, offset: int) -> dict[str, Any]:
 
 
 ChatRenderer.handlers = {
-    TextRun: ChatRenderer._pieces,
+    TextRun: ChatRenderer._add_text_run,
     ArgumentsDelta: ChatRenderer._arguments_delta,
     ReasoningDelta: ChatRenderer._reasoning_delta,
     RefusalDelta: ChatRenderer._refusal_delta,

@@ -177,7 +177,7 @@ class MessagesRenderer(StreamRenderer):
 
     # --- what is said, one block at a time ------------------------------------------------------
 
-    def _pieces(self, pieces: TextRun, out: list[bytes]) -> None:
+    def _add_text_run(self, pieces: TextRun, out: list[bytes]) -> None:
         self._add_text(pieces.id, pieces.texts, out)
 
     def _refusal_delta(self, event: RefusalDelta, out: list[bytes]) -> None:
@@ -249,7 +249,7 @@ class MessagesRenderer(StreamRenderer):
         elif isinstance(item, ToolCall):
             self._calls[item.id] = _Call(item)
         elif isinstance(item, Activity) and item.kind == "web_search" and self._web_search:
-            self._search(item, out)
+            self._send_search(item, out)
         elif (line := self._line_of(item)) is not None:
             self._text_items[item.id] = text_item = TextItem("thinking")
             self._add_text(item.id, [line], out)
@@ -263,7 +263,7 @@ class MessagesRenderer(StreamRenderer):
             return f"[mcp_call] {item.server_label}.{item.name}"
         return f"[{item.kind}] {' '.join(item.text.split())}" if isinstance(item, Activity) else None
 
-    def _search(self, item: Activity, out: list[bytes]) -> None:
+    def _send_search(self, item: Activity, out: list[bytes]) -> None:
         """Sends a search as the two blocks of Anthropic's own, with an empty result, unless another block is open."""
         if self._open_item is not None:
             return
@@ -341,7 +341,7 @@ _NO_CACHE: Final = {"cache_creation_input_tokens": 0, "cache_read_input_tokens":
 
 
 MessagesRenderer.handlers = {
-    TextRun: MessagesRenderer._pieces,
+    TextRun: MessagesRenderer._add_text_run,
     ArgumentsDelta: MessagesRenderer._arguments_delta,
     ReasoningDelta: MessagesRenderer._reasoning_delta,
     RefusalDelta: MessagesRenderer._refusal_delta,

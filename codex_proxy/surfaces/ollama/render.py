@@ -181,7 +181,7 @@ class OllamaRenderer(StreamRenderer):
 
     # --- texts ----------------------------------------------------------------------------------
 
-    def _pieces(self, pieces: TextRun, out: list[bytes]) -> None:
+    def _add_text_run(self, pieces: TextRun, out: list[bytes]) -> None:
         if pieces.id == self._messages.current_id:
             self._add_content(pieces.id, pieces.texts, out)
         else:
@@ -196,7 +196,7 @@ class OllamaRenderer(StreamRenderer):
         self._content.add_all(texts, out)
 
     def _refusal_delta(self, event: RefusalDelta, out: list[bytes]) -> None:
-        self._pieces(TextRun(event.id, [event.text]), out)
+        self._add_text_run(TextRun(event.id, [event.text]), out)
 
     def _reasoning_delta(self, event: ReasoningDelta, out: list[bytes]) -> None:
         """Adds a delta of a reasoning summary. Raw reasoning is not sent to clients."""
@@ -289,7 +289,7 @@ class OllamaRenderer(StreamRenderer):
 
 
 OllamaRenderer.handlers = {
-    TextRun: OllamaRenderer._pieces,
+    TextRun: OllamaRenderer._add_text_run,
     ArgumentsDelta: OllamaRenderer._arguments_delta,
     ReasoningDelta: OllamaRenderer._reasoning_delta,
     RefusalDelta: OllamaRenderer._refusal_delta,

@@ -79,7 +79,7 @@ def client_tools(given: Sequence[wire.AnyTool], param: str = "tools") -> Iterato
                 deferred = searches and bool(inner.defer_loading)
                 yield GivenTool(_tool(inner, tool.name), f"{path}.tools[{number}].name", deferred)
         elif isinstance(tool, wire.ToolSearchTool) and tool.execution == "client":
-            yield GivenTool(_search(tool), path, False)
+            yield GivenTool(_search_tool(tool), path, False)
         elif isinstance(tool, wire.LocalShellTool):
             called = ClientName(LOCAL_SHELL, call_type="local_shell_call")
             shell = Tool(LOCAL_SHELL, _SHELL_WORDS, schema_json(_SHELL_PARAMETERS), client_name=called)
@@ -149,7 +149,7 @@ def _tool(tool: wire.FunctionTool | wire.CustomTool, namespace: str | None) -> T
     return Tool(name, description, parameters, strict=bool(tool.strict), client_name=called)
 
 
-def _search(tool: wire.ToolSearchTool) -> Tool:
+def _search_tool(tool: wire.ToolSearchTool) -> Tool:
     parameters = None if tool.parameters is None else schema_json(tool.parameters)
     called = ClientName(TOOL_SEARCH, call_type="tool_search_call")
     return Tool(TOOL_SEARCH, tool.description or "", parameters, client_name=called)

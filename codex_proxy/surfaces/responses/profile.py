@@ -148,7 +148,7 @@ class OpenResponsesRenderer(ResponsesRenderer):
         renderer = weakref.proxy(self)  # the method itself would hold this renderer, which holds the events
         return OpenResponsesEvents(lambda: renderer._current())  # noqa: PLW0108
 
-    def shows(self, failure: Failure) -> bool:
+    def sends_as_event(self, failure: Failure) -> bool:
         # But for a context that is too long, since a shorter one may be tried under the same id.
         return failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED
 

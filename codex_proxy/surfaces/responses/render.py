@@ -230,7 +230,7 @@ class ResponsesRenderer:
             self._announce(empty)
             self._new_part(empty, TEXT)
             self._order.over(empty, "completed")
-        self._begin(visible=event.failure is None or (self._stream and self.shows(event.failure)))
+        self._begin(visible=event.failure is None or (self._stream and self.sends_as_event(event.failure)))
         self._order.end(status)
         self.ended = True
         self.spent.end(event)
@@ -247,7 +247,7 @@ class ResponsesRenderer:
             self._events.fail(event.failure)
         self._events.finish(self._final)
 
-    def shows(self, failure: Failure) -> bool:
+    def sends_as_event(self, failure: Failure) -> bool:
         """Whether a failure before the first event is sent as an event, in a profile, instead of a status."""
         return False
 
