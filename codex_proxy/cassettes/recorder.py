@@ -28,7 +28,7 @@ from codex_proxy.cassettes.tapes import MAX_BYTES, TurnTape
 from codex_proxy.core.events import Event, ItemStarted, Stop
 from codex_proxy.core.items import McpTools
 from codex_proxy.core.turn import Turn
-from codex_proxy.files.private import make_folder
+from codex_proxy.files.private import create, make_folder
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +58,7 @@ class Recorder:
         try:
             make_folder(folder)
             probe = folder / f".probe-{os.getpid()}"
-            probe.write_bytes(b"")
+            os.close(create(probe))
             probe.unlink()
         except OSError as error:
             raise RecordError(

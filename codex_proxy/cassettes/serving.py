@@ -24,6 +24,7 @@ from codex_proxy.cassettes.scrubbing import Scrubber, settings_secrets
 from codex_proxy.cassettes.settings import settings_that_matter, with_recorded
 from codex_proxy.core.checks import Check
 from codex_proxy.core.interfaces import IdSource
+from codex_proxy.files.private import make_folder
 from codex_proxy.http.server_info import RECORDING_TROUBLE
 from codex_proxy.process.launch import credential_names
 
@@ -63,7 +64,7 @@ def folder_of(settings: Any) -> Folder:
     matched = names_to_match(settings.replay_match)
     path = settings.replay
     if settings.record_missing:
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
     folder = Folder(path, matched)
     if not folder.cassettes and not settings.record_missing:
         raise CassetteError(
