@@ -1,3 +1,1 @@
-"""The parts that are common to all agents that run Codex: its binary, release, home folder, model catalog and
-sandbox.
-"""
+"""What all agents that run Codex share: its binary, release, home, model catalog and sandbox."""

@@ -1,18 +1,11 @@
-"""The models of the installed Codex: the list for clients, and a patched catalog file for plain-model turns (in
-which Codex only calls the model).
+"""The models of the installed Codex: the list for clients, and a patched catalog for plain-model turns.
 
-Input: the JSON that `codex debug models --bundled` prints. Output: `published_models`, the properties of each model
-for clients, and `plain_catalog`, the text of a file for Codex's setting `model_catalog_json`. No file is read or
-written.
+From the JSON of `codex debug models --bundled` it makes `published_models`, and `plain_catalog` for Codex's setting
+`model_catalog_json`. No file is touched. Entries must be patched because they put a client's tools behind a JavaScript
+tool (`code_mode_only`), add tools of the agent, cut tool outputs, and let Codex summarise a long history; no switch
+turns that off. A process gets the file with `-c`, because release 0.163 ignores it in `thread/start`.
 
-The catalog is patched because its entries put a client's tools behind a JavaScript tool (`code_mode_only`), add
-tools of the agent, cut tool outputs, and let Codex summarise a long history without informing the client. No
-command-line switch turns these off; only a model's own entry does. A process gets the file with
-`-c model_catalog_json` at its start, because release 0.163 ignores the setting in `thread/start`.
-
-Raises `CatalogError` (a `ValueError`) that names the entry and the field. It is also raised if a field that the
-patch changes is missing, because the field may have been renamed, and the patch would then have no effect. Fields
-that only later releases have may be missing.
+`CatalogError` names the entry and the field, also if a field to patch is missing: it may have been renamed.
 """
 
 from collections.abc import Iterable
@@ -21,8 +14,7 @@ from typing import Any, Final
 import msgspec
 
 NO_LIMIT: Final = 1_000_000_000
-"""A limit in tokens that is larger than any history, so that Codex cuts and summarises nothing. The model server
-still applies its own limit."""
+"""A limit in tokens above any history, so that Codex cuts and summarises nothing. The provider's own limit applies."""
 
 PLAIN_PATCH: Final[dict[str, Any]] = {
     "tool_mode": "direct",  # client tools are function calls, not JavaScript inside a V8 tool
@@ -36,7 +28,7 @@ PLAIN_PATCH: Final[dict[str, Any]] = {
     "supports_reasoning_effort_updates": False,  # the effort of the request stays as the client gave it
 }
 PLAIN_REMOVED: Final = ("multi_agent_version", "model_messages")
-"""Fields that add sub-agent tools and texts of Codex. Some entries do not have them, so they may be missing."""
+"""Fields that add sub-agent tools and texts of Codex; they may be missing."""
 
 CUSTOM_EFFORTS: Final = ("minimal", "low", "medium", "high")
 
@@ -60,15 +52,15 @@ _OPTIONAL: Final[dict[str, tuple[type, ...]]] = {
     "supports_reasoning_effort_updates": (bool,),
     "use_responses_lite": (bool,),
 }
-"""Fields that may be missing, because releases before 0.144 or 0.156 do not have them."""
+"""Fields that releases before 0.144 or 0.156 do not have."""
 
 
 class CatalogError(ValueError):
-    """The model catalog of the installed Codex has an unknown form. The text names the entry and the field."""
+    """The catalog has an unknown form; the text names the entry and the field."""
 
 
 class CatalogModel(msgspec.Struct, frozen=True):
-    """A model in the catalog of the installed Codex, before this server patches the catalog."""
+    """A model of the bundled catalog, not patched."""
 
     slug: str
     display_name: str
@@ -77,7 +69,7 @@ class CatalogModel(msgspec.Struct, frozen=True):
     efforts: tuple[str, ...]
     default_effort: str | None
     visibility: str
-    """`list` if Codex shows the model in its own model picker; other values hide it."""
+    """`list` if Codex's own model picker shows the model."""
     service_tiers: tuple[str, ...] = ()
     """The service tiers of the model other than the default one."""
     verbosity: bool = True
@@ -96,9 +88,7 @@ class CatalogModel(msgspec.Struct, frozen=True):
 
 
 def published_models(bundled: bytes | dict[str, Any]) -> tuple[CatalogModel, ...]:
-    """Returns every model of the bundled catalog in its order, hidden ones included. `bundled` is the catalog's
-    JSON, or the decoded value. Raises `CatalogError`.
-    """
+    """Returns every model of the bundled catalog in order, hidden ones included. Raises `CatalogError`."""
     return tuple(
         CatalogModel(
             slug=entry["slug"],
@@ -118,8 +108,8 @@ def published_models(bundled: bytes | dict[str, Any]) -> tuple[CatalogModel, ...
 
 
 def with_own_default(models: tuple[CatalogModel, ...], configured: str | None) -> tuple[CatalogModel, ...]:
-    """Returns the models with the mark `is_own_default` at one of them: at `configured`, the model in config.toml,
-    which is added if the catalog does not have it; without such a model, at the first one in Codex's model picker.
+    """Returns the models with `is_own_default` at one: the `configured` model of config.toml (added if needed), else
+    the first in Codex's model picker.
     """
     shown = sorted((model for model in models if model.listed), key=lambda model: model.priority)
     own = configured or next((model.slug for model in shown), None)
@@ -132,14 +122,11 @@ def with_own_default(models: tuple[CatalogModel, ...], configured: str | None) -
 def plain_catalog(
     bundled: bytes | dict[str, Any], *, extra_slugs: Iterable[str] = (), lite: bool | None = None
 ) -> bytes:
-    """Returns the patched catalog for processes of plain-model turns, as JSON. `bundled` is the JSON that the
-    binary prints, or the decoded value. Raises `CatalogError`.
+    """Returns the patched catalog for plain-model turns, as JSON. Raises `CatalogError`.
 
-    `extra_slugs` are names of models that Codex does not know, of a provider in the user's config.toml. Each gets
-    an entry, because Codex would otherwise use fallback values and print a warning. `lite` is the value of
-    `use_responses_lite` for every model. True: the tools are sent as an input item, with
-    `parallel_tool_calls: false`; False: they are sent in the usual `tools` array; None: the value in the catalog is
-    kept, and is False for `extra_slugs`, because a user's provider is expected to support the public API.
+    `extra_slugs` are models of a provider in the user's config.toml; each gets an entry, because Codex would use
+    fallback values and warn. `lite` sets `use_responses_lite` (tools as an input item, no parallel calls); None keeps
+    it, and is False for `extra_slugs`, whose provider is expected to support the public API.
     """
     entries = _entries(bundled)
     known = {entry["slug"] for entry in entries}
@@ -155,9 +142,7 @@ def _plain(entry: dict[str, Any], lite: bool | None) -> dict[str, Any]:
 
 
 def _custom(template: dict[str, Any], slug: str, lite: bool) -> dict[str, Any]:
-    """Returns an entry for the model `slug`, which Codex does not know: the fields of the entry `template`, without
-    its descriptions. `lite` is the value of `use_responses_lite`.
-    """
+    """Returns an entry for an unknown model, with the fields of `template` but its descriptions."""
     return template | {
         "slug": slug,
         "display_name": slug,
@@ -177,9 +162,8 @@ def _custom(template: dict[str, Any], slug: str, lite: bool) -> dict[str, Any]:
 
 
 def _entries(bundled: bytes | dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the entries of the models in `bundled`, which is the JSON that the binary prints, or the decoded
-    value. Raises `CatalogError` if it has no list of models, or an entry lacks a needed field or has one of another
-    type.
+    """Returns the entries of the catalog. Raises `CatalogError` for a missing list, or a field that is missing or of
+    another type.
     """
     if isinstance(bundled, bytes):
         try:

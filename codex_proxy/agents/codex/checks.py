@@ -1,7 +1,5 @@
-"""The checks of the command `codex-proxy doctor` for Codex: its program, release, protocol, sign-in and sandbox.
-
-The model is not called. Codex is started with temporary folders, and with the user's Codex home for the sign-in;
-the state folder of the server is not changed.
+"""The checks of `doctor` for Codex: program, release, protocol, sign-in, sandbox. The model is not called; Codex runs
+with temporary folders, and the user's home for the sign-in.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ from codex_proxy.process.child import Command, run_to_end
 from codex_proxy.process.launch import child_environment
 
 SANDBOX_SECONDS = 20.0
-"""The most seconds that Codex may take to run `true` in its sandbox. It usually takes 0.1 s."""
+"""Seconds for `true` in Codex's sandbox; 0.1 is usual."""
 
 SANDBOX_ADVICE = (
     "Install bubblewrap (Debian and Ubuntu: `apt install bubblewrap`) or allow user namespaces; until then the agent's "
@@ -57,10 +55,7 @@ SANDBOX_ADVICE = (
 
 
 async def codex_checks(context: AgentContext, agent: Literal["auto"] | CodexAgentName) -> list[Check]:
-    """Returns the checks of program, release, protocol, sign-in and sandbox. After a failed check, those that
-    depend on it are left out. If there is no Codex, returns only one failed check. `agent` is the agent in the
-    settings, which determines the protocol.
-    """
+    """Returns the checks, without those that depend on a failed one. `agent` determines the protocol."""
     settings, environ = context.settings, context.environ
     search_path = environ.get("PATH", os.defpath)
     program = find_codex(settings.codex_bin, search_path)
@@ -87,9 +82,7 @@ async def codex_checks(context: AgentContext, agent: Literal["auto"] | CodexAgen
 
 
 def version_check(version: Version) -> Check:
-    """Returns the check of the release: its number, and how many of this project's tests failed with it. Its status
-    is always `ok`.
-    """
+    """Returns the check of the release, always `ok`: its number, and how many tests failed with it."""
     failed, newest = TESTED_RELEASES.get(version), str(NEWEST_TESTED)
     facts: dict[str, Fact] = {
         "version": str(version),
@@ -105,9 +98,8 @@ def version_check(version: Version) -> Check:
 
 
 def protocol_check(protocol: CodexProtocol) -> Check:
-    """Returns the check of the protocol by which this server drives Codex, and of the capabilities that the release
-    lacks. Its status is `failed` if this server cannot drive the release, `warning` if capabilities are lacking,
-    else `ok`.
+    """Returns the check of the protocol: `failed` if this server cannot drive the release, `warning` if capabilities
+    are lacking.
     """
     if protocol.fault:
         return failed_check("protocol", protocol.fault)
@@ -142,10 +134,8 @@ def protocol_check(protocol: CodexProtocol) -> Check:
 
 
 def program_check(program: str, named: str | None) -> Check:
-    """Returns the check of the program at the path `program`: `ok` for a native binary, `warning` for a script
-    (npm's wrapper, which is slower). `named` is the path in the settings or on PATH; None if neither has one. If
-    `named` is a script, and `program` the binary that it would start, the message says so. A file that cannot be
-    read counts as native.
+    """Returns the check of the program: `warning` for a script (npm's slower wrapper). `named` is the path in the
+    settings or on PATH, if any; for a script that starts `program`, the message says so.
     """
     path = os.path.realpath(program)
     wrapper = _is_script(path)
@@ -175,11 +165,9 @@ def _is_script(path: str) -> bool:
 async def sign_in_and_sandbox_checks(
     program: str, agent: CodexAgentName, context: AgentContext
 ) -> list[Check]:
-    """Returns the checks of the sign-in, of what confines plain-model turns (`codex-proto` has none), and of the
-    sandbox, for a `program` whose version this server supports. With
-    `codex-app-server`, Codex itself reports whether the user is signed in, and a command is run in its sandbox; with
-    the other protocols, only the existence of the credentials file is checked, not the sandbox. If the user's
-    config.toml cannot be read, returns only a failed check.
+    """Returns the checks of sign-in, confinement of plain-model turns, and sandbox. `codex-app-server` reports the
+    sign-in and runs a command in its sandbox; with other protocols only the credentials file is looked for. If
+    config.toml cannot be read, only a failed check.
     """
     settings, environ = context.settings, context.environ
     config = settings.codex_home / "config.toml"
@@ -198,8 +186,8 @@ async def sign_in_and_sandbox_checks(
 
 
 async def plain_turns(program: str, provider: ProviderConfig, context: AgentContext, folder: str) -> Check:
-    """Returns the check of what keeps plain-model turns from reading the user's files. Runs the program confined for
-    its version, with `folder` as the state folder and the Codex home.
+    """Returns the check of what confines plain-model turns: runs the program confined, with `folder` as state folder
+    and home.
     """
     settings = context.settings.model_copy(update={"state_dir": Path(folder)})
     env = context.child_environment() | {"CODEX_HOME": folder}
@@ -212,8 +200,8 @@ async def plain_turns(program: str, provider: ProviderConfig, context: AgentCont
 
 
 def file_sign_in(settings: Settings, provider: ProviderConfig) -> Check:
-    """Returns the check of whether the file of a sign-in exists. Used if Codex cannot be asked. Its status is `ok`
-    if the file exists or the provider is one of the user's own, else `warning`.
+    """Returns the check of the sign-in's file, if Codex cannot be asked: `ok` if it exists or the provider is the
+    user's own, else `warning`.
     """
     file = settings.codex_home / "auth.json"
     if provider.custom or file.is_file():
@@ -225,10 +213,8 @@ def file_sign_in(settings: Settings, provider: ProviderConfig) -> Check:
 async def sign_in(
     program: str, provider: ProviderConfig, settings: Settings, environ: Mapping[str, str], folder: str
 ) -> Check:
-    """Starts an app-server in the user's Codex home, asks it who is signed in (`account/read`), and ends it.
-    Returns the check: `failed` if nobody is signed in or Codex does not start, else `ok`. If an environment
-    variable that the provider needs is not set, starts nothing and returns a `warning`. `folder` is the working
-    folder.
+    """Asks an app-server in the user's home who is signed in. `failed` if nobody is or it does not start; a `warning`,
+    without a start, if the provider's variable is not set.
     """
     home = settings.codex_home
     facts: dict[str, Fact] = {"provider": provider.id, "codex_home": str(home)}
@@ -267,7 +253,7 @@ async def sign_in(
 
 
 def login_command(program: str, settings: Settings, environ: Mapping[str, str]) -> str:
-    """Returns the shell command with which the user signs in to the Codex home that the server uses."""
+    """Returns the shell command for signing in to the server's Codex home."""
     on_path = shutil.which("codex", path=environ.get("PATH", os.defpath)) is not None
     home = ""
     if "codex_home" in settings.model_fields_set and not environ.get("CODEX_HOME"):
@@ -276,9 +262,7 @@ def login_command(program: str, settings: Settings, environ: Mapping[str, str]) 
 
 
 async def sandbox(program: str, settings: Settings, environ: Mapping[str, str], folder: str) -> Check:
-    """Runs a command in Codex's sandbox, with `folder` as the Codex home, and returns the check of whether that
-    works on this machine. Its status is `warning` if it does not, or if the settings use no sandbox; else `ok`.
-    """
+    """Runs a command in Codex's sandbox, with `folder` as home: `warning` if that fails or the settings use none."""
     bubblewrap = shutil.which("bwrap", path=environ.get("PATH", os.defpath))
     facts: dict[str, Fact] = {"sandbox": settings.sandbox, "bubblewrap": bubblewrap}
     if settings.sandbox == "danger-full-access":

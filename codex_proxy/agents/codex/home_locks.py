@@ -1,11 +1,9 @@
-"""Locks on Codex's files, for all servers that use the same state folder.
+"""Locks on Codex's files, for all servers with one state folder.
 
-- A new release of Codex creates its database at its first start, and fails if two processes do so at once. So
-  processes start one after the other (`first_start_lock`) until a file records that the release has started with this
-  state folder.
-- A temporary Codex home (`private_home`), for a short command of the binary, is removed after use. The server holds a
-  lock on the folder, which the operating system releases when the server ends. If the server was killed, its next
-  start finds the folder without a lock, and removes it.
+- A new release creates its database at its first start, and fails if two processes do. So they start one after the
+  other (`first_start_lock`) until a file records a start.
+- A temporary home (`private_home`) is locked while it is used. After a kill, the next start finds it unlocked and
+  removes it.
 """
 
 from __future__ import annotations
@@ -20,17 +18,15 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 POLL_SECONDS = 0.02
-"""Seconds between two attempts to take a lock, since a lock on a file cannot be awaited. A start takes at least 70
-ms."""
+"""Seconds between tries for a lock, which cannot be awaited. A start takes at least 70 ms."""
 
 
 @asynccontextmanager
 async def first_start_lock(mark: str, within: float) -> AsyncIterator[None]:
-    """Context manager that runs its body under a lock if the file `mark` does not exist, so that only one process
-    at a time starts a new release of Codex. Creates the file if the body raises nothing.
+    """Runs its body under a lock if `mark` does not exist, so that one process at a time starts a new release; then
+    creates `mark`.
 
-    Waits for the lock for at most `within` seconds, and then runs the body without it, because the process that
-    holds it probably hangs. Uses no lock if `mark` is empty.
+    Waits up to `within` seconds, then runs without the lock, whose holder probably hangs. No lock without a `mark`.
     """
     if not mark or _exists(mark):
         yield
@@ -65,9 +61,7 @@ PREFIX = "home-"
 
 @contextmanager
 def private_home(state: str) -> Iterator[str]:
-    """Context manager that creates a new, empty folder in the state folder `state`, yields its path, and removes it
-    at the end.
-    """
+    """Yields a new, empty folder in the state folder, and removes it at the end."""
     folder, lock = _new_home(state)
     try:
         yield folder
@@ -77,7 +71,7 @@ def private_home(state: str) -> Iterator[str]:
 
 
 def remove_left_homes(state: str) -> None:
-    """Removes the folders of `private_home` that killed processes have left in the state folder `state`."""
+    """Removes folders of `private_home` that killed processes have left."""
     for folder in Path(state).glob(f"{PREFIX}*"):
         lock = _lock(str(folder))
         if lock is not None:
@@ -96,9 +90,7 @@ def _new_home(state: str) -> tuple[str, int]:
 
 
 def _lock(folder: str) -> int | None:
-    """Locks the folder and returns the descriptor that holds the lock; None if another process holds it or the
-    folder does not exist.
-    """
+    """Locks the folder; returns the descriptor, or None if it is locked or gone."""
     try:
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -1,9 +1,5 @@
-"""Creates the files for processes of plain-model turns in the state folder: a Codex home, a patched model catalog,
-and an empty working folder.
-
-The home has the user's sign-in and model provider, and nothing else of the user's Codex home (see `shadow_home`).
-The catalog is the binary's, patched (see `catalog`); the binary prints it once for each release. Nothing is written
-to the user's Codex home.
+"""Creates what processes of plain-model turns need in the state folder: a Codex home (`shadow_home`), a patched model
+catalog (`catalog`), an empty working folder. Nothing is written to the user's home.
 """
 
 from __future__ import annotations
@@ -29,8 +25,8 @@ from codex_proxy.files.private import make_folder, replacing
 
 
 def make_empty_folder(state: str) -> Path:
-    """Creates the working folder of plain-model turns in the state folder `state`. It is empty, so that nothing in
-    it can reach the model. Raises `OSError` if that fails.
+    """Creates the working folder of plain-model turns, empty so that nothing in it reaches the model.
+    Raises `OSError`.
     """
     empty = Path(state) / "empty"
     make_folder(empty)
@@ -38,9 +34,7 @@ def make_empty_folder(state: str) -> Path:
 
 
 def user_config(codex_home: str) -> tuple[str, ShadowHome]:
-    """Returns the text of the config.toml in the user's Codex home (empty if there is none), and the shadow home
-    that is made from it. Raises `Fault` if the file cannot be read or is invalid.
-    """
+    """Returns the text of the user's config.toml ("" without one), and the shadow home made from it. Raises `Fault`."""
     config = Path(codex_home) / "config.toml"
     try:
         text = config.read_text("utf-8") if config.exists() else ""
@@ -50,9 +44,8 @@ def user_config(codex_home: str) -> tuple[str, ShadowHome]:
 
 
 def make_shadow_home(state: str, codex_home: str, shadow: ShadowHome) -> Path:
-    """Creates the Codex home of plain-model turns in the state folder `state`, with the config.toml and links in
-    `shadow`, and returns its path. `codex_home` is the user's Codex home, to which the links lead. Raises `OSError`
-    if that fails.
+    """Creates the home of plain-model turns, with the config.toml and links of `shadow`; returns its path. Raises
+    `OSError`.
     """
     name = hashlib.sha256(os.fsencode(os.path.realpath(codex_home))).hexdigest()[:16]
     home = Path(state) / "homes" / name
@@ -68,17 +61,14 @@ def _bundled_file(state: str, version: Version) -> Path:
 
 
 async def bundled_catalog(program: str, state: str, version: Version, base: Mapping[str, str]) -> bytes:
-    """Returns the JSON of the binary's model catalog: from the state folder `state` if it has the catalog of this
-    release, else from the binary, which is run with the environment `base`. Raises `Fault` if the binary cannot be
-    run, `OSError` if the state folder cannot be used.
+    """Returns the JSON of the binary's model catalog, kept in the state folder for each release. Raises `Fault` if the
+    binary cannot be run, or `OSError`.
     """
     return _kept_catalog(state, version) or await _ask_for_catalog(program, state, base)
 
 
 def _kept_catalog(state: str, version: Version) -> bytes:
-    """Returns the JSON of the catalog of this release in the state folder; empty if there is none, or it cannot be
-    used. Creates the folder of the catalogs.
-    """
+    """Returns the kept catalog of this release; empty without a usable one."""
     make_folder(Path(state) / "catalogs")
     file = _bundled_file(state, version)
     try:
@@ -98,10 +88,8 @@ async def _ask_for_catalog(program: str, state: str, base: Mapping[str, str]) ->
 def write_catalog(
     state: str, version: Version, lite: bool | None, config: str, bundled: bytes
 ) -> tuple[Path, tuple[CatalogModel, ...]]:
-    """Writes the patched catalog to the state folder `state`, and the JSON from which it is made (`bundled`).
-    Returns the path of the patched file, and the models: those of the bundled catalog, and the one in the user's
-    config.toml, whose text is `config`; it gets an entry in the patched catalog, too. `lite`: see `plain_catalog`.
-    Raises `Fault` if the catalog cannot be patched, `OSError` if a file cannot be written.
+    """Writes the patched catalog and what it is made from. Returns its path, and the models, with that of config.toml
+    (text `config`). `lite`: see `plain_catalog`. Raises `Fault` or `OSError`.
     """
     bundled_file = _bundled_file(state, version)
     try:
@@ -119,9 +107,7 @@ def write_catalog(
 
 
 def _write(file: Path, content: bytes) -> None:
-    """Replaces a file in one step, because another server may be reading it. Does nothing if its content is the
-    same.
-    """
+    """Replaces a file in one step, since another server may read it; nothing if it is the same."""
     if file.exists() and file.read_bytes() == content:
         return
     with replacing(file) as new:
@@ -129,7 +115,7 @@ def _write(file: Path, content: bytes) -> None:
 
 
 def _link(target: Path, link: Path) -> None:
-    """Creates or replaces a symbolic link to `target` in one step. The target need not exist yet."""
+    """Creates or replaces a link in one step; its target need not exist."""
     if link.is_symlink() and Path(os.readlink(link)) == target.absolute():
         return
     with tempfile.TemporaryDirectory(dir=link.parent, prefix=".new-") as folder:

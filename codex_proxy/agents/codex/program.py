@@ -1,8 +1,7 @@
-"""The Codex binary: finds it, reads its release, and runs short commands such as `codex --version`.
+"""The Codex binary: finds it, reads its release, and runs short commands.
 
-The binary is the one in the settings, else the one on PATH, else the one of the extra `[codex]` of this package.
-npm's package puts a Node program on PATH, which starts the native binary. The Node program takes 30 ms and 43 MiB
-for each child, and if it is killed, the binary goes on running; so the native binary is used instead.
+It is the one in the settings, on PATH, or of the extra `[codex]`. npm's Node wrapper takes 30 ms and 43 MiB for each
+child and leaves the binary running when killed, so the native binary is used.
 """
 
 from __future__ import annotations
@@ -29,17 +28,15 @@ NATIVE_PATTERNS = (
     "../codex-*/vendor/{machine}-*/codex/codex",
     "../codex-*/vendor/{machine}-*/bin/codex",
 )
-"""Where npm's packages keep the native binary, below the package's folder. Older packages hold the binaries of all
-machines, in folders such as `x86_64-unknown-linux-musl`."""
+"""Where npm's packages keep the native binary; older ones have those of all machines."""
 
 SYSTEMS = {"linux": "linux", "darwin": "apple"}
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def find_codex(named: str | None, search_path: str) -> str | None:
-    """Returns the path of the `codex` program to start; None if there is none. `named` is the program in the
-    settings; whether it exists is not checked, since starting it reports an error. If it is None, the program is
-    searched for in `search_path` (the value of PATH), then in the Python package of the extra `[codex]`.
+    """Returns the `codex` to start: `named` in the settings (unchecked), else on `search_path`, else the extra's; None
+    without any.
     """
     if named:
         program = os.path.expanduser(named)
@@ -51,14 +48,12 @@ def find_codex(named: str | None, search_path: str) -> str | None:
 
 
 def _absolute(program: str) -> str:
-    """Returns a relative path as an absolute one, because children start in other folders. A name without a `/` is
-    returned unchanged.
-    """
+    """Returns a relative path as absolute, because children start elsewhere; a bare name unchanged."""
     return os.path.abspath(program) if os.sep in program else program
 
 
 def bundled_codex() -> str | None:
-    """Returns the path of the binary that the extra `[codex]` installs; None if it is not installed."""
+    """Returns the path of the binary of the extra `[codex]`, if installed."""
     if importlib.util.find_spec("codex_cli_bin") is None:
         return None
     from codex_cli_bin import bundled_codex_path
@@ -70,9 +65,7 @@ def bundled_codex() -> str | None:
 
 
 def native_of(program: str) -> str:
-    """Returns the path of the native binary that npm's Node program `program` starts. Returns `program` itself if
-    it is no Node program, or if no native binary is found.
-    """
+    """Returns the native binary that npm's wrapper starts; `program` itself if it is none, or none is found."""
     path = Path(os.path.realpath(program))
     if not path.is_file() or not _is_node_program(path):
         return program
@@ -85,7 +78,7 @@ def native_of(program: str) -> str:
 
 
 def _machine() -> str:
-    """Returns the name of this machine's architecture as Rust spells it, such as `x86_64` or `aarch64`."""
+    """Returns this machine's architecture as Rust spells it (`x86_64`, `aarch64`)."""
     name = platform.machine().lower()
     return MACHINES.get(name, name)
 
@@ -114,9 +107,8 @@ _VERSION = re.compile(r"(?:^codex-cli |^[^/\n]*/)(\d+)\.(\d+)\.(\d+)", re.MULTIL
 
 
 def version_from(text: str) -> Version | None:
-    """Returns the release in the output of `codex --version` (`codex-cli 0.163.0`), or in the `userAgent` of an
-    app-server (`name/0.163.0`). Lines before it (warnings of Codex) are ignored. Returns None if there is no
-    release.
+    """Returns the release in `codex --version` (`codex-cli 0.163.0`) or a `userAgent` (`name/0.163.0`), after any
+    warnings; None without one.
     """
     found = _VERSION.search(text)
     return Version(*(int(part) for part in found.groups())) if found else None
@@ -125,20 +117,18 @@ def version_from(text: str) -> Version | None:
 TESTED_RELEASES: Final[Mapping[Version, int]] = {
     Version(*(int(part) for part in release.split("."))): failed for release, failed in TESTED.items()
 }
-"""The releases that were tested with this version of the proxy, and how many tests failed with each."""
+"""The tested releases, and how many tests failed with each."""
 
 NEWEST_TESTED: Final = max(TESTED_RELEASES)
-"""The newest tested release; docs/agents.md lists all. A newer one is used, too, if its app-server's schema has
-what is needed."""
+"""A newer release is used too, if its app-server's schema has what is needed."""
 
 
 ASK_SECONDS = 20.0
-"""The most seconds that the binary may take to print its version or its models. It usually takes 0.1 s; some
-seconds from a cold disk."""
+"""Seconds for the binary's version or models; 0.1 is usual, some from a cold disk."""
 
 
 ANSWER_BYTES = 64 << 20
-"""The most bytes of output that are kept. A catalog of models has 0.2 MB."""
+"""Bytes of output that are kept; a catalog has 0.2 MB."""
 
 NOT_SIGNED_IN = Failure(
     kind=FaultKind.AGENT_NOT_AUTHENTICATED,
@@ -148,9 +138,7 @@ NOT_SIGNED_IN = Failure(
 
 
 async def find_version(program: str, environment: Mapping[str, str]) -> Version:
-    """Runs `codex --version` and returns the release that it prints. Raises `Fault` if it prints none, or cannot be
-    run.
-    """
+    """Returns the release that `codex --version` prints. Raises `Fault`."""
     text = await output_of((program, "--version"), dict(environment))
     version = version_from(text.decode(errors="replace"))
     if version is None:
@@ -159,13 +147,13 @@ async def find_version(program: str, environment: Mapping[str, str]) -> Version:
 
 
 async def output_of(command: tuple[str, ...], environment: dict[str, str]) -> bytes:
-    """Runs a short command with this environment in the current folder. Returns and raises what `run_short` does."""
+    """Runs a short command in the current folder; see `run_short`."""
     return await run_short(Command(command, environment, os.getcwd()))
 
 
 async def run_short(command: Command) -> bytes:
-    """Runs a short command, and returns what it prints to stdout. Raises `Fault` if it cannot be started, fails, or
-    does not end within `ASK_SECONDS`. The process is ended in any case.
+    """Returns the stdout of a short command. Raises `Fault` if it cannot start, fails, or takes more than
+    `ASK_SECONDS`; it is ended in any case.
     """
     try:
         exit, out = await run_for_output(command, ASK_SECONDS, ANSWER_BYTES)
@@ -180,9 +168,7 @@ async def run_short(command: Command) -> bytes:
 
 
 def _reason(exit: Exit) -> str:
-    """Returns why a command failed: from its stderr the paragraph that begins with `error: `, else the last line;
-    if stderr is empty, the exit code or signal.
-    """
+    """Returns why a command failed: stderr's paragraph with `error: `, its last line, or the exit code or signal."""
     said = exit.stderr_tail.strip()
     error = re.search(r"^error: .*(?:\n.+)*", said, re.MULTILINE | re.IGNORECASE)
     if said:
@@ -191,7 +177,5 @@ def _reason(exit: Exit) -> str:
 
 
 def misconfigured(message: str) -> Fault:
-    """Returns a `Fault` of the kind AGENT_MISCONFIGURED, for an agent that cannot be used on this machine.
-    `message` explains what to change.
-    """
+    """Returns an AGENT_MISCONFIGURED `Fault`; `message` says what to change."""
     return Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))

@@ -1,11 +1,7 @@
-"""The `-c` switches of an agent process that limit which files Codex's commands may read and write.
+"""The `-c` switches that limit what Codex's commands read and write: pairs of a key and a TOML value. No IO.
 
-Input: the text of the user's config.toml, and the paths that the server protects. Output: pairs of a configuration
-key and a TOML value. No IO.
-
-Codex limits commands by one of two mechanisms. *Sandbox modes* limit writing only. *Permission profiles* can also
-name paths that no command may read, but Codex then reads the project's files through its sandbox, which takes 0.2 s
-or more for each new thread; so only turns whose reading is limited use them.
+*Sandbox modes* limit writing only. *Permission profiles* can forbid reading too, but make each new thread take 0.2 s or
+more; so only turns whose reading is limited use them.
 """
 
 from __future__ import annotations
@@ -29,9 +25,8 @@ class WorkspaceWrite(msgspec.Struct, frozen=True):
 
 
 def workspace_write(config_toml: str) -> WorkspaceWrite:
-    """Reads the table `[sandbox_workspace_write]` from the text of the user's config.toml, which is empty if there
-    is no file. Raises `ConfigError` if the text is not TOML, or the table or its `writable_roots` have the wrong
-    type. A flag that is not a boolean counts as False.
+    """Reads `[sandbox_workspace_write]` of the user's config.toml. Raises `ConfigError`; a flag that is no boolean is
+    False.
     """
     table = table_of(parse_config(config_toml), "sandbox_workspace_write")
 
@@ -47,9 +42,7 @@ def workspace_write(config_toml: str) -> WorkspaceWrite:
 
 
 def workspace_write_pairs(policy: WorkspaceWrite) -> list[tuple[str, str]]:
-    """Returns the settings of the table as pairs of a key and a TOML value for `-c`. These override a project's own
-    config.toml, so that a project cannot widen the sandbox.
-    """
+    """Returns these settings for `-c`, so that a project's config.toml cannot widen the sandbox."""
     prefix = "sandbox_workspace_write"
     return [
         (f"{prefix}.writable_roots", _array(policy.writable_roots)),
@@ -68,11 +61,11 @@ def _bool(value: bool) -> str:
 
 
 class Profiles(msgspec.Struct, frozen=True):
-    """The permission profiles of an agent process: one for each sandbox of its turns, with the paths that no
-    command may read (`denied`) and the user's settings for writing (`policy`).
+    """The permission profiles of a process: one for each sandbox, with the `denied` paths and the user's `policy` for
+    writing.
 
-    `name` is the beginning of the profiles' names. It must be impossible to guess: Codex merges tables, so a
-    project's own config.toml could change a profile whose name it knows.
+    `name` begins their names and must not be guessable: a project's config.toml could change a profile that it can
+    name.
     """
 
     name: str
@@ -80,15 +73,13 @@ class Profiles(msgspec.Struct, frozen=True):
     policy: WorkspaceWrite = WorkspaceWrite()
 
     def of(self, sandbox: Sandbox) -> str | None:
-        """Returns the name of the profile for a sandbox; None for `danger-full-access`, which has no profile."""
+        """Returns the profile of a sandbox; None for `danger-full-access`."""
         if sandbox == "danger-full-access":
             return None
         return f"{self.name}_{'read' if sandbox == 'read-only' else 'write'}"
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Returns the pairs of a key and a TOML value for `-c` that define the profiles and make the read-only
-        profile the default (Codex requires a default). Each thread then chooses its own profile.
-        """
+        """Returns the pairs that define the profiles, read-only as the default that Codex requires."""
         read, write = self.of("read-only"), self.of("workspace-write")
         return [
             (f"permissions.{read}", self._table(":read-only", {})),
@@ -109,7 +100,7 @@ class Profiles(msgspec.Struct, frozen=True):
 
 
 def outermost_paths(paths: Sequence[str]) -> tuple[str, ...]:
-    """Returns the paths in sorted order, without those that lie in another one of them."""
+    """Returns the paths, sorted, without those inside another one."""
     kept: list[str] = []
     for path in sorted(set(paths)):
         if not any(path.startswith(folder.rstrip("/") + "/") for folder in kept):
@@ -118,7 +109,5 @@ def outermost_paths(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def toml_string(text: str) -> str:
-    """Returns `text` as a TOML basic string, with the quotes. JSON's escapes are valid in TOML, but TOML also
-    escapes DEL.
-    """
+    """Returns `text` as a TOML string: as in JSON, with DEL escaped too."""
     return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")

@@ -1,14 +1,8 @@
-"""The Codex home of plain-model processes (the *shadow home*): the user's sign-in and model provider, and nothing
-else of the user's own Codex home.
+"""The Codex home of plain-model processes (the *shadow home*): the user's sign-in and model provider, and nothing else.
 
-Input: the text of the user's config.toml. Output: a `ShadowHome`: the text of the new config.toml, the files to
-link, and the properties of the model provider. No file is written here. The new home must contain no folder
-`sessions`, because Codex would then need longer for every `thread/start`.
-
-The user's own home cannot be used, because the model would get its AGENTS.md, `developer_instructions` and MCP
-servers, whatever switches a process is started with.
-
-Raises `ConfigError` (a `ValueError`), whose text names the line, or the key with a value of the wrong type.
+In the user's own home the model would get AGENTS.md, `developer_instructions` and MCP servers, whatever the switches.
+The new home must have no folder `sessions`, which would slow each `thread/start`. `ConfigError` names the line, or the
+key. No file is written here.
 """
 
 import tomllib
@@ -21,7 +15,7 @@ import tomli_w
 DEFAULT_PROVIDER: Final = "openai"
 
 BUILT_IN_PROVIDERS: Final = frozenset({"openai", "ollama", "lmstudio", "amazon-bedrock"})
-"""Provider ids that Codex reserves. Their settings, the number of retries included, cannot be changed."""
+"""Provider ids that Codex reserves; their settings, retries included, cannot be changed."""
 
 PROVIDER_KEYS: Final = (
     "model",
@@ -34,25 +28,23 @@ PROVIDER_KEYS: Final = (
     "forced_chatgpt_workspace_id",
     "service_tier",  # what the user pays for, not what the model reads
 )
-"""The top-level keys of config.toml that determine where requests go and who pays. Only these are copied."""
+"""Keys of config.toml that say where requests go and who pays; only these are copied."""
 
 LINKED_FILES: Final = ("auth.json",)
-"""Files that are linked and not copied, because a renewal of the tokens in one copy would invalidate the other.
-Codex writes through the link. If nobody is signed in yet, the link's target does not exist. Signing out in the
-shadow home removes only the link."""
+"""Linked, because a renewal of tokens in a copy would invalidate the other; Codex writes through the link, whose target
+need not exist.
+"""
 
 
 class ConfigError(ValueError):
-    """The user's config.toml cannot be used. The text names the line or the key, and the reason."""
+    """The user's config.toml cannot be used; the text names the line or key, and why."""
 
 
 class ProviderConfig(msgspec.Struct, frozen=True):
-    """The model provider in a Codex home.
+    """The model provider of a Codex home.
 
-    `custom` is True for a provider that the user has defined; only for such a provider can the number of retries be
-    set. `env_names` are the environment variables with its keys and headers: the Codex process needs them, and the
-    shells that it starts must not have them. `shell_exclude` is the user's own list of variables that these shells
-    do not get, which must be repeated in a start switch, because the switch replaces the list.
+    `custom`: the user has defined it, so that its retries can be set. `env_names` are variables for Codex but not for
+    its shells. `shell_exclude` is the user's own list of such variables, which a switch replaces.
     """
 
     id: str = DEFAULT_PROVIDER
@@ -62,17 +54,15 @@ class ProviderConfig(msgspec.Struct, frozen=True):
     service_tier: str = "default"
     """The service tier in the user's settings, in OpenAI's spelling."""
     token_command: bool = False
-    """Whether a command of the user's prints the provider's token, so that Codex has to run it."""
+    """Whether a command of the user's prints the provider's token."""
     keyring: bool = False
-    """Whether the sign-in may be in the system's keyring. If so, no file shows whether the user is signed in."""
+    """Whether the sign-in may be in the keyring, so that no file shows it."""
 
 
 class ShadowHome(msgspec.Struct, frozen=True):
-    """The content of the Codex home of plain-model processes: the text of its config.toml, and the names of the
-    files that are links to those in the user's Codex home (`links`).
+    """The text of the shadow home's config.toml, and the files that link to the user's (`links`).
 
-    `provider` is the model provider. `notices` are sentences for the operator about settings that could not be
-    copied.
+    `notices` are sentences about settings that could not be copied.
     """
 
     config_toml: str
@@ -82,9 +72,7 @@ class ShadowHome(msgspec.Struct, frozen=True):
 
 
 def plan_shadow_home(config_toml: str) -> ShadowHome:
-    """Returns the shadow home for the text of a user's config.toml, which is empty if there is no file. Raises
-    `ConfigError` if the text is not TOML, or a field of the provider has the wrong type.
-    """
+    """Returns the shadow home for a user's config.toml (its text). Raises `ConfigError`."""
     config = parse_config(config_toml)
     kept: dict[str, Any] = {key: config[key] for key in PROVIDER_KEYS if key in config}
     notices = []
@@ -97,9 +85,7 @@ def plan_shadow_home(config_toml: str) -> ShadowHome:
 
 
 def provider_config(config_toml: str) -> ProviderConfig:
-    """Returns the model provider in the text of the user's config.toml, for processes that run in the user's own
-    Codex home. Raises `ConfigError` if the text is not TOML, or a field of the provider has the wrong type.
-    """
+    """Returns the provider in a user's config.toml, for processes in the user's own home. Raises `ConfigError`."""
     return _provider(parse_config(config_toml))
 
 
@@ -145,9 +131,7 @@ def _env_names(provider: dict[str, Any], identity: str) -> tuple[str, ...]:
 
 
 def table_of(parent: dict[str, Any], key: str, prefix: str = "") -> dict[str, Any]:
-    """Returns the table `key` in the table `parent` of a config.toml; an empty one if it is missing. Raises
-    `ConfigError` if it is not a table; the message has `prefix` before the key.
-    """
+    """Returns a table of config.toml, empty if missing. Raises `ConfigError`."""
     value = parent.get(key, {})
     if not isinstance(value, dict):
         raise ConfigError(f"config.toml: {prefix}{key} is not a table")
@@ -155,18 +139,15 @@ def table_of(parent: dict[str, Any], key: str, prefix: str = "") -> dict[str, An
 
 
 def strings_of(values: Any, where: str) -> tuple[str, ...]:
-    """Returns `values` as a tuple. Raises `ConfigError`, whose text contains the key `where`, if it is not a list
-    of strings.
-    """
+    """Returns `values` as a tuple. Raises `ConfigError` unless it is a list of strings."""
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise ConfigError(f"config.toml: {where} must contain only strings")
     return tuple(values)
 
 
 def shell_exclude(provider: ProviderConfig, hidden: Iterable[str]) -> tuple[str, ...]:
-    """Returns the names of the variables that the agent's shells must not get: those in the user's list, those with
-    the provider's keys, and `hidden`. Returns `()` if the last two are empty, because Codex then needs no other
-    list than the user's.
+    """Returns the variables to keep from the agent's shells: the user's list, the provider's keys and `hidden`; ()
+    without the last two.
     """
     ours = (*provider.env_names, *hidden)
     return tuple(dict.fromkeys((*provider.shell_exclude, *ours))) if ours else ()

@@ -1,6 +1,4 @@
-"""The parts that are common to the declarations of all agents that run Codex: finding its program, its protocol,
-and its model provider.
-"""
+"""What the specs of all agents that run Codex share: finding its program, protocol and provider."""
 
 from __future__ import annotations
 
@@ -27,8 +25,7 @@ CodexAgentName = Literal["codex-app-server", "codex-proto", "codex-exec"]
 
 CODEX_SETTINGS = frozenset({"codex_bin", "codex_home", "codex_model", "codex_lite", "child_env"})
 PLAIN_CODEX_SETTINGS = CODEX_SETTINGS | {"agent_confinement", "agent_state_folders"}
-"""The settings that each Codex may have for itself, if the server has several agents; the second set is for those
-with plain-model turns."""
+"""Settings that each Codex may have for itself; the second set is for those with plain-model turns."""
 
 NO_CODEX = (
     "Codex was not found. Install it (`npm install -g @openai/codex`, or the extra "
@@ -53,7 +50,7 @@ EXEC_INSTEAD = (
 
 
 def codex_program(context: AgentContext) -> str:
-    """Returns the path of the Codex program to start. Raises `NoAgentError` if none is found."""
+    """Returns the path of the Codex to start. Raises `NoAgentError`."""
     from codex_proxy.agents.codex.program import find_codex
 
     program = find_codex(context.settings.codex_bin, context.environ.get("PATH", os.defpath))
@@ -63,9 +60,8 @@ def codex_program(context: AgentContext) -> str:
 
 
 async def codex_confinement(context: AgentContext, provider: ProviderConfig) -> PlainConfinement:
-    """Returns what keeps plain-model processes from reading the user's files. They have a home of their own (its
-    variables name it); of the user's they may only read and write the sign-in. Raises `NoAgentError` if the
-    mechanism in the settings cannot be used.
+    """Returns what confines plain-model processes, whose home is in a variable; of the user's files they may use the
+    sign-in only. Raises `NoAgentError`.
     """
     from codex_proxy.agents.confinement_setup import plain_confinement, state_folders
     from codex_proxy.agents.plain_confinement import NO_RENEWAL, TOKEN_COMMAND, PlainConfinement
@@ -83,9 +79,7 @@ async def codex_confinement(context: AgentContext, provider: ProviderConfig) -> 
 
 
 class CodexProtocol(msgspec.Struct, frozen=True):
-    """The protocol by which this server drives an installed Codex (`agent` is the name of the agent for it), or why
-    it cannot (`fault`).
-    """
+    """The protocol by which an installed Codex is driven (`agent`), or why it cannot be (`fault`)."""
 
     agent: CodexAgentName
     check: BinaryCheck | None = None
@@ -93,8 +87,7 @@ class CodexProtocol(msgspec.Struct, frozen=True):
     fault: str = ""
     """Why Codex cannot be used, and what to do; empty if it can."""
     warning: str = ""
-    """Why a protocol with fewer capabilities than the app-server's is used, if the operator has not asked for it;
-    else empty."""
+    """Why a protocol with fewer capabilities is used unasked; else empty."""
 
 
 async def protocol_of(
@@ -104,12 +97,10 @@ async def protocol_of(
     check: Callable[[], Awaitable[BinaryCheck]],
     environment: Mapping[str, str],
 ) -> CodexProtocol:
-    """Returns the protocol of `agent`, the agent in the settings; for `auto`, the first one of app-server, proto
-    and exec that the program supports. If the program does not support the protocol (for `auto`: none of them), the
-    result's `fault` says so.
+    """Returns the protocol of `agent`; for `auto` the first of app-server, proto and exec that the program supports. If
+    there is none, `fault` says so.
 
-    `check` asks the program what its app-server supports; if it raises `Fault`, app-server counts as not supported.
-    `environment` is that of the program.
+    `check` asks what the app-server supports; if it raises `Fault`, none.
     """
     if agent == "codex-proto":
         spoken = await speaks_proto(program, environment)
@@ -133,9 +124,7 @@ async def protocol_of(
 
 
 async def speaks_proto(program: str, environment: Mapping[str, str]) -> bool:
-    """Runs `codex proto --help`, and returns whether the program has the command `codex proto`. False if the
-    program cannot be run. (A release without the command would take the word as a prompt.)
-    """
+    """Whether the program has `codex proto`, by its help: a release without it would take the word as a prompt."""
     from codex_proxy.agents.codex.program import output_of
 
     try:
@@ -145,9 +134,7 @@ async def speaks_proto(program: str, environment: Mapping[str, str]) -> bool:
 
 
 async def lacks_for_exec(program: str, environment: Mapping[str, str]) -> str:
-    """Returns the options of `codex exec` that this server needs and the program's help does not list, separated by
-    commas; empty if it lists all. All are missing if the program cannot be run.
-    """
+    """Returns the needed options of `codex exec` that its help does not list; all if it cannot be run."""
     from codex_proxy.agents.codex.program import output_of
     from codex_proxy.agents.codex_exec.launch import missing_options
 
@@ -159,9 +146,7 @@ async def lacks_for_exec(program: str, environment: Mapping[str, str]) -> str:
 
 
 def provider_of(config: Path) -> ProviderConfig:
-    """Reads the model provider from the file `config`, the user's config.toml, which need not exist. Raises
-    `ValueError`, whose text says what is wrong, if the file cannot be used.
-    """
+    """Reads the provider from the user's config.toml, if there is one. Raises `ValueError`."""
     from codex_proxy.agents.codex.shadow_home import ConfigError, provider_config
 
     try:

@@ -1,9 +1,5 @@
-"""The `-c` switches with which Codex processes are started, each with its reason. Pure.
-
-There are two sets: `COMMON_SWITCHES` turn off what is of no use in a server (additional connections, endless
-retries), and `PLAIN_SWITCHES` additionally turn off the agent's tools and instructions for plain-model turns.
-Further switches depend on the user's model provider: its retries, and the variables that the agent's shells must
-not have.
+"""The `-c` switches of Codex processes, each with its reason. `COMMON_SWITCHES` turn off what a server does not need,
+`PLAIN_SWITCHES` also the agent's tools and instructions; others depend on the provider. Pure.
 """
 
 from collections.abc import Iterable
@@ -14,9 +10,9 @@ from codex_proxy.agents.codex.sandbox_config import toml_string
 from codex_proxy.agents.codex.shadow_home import ProviderConfig, shell_exclude
 
 SAFE_SNAPSHOTS_SINCE: Final = Version(0, 158, 0)
-"""The first release whose shell snapshots are safe. In earlier ones a command runs in a snapshot of a login shell,
-which has variables that commands must not have, such as the provider's key (tested with 0.133 to 0.157.1).
-Snapshots are switched off for those."""
+"""The first release whose shell snapshots are safe: before, they give commands variables such as the provider's key
+(0.133 to 0.157.1), and are switched off.
+"""
 
 
 class Switch(NamedTuple):
@@ -71,8 +67,8 @@ PLAIN_SWITCHES: Final = (
 
 
 def provider_pairs(provider: ProviderConfig) -> list[tuple[str, str]]:
-    """Returns the switches that turn off the retries of a provider that the user has defined, as pairs of a key and
-    a TOML value; none for another provider. After a retry the client would get the beginning of the text twice.
+    """Returns the switches against retries of the user's own provider, after which clients would get a text's beginning
+    twice.
     """
     # Codex splits the key at every dot, also inside quotes, and then ends at start for want of a provider of
     # the first half's name. So an id with a dot keeps its own counts.
@@ -85,9 +81,8 @@ def provider_pairs(provider: ProviderConfig) -> list[tuple[str, str]]:
 
 
 def shell_pairs(provider: ProviderConfig, hidden: Iterable[str], version: Version) -> list[tuple[str, str]]:
-    """Returns the switches, as pairs of a key and a TOML value, that keep the variables in `hidden` and those with
-    the provider's keys from the agent's shells. They replace the user's own list of such variables, and contain it.
-    For a `version` whose shell snapshots would contain these variables, the snapshots are turned off.
+    """Returns the switches that keep `hidden` variables and the provider's keys from the agent's shells; they contain
+    the user's own list. Unsafe shell snapshots are turned off.
     """
     pairs = []
     names = shell_exclude(provider, hidden)
@@ -100,7 +95,5 @@ def shell_pairs(provider: ProviderConfig, hidden: Iterable[str], version: Versio
 
 
 def arguments_of(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Returns the command-line arguments (`-c`, `key=value`) for these pairs of a key and a TOML value. If a key
-    occurs twice, Codex uses the last value.
-    """
+    """Returns the arguments (`-c`, `key=value`); of a repeated key Codex uses the last."""
     return tuple(part for key, value in pairs for part in ("-c", f"{key}={value}"))

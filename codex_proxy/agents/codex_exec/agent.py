@@ -1,7 +1,6 @@
-"""The agent `codex-exec`: starts a child process for each turn, and writes files with the turn's images and schema.
+"""The agent `codex-exec`: a child for each turn, with files for its images and schema.
 
-`codex exec` takes images and a schema as files. The files of each turn are in a temporary folder in the state
-folder; it is removed with the turn. Folders that a killed server has left behind are removed at the next start.
+They are in a temporary folder in the state folder, removed with the turn, or at the next start after a kill.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ TOO_LONG = Failure(
 
 
 class TurnFiles(msgspec.Struct, frozen=True):
-    """The paths of the files of one turn: its images, and the JSON Schema of its answer (None if it has none)."""
+    """The files of one turn: images, and the answer's schema, if any."""
 
     images: tuple[str, ...] = ()
     schema: str | None = None
 
 
 class CodexExecAgent(ChildPerTurnAgent):
-    """An `Agent` that writes the files of each turn before it starts the child, and removes them afterwards."""
+    """Writes each turn's files before its child starts, and removes them."""
 
     def __init__(
         self,
@@ -60,11 +59,8 @@ class CodexExecAgent(ChildPerTurnAgent):
         profiles: Profiles,
         can_confine: Callable[[], Awaitable[bool]],
     ) -> None:
-        """`spec` describes the agent and its children. `command` returns the command for a turn and its files,
-        which are written below the state folder `state`. `not_signed_in` returns the failure with which a turn ends
-        if nobody is signed in to Codex, else None. `profiles` are the permission profiles for turns whose commands
-        must not read the server's data; they are used if `can_confine` returns that Codex can enforce them on this
-        machine.
+        """`command` returns the command of a turn and its files, below `state`. `not_signed_in` returns a failure for
+        all turns, or None. `profiles` keep commands from the server's data, if `can_confine` says that they can.
         """
         super().__init__(spec)
         self._profiles = profiles
@@ -94,10 +90,7 @@ class CodexExecAgent(ChildPerTurnAgent):
         return session
 
     async def _profile(self, turn: Turn) -> str | None:
-        """Returns the permission profile for a turn whose commands must not read the server's data, by the turn's
-        sandbox. Returns None if Codex cannot enforce it on this machine; the turn then runs in its sandbox alone,
-        which does not limit reading.
-        """
+        """Returns the profile of a turn that must not read the server's data; None if Codex cannot enforce one here."""
         self._confines = self._confines or await self._can_confine()
         return self._profiles.of(turn.sandbox) if self._confines else None
 
@@ -119,9 +112,7 @@ class CodexExecAgent(ChildPerTurnAgent):
 
 
 def _write_files(folder: Path, images: list[ImagePart], turn: Turn) -> TurnFiles:
-    """Writes the images and the output schema of a turn into `folder`, and returns their paths. The images must be
-    valid base64 data URLs, as the surfaces have checked. Raises `OSError` if a file cannot be written.
-    """
+    """Writes a turn's images (checked data URLs) and schema into `folder`. Raises `OSError`."""
     paths = []
     for number, image in enumerate(images, 1):
         head, _, data = image.url.partition(",")

@@ -1,10 +1,8 @@
-"""The dialect of `codex exec --json`: converts a turn's output lines to events, and the turn to the prompt on
-stdin.
+"""The dialect of `codex exec --json`: output lines to events, a turn to the prompt on stdin.
 
-Each line describes a whole item: there are no deltas and no requests, and nothing is written after the prompt.
-Commands, file changes, MCP calls, web searches and plans become `Activity` items. A table maps each type of line,
-and each type of item, to its handler; unknown types are ignored, since later releases have more. Source: recordings
-of releases 0.163 and 0.169 (`tests/golden/recordings/exec`).
+Each line has a whole item: no deltas, no requests. Commands, file changes, MCP calls, searches and plans become
+`Activity` items. Tables map types of lines and items to handlers; others are ignored. Source: recordings of releases
+0.163 and 0.169 (`tests/golden/recordings/exec`).
 """
 
 from __future__ import annotations
@@ -46,11 +44,10 @@ from codex_proxy.core.turn import Turn
 ActivityKind = Literal["command", "file_change", "web_search", "mcp_call"]
 
 MAX_CHARS: Final = 300
-"""The longest description of an activity, in characters: a command can be a whole script."""
+"""Characters of an activity's description; a command can be a script."""
 
 TURN_END_EVENTS: Final = frozenset({"turn.completed", "turn.failed"})
-"""Types of lines that are handled even if a field is damaged. Otherwise a turn that has ended would be reported as
-a crash."""
+"""Lines that count even if damaged; otherwise a finished turn would look like a crash."""
 
 RECONNECTING: Final = "Reconnecting..."
 """The prefix of an error line about a model call that is being retried."""
@@ -60,9 +57,7 @@ READING_PROMPT: Final = "Reading "
 
 
 class CodexExec(SingleTurn):
-    """One turn of a `codex exec` process (the child), as a `Dialect`. Its methods return a `Step`: events, and
-    bytes to write to the child. Its private methods append events to `out`.
-    """
+    """One turn of a `codex exec` process, as a `Dialect`. Private methods append events to `out`."""
 
     def __init__(self) -> None:
         self._model = ""
@@ -83,7 +78,7 @@ class CodexExec(SingleTurn):
         return Step([], prompt.encode(errors="replace"), close_stdin=True)
 
     def receive(self, lines: Sequence[bytes]) -> Step:
-        """Returns a step with the events of these lines. A line that is not an event becomes a `Notice`."""
+        """Returns the events of these lines; a line that is none becomes a `Notice`."""
         out: list[Event] = []
         for raw in lines:
             if self._ended:
@@ -103,17 +98,12 @@ class CodexExec(SingleTurn):
         return Step(out) if out else NOTHING
 
     def interrupt(self) -> Step:
-        """Records that the turn was interrupted, so that `eof` ends it as interrupted. Returns an empty step,
-        because the owner of the child ends it.
-        """
+        """Records the interruption for `eof`; the child's owner ends it."""
         self._interrupted = True
         return NOTHING
 
     def eof(self, ended: Ended) -> Step:
-        """Returns the event that ends the turn, because the child has ended; an empty step if the turn has ended
-        before. The turn ends as interrupted if `interrupt` was called, otherwise as failed: with the error that the
-        child reported, or else with how the child ended.
-        """
+        """Ends the turn, unless it has ended: interrupted, or failed with the child's error or how it ended."""
         if self._ended:
             return NOTHING
         if self._interrupted:
@@ -138,8 +128,8 @@ class CodexExec(SingleTurn):
             out.append(TurnStarted(thread, self._model))
 
     def _item_started(self, line: Line, out: list[Event]) -> None:
-        """Appends the start of an activity if the item is one, such as a command, or adds the plan. Items of the
-        model are ignored here: their events come with `item.completed`.
+        """Starts the activity (command, file change, search) or updates the plan. Messages and reasoning follow with
+        `item.completed`.
         """
         item = line.item
         if item is None or item.id in self._done or item.id in self._open:
@@ -155,7 +145,7 @@ class CodexExec(SingleTurn):
             self._add_plan(line.item, out)
 
     def _item_completed(self, line: Line, out: list[Event]) -> None:
-        """Handles a completed item: appends its events. A second report of the same item is ignored."""
+        """Appends the events of a completed item, once."""
         item = line.item
         if item is None or item.id in self._done:
             return
@@ -167,8 +157,8 @@ class CodexExec(SingleTurn):
         handler(self, item, out)
 
     def _error(self, line: Line, out: list[Event]) -> None:
-        """Handles an error line. A message about a repeated model call becomes the event `Retrying`. Any other
-        message is not an event; the first one is stored, and is the failure if the turn fails without another text.
+        """A repeated model call becomes `Retrying`; the first other message is the failure if the turn fails without
+        one.
         """
         text = line.message or ""
         if text.startswith(RECONNECTING):
@@ -218,7 +208,7 @@ class CodexExec(SingleTurn):
     # --- helpers ------------------------------------------------------------------------------------
 
     def _add_plan(self, item: Item, out: list[Event]) -> None:
-        """Adds the agent's plan as a completed activity, unless the plan is unchanged since it was last added."""
+        """Adds the plan as a completed activity, if it has changed."""
         steps = (f"{step.text} ({'completed' if step.completed else 'pending'})" for step in item.items or ())
         text = _one_line(", ".join(steps))
         if text and text != self._plan:
@@ -229,9 +219,7 @@ class CodexExec(SingleTurn):
     def _begin_activity(
         self, kind: ActivityKind, described: Callable[[Item], str], item: Item, out: list[Event]
     ) -> str:
-        """Adds the event that starts the activity reported by `item`, and returns the new item's id. `described`
-        returns the description for an item.
-        """
+        """Starts an activity; returns its new id."""
         own = self._next_id("a")
         out.append(ItemStarted(Activity(own, kind, _one_line(described(item)))))
         return own
@@ -241,9 +229,7 @@ class CodexExec(SingleTurn):
         return f"{prefix}{self._count - 1}"
 
     def _end_by_error(self, text: str) -> TurnEnded:
-        """Returns the event that ends the turn after an error with this text. The turn ends as failed or, if the
-        error only reports that the answer was cut off, with the stop reason `length` or `content_filter`.
-        """
+        """Ends the turn after an error: failed, or `length` or `content_filter` for an answer that was cut off."""
         stop = stop_from_text(text)
         if stop is not None:
             return self._end(TurnEnded(stop, "error"))
@@ -267,8 +253,7 @@ def _one_line(text: str) -> str:
 
 
 def _without_stdin_notice(ended: Ended) -> Ended:
-    """Returns `ended` without the lines of stderr in which Codex only says that it reads stdin: they explain no
-    failure."""
+    """Returns `ended` without stderr's lines about reading stdin."""
     lines = [line for line in ended.stderr_tail.splitlines() if not line.startswith(READING_PROMPT)]
     return msgspec.structs.replace(ended, stderr_tail="\n".join(lines))
 
@@ -282,7 +267,7 @@ ACTIVITIES: Final[Mapping[str, tuple[ActivityKind, Callable[[Item], str]]]] = {
     "mcp_tool_call": ("mcp_call", lambda item: f"{item.server or ''}.{item.tool or ''}"),
     "web_search": ("web_search", lambda item: item.query or ""),
 }
-"""The types of items that are activities of the agent: the kind of each, and the function that describes it."""
+"""The items that are activities: kind, and what describes them."""
 
 ITEMS: Final[Mapping[str, ItemHandler]] = {
     "agent_message": CodexExec._message,

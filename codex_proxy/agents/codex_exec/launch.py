@@ -1,8 +1,4 @@
-"""The command line of `codex exec`: the options that a release must have, and the arguments for a turn.
-
-Input: the text of ``codex exec --help``; a turn and the paths of its files. Output: the missing options; the
-argument vector. Pure.
-"""
+"""The command line of `codex exec`: needed options, and a turn's arguments. Pure."""
 
 from __future__ import annotations
 
@@ -23,8 +19,7 @@ NEEDED_OPTIONS: Final = (
     "--image",
     "--output-schema",
 )
-"""The options that a release needs to be used through `codex exec`. 0.42 has no `--ephemeral`, and its `--json`
-prints other lines."""
+"""The options that a release needs; 0.42 has no `--ephemeral` and prints other lines."""
 
 MAX_PROMPT: Final = 1_048_576
 """The most characters of a prompt. Codex refuses longer ones."""
@@ -46,11 +41,9 @@ def exec_argv(
     images: Sequence[str] = (),
     schema: str | None = None,
 ) -> tuple[str, ...]:
-    """Returns the argument vector for a turn. `pairs` are keys and TOML values for ``-c``; `images` and `schema`
-    are the paths of the turn's files. `schema` is None if the turn has no output schema.
+    """Returns a turn's argument vector. `pairs` are for `-c`; `images` and `schema` are files.
 
-    A plain-model turn (without Codex's own prompt and tools) runs read-only. A turn with `permissions` uses that
-    permission profile, which `pairs` must define, instead of a sandbox.
+    A plain-model turn is read-only. With `permissions` a turn uses that profile of `pairs` instead of a sandbox.
     """
     argv = [program, "exec"]
     for path in images:
@@ -68,9 +61,7 @@ def exec_argv(
 
 
 def _config_overrides(turn: Turn) -> list[tuple[str, str]]:
-    """Returns the turn's effort, summary, verbosity, service tier, web search and permission profile, if set, as
-    config.toml keys and TOML values. They override the user's own.
-    """
+    """Returns the turn's effort, summary, verbosity, tier, search and profile as `-c` pairs, over the user's own."""
     values = {
         "model_reasoning_effort": turn.effort,
         "model_reasoning_summary": turn.summary,

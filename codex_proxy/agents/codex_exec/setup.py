@@ -1,9 +1,5 @@
-"""Prepares the start of `codex exec` processes, for agent turns and for plain-model turns (without Codex's own
-prompt and tools).
-
-Reads the user's config.toml, runs the binary to learn its models, and creates the files for plain-model turns in
-the state folder: a Codex home of their own, and a model catalog without Codex's prompts. A plain-model turn uses
-the model without Codex's own prompt and tools. Nothing is written to the user's own home.
+"""Prepares the start of `codex exec`: reads the user's config.toml, asks the binary for its models, and creates a home
+and a catalog without Codex's prompts for plain-model turns, in the state folder.
 """
 
 from __future__ import annotations
@@ -33,13 +29,11 @@ from codex_proxy.process.launch import child_environment, credential_names
 log = structlog.get_logger(__name__)
 
 NO_BASE_PROMPT = ("instructions", '""')
-"""The ``-c`` switch that removes Codex's own prompt. (With an app-server a field of `thread/start` does so.)"""
+"""Removes Codex's own prompt, as a field of `thread/start` does with an app-server."""
 
 
 class ExecLaunch(msgspec.Struct, frozen=True):
-    """How the processes for one mode (plain model or agent) are started: `pairs` are keys and TOML values for
-    ``-c``, `env` is the environment, and `folder` the working folder (None: the turn's).
-    """
+    """How processes of one mode start: `pairs` for `-c`, `env`, and `folder` (None: the turn's)."""
 
     pairs: tuple[tuple[str, str], ...]
     env: dict[str, str]
@@ -47,24 +41,21 @@ class ExecLaunch(msgspec.Struct, frozen=True):
 
 
 class ExecSetup(msgspec.Struct, frozen=True):
-    """What is needed to start `codex exec` processes: how those of agent turns and of plain-model turns are
-    started, and the models.
-    """
+    """How agent turns and plain-model turns start, and the models."""
 
     provider: ProviderConfig
     """The provider settings in the user's config.toml."""
     agent: ExecLaunch
     """How agent turns are started."""
     plain: ExecLaunch | None
-    """How plain-model turns are started. None if there are none, because the binary's model catalog cannot be
-    patched."""
+    """None if the catalog cannot be patched, so that there are no plain-model turns."""
     models: tuple[CatalogModel, ...] = ()
     """The models in Codex's catalog."""
 
 
 class ExecPaths(msgspec.Struct, frozen=True):
-    """What `prepare_exec` needs to know: the path of the binary and its release, the user's Codex home, the state
-    folder, and what the sandbox `workspace-write` allows in addition to the workspace.
+    """The binary and its release, the user's home, the state folder, and what `workspace-write` allows beside the
+    workspace.
     """
 
     program: str
@@ -81,14 +72,10 @@ async def prepare_exec(
     lite: bool | None,
     unknown: Collection[str],
 ) -> ExecSetup:
-    """Returns how `codex exec` processes are started. Reads the user's config.toml, runs the binary to learn its
-    models, and creates the home and the model catalog of plain-model turns in the state folder. Raises `Fault` if
-    this Codex cannot be used, and `OSError` if the state folder cannot be used.
+    """Returns how `codex exec` starts, after creating what plain-model turns need. Raises `Fault` or `OSError`.
 
-    `environment` is the server's; children get its harmless variables (PATH, HOME, locale, proxies and the like)
-    and those named in `child_env`. `lite` is the value of `use_responses_lite` that every model has in plain-model
-    turns; None keeps the value in the binary's catalog. `unknown`: the keys of those ``-c`` switches that the
-    binary does not support, which are left out.
+    Children get harmless variables of `environment`, and `child_env`. `lite`: see `plain_catalog`; `unknown`: switches
+    that the binary does not support.
     """
     text, shadow = user_config(paths.codex_home)
     env = child_environment(
@@ -115,9 +102,7 @@ async def prepare_exec(
 
 
 def _in_own_home(env: Mapping[str, str], codex_home: str) -> dict[str, str]:
-    """Returns the environment with CODEX_HOME set to the user's home. If the home does not exist, it is not set, so
-    that Codex creates its default one.
-    """
+    """Returns the environment with CODEX_HOME, unless the home does not exist: Codex then creates its default one."""
     return {**env, "CODEX_HOME": codex_home} if os.path.isdir(codex_home) else dict(env)
 
 
@@ -141,10 +126,8 @@ def _plain(
     catalog: Path,
     env: Mapping[str, str],
 ) -> ExecLaunch:
-    """Creates the home of plain-model turns, and returns how they are started: without Codex's own prompt, tools
-    and files. `shadow` is the content of that home; `common` are the pairs for ``-c`` that all turns have;
-    `unknown` are the keys of the switches that the binary does not support; `catalog` is the path of the catalog
-    for these turns.
+    """Creates the home of plain-model turns, and returns how they start. `common` are pairs of all turns, `unknown`
+    unsupported switches.
     """
     home = make_shadow_home(paths.state, paths.codex_home, shadow)
     pairs = [

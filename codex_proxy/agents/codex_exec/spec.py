@@ -37,11 +37,9 @@ SIGN_IN_VARIABLES: Final = ("CODEX_API_KEY", "CODEX_ACCESS_TOKEN")
 
 
 async def make_exec(context: AgentContext, warning: str = "") -> Agent:
-    """Returns the agent, not yet started. Runs the Codex program for its version, options and models, and reads the
-    user's config.toml.
+    """Returns the agent, not started; asks Codex for version, options and models. `warning` is logged for the operator.
 
-    `warning`: a text that the server logs for the operator, such as why `codex exec` is used instead of the
-    app-server; empty for none. Raises `NoAgentError` if there is no Codex, and `Fault` if it cannot be used.
+    Raises `NoAgentError` or `Fault`.
     """
     from codex_proxy.agents.child_per_turn import ChildSpec
     from codex_proxy.agents.codex.program import run_short
@@ -99,9 +97,7 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
 
 
 async def _prepared(context: AgentContext, program: str) -> tuple[Version, ExecSetup]:
-    """Returns the release of the program, and how its processes are started. Raises `Fault` if the release, the
-    user's config.toml or the state folder cannot be used.
-    """
+    """Returns the release, and how its processes start. Raises `Fault`."""
     from codex_proxy.agents.codex.home_locks import private_home, remove_left_homes
     from codex_proxy.agents.codex.program import find_version, misconfigured
     from codex_proxy.agents.codex.shadow_home import ConfigError
@@ -134,11 +130,9 @@ async def _prepared(context: AgentContext, program: str) -> tuple[Version, ExecS
 
 
 def missing_sign_in(settings: Settings, provider: ProviderConfig, env: Mapping[str, str]) -> Failure | None:
-    """Returns the failure with which every turn ends if `auth.json` in Codex's home is missing; else None. (Without
-    this check Codex would try for 13 s.) `env` is the environment of Codex.
+    """Returns a failure for all turns if `auth.json` is missing (Codex would try for 13 s), else None.
 
-    Also returns None if a missing file does not mean that nobody has signed in: if the provider is one that the
-    user has defined, if the sign-in may be in a keyring, or if an environment variable has the credentials.
+    Also None if another provider, a keyring or a variable may have the credentials.
     """
     from codex_proxy.agents.codex.program import NOT_SIGNED_IN
     from codex_proxy.agents.codex.shadow_home import DEFAULT_PROVIDER

@@ -1,7 +1,5 @@
-"""Decodes one line of `codex exec --json` into a `Line` with the fields that the dialect reads.
-
-Source: recordings of releases 0.163 and 0.169 (`tests/golden/recordings/exec`). Fields and types that are not listed
-here are ignored, since later releases have more.
+"""Decodes a line of `codex exec --json` into the fields that the dialect reads; others are ignored. Source: recordings
+of releases 0.163 and 0.169 (`tests/golden/recordings/exec`).
 """
 
 from __future__ import annotations
@@ -38,9 +36,7 @@ class Todo(msgspec.Struct, gc=False):
 
 
 class Item(msgspec.Struct, gc=False):
-    """One item of a turn, such as a message of the model, a command of the agent or its plan; `type` names the
-    kind. A field that the kind does not have is None or empty.
-    """
+    """An item of a turn: message, command, plan and so on. Missing fields are None or empty."""
 
     id: str = ""
     type: str = ""
@@ -71,9 +67,7 @@ class ErrorText(msgspec.Struct, gc=False):
 
 
 class Line(msgspec.Struct, gc=False):
-    """A decoded line: `type` is `thread.started`, `item.completed`, `turn.failed` and the like. A field that the
-    type does not have is None or empty.
-    """
+    """A decoded line: `thread.started`, `item.completed`, `turn.failed` and so on. Missing fields are None or empty."""
 
     type: str = ""
     thread_id: str = ""
@@ -83,7 +77,7 @@ class Line(msgspec.Struct, gc=False):
     error: ErrorText | None = None
     """The reason of a `turn.failed`."""
     message: str | None = None
-    """The text of an `error` line: a note about a retry, or the error with which the turn will fail."""
+    """Text of an `error` line: a note about a retry, or the turn's error."""
 
 
 class _Head(msgspec.Struct, gc=False):
@@ -97,8 +91,8 @@ _HEAD: Final = msgspec.json.Decoder(_Head)
 
 
 def decode(line: bytes) -> tuple[Line | None, bool]:
-    """Decodes a line. Returns the line, or None if it is not an event, and whether a field has an unexpected type, or
-    the line too many values; in that case only the line's `type` is set.
+    """Returns the line (None if it is no event), and whether a field is wrong or there are too many values: then only
+    its `type` is set.
     """
     try:
         if not has_too_many_values(line):

@@ -1,7 +1,5 @@
-"""The agent's own activities: commands, patches, MCP calls, web searches, plans and images.
-
-Events about them become `Activity` items with new ids (`a0`, `a1`, ...), each described in one line. The agent's
-call ids only connect the beginning of an activity with its end.
+"""The agent's own activities as `Activity` items, one line each, with new ids (`a0`, `a1`, ...); its call ids only
+connect beginning and end.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from codex_proxy.core.items import Activity
 ActivityKind = Literal["command", "file_change", "web_search", "mcp_call", "plan", "image"]
 
 MAX_CHARS = 300
-"""The longest description of an activity, in characters: a command can be a whole script."""
+"""Characters of an activity's description; a command can be a script."""
 
 SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh"})
 """Programs whose argument after `-c` is the command to show."""
@@ -31,9 +29,8 @@ VERBS = frozenset({"add", "update", "delete"})
 
 
 def command_line(msg: Msg) -> str:
-    """Returns the command of an event or approval request about a command (`exec_command_begin`), quoted as for a
-    shell, or only SCRIPT for `bash -c SCRIPT`. Empty if `msg` has no command. Each run of white space becomes one
-    space, and the text is cut as by `one_line`.
+    """Returns the command of an event or request, quoted, or SCRIPT of `bash -c SCRIPT`; one line, empty without a
+    command.
     """
     command = msg.command
     if isinstance(command, str):
@@ -45,7 +42,7 @@ def command_line(msg: Msg) -> str:
 
 
 def file_changes(msg: Msg, workdir: str) -> str:
-    """Returns the changed files, like `add a.txt, update b/c.py`. Files inside `workdir` are named relative to it."""
+    """Returns the changed files (`add a.txt, update b/c.py`), relative to `workdir`."""
     root = workdir.rstrip("/") + "/"
     parts = []
     for path, change in (msg.changes or {}).items():
@@ -55,7 +52,7 @@ def file_changes(msg: Msg, workdir: str) -> str:
 
 
 def mcp_call(msg: Msg) -> str:
-    """Returns the name of the called MCP tool, like `server.tool`; empty if the event has none."""
+    """Returns the called MCP tool (`server.tool`), or an empty string."""
     called = msg.invocation
     return one_line(f"{called.server}.{called.tool}" if called else "")
 
@@ -66,7 +63,7 @@ def plan_steps(msg: Msg) -> str:
 
 
 def with_reason(text: str, reason: str | None) -> str:
-    """Returns the text of an approval request, with the agent's `reason` in parentheses if it gives one."""
+    """Returns a request's text, with the agent's reason in parentheses."""
     return one_line(f"{text} ({reason})" if reason else text)
 
 
@@ -80,9 +77,7 @@ def one_line(text: str) -> str:
 
 
 class Activities:
-    """Converts the agent's activities in one turn to `Activity` items, and remembers those that have begun and not
-    ended. The methods append the events of the items to `out`.
-    """
+    """Converts a turn's activities to items, and remembers open ones. Methods append events to `out`."""
 
     __slots__ = ("_count", "_decoders", "_open", "workdir")
 
@@ -94,14 +89,12 @@ class Activities:
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
 
     def start(self, call_id: str, kind: ActivityKind, text: str, out: list[Event]) -> None:
-        """Starts an activity of this kind, described by `text`, unless the call `call_id` has started one already."""
+        """Starts an activity, unless this call has started one."""
         if call_id not in self._open:
             self._open[call_id] = self._start(kind, text, out)
 
     def add_output(self, call_id: str, chunk: str, out: list[Event]) -> None:
-        """Appends a chunk of a command's output, given in base64, as an `OutputDelta`. A chunk may end inside a
-        UTF-8 character. Invalid base64 becomes a `Notice`. Does nothing if the command has not begun.
-        """
+        """Appends a base64 chunk of a command's output, which may cut a character; bad base64 becomes a `Notice`."""
         item = self._open.get(call_id)
         if item is None:
             return
@@ -117,9 +110,7 @@ class Activities:
             out.append(OutputDelta(item, text))
 
     def finish(self, call_id: str, succeeded: bool, out: list[Event]) -> None:
-        """Ends the activity of the call `call_id`, as `completed` if the call `succeeded`, else as `failed`. Does
-        nothing if it was not started.
-        """
+        """Ends an activity as `completed` or `failed`, if it was started."""
         item = self._open.pop(call_id, None)
         if item is not None:
             self._decoders.pop(item, None)
@@ -167,9 +158,7 @@ def _mcp_end(activities: Activities, msg: Msg, out: list[Event]) -> None:
 
 
 def _search_end(activities: Activities, msg: Msg, out: list[Event]) -> None:
-    """Adds a web search as a finished activity. Its beginning is not used, because only the event of its end has
-    the query.
-    """
+    """Adds a search when it has ended, since only then its query is known."""
     activities.add_finished("web_search", one_line(msg.query or ""), out)
 
 

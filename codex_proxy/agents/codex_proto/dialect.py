@@ -56,13 +56,12 @@ DELTA = "agent_message_delta"
 NO_FUNCTION = Function()
 
 TURN_END_EVENTS = frozenset({"task_complete", "turn_aborted", "error"})
-"""Events that are handled even if a field is damaged: otherwise the turn would hang."""
+"""Events that count even if damaged; otherwise the turn would hang."""
 
 
 class CodexProto(SingleTurn):
-    """One turn of a `codex proto` process (the child), as a `Dialect`. Its methods return a `Step`: events, and
-    bytes to write to the child. `extended`: whether the child is the fake agent, which accepts more fields. The
-    private methods append events to `out`.
+    """One turn of a `codex proto` process, as a `Dialect`. `extended`: it is the fake agent, which accepts more fields.
+    Private methods append events to `out`.
     """
 
     def __init__(self, *, extended: bool = False) -> None:
@@ -87,13 +86,11 @@ class CodexProto(SingleTurn):
         self._finish_reason: tuple[str, str] | None = None
         self._last_limits = b""
         self._message_id: str | None = None
-        """The value of `_delta_target` after the last line that was not a plain delta; the plain deltas that follow
-        belong to it.
-        """
+        """`_delta_target` after the last line that was no plain delta; later plain deltas belong to it."""
 
     def begin(self, turn: Turn) -> Step:
-        """Returns the step that writes the turn's lines. It writes nothing if the lines need the model's name and
-        the turn has none; then `receive` returns them when the child has reported the name.
+        """Writes the turn's lines; if they need a model's name that the turn lacks, `receive` does when the child has
+        named it.
         """
         self._turn = turn
         self._activities.workdir = turn.workdir
@@ -104,7 +101,7 @@ class CodexProto(SingleTurn):
         return Step([], self._turn_lines(turn, turn.model))
 
     def receive(self, lines: Sequence[bytes]) -> Step:
-        """Returns a step with the events of these lines. A line that is not an event becomes a `Notice`."""
+        """Returns the events of these lines; a line that is none becomes a `Notice`."""
         out: list[Event] = []
         message_id = None if self._ended else self._message_id
         for raw in lines:
@@ -124,9 +121,7 @@ class CodexProto(SingleTurn):
         return Step(out, writes) if out or writes else NOTHING
 
     def answer(self, request_id: str, reply: Reply) -> Step:
-        """Returns the step that answers the approval request `request_id`: `approved` if the reply is an approval,
-        `denied` for any other reply. Returns an empty step if no such request is open.
-        """
+        """Answers an open approval request: `approved`, or `denied` for any other reply."""
         request = self._open_approvals.pop(request_id, None)
         if request is None or self._ended:
             return NOTHING
@@ -135,17 +130,14 @@ class CodexProto(SingleTurn):
         return Step([RequestClosed(request_id)], self._op({"type": op, "id": event_id, "decision": decision}))
 
     def interrupt(self) -> Step:
-        """Returns the step that asks the child to stop. The child then ends the turn by the event `turn_aborted`."""
+        """Asks the child to stop; it then ends the turn by `turn_aborted`."""
         if self._ended or self._interrupted:
             return NOTHING
         self._interrupted = True
         return Step([], self._op({"type": "interrupt"}))
 
     def eof(self, ended: Ended) -> Step:
-        """Returns the event that ends the turn, because the child has ended; an empty step if the turn has ended
-        before. The turn ends as interrupted if `interrupt` was called, otherwise as failed: with the error that the
-        child reported, or else with how the child ended.
-        """
+        """Ends the turn, unless it has ended: interrupted, or failed with the child's error or how it ended."""
         if self._ended:
             return NOTHING
         if self._interrupted:
@@ -157,8 +149,8 @@ class CodexProto(SingleTurn):
     # --- one line -----------------------------------------------------------------------------
 
     def _handle_line(self, line: Line, out: list[Event]) -> None:
-        """Handles one line if it is an event of this turn or of the session, and ignores it otherwise. If the child
-        writes an event under two names, only the first name that it used counts.
+        """Handles an event of this turn or session; of two names for one event, the first that the child
+        used counts.
         """
         msg = line.msg
         route = ROUTES.get(msg.type)
@@ -182,9 +174,7 @@ class CodexProto(SingleTurn):
 
     @property
     def _delta_target(self) -> str | None:
-        """The id of the open message to which a text delta can be added without opening or closing an item; else
-        None.
-        """
+        """The open message to which a delta can simply be added, or None."""
         if self._ended or self._reasoning or not self._step_has_output:
             return None
         return self._messages.without_choice if self._spellings.get(DELTA) == DELTA else None
@@ -233,7 +223,7 @@ class CodexProto(SingleTurn):
         self._each_call(self._calls.add_piece, msg, out)
 
     def _each_call(self, add: Callable[..., None], msg: Msg, out: list[Event]) -> None:
-        """Passes each tool call in the event to `add`, which is a method of `Calls`."""
+        """Passes each call of an event to `add`, a method of `Calls`."""
         choice = self._choice_of_calls(msg)
         for position, call in enumerate(msg.tool_calls or ()):
             key = (choice, position if call.index is None else call.index)
@@ -242,11 +232,9 @@ class CodexProto(SingleTurn):
             add(key, call.id, function.name, function.arguments or "", kind, out)
 
     def _choice_of_calls(self, msg: Msg) -> int | None:
-        """Returns the index of the choice (as in `n` of Chat Completions) that the calls in the event belong to;
-        None if the turn has no choices.
+        """Returns the choice of an event's calls, if the turn has choices.
 
-        The child writes the index 0 also for a turn without choices, so 0 counts only if a message of the turn has
-        had a choice.
+        The child also writes 0 without choices, which counts only after a message with a choice.
         """
         return msg.choice_index if msg.choice_index or self._messages.by_choice else None
 
@@ -257,7 +245,7 @@ class CodexProto(SingleTurn):
             self._calls.add_piece(key, None, function.name, function.arguments or "", "legacy", out)
 
     def _begin_output(self, out: list[Event]) -> None:
-        """Ends the open reasoning item, if there is one, because the model has begun to write something else."""
+        """Ends the open reasoning item, because the model writes something else."""
         self._step_has_output = True
         if self._reasoning:
             self._reasoning.end(out)
@@ -322,9 +310,7 @@ class CodexProto(SingleTurn):
         self._step_has_output = False
 
     def _error_reported(self, msg: Msg, out: list[Event]) -> None:
-        """Stores the error if it is the first of the turn: the turn fails with it at `task_complete`, which
-        follows, or when the child ends.
-        """
+        """Stores the first error, with which the turn fails at `task_complete` or the child's end."""
         if self._error_text is None:
             self._error_text = msg.message or ""
 
@@ -355,17 +341,12 @@ class CodexProto(SingleTurn):
         self._calls.end_all(out)
 
     def _end(self, stop: str, trigger: str, failure: Failure | None = None) -> Event:
-        """Returns the event that ends the turn with the stop reason `stop`. `trigger` is the name of the child's
-        event that ended it; `failure` is None unless the turn failed.
-        """
+        """Ends the turn with `stop`; `trigger` is the child's event."""
         self._ended = True
         return TurnEnded(stop, trigger, failure)
 
     def _end_by_error(self, text: str) -> Event:
-        """Returns the event that ends the turn after an error of the child with this text. The turn ends as failed
-        or, if the error only reports that the answer was cut off, with the stop reason `length` or
-        `content_filter`.
-        """
+        """Ends the turn after an error: failed, or `length` or `content_filter` for an answer that was cut off."""
         stop = stop_from_text(text)
         if stop is not None:
             return self._end(stop, "error")
@@ -374,9 +355,7 @@ class CodexProto(SingleTurn):
     def _request_approval(
         self, op: str, kind: Literal["command", "file_change"], text: str, out: list[Event]
     ) -> None:
-        """Adds the event that requests an approval from the client. `op` is the name of the operation that carries
-        the answer, `text` describes the command or change.
-        """
+        """Requests an approval; `op` is the operation for the answer."""
         self._begin_output(out)
         request_id = f"ask{self._approval_count}"
         self._approval_count += 1
@@ -385,13 +364,11 @@ class CodexProto(SingleTurn):
         out.append(ApprovalRequested(request_id, kind, text))
 
     def _turn_lines(self, turn: Turn, model: str) -> bytes:
-        """Returns the lines that start the turn with this model; an empty `model` is the child's default."""
+        """Returns the lines that start the turn; an empty `model` is the child's default."""
         return submissions.turn_lines(turn, SUBMISSION_ID, model, extended=self._extended)
 
     def _op(self, op: dict[str, Any]) -> bytes:
-        """Encodes an operation as one line. It gets the next number as its id; the operation that starts the turn
-        has the first.
-        """
+        """Encodes an operation with the next number as id; the one that starts the turn has the first."""
         self._op_count += 1
         return submissions.submission_line(str(self._op_count), op)
 
@@ -400,7 +377,7 @@ Handler: TypeAlias = Callable[[CodexProto, Msg, list[Event]], None]
 
 
 def _activity_handler(handle: ActivityEvent) -> Handler:
-    """Returns a handler for an event about an activity: it ends the open reasoning item, then calls `handle`."""
+    """Returns a handler that ends the open reasoning item, then calls `handle`."""
 
     def handler(dialect: CodexProto, msg: Msg, out: list[Event]) -> None:
         dialect._begin_output(out)
@@ -430,7 +407,7 @@ HANDLERS: dict[str, Handler] = {
     "turn_aborted": CodexProto._turn_aborted,
     **{name: _activity_handler(handle) for name, handle in ACTIVITY_EVENTS.items()},
 }
-"""The handler of each type of event. Events without one (`shutdown_complete`, `turn_diff` ...) are ignored."""
+"""The handlers of events; others are ignored."""
 
 
 ROUTES = {spelling: (name, HANDLERS[name]) for spelling, name in spellings(HANDLERS).items()}

@@ -1,7 +1,5 @@
-"""The items that the model is writing at the moment: messages, reasoning, and calls of the client's tools.
-
-`codex proto` (the child) gives messages and reasoning no ids, so they get ids here (`m0`, `r0`; calls are `c0`).
-The methods append the events of an item (start, deltas, end) to the list `out`.
+"""The items that the model is writing: messages, reasoning, and calls of the client's tools. The child gives no ids to
+the first two, so they get `m0`, `r0` here (calls `c0`). Methods append events to `out`.
 """
 
 from __future__ import annotations
@@ -31,9 +29,8 @@ CallKind = Literal["function", "custom", "legacy"]
 
 
 class Messages:
-    """The messages that are open, at most one for each choice. The parameter `choice` is the index of the choice
-    that a text belongs to; None if the child does not report one. The methods append events to `out`. `count` is
-    the number of messages so far in the turn; `by_choice` is whether any of them belonged to a choice.
+    """The open messages, at most one for each `choice` (None if the child names none). `count`: messages so far;
+    `by_choice`: whether any had a choice.
     """
 
     __slots__ = ("_ids", "by_choice", "count")
@@ -50,16 +47,16 @@ class Messages:
 
     @property
     def without_choice(self) -> str | None:
-        """The item id of the open message that belongs to no particular choice; None if there is none."""
+        """The id of the open message without a choice, or None."""
         return self._ids.get(None)
 
     def add_delta(self, choice: int | None, text: str, out: list[Event]) -> None:
-        """Adds a piece of text to the open message of this choice; opens one if there is none."""
+        """Adds text to the choice's message, opened if needed."""
         out.append(TextDelta(self._ids.get(choice) or self._start(choice, out), text))
 
     def finish_with(self, choice: int | None, text: str, out: list[Event]) -> None:
-        """Ends the message of this choice: appends its full text, then the end. (`core.repair` later removes the
-        part of the text that was already sent as deltas.) Opens a message first if none is open.
+        """Ends the choice's message, opened if needed, with its full text (of which `core.repair` drops
+        what was sent).
         """
         item = self._ids.get(choice) or self._start(choice, out)
         del self._ids[choice]
@@ -67,22 +64,18 @@ class Messages:
         out.append(ItemEnded(item))
 
     def refuse(self, choice: int | None, text: str, out: list[Event]) -> None:
-        """Ends the message of this choice with the model's refusal: appends its `text` and the end. Opens a message
-        first if none is open.
-        """
+        """Ends the choice's message, opened if needed, with the model's refusal."""
         item = self._ids.get(choice) or self._start(choice, out)
         del self._ids[choice]
         out += (RefusalDelta(item, text), ItemEnded(item))
 
     def end_all(self, out: list[Event]) -> None:
-        """Closes all open messages. Appends only their ends, because the deltas contained the whole texts."""
+        """Closes all open messages, whose deltas had the whole texts."""
         out.extend(map(ItemEnded, self._ids.values()))
         self._ids.clear()
 
     def drop_open(self) -> None:
-        """Forgets the open messages without closing them, because after a retry the child sends their text again,
-        in new messages.
-        """
+        """Forgets open messages: after a retry the child sends new ones."""
         self._ids.clear()
 
     def _start(self, choice: int | None, out: list[Event]) -> str:
@@ -95,10 +88,10 @@ class Messages:
 
 
 class ReasoningItems:
-    """The reasoning item that is open, if any. Its methods append events to `out`.
+    """The open reasoning item, if any.
 
-    The child writes the deltas of all summary parts first, then the full text of each part. A section break comes
-    before each part, the first included. After a full text, anything but another full text opens a new item.
+    The child writes the deltas of all summary parts, then each part's full text, with a section break before each.
+    After a full text, anything else opens a new item.
     """
 
     __slots__ = ("_count", "_full_texts", "_item", "_part", "_parts_with_deltas", "_raw_deltas")
@@ -116,19 +109,14 @@ class ReasoningItems:
         return bool(self._item)
 
     def section_break(self, out: list[Event]) -> None:
-        """Handles the section break that the child writes before each summary part: further deltas belong to the
-        next part. After a full text, ends the item instead. The break before the first delta of an item changes
-        nothing.
-        """
+        """Moves to the next summary part; after a full text, ends the item. Nothing before the first delta."""
         if self._has_full_text():
             self.end(out)
         elif self._part in self._parts_with_deltas:
             self._part += 1
 
     def add_delta(self, text: str, kind: ReasoningKind, out: list[Event]) -> None:
-        """Appends a delta of the reasoning text. With the kind `raw` it belongs to the raw reasoning, otherwise to
-        the current summary part. Opens a reasoning item first if none is open.
-        """
+        """Appends a delta: of raw reasoning, or of the current summary part. Opens an item if needed."""
         if self._has_full_text():
             self.end(out)
         self._start(out)
@@ -140,12 +128,10 @@ class ReasoningItems:
             out.append(ReasoningDelta(self._item, text, self._part))
 
     def add_full_text(self, text: str, kind: ReasoningKind, out: list[Event]) -> None:
-        """Appends the full text of the next part of this kind (`summary` or `raw`). (`core.repair` later removes
-        the part of the text that was already sent as deltas.)
+        """Appends the full text of the next part (of which `core.repair` drops what was sent).
 
-        If any summary part has had deltas, a summary text whose own part has had none is left out: without a
-        section break its deltas were added to an earlier part, and would be repeated. A raw text is left out if the
-        raw reasoning has had deltas, which then contain it.
+        Left out: a summary whose part had no deltas although others had, since they are in an earlier part; a raw text
+        after deltas.
         """
         self._start(out)
         part = self._full_texts[kind]
@@ -163,7 +149,7 @@ class ReasoningItems:
         self.drop_open()
 
     def drop_open(self) -> None:
-        """Forgets the open item without closing it, because after a retry the child begins another one."""
+        """Forgets the open item: after a retry the child begins another."""
         self._item = ""
         self._part = 0
         self._parts_with_deltas = set()
@@ -192,7 +178,7 @@ class _Call:
         """The child's id of the call; None until it has given one."""
         self.kind: CallKind = kind
         self.item_id = ""
-        """The id of the item; empty until the tool's name is known, since an item needs it."""
+        """Empty until the tool's name is known."""
         self.early_arguments: list[str] = []
         """The pieces of the arguments that came before the name."""
 
@@ -205,17 +191,13 @@ _STOPS: dict[CallKind | None, Stop] = {
     "legacy": Stop.FUNCTION_CALL,
 }
 LEGACY = "function_call"
-"""The index of the call in Chat's old `function_call`, which has no id and occurs once per choice."""
+"""The index of a call in Chat's old `function_call`: no id, once per choice."""
 
 
 class Calls:
-    """The open calls of the client's tools. The parameter `key` is a pair: the choice (None if there is none), and
-    the index of the call. The methods append events to `out`. `last_kind` is the kind of the newest call, None if
-    there was none.
+    """The open calls, by `key`: choice (or None) and index. `last_kind` is the newest one's kind.
 
-    The child may give the id of a call with its first piece, later or never. A call without an id gets an id with a
-    number that continues from `earlier_calls`, the number of calls in the conversation before, so that no id occurs
-    twice.
+    Ids may come late or never; a call without one gets a number behind `earlier_calls` of the conversation.
     """
 
     __slots__ = ("_count", "_done", "_earlier_calls", "_held", "_keys", "_open", "last_kind")
@@ -223,7 +205,7 @@ class Calls:
     def __init__(self, earlier_calls: int = 0) -> None:
         self._open: dict[_Key, _Call] = {}
         self._keys: dict[tuple[int | None, str], _Key] = {}
-        """The key of each open call that has an id, by its choice and id."""
+        """The keys of open calls with an id, by choice and id."""
         self._held = HeldSize("arguments of calls before their names")
         self._done: set[_Key] = set()
         self._count = 0
@@ -233,8 +215,8 @@ class Calls:
 
     @property
     def stop(self) -> Stop:
-        """The stop reason for a turn whose end does not name one: `STOP` if the turn had no call, otherwise
-        `TOOL_CALLS`, or `FUNCTION_CALL` if the last call was in the old form `function_call`.
+        """The stop reason of a turn that names none: `STOP` without calls, else `TOOL_CALLS`, or `FUNCTION_CALL` for
+        the old form.
         """
         return _STOPS[self.last_kind]
 
@@ -247,9 +229,8 @@ class Calls:
         kind: CallKind,
         out: list[Event],
     ) -> None:
-        """Handles a piece of a call. `call_id` and `name` are None in a piece that does not have them. Once the
-        tool's name is known, appends the start of the call's item and the arguments as deltas; arguments that came
-        before the name are stored until then. Pieces of a complete call are ignored.
+        """Handles a piece of a call. Starts its item once the tool's name is known, with arguments kept until then;
+        ignored for a complete call.
         """
         call = self._open.get(key)
         if call and call_id and call.call_id not in (None, call_id):
@@ -282,10 +263,7 @@ class Calls:
         kind: CallKind,
         out: list[Event],
     ) -> None:
-        """Ends a call: appends its full arguments, then the end. (`core.repair` later removes the part of the
-        arguments that was already sent as deltas.) `call_id` and `name` are None if the child does not repeat them.
-        Does nothing for a call that is already complete.
-        """
+        """Ends a call with its full arguments (of which `core.repair` drops what was sent), unless it is complete."""
         if self._is_done(key, call_id):
             return
         key = self._key_of(key, call_id)
@@ -302,27 +280,23 @@ class Calls:
         self._held.clear()
 
     def drop_open(self) -> None:
-        """Forgets the open calls without closing them, because after a retry the child sends them again."""
+        """Forgets open calls: after a retry the child sends them again."""
         self._open.clear()
         self._keys.clear()
 
     def _key_of(self, key: _Key, call_id: str | None) -> _Key:
-        """Returns the key under which the call with this id is open, else `key`. The pieces of a call and its full
-        form may have different indexes.
+        """Returns the key of the open call with this id, else `key`: pieces and full form may have
+        different indexes.
         """
         return self._keys.get((key[0], call_id), key) if call_id else key
 
     def _is_done(self, key: _Key, call_id: str | None) -> bool:
-        """Returns whether this call is complete. A call without an id is never recognized as complete, except the
-        old form `function_call`.
-        """
+        """Whether the call is complete; never for one without an id, except `function_call`."""
         name = LEGACY if key[1] == LEGACY else call_id
         return name is not None and (key[0], name) in self._done
 
     def _start(self, key: _Key, call: _Call, name: str, out: list[Event]) -> None:
-        """Opens the item of a call: appends its start with the tool's `name`, and the arguments that came before
-        the name.
-        """
+        """Opens a call's item, with the arguments that came before its name."""
         call_id = call.call_id or f"call_{self._earlier_calls + self._count}"
         call.item_id = f"c{self._count}"
         self._count += 1
@@ -333,7 +307,7 @@ class Calls:
             call.early_arguments.clear()
 
     def _end(self, key: _Key, out: list[Event]) -> None:
-        """Closes the open call `key`. A call that never had a name becomes a `Notice` instead."""
+        """Closes a call; without a name it becomes a `Notice`."""
         call = self._open.pop(key)
         if call.call_id and self._keys.get((key[0], call.call_id)) == key:
             del self._keys[key[0], call.call_id]

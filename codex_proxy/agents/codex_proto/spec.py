@@ -26,11 +26,10 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
 )
 
 NO_VIEW_IMAGE: Mapping[str, object] = {"tools.view_image": False}
-"""The override that switches off Codex's tool for reading images from the disk, which the model would otherwise be
-offered."""
+"""Switches off the tool that reads images from the disk, which the model would be offered."""
 
 RETRY_COUNTS = ("request_max_retries", "stream_max_retries")
-"""The settings of a model provider for how often Codex repeats a request to it."""
+"""The provider's settings for how often Codex repeats a request."""
 
 
 def proto_argv(
@@ -40,13 +39,10 @@ def proto_argv(
     custom_provider: str | None = None,
     parallel_tool_calls: bool = False,
 ) -> tuple[str, ...]:
-    """Returns the argument vector of a `codex proto` process. Codex 0.42 reads the values of `-c` as JSON.
+    """Returns the argument vector of `codex proto`; 0.42 reads `-c` values as JSON.
 
-    `codex` is the program with its first arguments (`(python, "-m", "fake_proto")` for the fake agent). `config`
-    are further `-c` settings, which override the proxy's own; None for none. `custom_provider` is the key of a
-    provider in config.toml, whose retries are switched off: a retry repeats text that the client already has. None
-    for a built-in provider, whose retries cannot be switched off. `parallel_tool_calls` allows several calls in one
-    answer.
+    `config` overrides the proxy's own settings. `custom_provider` is a provider in config.toml, whose retries are
+    switched off, because they repeat text (None: a built-in one, whose cannot be).
     """
     overrides = {
         **NO_VIEW_IMAGE,
@@ -62,16 +58,14 @@ def proto_argv(
 
 
 def no_retries(provider: str | None) -> dict[str, object]:
-    """Returns overrides (as `-c` pairs of key and value) that set the retry counts of a custom provider to 0; none
-    if `provider` is None.
-    """
+    """Returns overrides that set a custom provider's retries to 0, if there is one."""
     return {f"model_providers.{provider}.{name}": 0 for name in RETRY_COUNTS} if provider else {}
 
 
 async def make_proto(context: AgentContext) -> Agent:
-    """Returns the agent, not yet started. Runs the program for its version, and reads the user's config.toml.
+    """Returns the agent, not started; asks the program for its version.
 
-    Raises `NoAgentError` if there is no Codex, and `Fault` if it cannot be used.
+    Raises `NoAgentError` or `Fault`.
     """
     from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
     from codex_proxy.agents.codex.program import find_version, misconfigured

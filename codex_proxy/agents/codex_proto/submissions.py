@@ -1,9 +1,7 @@
-"""Converts a `Turn` to the lines that are written to `codex proto`.
+"""Converts a `Turn` to lines for `codex proto`.
 
-Release 0.42 takes one user message: no history, no system role, no tools of the client. A longer history is sent as
-one transcript with labelled messages, so that the model reads the roles as text. The fake agent (`extended`), a
-test program that imitates `codex proto`, also takes the history as Responses items, the tools and the number of
-choices, in fields that the real one would ignore.
+Release 0.42 takes one user message: a longer history becomes one transcript with labels. The fake agent (`extended`)
+also takes history, tools and choices, in fields that the real one ignores.
 """
 
 from __future__ import annotations
@@ -35,8 +33,7 @@ EFFORTS = {
     "xhigh": "high",
     "max": "high",
 }
-"""The reasoning effort that release 0.42 is sent for each effort of the API. 0.42 silently drops a submission with
-an effort that it does not know."""
+"""The efforts for 0.42, which silently drops a submission with an unknown one."""
 
 SUMMARIES = frozenset({"auto", "concise", "detailed", "none"})
 
@@ -47,24 +44,22 @@ def submission_line(submission_id: str, op: dict[str, Any]) -> bytes:
 
 
 def is_flattened(turn: Turn) -> bool:
-    """Returns whether a real `codex proto` gets the turn's history as one transcript, which loses the roles."""
+    """Whether a real `codex proto` gets the history as a transcript, without roles."""
     return not (len(turn.history) == 1 and _is_user(turn.history[0]))
 
 
 def needs_model(turn: Turn) -> bool:
-    """Returns whether the turn can only be written when the child has reported its model.
+    """Whether the turn can be written only when the child has named its model:
 
-    This is so for a turn with a schema but without a model, because the operation for a schema requires a model's
-    name.
+    a schema's operation needs a model's name.
     """
     return turn.output_schema is not None and not turn.model
 
 
 def turn_lines(turn: Turn, submission_id: str, model: str, *, extended: bool) -> bytes:
-    """Returns the lines that start the turn. The turn's events will have `submission_id` as their id.
+    """Returns the lines that start the turn, whose events will have `submission_id`.
 
-    If `model` is empty, the child's default model is used, and the settings are sent in a line of their own before
-    the input. `extended`: the child is the fake agent, which also accepts a history and tools.
+    Without a `model` the child's default is used, and settings are a line of their own.
     """
     settings: dict[str, Any] = {
         "cwd": turn.workdir or ".",
@@ -89,7 +84,7 @@ def turn_lines(turn: Turn, submission_id: str, model: str, *, extended: bool) ->
 
 
 def _input_items(turn: Turn) -> list[dict[str, Any]]:
-    """Returns the input of a real `codex proto`: the single user message, or the transcript."""
+    """Returns the input of a real `codex proto`: the user message, or the transcript."""
     first = turn.history[0] if turn.history else None
     if isinstance(first, HistoryMessage) and not is_flattened(turn):
         return _inputs(first.parts)
@@ -97,7 +92,7 @@ def _input_items(turn: Turn) -> list[dict[str, Any]]:
 
 
 def _inputs(parts: Iterable[Part]) -> list[dict[str, Any]]:
-    """Converts parts of a message to inputs of `codex proto`: objects of the type `text` or `image`."""
+    """Converts parts to inputs of the type `text` or `image`."""
     return [
         {"type": "text", "text": part.text}
         if isinstance(part, TextPart)
@@ -107,17 +102,13 @@ def _inputs(parts: Iterable[Part]) -> list[dict[str, Any]]:
 
 
 def transcript(history: Sequence[HistoryItem]) -> list[dict[str, Any]]:
-    """Returns the history as input parts: one text, in which a number stands for each image, followed by the images
-    in that order.
-    """
+    """Returns the history as one text with numbers for images, and these behind it."""
     text, images = flattened(history)
     return _inputs([TextPart(text), *images])
 
 
 def _extended_fields(turn: Turn) -> dict[str, Any]:
-    """Returns the fields for the fake agent: `items` is the last message if it is the user's, `history` all before
-    it as Responses items; further fields are the tools and the number of choices.
-    """
+    """Returns the fake agent's fields: `items` (a last user message), `history` before it, tools, choices."""
     history = list(turn.history)
     last = history.pop() if history and _is_user(history[-1]) else None
     return {
