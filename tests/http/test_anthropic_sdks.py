@@ -272,7 +272,7 @@ async def test_the_sdk_tries_again_only_where_that_may_help(proxy: Proxy, marker
 @pytest.fixture
 async def langchain(proxy: Proxy) -> AsyncIterator[ChatAnthropic]:
     model = ChatAnthropic(
-        model_name="codex-5",
+        model="codex-5",
         base_url=proxy.url,
         api_key=SecretStr("none"),
         max_retries=0,

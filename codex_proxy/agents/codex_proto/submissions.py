@@ -49,10 +49,8 @@ def is_flattened(turn: Turn) -> bool:
 
 
 def needs_model(turn: Turn) -> bool:
-    """Whether the turn can be written only when the child has named its model:
-
-    a schema's operation needs a model's name.
-    """
+    """Whether the turn can be written only when the child has named its model."""
+    # The operation for a schema requires a model's name.
     return turn.output_schema is not None and not turn.model
 
 
