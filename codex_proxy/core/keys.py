@@ -73,6 +73,7 @@ class KeySet(msgspec.Struct, frozen=True):
     def by_digest(self, digest: str) -> Key | None:
         """Returns the key with this digest, or None, in a time that does not depend on the digest."""
         found = None
+        # All digests are compared, so that the time reveals no part of a valid one.
         for key in self.keys:
             if hmac.compare_digest(key.sha256, digest):
                 found = key

@@ -121,6 +121,7 @@ class StopSequences:
         """Sends the text of message `id` that was held back, if any."""
         held = self._held.pop(id, "")
         if held:
+            # It was no part of a stop sequence.
             self._say(id, held, out)
 
 

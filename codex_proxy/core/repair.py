@@ -389,6 +389,7 @@ class TurnRepair:
 
     def _is_new(self, held: SentItem, key: TextKey) -> bool:
         """Returns True if the item's text `key` is still open; otherwise adds a `Notice`."""
+        # A delta after the full text repeats a part of it.
         if key in held.whole:
             self._out.append(Notice("late_delta", key[0]))
             return False

@@ -101,6 +101,7 @@ class McpServer:
                 try:
                     return await connection.call(tool, decoded, deadline - self._clock.monotonic())
                 except McpError:
+                    # Tools have side effects, so a call is sent again only if the server has not run it.
                     if last or not connection.session_lost:
                         raise
         except McpError as error:

@@ -362,6 +362,7 @@ class ToolPolicy:
         """
         requests, self._requests = self._requests, []
         bad_call, self._bad_call = self._bad_call, False
+        # Only now is it known whether the client gets a call: one of a step with errors only is never shown.
         good, hidden = self._sorted(requests)
         if not self._parallel:
             hidden += [_answered(request, DEFERRED) for request in good[1:]]
