@@ -148,9 +148,10 @@ def _limits_of(key: Key) -> str:
 
 
 def _folder(given: str) -> str:
-    """Returns a folder's absolute path. Raises `KeysError` if it does not exist, since the key would be useless."""
+    """Returns a folder's absolute path. Raises `KeysError` if it does not exist."""
     folder = Path(os.path.abspath(os.path.expanduser(given)))
     if not folder.is_dir():
+        # A key that is limited to a misspelt folder could not be used.
         raise KeysError(f"--root {given} is not a folder")
     return str(folder)
 

@@ -283,7 +283,8 @@ class McpConnection:
 
 
 def _retrieve_exception(task: asyncio.Task[None]) -> None:
-    """Retrieves the exception, so that asyncio does not log it; `fault` reads it later."""
+    """Retrieves the exception of the session's task."""
+    # Otherwise asyncio logs it; `fault` reads it later.
     if not task.cancelled():
         task.exception()
 

@@ -126,11 +126,12 @@ class McpServer:
     # --- connecting -----------------------------------------------------------------------------
 
     def _wait_seconds(self) -> float:
-        """Returns the seconds that a request waits for the start: `limits.list_seconds` since it began, so that a
-        server that hangs does not delay each request; 0 if the last start took too long.
+        """Returns the seconds that a request waits for the start: `limits.list_seconds` since it began; 0 if
+        the last start took too long.
         """
         if self._last_fault is not None and self._last_fault.kind is McpFaultKind.TIMED_OUT:
             return 0.0
+        # A server that hangs must not delay each request.
         began = self._clock.monotonic() if self._starting is None else self._start_began
         return began + self._limits.list_seconds - self._clock.monotonic()
 

@@ -40,10 +40,11 @@ _inherits_orphans = False
 def make_undumpable() -> bool:
     """Keeps the user's other processes, not root, from reading this process's memory and environment.
 
-    Returns whether that succeeded (Linux). Children are not affected, because `exec` resets it.
+    Returns whether that succeeded (Linux).
     """
     if sys.platform != "linux":
         return False
+    # Children are not affected: `exec` resets the setting.
     return bool(ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0)
 
 

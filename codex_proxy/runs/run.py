@@ -371,7 +371,7 @@ class Run:
             self.log.append(events, size)
 
     def _log_end(self, events: list[Event], size: int) -> None:
-        """Logs the last events, after calls are in the step memory, because the client's next request reads them."""
+        """Logs the last events, once the turn's calls are in the step memory."""
         remembering = self._host.remember(self)
         if remembering is None:
             self._close_log(events, size)
@@ -379,6 +379,7 @@ class Run:
         *before, ended = events
         if before:
             self.log.append(before, size)
+        # The client's next request reads them.
         remembering.add_done_callback(lambda _: self._close_log([ended], 0))
 
     def _close_log(self, events: list[Event], size: int) -> None:

@@ -392,15 +392,13 @@ class RunScheduler:
         return keep_until_done(self._tasks, asyncio.get_running_loop().create_task(work, context=context))
 
     async def drain(self, within: float) -> None:
-        """Accepts no new turns, waits for running ones up to `within` seconds, then fails them with STOPPING.
-
-        They fail instead of being interrupted, because their clients must see that the answer is incomplete.
-        """
+        """Accepts no new turns, waits for running ones up to `within` seconds, then fails them with STOPPING."""
         self.begin_drain()
         await self.checks.close()  # the end waits for turns, and for no check
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await self._slots.idle()
+        # They fail instead of being interrupted, because their clients must see that the answer is incomplete.
         self._end_runs()
 
     def begin_drain(self) -> None:

@@ -48,7 +48,8 @@ class StoreLock:
         os.pwrite(self._descriptor, b"%d %b\n" % (os.getpid(), url.encode()), 0)
 
     def release(self) -> None:
-        """Releases the lock. Its file stays, because another process may be waiting for it."""
+        """Releases the lock; its file stays."""
+        # Another process may be waiting for a lock on the file.
         os.close(self._descriptor)
 
 

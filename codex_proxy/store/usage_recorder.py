@@ -123,5 +123,6 @@ def _figures(spending: Spending, *, failed: bool) -> Figures:
 
 
 def _bounded(count: int) -> int:
-    """Returns `count` within 0 and `MAX_FIGURE`, because an agent may report any number."""
+    """Returns `count` within 0 and `MAX_FIGURE`."""
+    # An agent may report any number.
     return max(0, min(count, MAX_FIGURE))

@@ -35,9 +35,10 @@ def refuse_duplicates(tools: Sequence[Tool], fields: Sequence[str]) -> None:
 
 
 def with_grammar(description: str, syntax: str, definition: str) -> str:
-    """Returns the description of a custom tool with its grammar appended, because agents have no field for a
-    grammar. `syntax` is `lark` or `regex`, `definition` the grammar.
+    """Returns the description of a custom tool with its grammar appended. `syntax` is `lark` or `regex`,
+    `definition` the grammar.
     """
+    # Agents have no field for a grammar.
     words = f"The input must follow this {syntax} grammar:\n{definition}"
     return f"{description}\n\n{words}" if description else words
 

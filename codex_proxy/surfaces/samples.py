@@ -109,7 +109,8 @@ class Samples:
 
 
 def _total(usages: list[Usage]) -> Usage:
-    """Returns the usage of all turns: the largest input, since they share the prompt, and the sum of outputs."""
+    """Returns the usage of all turns: the largest input, and the sum of outputs."""
+    # The turns share their prompt.
     first = max(usages, key=lambda usage: usage.input)
     return Usage(
         input=first.input,

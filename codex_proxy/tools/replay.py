@@ -144,12 +144,13 @@ def key_of_all(keys: Iterable[bytes]) -> bytes:
 
 
 def canonical_arguments(call: HistoryCall) -> str:
-    """Returns a call's arguments as canonical JSON, because some clients parse and encode them again. Arguments of a
+    """Returns a call's arguments as canonical JSON. Arguments of a
     custom tool, or that are not JSON, are unchanged.
     """
     if call.kind == "custom":
         return call.arguments
     try:
+        # Some clients parse the arguments and encode them again.
         value = json.loads(call.arguments.strip() or "{}", parse_float=_number)
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
     except (ValueError, RecursionError):

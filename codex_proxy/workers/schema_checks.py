@@ -147,9 +147,10 @@ class SchemaChecks:
             self._form_bytes -= _kept_size(self._forms.popitem(last=False)[1])
 
     async def _in_workers(self, schemas: Sequence[bytes]) -> dict[bytes, Verdict | None]:
-        """Checks schemas in workers one by one, so that others get workers in between. After `BATCH_SECONDS` the rest
+        """Checks schemas in workers, one by one. After `BATCH_SECONDS` the rest
         is `BUSY`.
         """
+        # Other requests get workers in between.
         loop = asyncio.get_running_loop()
         until = loop.time() + BATCH_SECONDS
         return {

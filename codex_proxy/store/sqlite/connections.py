@@ -133,9 +133,8 @@ class Writer:
                 write.error = as_store_error(error, self._location) or error
 
     def _one_by_one(self, batch: list[_Write]) -> None:
-        """Runs each job again in its own transaction, after their common one found the disk full, so that small writes
-        succeed.
-        """
+        """Runs each job again in its own transaction, after their common one found the disk full."""
+        # Small writes may still succeed.
         for write in batch:
             self._commit([write])
 

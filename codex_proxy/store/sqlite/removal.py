@@ -36,11 +36,12 @@ class Budget:
 
 
 def delete(connection: sqlite3.Connection, mark: Mark, owner: str, id: str) -> tuple[bool, bool]:
-    """Marks an object as deleted with `mark` and removes its first rows: few, because a commit may have many deletions.
+    """Marks an object as deleted with `mark` and removes its first rows.
     Returns whether it existed, and whether rows are left.
     """
     if not mark(connection, owner, id):
         return False, False
+    # Few at once, because a commit may have many deletions.
     return True, sweep(connection, Budget(PIECE // 10))
 
 

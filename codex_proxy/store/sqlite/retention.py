@@ -171,9 +171,10 @@ def _too_much(connection: sqlite3.Connection, job: Job, limit: int) -> Pruned:
 
 
 def _oldest_objects(connection: sqlite3.Connection, before: float) -> Pruned:
-    """Marks one object as deleted, if it is older than `before`: the oldest response or the least recently used
-    conversation. Only one, because the caller compares the size again.
+    """Marks one object as deleted, if it is older than `before`: the oldest response or the least recently
+    used conversation.
     """
+    # Only one, because sizes differ much and the caller compares the total again.
     response = _oldest_response(connection, before)
     conversation = _oldest_conversation(connection, before)
     if response is not None and (conversation is None or response[1] <= conversation[1]):

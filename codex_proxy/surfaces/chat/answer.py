@@ -66,10 +66,9 @@ def choices_of(request: ChatRequest, max_choices: int) -> int:
 
 
 def stops_of(request: ChatRequest) -> tuple[str, ...]:
-    """Returns the different stop sequences of the request. Empty ones are left out, because they would match
-    everywhere.
-    """
+    """Returns the different stop sequences of the request, without empty ones."""
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    # An empty sequence would match everywhere.
     return tuple(dict.fromkeys(sequence for sequence in stop if sequence))
 
 

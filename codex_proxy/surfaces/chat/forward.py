@@ -74,7 +74,8 @@ def unknown_fields(request: wire.ChatRequest, fields: Fields) -> tuple[str, ...]
 
 @cache
 def _known_fields() -> frozenset[str]:
-    """The names of all known fields, cached because Pydantic takes a while."""
+    """The names of all known fields."""
+    # Cached, because Pydantic takes a while.
     return frozenset(wire.ChatRequest.model_fields)
 
 

@@ -206,9 +206,10 @@ def _text_parts(content: wire.TextContent) -> tuple[Part, ...]:
 
 
 def _named(name: str | None, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Returns the parts with a participant's name in front of the text, because agents have no field for it."""
+    """Returns the parts with a participant's name in front of the text."""
     if not name:
         return parts
+    # Agents have no field for the name.
     first, *others = parts
     if isinstance(first, TextPart):
         return (TextPart(f"{name}: {first.text}"), *others)

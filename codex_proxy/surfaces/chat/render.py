@@ -279,9 +279,8 @@ class ChatRenderer(StreamRenderer):
         out.append(DONE)
 
     def _annotations_chunk(self) -> bytes:
-        """Returns a chunk with the annotations, directly before the finish reasons, since some are known only at the
-        end.
-        """
+        """Returns a chunk with the annotations, directly before the finish reasons."""
+        # Some are known only at the end.
         choices = []
         for choice in self._choices:
             annotations = self._annotations(choice)
@@ -303,11 +302,10 @@ class ChatRenderer(StreamRenderer):
         self._cited.append((self._choices_with(event.id, out), event))
 
     def _take_details(self, event: AnswerDetails, out: list[bytes]) -> None:
-        """Keeps fields of the answer. Only those known before its first item are in the chunks, because clients expect
-        the same in all.
-        """
+        """Keeps fields of the answer. Only those known before its first item are in the chunks."""
         is_new = event.fields != self._details.fields
         self._details = event
+        # Clients expect the same fields in all chunks.
         if is_new and not (self.visible or self._targets):
             self._make_choices(len(self._choices))
 

@@ -266,9 +266,10 @@ class _History(HistoryWithCalls):
 
 
 def _past_call(block: dict[str, Any]) -> HistoryCall | None:
-    """Converts a `tool_use` block; None without id or name, since no result could refer to it."""
+    """Converts a `tool_use` block; None without id or name."""
     call_id, name = block.get("id"), block.get("name")
     if not (isinstance(call_id, str) and call_id and isinstance(name, str) and name):
+        # No result could refer to it.
         return None
     given = block.get("input")
     arguments = given if isinstance(given, dict) else {}
@@ -276,13 +277,12 @@ def _past_call(block: dict[str, Any]) -> HistoryCall | None:
 
 
 def _as_error(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Returns a failed result with `Error: ` in front, since models do not get `is_error`, unless its beginning says
-    "error".
-    """
+    """Returns a failed result with `Error: ` in front, unless its beginning says "error"."""
     first = parts[0] if parts else TextPart("")
     text = first.text if isinstance(first, TextPart) else ""
     if "error" in text[:40].lower():
         return parts
+    # Models do not get `is_error`.
     rest = parts[1:] if isinstance(first, TextPart) else parts
     return (TextPart(f"Error: {text}"), *rest)
 

@@ -41,10 +41,9 @@ def page_query(limit: str | None, after_id: str | None, before_id: str | None) -
 
 
 def anthropic_names(catalog: ModelCatalog, env: str) -> list[str]:
-    """Returns the names in the list: those without `claude` or `anthropic` a second time with `claude-`, because Claude
-    Code lists no others.
-    """
+    """Returns the names in the list: those without `claude` or `anthropic` a second time with `claude-`."""
     names = listed_names(catalog, env)
+    # Claude Code lists no other names.
     return list(dict.fromkeys([*names, *map(with_claude_prefix, names)]))
 
 

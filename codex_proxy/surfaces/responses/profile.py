@@ -50,7 +50,8 @@ class OpenResponsesEvents(FrameList):
         self._add("response.in_progress", response={**response, "status": "in_progress"})
 
     def fail(self, failure: Failure) -> None:
-        """Adds nothing: the last event has the failure. Calls get no `arguments.done`, since they may be cut off."""
+        """Adds nothing: the last event has the failure."""
+        # Calls get no `arguments.done`, since they may be cut off.
         self._whole_calls.clear()
 
     def finish(self, response: dict[str, Any]) -> None:

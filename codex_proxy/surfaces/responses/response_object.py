@@ -235,9 +235,8 @@ def compacted(*, id: str, created_at: int, item_id: str, summary: str, usage: Us
 
 
 def token_count(tokens: int) -> dict[str, Any]:
-    """Returns the `response.input_tokens` object, marked as an estimate, since agents cannot count without a model
-    call.
-    """
+    """Returns the `response.input_tokens` object, marked as an estimate."""
+    # Agents cannot count without a model call.
     return {"object": "response.input_tokens", "input_tokens": max(1, tokens), "estimated": True}
 
 

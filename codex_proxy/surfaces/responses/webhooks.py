@@ -34,7 +34,8 @@ class Webhook(msgspec.Struct, frozen=True):
 
 
 def event_id_of(response_id: str) -> str:
-    """Returns the event's id, derived from the response's, so that it is the same after a restart."""
+    """Returns the event's id, derived from the response's."""
+    # It is the same if the event is made again after a restart.
     return "evt_" + response_id.removeprefix("resp_")
 
 
