@@ -77,6 +77,10 @@ EMPTY: dict[str, Any] = {}
 """One of the values of a field that is refused unless it is empty."""
 
 
+def entries(rows: Sequence[tuple[str, str]]) -> str:
+    return "\n".join(f"- {name}: {meaning}" for name, meaning in rows)
+
+
 # --- a schema in words ----------------------------------------------------------------------------
 
 
@@ -178,7 +182,7 @@ def shared_parameters() -> str:
         for each in endpoint.parameters
         if _is_shared(each) and each.place != "path"
     )
-    return table(("parameter", "values", "meaning"), [(f"`{name}`", *rest) for name, *rest in shared])
+    return "\n".join(f"- `{name}` ({values}): {meaning}" for name, values, meaning in shared)
 
 
 def _fields(schema: dict[str, Any]) -> dict[str, str]:
@@ -200,7 +204,7 @@ def _body(endpoint: Endpoint) -> str:
     if larger is None or len(fields) < FEW:
         kinds = {kind: [name for name in fields if fields[name] == kind] for kind in fields.values()}
         rows = [(", ".join(f"`{name}`" for name in names), kind) for kind, names in kinds.items()]
-        fields_text = table(("field", "values"), rows)
+        fields_text = "Fields:\n\n" + "\n".join(f"- {names}: {kind}" for names, kind in rows)
     elif larger.body == endpoint.body:
         fields_text = f"The body is that of {title(larger)}."
     else:
@@ -279,8 +283,8 @@ def page() -> str:
     parts += [
         "## Items\n\n" + items(),
         "## Parameters\n\n" + shared_parameters(),
-        "## Headers\n\nOf requests, beside the parameters above:\n\n" + table(("header", "meaning"), SENT),
-        "Of answers:\n\n" + table(("header", "meaning"), ANSWERED),
+        "## Headers\n\nOf requests, beside the parameters above:\n\n" + entries(SENT),
+        "Of answers:\n\n" + entries(ANSWERED),
         "## Errors\n\n"
         'An error is `{"error": {"message", "type", "param", "code"}}`, always with all four keys. Before the first '
         f"byte of the answer it has a status ({turn}), also for streams. Later it is sent in the stream: in Chat "

@@ -29,10 +29,10 @@ HEAD = """# Settings
 
 A value comes from a flag of `codex-proxy serve`, else from an environment variable, else from the settings file, else
 it is the default. An empty variable counts as unset. The variable is `PROXY_` and the setting's name in capitals
-(`PROXY_PORT`), unless the table names another. What is on or off is `true` or `false`.
+(`PROXY_PORT`), unless the list names another. What is on or off is `true` or `false`.
 
 The file is `~/.config/codex-proxy/config.toml` (in `$XDG_CONFIG_HOME`, if set), or the one in `--config`. Its keys are
-the names in the first column:
+the settings' names:
 
 ```toml
 agent = "codex-app-server"
@@ -40,8 +40,8 @@ port = 8080
 max_running_turns = 4
 ```
 
-| setting, flag, variable | default | meaning |
-| --- | --- | --- |
+Each entry: the setting, its flag, its variable if that has another name, and (its default).
+
 """
 
 DEFAULTS = {
@@ -78,6 +78,11 @@ def meaning(field: FieldInfo, values: Sequence[Any]) -> str:
     return f"{field.description}{f' ({listed})' if listed else ''}"
 
 
+def entry(head: str, value: str, words: str) -> str:
+    """A line of a list; an empty default is left out."""
+    return f"- {head}{'' if value == 'none' else f' ({value})'}: {words}"
+
+
 def default(name: str, field: FieldInfo) -> str:
     if name in DEFAULTS:
         return DEFAULTS[name]
@@ -107,16 +112,14 @@ agent = "codex-app-server"
 ```
 
 {tables}"""
-ROW_HEAD = "| key | default | meaning |\n| --- | --- | --- |\n"
 
 
 def table_rows(table: type[BaseModel]) -> str:
     """The keys of a table, a row each."""
     rows = []
     for name, field in table.model_fields.items():
-        cells = (f"`{name}`", default(name, field), meaning(field, choices(field.annotation)))
-        rows.append("| " + " | ".join(cells) + " |")
-    return ROW_HEAD + "\n".join(rows) + "\n"
+        rows.append(entry(f"`{name}`", default(name, field), meaning(field, choices(field.annotation))))
+    return "\n".join(rows) + "\n"
 
 
 def own_settings() -> str:
@@ -146,12 +149,10 @@ def document() -> str:
     for name, field in Settings.model_fields.items():
         other = variable(name, field)
         names = (name, by_flag.get(name), None if other == f"PROXY_{name.upper()}" else other)
-        cells = (
-            ", ".join(f"`{each}`" for each in names if each),
-            default(name, field),
-            meaning(field, field.examples or choices(field.annotation)),
+        head = ", ".join(f"`{each}`" for each in names if each)
+        rows.append(
+            entry(head, default(name, field), meaning(field, field.examples or choices(field.annotation)))
         )
-        rows.append("| " + " | ".join(cells) + " |")
     return HEAD + "\n".join(rows) + "\n" + tables()
 
 

@@ -229,7 +229,7 @@ def _spec(preset: AcpPreset, summary: str) -> AgentSpec:
     return AgentSpec(
         name=preset.name,
         summary=summary,
-        processes="one, started early, with many sessions; one more for plain-model turns",
+        processes="one for many sessions, one for plain-model turns",
         make=make,
         check=check,
         capabilities=CAPABILITIES,
