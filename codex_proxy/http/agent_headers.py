@@ -1,10 +1,4 @@
-"""The `x-codex-*` headers about how an agent ran a turn.
-
-`-ignored-params` names the request's fields that have no effect, `-history` the form in which the history reached
-the agent, `-mode` says that a request with tools became an agent turn, `-uncertain` names what the agent does not
-guarantee about the answer, and `-passed-params` the fields that an upstream got although this server does not know
-them. Source: docs/contract.md.
-"""
+"""The `x-codex-*` headers about how an agent ran a turn; docs/api.md#headers describes each."""
 
 from __future__ import annotations
 
@@ -19,9 +13,7 @@ from codex_proxy.surfaces.request_options import ParsedRequest
 
 
 class _RanTurn(NamedTuple):
-    """A turn, the request that asked for it, and the agent that ran it. `continued`: the agent's session has already
-    seen the earlier messages.
-    """
+    """A turn, its request, and the agent that ran it. `continued`: the session has seen the earlier messages."""
 
     agent: Agent
     parsed: ParsedRequest
@@ -33,7 +25,7 @@ class _RanTurn(NamedTuple):
 
     @property
     def model(self) -> AgentModel:
-        """The agent's model; if the agent does not list it, one of which nothing is known."""
+        """The agent's model; an unknown one if it is not listed."""
         wanted = self.turn.model.removeprefix(f"{self.agent.name}{MODEL_SEPARATOR}")
         for model in self.agent.models():
             if model.id == wanted or (not wanted and (model.is_default or model.serves_unnamed)):
@@ -41,9 +33,7 @@ class _RanTurn(NamedTuple):
         return AgentModel(id=wanted)
 
     def names_unknown_model(self) -> bool:
-        """Whether the request names a model that the agent does not list, neither by its id alone nor with the
-        agent's name before it.
-        """
+        """Whether the request names a model that the agent does not list, with or without the agent's name."""
         ids = {model.id for model in self.agent.models()}
         named = self.turn.model
         return bool(named) and not {named, named.removeprefix(f"{self.agent.name}{MODEL_SEPARATOR}")} & ids
@@ -52,9 +42,7 @@ class _RanTurn(NamedTuple):
 def agent_headers(
     agent: Agent, parsed: ParsedRequest, turn: Turn, *, continued: bool = False
 ) -> dict[str, str]:
-    """Returns the headers about a turn that was admitted (`turn`) for a request (`parsed`). `continued`: the agent's
-    session has already seen the earlier messages.
-    """
+    """Returns the headers about an admitted turn. `continued`: the session has seen the earlier messages."""
     ran = _RanTurn(agent_for(agent, turn.model), parsed, turn, continued)
     return {name: value for name, make in _HEADERS.items() if (value := ", ".join(make(ran)))}
 
@@ -81,9 +69,7 @@ _WITHOUT_EFFECT: Final[dict[str, Callable[[_RanTurn], bool]]] = {
     ),
     "service_tier": lambda ran: "effort" in ran.agent.missing_features and ran.turn.service_tier is not None,
 }
-"""When a field that requests use has no effect with the agent. A key is a field of `FieldNames`, or the name that the
-field has in every API.
-"""
+"""When a field has no effect with the agent, by `FieldNames` or the field's name in every API."""
 
 
 def _history(ran: _RanTurn) -> Iterator[str]:
@@ -95,8 +81,8 @@ def _history(ran: _RanTurn) -> Iterator[str]:
 
 
 def _history_becomes_text(ran: _RanTurn) -> bool:
-    """For an agent that takes no history: whether earlier messages or instructions become a part of the prompt's
-    text. A leading system prompt does not, if the agent takes one.
+    """Whether earlier messages or instructions become text of the prompt, for an agent without history; a leading
+    system prompt does not, if the agent takes one.
     """
     history, first = ran.turn.history, 0
     if ran.can("system_prompt"):
@@ -132,4 +118,4 @@ _HEADERS: Final[dict[str, Callable[[_RanTurn], Iterator[str]]]] = {
     "x-codex-uncertain": _uncertain,
     "x-codex-passed-params": lambda ran: iter(ran.parsed.passed_on),
 }
-"""The headers, each with a function that yields the words of its value; a header without words is left out."""
+"""The headers, and what yields the words of each; without words a header is left out."""

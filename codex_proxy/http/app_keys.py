@@ -1,8 +1,4 @@
-"""The `AppKey`s with which handlers get the parts of the server: `request.app[CLOCK]`.
-
-A part that a module of `http` makes or uses alone has its key in that module; the keys of all other parts are
-here.
-"""
+"""The `AppKey`s of the server's parts: `request.app[CLOCK]`. A part of a single module has its key there."""
 
 from __future__ import annotations
 

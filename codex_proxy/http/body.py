@@ -1,9 +1,7 @@
-"""Reads a request: the bytes of its body, the object that a parser returns for them, and the headers that change
-its turn.
+"""Reads a request: the bytes of its body, what a parser makes of them, and the headers that change its turn.
 
-The bytes of all bodies in memory are counted against a budget, from before a body is read until its request is over
-(for a background response, until the response has ended). If the budget has no room, the request is refused before
-its body is read.
+All bodies in memory count against a budget, from before they are read until the request is over (or the background
+response). Without room a request is refused unread.
 """
 
 from __future__ import annotations
@@ -28,13 +26,11 @@ from codex_proxy.surfaces.request_options import RequestHints
 from codex_proxy.workers.pdf_reader import PdfReader
 
 Refusal: TypeAlias = Literal["owner", "total"]
-"""Which limit has no room: that of the owner, or that of all owners together."""
+"""Which limit has no room: the owner's, or that of all."""
 
 
 class ByteBudget:
-    """Counts bytes in memory against two limits: `total` for all owners together, `each` for one owner (the name of
-    an API key). 0 means no limit.
-    """
+    """Counts bytes in memory: at most `total`, and `each` for an owner (the name of an API key). 0: no limit."""
 
     def __init__(self, total: int, each: int) -> None:
         self.total = total
@@ -46,9 +42,8 @@ class ByteBudget:
         return self._held.total()
 
     def take(self, owner: str, size: int) -> Refusal | None:
-        """Counts `size` more bytes for the owner and returns None. If that exceeds a limit, counts nothing and
-        returns which: `owner` or `total`. The first bytes are never refused, neither those of an owner nor those of
-        all owners, because a single body may be larger than a limit.
+        """Counts `size` more bytes; beyond a limit counts none and returns which. The first bytes are never refused,
+        because a single body may be larger.
         """
         theirs = self._held[owner]
         if self.each and theirs and theirs + size > self.each:
@@ -70,7 +65,7 @@ RETRY_SECONDS = 5
 
 
 class HeldBytes:
-    """The bytes of a `ByteBudget` that are counted for the body of one request; `size` is their number."""
+    """The counted bytes (`size`) of one request's body."""
 
     def __init__(self, budget: ByteBudget, owner: str) -> None:
         self._budget = budget
@@ -78,8 +73,8 @@ class HeldBytes:
         self.size = 0
 
     def grow_to(self, size: int) -> None:
-        """Counts bytes until `size` are counted for this request. If the budget has no room for them, counts none,
-        and raises `Fault` CONCURRENCY_EXCEEDED (the limit of the key) or UNAVAILABLE (that of the server).
+        """Counts up to `size` bytes. Without room raises `Fault` CONCURRENCY_EXCEEDED (the key's limit) or UNAVAILABLE
+        (the server's).
         """
         more = size - self.size
         if more <= 0:
@@ -96,9 +91,7 @@ class HeldBytes:
             self.size = 0
 
     def handed_over(self) -> HeldBytes:
-        """Moves the counted bytes into a new `HeldBytes`, and returns it. The caller must release the new object;
-        releasing this one then does nothing.
-        """
+        """Moves the bytes into a new object, which the caller must release."""
         other = HeldBytes(self._budget, self._owner)
         other.size, self.size = self.size, 0
         return other
@@ -109,7 +102,7 @@ HELD = web.RequestKey("held", HeldBytes)
 
 @contextlib.contextmanager
 def body_bytes_held(request: web.Request) -> Iterator[None]:
-    """Sets `request[HELD]` to a `HeldBytes` for the body of the `with`, and releases it at the end."""
+    """Sets `request[HELD]` for the body of the `with`, and releases it at the end."""
     held = request[HELD] = HeldBytes(request.app[BODY_BUDGET], request[OWNER])
     try:
         yield
@@ -145,12 +138,12 @@ _STEP: Final = 1 << 16
 
 
 class TooLarge(Exception):  # noqa: N818 - what the body is
-    """A body is larger than the limit after decompression. Decompression has stopped at the limit."""
+    """A body is larger than the limit after decompression, which has stopped there."""
 
 
 def coding_of(values: list[str]) -> Coding | None:
-    """Returns the compression that the values of `Content-Encoding` name; None if there is none. Raises `Fault`
-    UNSUPPORTED_MEDIA_TYPE for an unknown one, and for several.
+    """Returns the compression in `Content-Encoding`, if any. Raises `Fault` UNSUPPORTED_MEDIA_TYPE for an unknown one,
+    or several.
     """
     given = ", ".join(values).strip().lower()
     if given not in _NAMES:
@@ -165,8 +158,8 @@ def coding_of(values: list[str]) -> Coding | None:
 
 
 def unpacked(body: bytes, coding: Coding, limit: int) -> bytes:
-    """Returns the decompressed body. Raises `Fault` if the body is not compressed with `coding` or is incomplete,
-    and `TooLarge` if the result has more than `limit` bytes.
+    """Returns the decompressed body. Raises `Fault` if it is not compressed so or incomplete, `TooLarge` above `limit`
+    bytes.
     """
     try:
         return _unpacked(body, _GZIP_WINDOW if coding == "gzip" else zlib.MAX_WBITS, limit)
@@ -202,26 +195,23 @@ PDF_READER = web.AppKey("pdf_reader", PdfReader)
 """The reader of PDFs. Set only if the package for PDFs is installed."""
 
 BODY_SECONDS = 300.0
-"""Seconds within which the whole body must arrive: enough for the largest body at one megabit a second."""
+"""Seconds for the whole body: the largest one at a megabit a second."""
 
 
 _PARSER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parse")
-"""The one thread that parses large bodies. The allocator keeps memory for each thread, and two would not be faster."""
+"""Parses large bodies: the allocator keeps memory for each thread, and two are not faster."""
 PARSED_HERE = 512 << 10
-"""The most bytes of a body that is parsed on the event loop, which takes up to 5 ms. Larger bodies are parsed in a
-thread."""
+"""Bytes that are parsed on the event loop, in up to 5 ms; more in a thread."""
 
 UNPACKED_HERE = 4 << 10
-"""The most bytes of a compressed body that is decompressed on the event loop. They can become 4 MiB, which takes 10
-ms. Larger bodies are decompressed in a thread."""
+"""Compressed bytes that are decompressed on the event loop: up to 4 MiB, 10 ms; more in a thread."""
 
 
 async def read_body(request: web.Request) -> bytes:
-    """Returns the whole body, decompressed. The request does not keep the bytes, so that the caller can free them.
+    """Returns the whole body, decompressed; the request does not keep it.
 
-    Raises `Fault`: INVALID_REQUEST for a body that does not match its headers, ends too early or arrives too
-    slowly; UNSUPPORTED_MEDIA_TYPE for an unknown compression; CONCURRENCY_EXCEEDED or UNAVAILABLE if the memory
-    budget has no room. Raises `HTTPRequestEntityTooLarge` for a body that is too large.
+    Raises `Fault`: INVALID_REQUEST for a body that contradicts its headers, ends early or comes too slowly;
+    UNSUPPORTED_MEDIA_TYPE; CONCURRENCY_EXCEEDED or UNAVAILABLE without room; and `HTTPRequestEntityTooLarge`.
     """
     limit, held = request.client_max_size, request[HELD]
     coding = coding_of(request.headers.getall("Content-Encoding", []))
@@ -255,12 +245,10 @@ async def parsed_from(
     *,
     skips_unreadable: bool = False,
 ) -> T:
-    """Returns what `parse` returns for this body. If the body contains PDFs, they are read, and `parse` is called
-    again with their texts. A large body is parsed in a thread, so that other requests are served meanwhile: 25 MiB
-    take 200 ms.
+    """Returns what `parse` makes of the body. PDFs are read, and `parse` called again with their texts. A large body is
+    parsed in a thread: 25 MiB take 200 ms.
 
-    `skips_unreadable`: a PDF that cannot be read has an empty text; otherwise it raises `Fault`. Raises what
-    `parse` raises.
+    `skips_unreadable`: a PDF that cannot be read has an empty text instead of a `Fault`. Raises what `parse` raises.
     """
     reader = request.app.get(PDF_READER)
     pdfs = None if reader is None else PdfTexts()
@@ -278,9 +266,7 @@ async def _parsed(body: bytes, parse: Callable[[bytes, PdfTexts | None], T], pdf
 
 
 def hints_of(request: web.Request) -> RequestHints:
-    """Returns the values of the request's `X-Codex-*` headers (mode, folder, sandbox, activity), and where the
-    request came from.
-    """
+    """Returns the `X-Codex-*` headers that change the turn, and where the request came from."""
     return RequestHints(
         mode=request.headers.get("X-Codex-Mode"),
         workdir=request.headers.get("X-Codex-Workdir"),
@@ -291,9 +277,8 @@ def hints_of(request: web.Request) -> RequestHints:
 
 
 async def _read(request: web.Request, limit: int, held: HeldBytes) -> bytes:
-    """Reads the body as it was sent. Its `Content-Length` is counted in `held` before it is read; without one, each
-    chunk is counted as it arrives. Raises `Fault` if there is no room, and `HTTPRequestEntityTooLarge` above
-    `limit` bytes.
+    """Reads the body as sent, counted before it is read (by `Content-Length`) or as it comes. Raises `Fault` without
+    room, `HTTPRequestEntityTooLarge` above `limit`.
     """
     held.grow_to(min(request.content_length or 0, limit))
     chunks: list[bytes] = []

@@ -27,22 +27,20 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's settings for Chat Completions."""
 
     choices: Literal["broadcast", "sample"]
-    """How several choices are made: `broadcast` repeats the answer of one turn, `sample` runs a turn for each."""
+    """`broadcast` repeats one turn's answer, `sample` runs a turn for each choice."""
     profile: ChatProfile
     """The form of stream chunks: OpenAI's, or that of another server."""
     stream_metrics: bool
     """Whether the usage chunk of a stream has measured times."""
     keepalive: float
-    """Seconds of silence after which a comment is sent in a stream; 0 for never."""
+    """Seconds of silence before a comment in a stream; 0: never."""
 
 
 CHAT_OPTIONS = web.AppKey("chat_options", ChatOptions)
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
-    """POST /v1/chat/completions: answers as a whole or as a stream. Raises `Fault` for a request that is refused,
-    and for a turn that failed before the first byte was sent.
-    """
+    """POST /v1/chat/completions. Raises `Fault` for a refused request, or a failure before the first byte."""
     return await serve_turn(request, CHAT)
 
 
@@ -67,9 +65,7 @@ async def _parse(request: web.Request, body: bytes) -> ParsedChat:
 
 
 def _forward_policy(request: web.Request, model: str) -> ForwardPolicy | None:
-    """Returns what may be sent unchanged to the model server behind `model`; None if its agent does not have the
-    capability `forwarding`.
-    """
+    """Returns what may go unchanged to the model's server; None if its agent has no `forwarding`."""
     app = request.app
     admission = app[ADMISSION]
     able = agent_for(app[RUNS].agent, model).capabilities

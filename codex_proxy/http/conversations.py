@@ -1,7 +1,6 @@
-"""`/v1/conversations`: conversations and their items. Several responses can share a conversation. Source:
-docs/contract.md#conversations.
+"""`/v1/conversations`: conversations and their items, which responses share. Source: docs/contract.md#conversations.
 
-The handlers raise `Fault` NOT_FOUND for a conversation or item that does not exist or belongs to another key.
+Handlers raise `Fault` NOT_FOUND for what does not exist or is another key's.
 """
 
 from __future__ import annotations
@@ -40,9 +39,7 @@ from codex_proxy.surfaces.items import ItemDict, with_ids
 
 
 async def create(request: web.Request) -> web.Response:
-    """POST /v1/conversations: creates a conversation, with its first items if the body has some. Returns it without
-    its items.
-    """
+    """POST /v1/conversations: creates a conversation, with the body's items; returns it without them."""
     service, store = _service_and_store(request)
     given = await parsed_from(request, await read_body(request), parse_create)
     now = service.clock.epoch()
@@ -68,9 +65,7 @@ async def retrieve(request: web.Request) -> web.Response:
 
 
 async def update(request: web.Request) -> web.Response:
-    """POST /v1/conversations/{id}: merges the body's `metadata` into that of the conversation; a null value deletes
-    its key. Returns the conversation without its items.
-    """
+    """POST /v1/conversations/{id}: merges `metadata`, in which null deletes a key; returns the conversation."""
     _, store = _service_and_store(request)
     changes = parse_update(await read_body(request))
     with store_errors_as_faults():
@@ -86,9 +81,7 @@ async def update(request: web.Request) -> web.Response:
 
 
 async def delete(request: web.Request) -> web.Response:
-    """DELETE /v1/conversations/{id}: deletes the conversation. Items that also belong to other conversations or to
-    responses are not deleted from those.
-    """
+    """DELETE /v1/conversations/{id}: deletes it; its items stay in other conversations and responses."""
     _, store = _service_and_store(request)
     id = request.match_info["id"]
     with store_errors_as_faults():
@@ -117,9 +110,7 @@ async def list_items(request: web.Request) -> web.Response:
 
 
 async def create_items(request: web.Request) -> web.Response:
-    """POST /v1/conversations/{id}/items: adds up to 20 items and returns them as a list. If one of them is refused,
-    none is added.
-    """
+    """POST /v1/conversations/{id}/items: adds up to 20 items, all or none, and returns them as a list."""
     service, store = _service_and_store(request)
     check_include(request)
     given = await parsed_from(request, await read_body(request), parse_items)
@@ -197,8 +188,8 @@ def _new_items(given: Sequence[ItemDict], service: ResponsesService, now: float)
 
 
 def _refused(error: NotStored | StoreConflict | ContextTooLarge, given: Sequence[ItemDict]) -> Fault:
-    """Returns the fault INVALID_REQUEST for items that the store did not accept: they are too many, refer to an
-    item that does not exist, or have an id that the conversation already has. `given` are the items of the request.
+    """Returns INVALID_REQUEST for items that the store refused: too many, an unknown reference, or an id
+    that is taken.
     """
     if isinstance(error, ContextTooLarge):
         return objects.too_large(str(error), "items")

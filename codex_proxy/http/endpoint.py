@@ -1,5 +1,5 @@
-"""`Endpoint`, the record that defines an endpoint, and functions for the JSON schemas in it. Routes, documentation
-and the format of errors are made from these records.
+"""`Endpoint`, the record from which routes, documentation and the format of errors are made, and functions for its JSON
+schemas.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def ref(name: str) -> Schema:
 
 
 def kind(word: str) -> Schema:
-    """Returns the schema of a field that always has the value `word`, such as `type` or `object`."""
+    """Returns the schema of a field that is always `word`, such as `type`."""
     return {"type": "string", "const": word}
 
 
@@ -45,24 +45,18 @@ def maybe(schema: Schema) -> Schema:
 
 
 def array(items: Schema, **more: Any) -> Schema:
-    """Returns the schema of an array whose items have the schema `items`; `more` are further keywords, such as
-    `maxItems`.
-    """
+    """Returns the schema of an array; `more` are keywords such as `maxItems`."""
     return {"type": "array", "items": items, **more}
 
 
 def record(_required: Schema, _optional: Schema | None = None, /, **more: Any) -> Schema:
-    """Returns the schema of an object with required and optional properties, given by name. Other properties are
-    allowed too, since later versions may add some. `more` are further keywords of the schema.
-    """
+    """Returns the schema of an object with these properties; others are allowed, since later versions may add some."""
     properties = {**_required, **(_optional or {})}
     return {"type": "object", "properties": properties, "required": list(_required), **more}
 
 
 def list_of(name: str) -> Schema:
-    """Returns the schema of OpenAI's list object (`data`, `has_more`, ...) whose items have the schema component
-    `name`.
-    """
+    """Returns the schema of OpenAI's list object (`data`, `has_more`, ...) of these items."""
     return record(
         {
             "object": kind("list"),
@@ -89,14 +83,13 @@ Chapter: TypeAlias = Literal[
 """A chapter of the API reference, in which endpoints are documented together."""
 
 Kind: TypeAlias = Literal["turn", "stored", "read", "open"]
-"""The kind of an endpoint, which determines its possible faults. `turn`: runs a turn of the agent; `stored`: needs
-the store; `read`: returns information that the server has; `open`: the same, without a key."""
+"""What an endpoint does, and so its possible faults. `turn`: runs a turn; `stored`: needs the store; `read`: returns
+what the server knows; `open`: the same, without a key.
+"""
 
 
 class Parameter(msgspec.Struct, frozen=True, eq=False):
-    """One parameter of an endpoint: in the query, in the path, or a header. A query parameter with a list is
-    repeated for each value.
-    """
+    """A parameter in the query, the path, or a header. A list in the query is repeated for each value."""
 
     name: str
     place: Literal["query", "path", "header"]
@@ -105,9 +98,7 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
 
 
 class Endpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """One method of one path: its handler, how the server serves it (the fields up to `needs`), and its
-    documentation (the fields from `summary` on).
-    """
+    """A method of a path: its handler, how it is served (up to `needs`), and its documentation (from `summary` on)."""
 
     method: Literal["GET", "POST", "DELETE"]
     path: str
@@ -120,13 +111,11 @@ class Endpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     chapter: Chapter
     """The section of the API reference in which the endpoint is described."""
     kind: Kind
-    """What the endpoint does, which determines its possible faults. `turn`: runs a turn of the agent; `stored`:
-    needs the store; `read`: returns information that the server has; `open`: the same, without a key.
-    """
+    """See `Kind`."""
     errors: Surface = "chat"
     """The API whose error format the endpoint uses."""
     also_anthropic: bool = False
-    """Whether clients of Anthropic's API (see `replies.asks_anthropic`) get answers in the format of that API."""
+    """Whether clients of Anthropic's API (`replies.asks_anthropic`) get its format."""
     versioned: bool = True
     """True: served with and without `/v1`. False: only without."""
     head: bool = True
@@ -134,8 +123,7 @@ class Endpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     counted: bool = True
     """Whether a POST request counts against the rate limits of its key."""
     needs: web.AppKey[Any] | None = None
-    """The key of a part of the server in `app[...]`, without which the endpoint is not served; None: always served.
-    """
+    """What `app[...]` must have for the endpoint to be served, if anything."""
     summary: str
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
@@ -147,24 +135,22 @@ class Endpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     answers: dict[str, Schema | str]
     """The answers by status (`"200"`): a JSON schema, or a content type."""
     streams: str = ""
-    """The name of the schema component of a stream's events; empty if it has no stream."""
+    """The schema of a stream's events, if it has one."""
     stream_type: str = "text/event-stream"
     """The content type of the stream."""
 
 
 ENDPOINT: Final = web.RequestKey("endpoint", Endpoint)
-"""The endpoint of a request. Not set if the path or method is not served."""
+"""The endpoint of a request; not set if path or method is not served."""
 REQUEST_ID: Final = web.RequestKey("request_id", str)
 ROUTES: Final = web.AppKey("routes", dict[web.AbstractRoute, Endpoint])
 """The endpoints that are served, by their routes."""
 OPEN_PATHS: Final = web.AppKey("open_paths", frozenset[str])
-"""The paths that need no API key. `/metrics` is among them, since it has a key of its own."""
+"""The paths without an API key; `/metrics` has a key of its own."""
 
 
 def add_endpoints(app: web.Application, endpoints: Iterable[Endpoint]) -> None:
-    """Adds the routes of the endpoints to the application: without `/v1`, and also with it if `versioned`. An
-    endpoint whose `needs` is not in the application is left out.
-    """
+    """Adds the routes: without `/v1`, and with it if `versioned`; not if `needs` is missing."""
     all_endpoints = tuple(endpoints)
     served = [each for each in all_endpoints if each.needs is None or each.needs in app]
     routes = app[ROUTES] = {}
@@ -179,5 +165,5 @@ def add_endpoints(app: web.Application, endpoints: Iterable[Endpoint]) -> None:
 
 
 def served_endpoints(app: web.Application) -> tuple[Endpoint, ...]:
-    """Returns the endpoints that this application serves, in the order in which they were added."""
+    """Returns the served endpoints, in order."""
     return tuple(dict.fromkeys(app[ROUTES].values()))

@@ -1,8 +1,4 @@
-"""Every endpoint of the server, in the order of the documentation: one `Endpoint` record each.
-
-The routes, `GET /openapi.json`, docs/api.md, the format of errors, and the list of paths that need no key are
-made from this table.
-"""
+"""Every endpoint of the server, in the order of the documentation: one `Endpoint` record each."""
 
 from __future__ import annotations
 

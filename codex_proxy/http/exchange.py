@@ -1,11 +1,8 @@
-"""Answers an HTTP request with the bytes of a `Reader`: as a whole, or as a stream. When the request is over, also
-because the client has left, the reader is closed.
+"""Answers an HTTP request with the bytes of a `Reader`, as a whole or as a stream, and closes it when the request is
+over, also because the client has left.
 
-A `Source` returns the events of one answer: those of one run (one turn of an agent), or of several runs that are
-choices of one answer. A `Reader` returns the bytes of an answer; `LogReader` renders them from a `Source`.
-
-`TurnTimings` measures when the events of a turn arrive: for the log, the metrics in a usage chunk, and the server's
-metrics. Source: docs/contract.md#streams.
+A `Source` returns the events of one answer: of one run, or of several that are its choices. `LogReader` renders them.
+`TurnTimings` measures them. Source: docs/contract.md#streams.
 """
 
 from __future__ import annotations
@@ -51,16 +48,14 @@ SHOWN = VISIBLE - {TurnEnded}
 
 
 def _is_first_visible(event: Event) -> bool:
-    """Whether the client can see something of this event (text, reasoning, a call), so that it counts as the first
-    event of an answer. A list of MCP tools does not count, because it is sent together with the first output.
+    """Whether the client sees something of the event. A list of MCP tools does not count: it is sent with the first
+    output.
     """
     return type(event) in SHOWN and not (isinstance(event, ItemStarted) and isinstance(event.item, McpTools))
 
 
 class EventCounts:
-    """Counts the deltas of one request, and keeps the newest usage that the agent reported. For the server's
-    metrics.
-    """
+    """Counts the deltas of a request, and keeps the newest usage, for metrics."""
 
     __slots__ = ("deltas", "usage")
 
@@ -69,7 +64,7 @@ class EventCounts:
         self.usage: Usage | None = None
 
     def count(self, events: Sequence[Event]) -> None:
-        """Counts the deltas in a batch of events, and keeps the last reported usage in it, if there is one."""
+        """Counts the deltas of a batch, and keeps its last usage."""
         if len(events) == 1 and isinstance(events[0], ForwardedBytes):
             self.deltas += events[0].deltas
             return
@@ -94,9 +89,7 @@ class TurnTimings:
         on_served: Callable[[ServedBy], None] | None = None,
         on_empty: Callable[[EmptyReason], None] | None = None,
     ) -> None:
-        """`on_served` is called with the upstream that answers, as soon as that is known; `on_empty` at the end of
-        an answer without text, refusal and call, with the reason.
-        """
+        """`on_served` gets the upstream that answers; `on_empty` the reason at the end of an empty answer."""
         self._clock = clock
         self._began = clock.monotonic()
         self._started: float | None = None
@@ -108,9 +101,7 @@ class TurnTimings:
         """The name of the agent's event that determined the finish reason."""
 
     def record(self, events: Sequence[Event]) -> None:
-        """Records the times of a batch of events that has just arrived. Call it with each batch of the turn, in
-        order.
-        """
+        """Records the times of each batch of the turn, in order."""
         if self._counts is not None:
             self._counts.count(events)
         if self._on_served is not None and ServedBy in map(type, events):
@@ -126,15 +117,11 @@ class TurnTimings:
 
     @property
     def first_ms(self) -> float | None:
-        """Milliseconds until the first event that the client can see (text, reasoning or an item such as a call);
-        None if there has been none yet.
-        """
+        """Milliseconds until the first event that the client sees, if any."""
         return None if self._first is None else round((self._first - self._began) * 1000, 1)
 
     def durations(self) -> TurnTimes:
-        """Returns the times of a turn that ends now: until the agent's first event, from then until the first one
-        that the client can see, and from then on.
-        """
+        """Returns the times of a turn that ends now: until the agent's first event, the client's first, and the end."""
         now = self._clock.monotonic()
         started = now if self._started is None else self._started
         first = now if self._first is None else self._first
@@ -142,9 +129,7 @@ class TurnTimings:
         return TurnTimes(*(int(span * 1_000_000_000) for span in spans))
 
     def stream_metrics(self, tokens: int) -> StreamMetrics:
-        """Returns the metrics of a stream that ends now and has `tokens` tokens: the time until its first event,
-        and the tokens per second since then. Each is None if it cannot be computed.
-        """
+        """Returns the metrics of a stream that ends now with `tokens` tokens; None for what cannot be computed."""
         if self._first is None:
             return StreamMetrics()
         passed = self._clock.monotonic() - self._first
@@ -152,13 +137,11 @@ class TurnTimings:
 
 
 class Source(Protocol):
-    """The interface of a source of the events of one answer. It has a single reader."""
+    """The source of the events of one answer, for one reader."""
 
     @property
     def continued(self) -> bool:
-        """Whether the turn continues a session of the agent that has seen the earlier messages, so that they are
-        not sent to it again.
-        """
+        """Whether the agent's session has seen the earlier messages."""
         ...
 
     @property
@@ -167,10 +150,10 @@ class Source(Protocol):
         ...
 
     def wait(self, push: Push | None = None) -> Awaitable[None]:
-        """Waits until `take` would return events, or the answer has ended. May be cancelled and called again.
+        """Waits for events or the end; may be cancelled and called again.
 
-        A source may call `push` when there are new events. If `push` returns True, it has taken and sent them, and
-        the wait continues. An exception of `push` is raised here.
+        It may call `push` instead: if that returns True, the events are sent, and the wait continues. What it raises is
+        raised.
         """
         ...
 
@@ -184,7 +167,7 @@ class Source(Protocol):
 
 
 class OneRun:
-    """The events of one run, for the answer to one HTTP request. `close` interrupts the run."""
+    """The events of one run for one HTTP request. `close` interrupts it."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -192,7 +175,7 @@ class OneRun:
 
     @property
     def continued(self) -> bool:
-        """Whether the run continues a session of the agent that was kept after an earlier turn."""
+        """Whether the run continues a kept session of the agent."""
         return self._run.continued
 
     @property
@@ -211,8 +194,8 @@ class OneRun:
 
 
 class SampledRuns:
-    """The events of several runs of the same turn, combined into one answer with a choice for each run. If one run
-    fails, the answer fails, and `close` interrupts the others.
+    """The events of several runs of a turn, as choices of one answer. If one fails, the answer does, and `close`
+    interrupts the others.
     """
 
     def __init__(self, runs: list[Run]) -> None:
@@ -252,7 +235,7 @@ class SampledRuns:
 
 
 class Reader(Protocol):
-    """The interface with which one HTTP request reads the bytes of an answer while the answer is made."""
+    """What an HTTP request reads an answer with, while it is made."""
 
     @property
     def finished(self) -> bool:
@@ -261,39 +244,33 @@ class Reader(Protocol):
 
     @property
     def refusal(self) -> Failure | None:
-        """Why the turn failed, if it failed before anything visible was rendered; else None. Such a failure can
-        still be answered with an HTTP status.
-        """
+        """Why the turn failed before anything visible was rendered; then there can be an HTTP status."""
         ...
 
     def wait(self, push: Push | None = None) -> Awaitable[None]:
-        """Waits until `take` would return bytes, or the answer has ended. May be cancelled and called again.
+        """Waits for bytes or the end; may be cancelled and called again.
 
-        A reader may call `push` when there is something to take. If `push` returns True, it has taken and sent
-        everything, and the wait continues. An exception of `push` is raised here.
+        It may call `push` instead: if that returns True, everything is sent, and the wait continues. What it raises is
+        raised.
         """
         ...
 
     def take(self) -> bytes:
-        """Returns the bytes rendered since the last call; always empty if the answer is not streamed."""
+        """Returns the bytes since the last call; none without a stream."""
         ...
 
     def open(self) -> bytes:
-        """Returns the first bytes of the stream (such as its opening event); empty if `take` has already returned
-        them. Called when a keepalive is due, which may be before the first event.
+        """Returns the first bytes of the stream, for a keepalive before the first event; none if `take` has returned
+        them.
         """
         ...
 
     def break_off(self, failure: Failure) -> bytes:
-        """Ends the answer with this failure and returns the bytes for the client. Returns no bytes and has no
-        effect if another task of the server renders the answer.
-        """
+        """Ends the answer with a failure; returns its bytes. Nothing if another task renders it."""
         ...
 
     def close(self) -> None:
-        """Stops reading, because the request is over. Interrupts an unfinished turn, unless other clients may read
-        its answer.
-        """
+        """Stops reading. Interrupts an unfinished turn, unless others may read its answer."""
         ...
 
 
@@ -301,14 +278,13 @@ class WholeReader(Reader, Protocol):
     """A reader of an answer that can also be returned as a whole."""
 
     def result(self) -> bytes:
-        """Returns the body of the whole answer. Call it when `finished`. Raises `Fault` if the turn has failed."""
+        """Returns the body of a `finished` answer. Raises `Fault`."""
         ...
 
 
 class Renderer(Protocol):
-    """The interface of a renderer: it turns events into the bytes of one API's answer. `feed` returns the next
-    bytes of a stream, `open` its first bytes, and `result` the body of a whole answer. `failure` is why the turn
-    failed, None if it did not; `visible`: something that the client can see was rendered.
+    """Turns events into an API's bytes: `feed` for a stream, `open` its first ones, `result` for a body. `failure` is
+    why the turn failed; `visible`: the client sees something.
     """
 
     failure: Failure | None
@@ -322,7 +298,7 @@ class Renderer(Protocol):
 
 
 class LogReader:
-    """Reads the events of a turn from a `Source` and renders them as bytes, for an answer that is not stored."""
+    """Renders the events of a `Source`, for an answer that is not stored."""
 
     def __init__(self, source: Source, renderer: Renderer, timings: TurnTimings) -> None:
         self._source = source
@@ -359,9 +335,8 @@ class LogReader:
 
 
 async def whole_response(reader: WholeReader, headers: Callable[[], Mapping[str, str]]) -> web.Response:
-    """Waits until the answer has ended, closes the reader, and returns the answer as one HTTP response. `headers`
-    is called at the end, and returns the response headers. Raises `Fault` if the turn has failed. If the wait is
-    cancelled, because the client has left, the reader is closed, too.
+    """Returns the answer as one response when it has ended, with the headers of then. Raises `Fault`. The reader is
+    closed, also if cancelled.
     """
     try:
         while not reader.finished:
@@ -375,16 +350,11 @@ async def whole_response(reader: WholeReader, headers: Callable[[], Mapping[str,
 async def stream_response(
     reader: Reader, stream: EventStream, *, keepalive: float, comment: Callable[[], bytes]
 ) -> web.StreamResponse:
-    """Sends the answer to the client as a stream. Raises `Fault` if the turn failed before the first byte was sent,
-    and `ConnectionError` if the client has left. After any other error in the middle of the stream, the stream ends
-    with the failure `UNFORESEEN`.
+    """Sends the answer as a stream. Raises `Fault` for a failure before the first byte, `ConnectionError` if the client
+    has left. Any other error ends the stream with `UNFORESEEN`.
 
-    `keepalive` is a number of seconds: whenever nothing was sent for so long, the bytes that `comment` returns are
-    sent; 0 for never.
-
-    Once the stream has begun, the code that receives events from the agent also writes their bytes to the client,
-    through `push`, as long as the client reads fast enough. This coroutine handles everything else: the beginning,
-    a slow client, silence, failures and the end.
+    After `keepalive` seconds of silence (0: never) the bytes of `comment` are sent. What receives events also writes
+    them, by `push`, while the client reads fast enough; this coroutine does the rest.
     """
     silence = IdleTimer(keepalive)
     first = b""  # taken by `push`: most turns begin with events without bytes, which need no step of this coroutine

@@ -1,6 +1,5 @@
-"""Answers requests for lists of stored items (of responses and conversations) with one page, in OpenAI's format.
-
-The SDKs request the next page with `after`, which is the `last_id` of the page before, while `has_more` is true.
+"""Answers requests for lists of stored items with one page, in OpenAI's format. The SDKs ask for the next with `after`,
+the page's `last_id`.
 """
 
 from __future__ import annotations
@@ -29,9 +28,7 @@ def shown(item: StoredItem) -> ItemDict:
 
 
 def check_include(request: web.Request) -> None:
-    """Raises `Fault` if the query's `include` has a value that the API does not know. Known values have no effect,
-    because the server returns everything that it has.
-    """
+    """Raises `Fault` for an unknown `include`; known values have no effect."""
     for name in [*request.query.getall("include", []), *request.query.getall("include[]", [])]:
         if name not in _INCLUDES:
             raise bad_request(
@@ -50,11 +47,10 @@ async def listed(
     form: Callable[[StoredItem], ItemDict],
     missing: Fault,
 ) -> dict[str, Any]:
-    """Returns the list object with the page that the query asks for.
+    """Returns the list object of the query's page.
 
-    `read` reads a page from the store; `default` is the number of items if the query has no `limit`; `form` makes
-    the JSON object of an item. Raises `missing` if `read` finds no such list, and `Fault` INVALID_REQUEST for an
-    invalid query.
+    `read` reads it from the store, `default` is the limit without one, `form` makes an item's object. Raises `missing`
+    without such a list, and `Fault` INVALID_REQUEST.
     """
     check_include(request)
     asked = page_of(request.query, default=default)
@@ -71,9 +67,7 @@ async def listed(
 
 
 def page_of(query: Mapping[str, str], *, default: int) -> PageRequest:
-    """Parses `limit`, `order` and `after` of a query. `default` is the limit if the query has none. Raises `Fault`
-    INVALID_REQUEST for an unknown `order` or an invalid limit.
-    """
+    """Parses `limit` (or `default`), `order` and `after`. Raises `Fault` INVALID_REQUEST."""
     order = query.get("order") or "desc"
     if order not in ("asc", "desc"):
         raise bad_request(
@@ -99,7 +93,7 @@ def _limit(given: str | None, default: int) -> int:
 
 
 def list_object(data: Sequence[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
-    """Returns OpenAI's `list` object for one page. `has_more`: there are more objects after this page."""
+    """Returns OpenAI's `list` object. `has_more`: there are more pages."""
     return {
         "object": "list",
         "data": list(data),

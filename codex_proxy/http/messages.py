@@ -1,6 +1,4 @@
-"""POST /v1/messages, Anthropic's API: how a request is parsed, and how its turn is answered. POST
-/v1/messages/count_tokens counts the tokens of a body.
-"""
+"""POST /v1/messages, Anthropic's API: parses a request and answers its turn; count_tokens."""
 
 from __future__ import annotations
 
@@ -40,25 +38,23 @@ class MessagesOptions(msgspec.Struct, frozen=True, kw_only=True):
     keepalive: float
     """Seconds of silence after which a stream gets a ping; 0 for never."""
     reasoning_state: Literal["client", "server", "off"] = "client"
-    """Where the model's raw items of a turn (such as encrypted reasoning) are kept for the next turn: `client`: in
-    the answer, and the client sends them back; `server`: in this server's step memory; `off`: nowhere."""
+    """Where the model's raw items are kept for the next turn: in the answer (`client`), in the step memory (`server`),
+    or nowhere.
+    """
 
 
 MESSAGES_OPTIONS: Final = web.AppKey("messages_options", MessagesOptions)
 
 
 async def messages(request: web.Request) -> web.StreamResponse:
-    """POST /v1/messages: answers as a whole or as a stream. Raises `Fault` for a request that is refused, and for
-    a turn that failed before the first byte was sent.
-    """
+    """POST /v1/messages. Raises `Fault` for a refused request, or a failure before the first byte."""
     return await serve_turn(request, MESSAGES)
 
 
 _COUNTER: Final = ThreadPoolExecutor(max_workers=2, thread_name_prefix="count")
-"""Threads that count tokens. A long body takes a second per megabyte, during which other requests are served; with
-two threads a long body does not delay a short one."""
+"""Threads that count tokens: a megabyte takes a second. With two, a long body does not delay a short one."""
 _COUNTED_HERE: Final = 4 << 10
-"""The most bytes of a body whose tokens are counted on the event loop, in 5 ms at most."""
+"""Bytes whose tokens are counted on the event loop, in 5 ms."""
 
 
 async def count_message_tokens(request: web.Request) -> web.Response:
@@ -82,9 +78,7 @@ async def _parse(request: web.Request, body: bytes) -> ParsedMessages:
 
 
 async def _admit(request: web.Request, parsed: ParsedMessages, body: bytes) -> tuple[ParsedMessages, Turn]:
-    """Returns the request and its admitted turn. An image of an earlier message that can no longer be fetched is left
-    out. Raises `Fault` if the turn is refused.
-    """
+    """Returns the request and its admitted turn, without earlier images that cannot be fetched. Raises `Fault`."""
     try:
         return await admit(request, parsed, body)
     except Fault as fault:

@@ -1,6 +1,5 @@
-"""GET /metrics, and the middleware that counts every request. Used only if metrics are switched on.
-
-This module makes a `RequestRecord` for each request. `codex_proxy.metrics` turns these records into metrics.
+"""GET /metrics, and the middleware that counts requests, if metrics are on. `codex_proxy.metrics` makes metrics of each
+`RequestRecord`.
 """
 
 from __future__ import annotations
@@ -21,13 +20,11 @@ from codex_proxy.http.middleware.request_context import CLIENT_LEFT, NOTES
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 REFUSED = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large", CLIENT_LEFT: "client_left"}
-"""The kind of error, for metrics, of requests that were answered before a handler was called, by their status."""
+"""Kinds of errors, by status, of requests that reached no handler."""
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about a finished request from which metrics are computed. `seconds` is its whole duration, and
-    `deltas` the number of pieces of text that the agent sent.
-    """
+    """A finished request, for metrics. `seconds` is its duration, `deltas` the number of pieces of text."""
 
     route: str
     """The template of the request's path (`/v1/models/{id}`), or `unknown`."""
@@ -37,16 +34,16 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The kind of the fault; empty if there was none."""
     seconds: float
     first_seconds: float | None
-    """Seconds until the first event that the client can see; None if there was none."""
+    """Seconds until the first event that the client sees, if any."""
     model: str | None
     """The model's name in the request; None if it has none."""
     deltas: int
     choices: int | None
     """The number of choices that a chat request asked for; None for other endpoints."""
     finish_reasons: tuple[str, ...]
-    """The finish reasons of a chat answer's choices; the status of a response. Empty if the answer has not ended."""
+    """Finish reasons of a chat's choices, or a response's status; empty without an end."""
     agent: str
-    """The name of the agent that served the request, if the server has several; else empty."""
+    """The agent that served it, if there are several."""
     tokens: dict[str, int]
     """The tokens by kind; empty if none were counted."""
 
@@ -57,7 +54,7 @@ class Meter(Protocol):
     def count(self, record: RequestRecord) -> None: ...
 
     def exposition(self) -> tuple[bytes, str]:
-        """Returns all metrics in the text format of Prometheus, and the media type of that text."""
+        """Returns all metrics as Prometheus's text, and its media type."""
         ...
 
 
@@ -66,18 +63,14 @@ METRICS_KEY = web.AppKey("metrics_key", str)
 
 
 def add_metrics(app: web.Application, meter: Meter, key: str | None) -> None:
-    """Switches metrics on; `meter` counts them. Call it before endpoints are added. `key` is the key that GET
-    /metrics requires; if it is None, only clients on this machine may read the metrics.
-    """
+    """Switches metrics on, before endpoints are added. Without a `key` only clients on this machine may read them."""
     app[METER] = meter
     app[METRICS_KEY] = key or ""
     app.middlewares.insert(0, count_requests)
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """GET /metrics: returns the metrics as text. Raises `Fault` INVALID_API_KEY without the key of the metrics, and
-    NOT_ALLOWED for a client on another machine if there is no such key.
-    """
+    """GET /metrics. Raises `Fault`: INVALID_API_KEY, or NOT_ALLOWED for another machine without such a key."""
     await _check(request, request.app[METRICS_KEY])
     body, kind = request.app[METER].exposition()
     return web.Response(body=body, headers={"Content-Type": kind})
@@ -104,9 +97,7 @@ def _wrong_key() -> Fault:
 
 @web.middleware
 async def count_requests(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Counts each finished request, also those that other middlewares answer: `add_metrics` puts this middleware
-    before them.
-    """
+    """Counts each finished request, also those that other middlewares answer."""
     clock = request.app[CLOCK]
     counts = EventCounts()
     token = EVENT_COUNTS.set(counts)
@@ -148,9 +139,7 @@ def _finish_reasons(notes: dict[str, object]) -> tuple[str, ...]:
 
 
 def _tokens(notes: dict[str, object], counts: EventCounts) -> dict[str, int]:
-    """Returns the tokens of a request by kind (`input`, `output`, ...), as the agent reported them. If it reported
-    none, returns the numbers in `notes`, the fields of the request's log line; empty if there are none either.
-    """
+    """Returns a request's tokens by kind, as reported, else those in its log line (`notes`)."""
     usage = counts.usage
     if usage is not None:
         return {

@@ -17,13 +17,11 @@ from codex_proxy.surfaces.errors import Surface, error_body, forbids_retry, retr
 log = structlog.get_logger("codex_proxy.http")
 
 CHALLENGE: Final = 'Bearer realm="codex-proxy"'
-"""The value of `WWW-Authenticate`, for clients that send a key only after a challenge (RFC 6750)."""
+"""`WWW-Authenticate`, for clients that wait for a challenge (RFC 6750)."""
 
 
 def json_response(value: object, status: int = 200) -> web.Response:
-    """Returns a response with the value as its JSON body. A lone surrogate, which a name of an agent may contain,
-    becomes a question mark.
-    """
+    """Returns a JSON response; a lone surrogate becomes a question mark."""
     try:
         body = msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -32,14 +30,12 @@ def json_response(value: object, status: int = 200) -> web.Response:
 
 
 def log_unforeseen(error: BaseException) -> None:
-    """Logs the type and place of an unexpected error. Its message is not logged, because it may contain a part of
-    the request.
-    """
+    """Logs type and place of an unexpected error, not its message, which may contain a part of the request."""
     log.error("internal_error", **trace_of(error))
 
 
 def errors_of(request: web.BaseRequest) -> Surface:
-    """Returns the API (`chat`, `messages`, ...) in whose format an error of this request is answered."""
+    """Returns the API in whose format errors of this request are answered."""
     endpoint = request.get(ENDPOINT)
     if (endpoint is None or endpoint.also_anthropic) and asks_anthropic(request):
         return "messages"
@@ -53,9 +49,7 @@ def is_ollamas(path: str) -> bool:
 
 
 def asks_anthropic(request: web.BaseRequest) -> bool:
-    """Whether the client uses Anthropic's API: the request has that API's version header, or its key in that API's
-    header.
-    """
+    """Whether the client uses Anthropic's API, by its version header or key header."""
     headers = request.headers
     return "anthropic-version" in headers or ("x-api-key" in headers and "Authorization" not in headers)
 
@@ -63,9 +57,8 @@ def asks_anthropic(request: web.BaseRequest) -> bool:
 def fault_response(
     failure: Failure, request: web.BaseRequest, *, allow: str | None = None, request_id: str = ""
 ) -> web.Response:
-    """Returns `failure` as a JSON error in the format of the request's endpoint, with its HTTP status and its
-    headers (`Retry-After` and others). `allow` is the value of the header `Allow`, None to leave it out.
-    `request_id` is used if the request has no id yet.
+    """Returns a failure as a JSON error in the endpoint's format, with status and headers. `request_id` is used if the
+    request has none yet.
     """
     surface = errors_of(request)
     headers = {}

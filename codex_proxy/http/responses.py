@@ -1,8 +1,5 @@
-"""The handlers of /v1/responses: create, retrieve, follow, cancel and delete a response, and list its input.
-
-A new response is answered as a whole, as a stream, or in the background. /input_tokens counts the tokens of an
-input, and /compact returns a shorter form of it. The handlers raise `Fault` NOT_FOUND for a response that does not
-exist or belongs to another key.
+"""The handlers of /v1/responses: create, retrieve, follow, cancel, delete, list the input; count its tokens, compact
+it. They raise `Fault` NOT_FOUND for what does not exist or is another key's.
 """
 
 from __future__ import annotations
@@ -68,9 +65,7 @@ from codex_proxy.surfaces.usage import tokens_in
 
 
 async def create_response(request: web.Request) -> web.StreamResponse:
-    """POST /v1/responses: answers as a whole, as a stream, or with a background response. Raises `Fault` for a
-    request that is refused, and for a turn that failed before the first byte was sent.
-    """
+    """POST /v1/responses. Raises `Fault` for a refused request, or a failure before the first byte."""
     timings = timings_of(request)
     body, hints = await read_body(request), hints_of(request)
     settings, catalog = request[CLIENT].responses, request[CLIENT].catalog
@@ -90,7 +85,7 @@ async def create_response(request: web.Request) -> web.StreamResponse:
 async def _in_foreground(
     request: web.Request, parsed: ParsedResponse, timings: TurnTimings
 ) -> web.StreamResponse:
-    """Runs a turn and answers with its response. The turn is interrupted if the client leaves."""
+    """Answers with a turn's response; the turn is interrupted if the client leaves."""
     service = request.app[RESPONSES]
     prepared = await prepare(
         service,
@@ -116,9 +111,8 @@ async def _in_foreground(
 async def _saved(
     request: web.Request, prepared: PreparedResponse, timings: TurnTimings
 ) -> web.StreamResponse:
-    """Runs the turn of a response that is stored, and answers with it. A task of the server renders and stores the
-    response; this request sends the task's frames (rendered events) or its result to the client. If the client
-    leaves, the turn is interrupted.
+    """Answers with a response that a task of the server renders and stores; this request sends its frames or result. If
+    the client leaves, the turn is interrupted.
     """
     service, stream = request.app[RESPONSES], prepared.parsed.stream
     with ExitStack() as stack:
@@ -149,9 +143,7 @@ async def _saved(
 async def _in_background(
     request: web.Request, parsed: ParsedResponse, body: bytes, hints: RequestHints
 ) -> web.StreamResponse:
-    """Starts a background response, which continues when its client leaves. Answers with the queued response
-    object, or, if the request asks for a stream, with the events.
-    """
+    """Starts a background response; answers with the queued object or the events."""
     service = request.app[RESPONSES]
     with stream_slot(request) if parsed.stream else nullcontext():
         prepared = await create_in_background(service, parsed, body, hints, request[CLIENT], request[HELD])
@@ -168,9 +160,7 @@ async def _in_background(
 async def follow(
     request: web.Request, owner: str, id: str, after: int, headers: Callable[[], Mapping[str, str]]
 ) -> web.StreamResponse:
-    """Streams the events of the background response `id` of `owner` whose `sequence_number` is above `after`, until
-    the response has ended. `headers` returns the response headers. If the client leaves, the response continues.
-    """
+    """Streams the events of a background response above `after`, until its end; it continues without the client."""
     return await _streamed(request, Follower(request.app[RESPONSES], owner, id, after), headers)
 
 
@@ -186,9 +176,7 @@ async def _streamed(
 
 
 def store_for(request: web.Request) -> Store:
-    """Returns the store. Raises `Fault` NOT_FOUND, for the response whose id is in the path, if the server has no
-    store.
-    """
+    """Returns the store. Raises `Fault` NOT_FOUND without one."""
     store = request.app[RESPONSES].store
     if store is None:
         raise response_object.not_found(request.match_info["id"])
@@ -196,9 +184,7 @@ def store_for(request: web.Request) -> Store:
 
 
 async def stored_response(request: web.Request) -> StoredResponse:
-    """Returns the stored response whose id is in the path. Raises `Fault` NOT_FOUND if there is none, or it belongs
-    to another key.
-    """
+    """Returns the stored response of the path. Raises `Fault` NOT_FOUND."""
     id = request.match_info["id"]
     store = store_for(request)
     with store_errors_as_faults():
@@ -209,9 +195,8 @@ async def stored_response(request: web.Request) -> StoredResponse:
 
 
 async def retrieve(request: web.Request) -> web.StreamResponse:
-    """GET /v1/responses/{id}: returns the response object. With `stream=true`, streams the events of a background
-    response whose `sequence_number` is above `starting_after`; raises `Fault` INVALID_REQUEST if the response was
-    not created with `background` and `stream`.
+    """GET /v1/responses/{id}: the object or, with `stream=true`, the events above `starting_after`; raises `Fault`
+    INVALID_REQUEST for one without `background` and `stream`.
     """
     check_include(request)
     if not _is_streamed(request):
@@ -226,7 +211,7 @@ async def retrieve(request: web.Request) -> web.StreamResponse:
 
 
 def _is_streamed(request: web.Request) -> bool:
-    """Whether the query has `stream=true`. Raises `Fault` for a value that is neither true nor false."""
+    """Whether the query has `stream=true`. Raises `Fault` for other values than true and false."""
     given = request.query.get("stream", "").lower()
     if given not in ("", "true", "1", "false", "0"):
         raise bad_request(
@@ -236,9 +221,7 @@ def _is_streamed(request: web.Request) -> bool:
 
 
 async def delete(request: web.Request) -> web.Response:
-    """DELETE /v1/responses/{id}: deletes the response, and cancels it if it is still running in the background.
-    Later responses that continue it keep its items as their context.
-    """
+    """DELETE /v1/responses/{id}: deletes it, and cancels it if it runs. Later ones that continue it keep its items."""
     id = request.match_info["id"]
     store = store_for(request)
     with store_errors_as_faults():
@@ -252,9 +235,7 @@ async def delete(request: web.Request) -> web.Response:
 
 
 async def list_input_items(request: web.Request) -> web.Response:
-    """GET /v1/responses/{id}/input_items: returns a page of the input items of this response's request. Items of
-    its `previous_response_id` or conversation are not included.
-    """
+    """GET /v1/responses/{id}/input_items: a page of the request's own input items."""
     id = request.match_info["id"]
     return json_response(
         await listed(
@@ -268,9 +249,8 @@ async def list_input_items(request: web.Request) -> web.Response:
 
 
 async def cancel(request: web.Request) -> web.Response:
-    """POST /v1/responses/{id}/cancel: interrupts the turn of a background response, and returns the response. A
-    response that has ended is returned unchanged. Raises `Fault` INVALID_REQUEST for one that was not started in
-    the background.
+    """POST /v1/responses/{id}/cancel: stops a background response and returns it; one that has ended stays. Raises
+    `Fault` INVALID_REQUEST for any other.
     """
     found = await stored_response(request)
     if response_object.cancel_action(msgspec.json.decode(found.json)) == "cancel":
@@ -280,9 +260,7 @@ async def cancel(request: web.Request) -> web.Response:
 
 
 async def count_input_tokens(request: web.Request) -> web.Response:
-    """POST /v1/responses/input_tokens: returns an estimate of the tokens of an input, since agents cannot count
-    without calling the model. No turn is run, so it is not checked whether the key and the settings allow one.
-    """
+    """POST /v1/responses/input_tokens: an estimate, without a turn, so that rights to one are not checked."""
     service = request.app[RESPONSES]
     parsed = await _parsed(request, counting=True)
     measure, fresh = await measure_context(parsed, service.store, request[OWNER], service.ids)
@@ -290,9 +268,8 @@ async def count_input_tokens(request: web.Request) -> web.Response:
 
 
 async def compact(request: web.Request) -> web.Response:
-    """POST /v1/responses/compact: returns a summary of the input and its context. The summary is written by the
-    model without an agent, in a turn that is not stored. The output can be used unchanged as the input of a new
-    response.
+    """POST /v1/responses/compact: a summary of the input and its context by the plain model, in a turn that is not
+    stored.
     """
     service = request.app[RESPONSES]
     parsed, history = await _context(request)
@@ -322,9 +299,7 @@ async def compact(request: web.Request) -> web.Response:
 
 
 async def _context(request: web.Request) -> tuple[ParsedContext, tuple[HistoryItem, ...]]:
-    """Returns the parsed body, and the conversation that it describes: the items of its previous response or
-    conversation, then its own.
-    """
+    """Returns the parsed body and its conversation: stored items, then its own."""
     service = request.app[RESPONSES]
     parsed = await _parsed(request)
     context = await read_context(parsed, service.store, request[OWNER], service.ids, service.clock.epoch())
@@ -345,7 +320,7 @@ async def _parsed(request: web.Request, *, counting: bool = False) -> ParsedCont
 
 
 async def _answered(service: ResponsesService, turn: Turn, owner: str) -> ResponsesRenderer:
-    """Runs the turn to its end and returns the renderer that has its answer. Raises `Fault` if the turn has failed."""
+    """Runs a turn to its end; returns the renderer with its answer. Raises `Fault`."""
     renderer = ResponsesRenderer(
         id="resp_compaction",
         created_at=0,

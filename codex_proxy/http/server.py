@@ -1,9 +1,6 @@
-"""The aiohttp application, and the runner that serves it. The runner also answers requests that aiohttp refuses
-before it calls a middleware.
-
-Such requests (broken request lines, headers or chunks, an unknown `Expect`) are answered with an error in the
-format of the API, and the connection is closed. Their bytes are neither logged nor quoted, since they may contain
-anything, such as a key.
+"""The aiohttp application, and the runner that serves it and answers what aiohttp refuses before any middleware (broken
+requests, an unknown `Expect`): an error in the API's format, then the connection is closed. The bytes are neither
+logged nor quoted.
 """
 
 from __future__ import annotations
@@ -57,8 +54,8 @@ _OTHERWISE = "The request is not HTTP/1.1: its head or its chunks cannot be read
 
 
 class Runner(web.AppRunner):
-    """An `AppRunner` that can stop without interrupting requests: it stops listening first, and closes each
-    connection later, when the connection is idle.
+    """An `AppRunner` that stops without interrupting requests: first it stops listening, later it closes idle
+    connections.
     """
 
     ollama = ""
@@ -82,9 +79,7 @@ class Runner(web.AppRunner):
             self.ollama = f"not on port {OLLAMA_PORT}: {error.strerror}"
 
     async def stop_listening(self) -> None:
-        """Closes the listening sockets. Connections made before that are served, including those that the operating
-        system has queued.
-        """
+        """Closes the listening sockets; connections made before are served, also those that the system has queued."""
         loop = asyncio.get_running_loop()
         listening = [sock for site in self.sites for sock in _sockets_of(site)]
         for sock in listening:
@@ -98,9 +93,8 @@ class Runner(web.AppRunner):
             await loop.connect_accepted_socket(self._connection, connection)
 
     async def close_connections(self, within: float) -> None:
-        """Closes each connection when it has no request. Requests that are still running after `within` seconds are
-        cancelled, and answered with an error if no answer has begun. Returns at the latest `GIVE_UP_SECONDS` after
-        that.
+        """Closes connections without a request. After `within` seconds the others are cancelled, with an error if no
+        answer has begun; returns `GIVE_UP_SECONDS` later at most.
         """
         if isinstance(self._server, _Server) and not await self._server.became_idle(within):
             self._server.give_up()
@@ -121,7 +115,7 @@ def _sockets_of(site: BaseSite) -> Sequence[socket.socket]:
 
 
 def _accepted(listening: socket.socket) -> list[socket.socket]:
-    """Accepts and returns the connections that the operating system has queued for the socket `listening`."""
+    """Accepts and returns the connections that the system has queued."""
     found = []
     # An error says that there is no further one, or no descriptor for it.
     with socket.socket(fileno=os.dup(listening.fileno())) as own, contextlib.suppress(OSError):
@@ -138,9 +132,7 @@ class _Server(web.Server):
         self._app = app
 
     async def became_idle(self, within: float) -> bool:
-        """Closes each connection as soon as it has no request. Returns True when all are closed, and False if some
-        are still open after `within` seconds.
-        """
+        """Closes each connection when it has no request; returns whether all were closed within the time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
         while any([not connection.closes_if_idle() for connection in self._client_connections()]):  # noqa: C419 - each of them
@@ -161,8 +153,8 @@ class _Server(web.Server):
 
 
 class _Connection(web.RequestHandler):
-    """One client's connection. Adds to aiohttp's handler what the stop of the server needs (`closes_if_idle`,
-    `give_up`), and errors in the format of the API for requests that reach no middleware.
+    """One connection: aiohttp's handler with what the stop needs (`closes_if_idle`, `give_up`), and the API's errors
+    for requests without a middleware.
     """
 
     __slots__ = ("_app",)
@@ -172,9 +164,7 @@ class _Connection(web.RequestHandler):
         self._app = app
 
     def closes_if_idle(self) -> bool:
-        """Closes the connection if no request is running and none has arrived. Returns whether the connection is
-        closed now.
-        """
+        """Closes the connection if no request runs or has arrived; returns whether it is closed."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return True
@@ -195,8 +185,8 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Returns the error for a request that cannot be parsed (`status` 400) or an exception outside of the
-        middlewares (500). The connection is closed after it. Raises `ConnectionError` if another answer has begun.
+        """Returns the error for an unreadable request (400) or an exception outside of middlewares (500), and closes.
+        Raises `ConnectionError` if an answer has begun.
         """
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun: there can be no other")
@@ -226,7 +216,7 @@ class _Connection(web.RequestHandler):
 
 
 def _has_unread(transport: asyncio.BaseTransport) -> bool:
-    """Whether the operating system has received bytes of the client that asyncio has not read yet."""
+    """Whether the system has the client's bytes that asyncio has not read."""
     with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as own:
         try:
             return bool(own.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
@@ -243,9 +233,8 @@ def _failure_of(error: BaseException | None) -> Failure:
 
 @web.middleware
 async def guard_request(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Checks access and the limits of the request's key, then calls the handler.
-
-    This is one middleware and not several, because each middleware costs time for every piece of a stream.
+    """Checks access and the key's limits, then calls the handler: one middleware, because each costs time for every
+    piece of a stream.
     """
     preflight_reply = await check_access(request)
     if preflight_reply is not None:
@@ -255,8 +244,8 @@ async def guard_request(request: web.Request, handler: Handler) -> web.StreamRes
 
 
 def application(*, body_limit: int) -> web.Application:
-    """Returns the application with its middlewares. The caller stores the server's parts in it (`app[CLOCK] =
-    ...`), then calls `add_endpoints`. `body_limit`: the maximum size of a request's body, in bytes.
+    """Returns the application with its middlewares; the caller stores the server's parts, then calls `add_endpoints`.
+    `body_limit` in bytes.
     """
     app = web.Application(middlewares=[provide_context, guard_request], client_max_size=body_limit)
     app.on_response_prepare.extend((add_headers, limit_stall))

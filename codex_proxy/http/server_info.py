@@ -1,9 +1,7 @@
-"""The endpoints about the server itself: the list of endpoints, the models, the health, and the OpenAPI document.
+"""The endpoints about the server itself: endpoints, models, health, OpenAPI document.
 
-Health (/healthz, /livez, /readyz), the list of endpoints and the document need no key. A request without a key
-learns from the health only whether a turn would work, not versions, load or error messages, since messages may
-contain paths. If the server requires no keys, only clients on this machine get these details. The list of endpoints
-and the document contain only what the project's documentation contains.
+Health, endpoints and document need no key. Without a key the health says only whether a turn would work, because
+messages may contain paths; if no keys are required, clients on this machine get the details.
 """
 
 from __future__ import annotations
@@ -33,10 +31,9 @@ from codex_proxy.surfaces.ollama.models import OLLAMA_PORT, RUNNING
 ENVIRONMENT: Final = web.AppKey("environment", str)
 """`prod` or `dev`. It decides which built-in aliases of models are listed."""
 STARTED: Final = web.AppKey("started", int)
-"""When the server started, in seconds since 1970. Used as the `created` of every model."""
+"""When the server started, in seconds since 1970: `created` of every model."""
 FAKE_AGENTS: Final = web.AppKey("fake_agents", frozenset[str])
-"""The names of agents whose answers are not those of a model (the fake agent). The empty name means the only agent.
-"""
+"""Agents without a model (the fake agent); the empty name is the only agent."""
 
 RECORDING_TROUBLE: Final[web.AppKey[Callable[[], str]]] = web.AppKey("recording_trouble")
 """Returns why turns are not recorded any more; an empty text as long as they are. Not set if none are recorded."""
@@ -46,7 +43,7 @@ KEYS_TROUBLE: Final = (
     "The keys file cannot be read, so the keys that were read before remain valid. The log and "
     "`codex-proxy doctor` have the reason."
 )
-"""The text that health shows if the keys file cannot be read. The reason is left out, since it contains a path."""
+"""What health shows of an unreadable keys file, without the reason, which has a path."""
 AGENT_TROUBLE: Final = (
     "The agent cannot serve requests. This endpoint gives the reason to requests with a key; "
     "the log and `codex-proxy doctor` have it too."
@@ -72,11 +69,10 @@ async def index(request: web.Request) -> web.Response:
 
 
 async def list_models(request: web.Request) -> web.Response:
-    """GET /v1/models: returns the models that the key may use.
+    """GET /v1/models: the models of the key.
 
-    The format is OpenAI's, with two exceptions. Clients of Anthropic's API get a page in that API's format. Codex,
-    when it is the client (its query has `client_version`), gets the entries that the agent itself has for its
-    models; if there are none, it gets OpenAI's format and then uses its built-in models.
+    The format is OpenAI's; Anthropic's for its clients; Codex (`client_version`) gets the agent's own entries, if there
+    are any.
     """
     client = request[CLIENT]
     catalog = client.catalog
@@ -93,9 +89,7 @@ async def list_models(request: web.Request) -> web.Response:
 
 
 async def one_model(request: web.Request) -> web.Response:
-    """GET /v1/models/{id}: returns one model. Raises `Fault`: MODEL_NOT_FOUND, or NOT_ALLOWED if the key may not
-    use it.
-    """
+    """GET /v1/models/{id}. Raises `Fault`: MODEL_NOT_FOUND, or NOT_ALLOWED for the key."""
     client, name = request[CLIENT], request.match_info["id"]
     if not client.may_use(name):
         raise model_not_allowed(name)
@@ -137,8 +131,8 @@ async def root(request: web.Request) -> web.Response:
 
 
 async def healthz(request: web.Request) -> web.Response:
-    """GET /healthz: returns the state of each agent, of the keys file and of the store. The HTTP status is 200 even
-    if no turn would work; the field `status` is then `degraded` instead of `ok`.
+    """GET /healthz: the state of agents, keys file and store. The status is always 200; `status` is `ok` or
+    `degraded`.
     """
     runs, fakes = request.app[RUNS], request.app[FAKE_AGENTS]
     client = await _client_with_details(request)
@@ -174,9 +168,7 @@ async def healthz(request: web.Request) -> web.Response:
 
 
 def _about(agent: Agent, request: web.Request, *, in_detail: bool) -> dict[str, object]:
-    """Returns the health of one agent as JSON: its name and whether it works; with `in_detail`, also its version,
-    and the message of its fault.
-    """
+    """Returns an agent's health: name and whether it works; `in_detail` also version and fault."""
     fakes = request.app[FAKE_AGENTS]
     about: dict[str, object] = {"name": agent.name, "fake": bool(fakes & {agent.name, ""})}
     trouble = agent.trouble()
@@ -193,9 +185,7 @@ def _about(agent: Agent, request: web.Request, *, in_detail: bool) -> dict[str, 
 
 
 async def _client_with_details(request: web.Request) -> Client | None:
-    """Returns the client that the details are for: its key is valid or, if the server requires none, it is on this
-    machine. None if the request may not see details.
-    """
+    """Returns the client for whom details are: with a valid key or, if none is required, on this machine; else None."""
     clients = request.app[CLIENTS]
     if not clients.keys_required:
         return clients.everybody if is_local(request) else None
@@ -211,7 +201,7 @@ async def _client_with_details(request: web.Request) -> Client | None:
 
 
 def _agents_of(request: web.Request, client: Client | None) -> list[Agent]:
-    """Returns the agents that a request may hear of: all of them, or those that its key is limited to."""
+    """Returns the agents that a request may hear of."""
     agent = request.app[RUNS].agent
     only = None if client is None or not agent.members else client.catalog.only
     return [each for each in all_agents(agent) if only is None or each.name in only]
@@ -223,9 +213,7 @@ async def livez(_: web.Request) -> web.Response:
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """GET /readyz: answers with 200 if a turn would work, and with 503 and the reason if not. With several agents,
-    200 needs only one that works; the body lists the others in `without`.
-    """
+    """GET /readyz: 200 if a turn would work on some agent (`without` lists the others), else 503 with the reason."""
     runs = request.app[RUNS]
     if runs.draining:
         return json_response({"status": "unready", "reason": STOPPING.message}, 503)

@@ -1,4 +1,4 @@
-"""Streams of server-sent events to clients that may read slowly, with comments while the agent is silent."""
+"""Streams of server-sent events to clients that may read slowly, with comments in silence."""
 
 from __future__ import annotations
 
@@ -22,45 +22,37 @@ HEADERS = {
 }
 
 STALL_SECONDS = 120.0
-"""Seconds after which a client that does not read is disconnected. Longer than an interruption of a network, and
-short enough that the client does not hold memory for an hour."""
+"""Seconds after which a client that does not read is disconnected: more than an interruption of a network."""
 
 CHECK_SECONDS = 10.0
 """Seconds between two checks whether writing to a stream takes too long."""
 
 USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
-"""The socket option that limits how long sent data may stay unacknowledged. Linux has it; macOS does not."""
+"""Limits how long sent data may stay unacknowledged; Linux only."""
 
 
 async def limit_stall(request: web.Request, response: web.StreamResponse) -> None:
-    """Sets `TCP_USER_TIMEOUT` on the connection, if the system has it: the kernel then closes the connection of a
-    client that does not acknowledge data for `STALL_SECONDS`. Called by aiohttp (`on_response_prepare`).
-    """
+    """Has the kernel close connections whose client does not acknowledge data for `STALL_SECONDS`, if it can."""
     connection = request.get_extra_info("socket")
     if USER_TIMEOUT is not None and connection is not None:
         connection.setsockopt(socket.IPPROTO_TCP, USER_TIMEOUT, int(STALL_SECONDS * 1000))
 
 
 class _Response(web.StreamResponse):
-    """A response that sends its headers together with its first bytes, in one write, and so in one packet for the
-    client.
-    """
+    """Sends its headers and first bytes in one write."""
 
     _send_headers_immediately = False
 
 
 class EventStream:
-    """Writes server-sent events to one client. The headers are sent with the first write, so that until then an
-    error can still be answered with an HTTP status. If a write takes longer than `STALL_SECONDS`, the connection is
-    aborted, as if the client had left.
+    """Writes events to one client, the headers with the first, so that until then an error can have a status. A write
+    of more than `STALL_SECONDS` aborts the connection.
     """
 
     def __init__(
         self, request: web.Request, headers: Callable[[], Mapping[str, str]], *, media_type: str = SSE
     ) -> None:
-        """`headers` is called when the headers are sent, and returns those of this answer. `media_type` is its
-        content type.
-        """
+        """`headers` returns the answer's headers when they are sent."""
         self.response = _Response(headers={"Content-Type": media_type, **HEADERS})
         self._has_comments = media_type == SSE
         self._headers = headers
@@ -73,15 +65,11 @@ class EventStream:
 
     @property
     def writable(self) -> bool:
-        """Whether `write_now` may be called: the headers were sent, and the client reads fast enough, so that
-        writing does not have to wait.
-        """
+        """Whether `write_now` may be called: headers are sent, and the client reads fast enough."""
         return self._writer is not None and not self._writer.protocol.writing_paused
 
     def write_now(self, data: bytes) -> None:
-        """Writes bytes without waiting. Call it only if `writable`. Raises `ConnectionError` if the client has
-        left.
-        """
+        """Writes without waiting, if `writable`. Raises `ConnectionError`."""
         assert self._writer is not None, "the headers were not sent"
         if self._content_log is not None:
             self._content_log("answer", data)
@@ -100,17 +88,14 @@ class EventStream:
         return self._timer is not None
 
     async def write(self, data: bytes) -> None:
-        """Writes bytes, after the headers if it is the first write. Raises `ConnectionError` if the client has
-        left.
-        """
+        """Writes bytes, the headers first. Raises `ConnectionError`."""
         await self._start_write(data)
         await self.response.write(data)
         self._writing_since = None
 
     async def close(self, last: bytes = b"") -> web.StreamResponse:
-        """Writes the bytes `last` and the end of the body in one write, and returns the response. Why the answer is
-        empty comes before them as a comment, if the headers were sent before that was known and the stream is one of
-        server-sent events. Raises `ConnectionError` if the client has left.
+        """Writes the last bytes and the end, with a comment why the answer is empty if the headers could not say it;
+        returns the response. Raises `ConnectionError`.
         """
         reason = self._request.get(REPLY_HEADERS, {}).get(EMPTY_HEADER)
         if reason is not None and self.begun and self._has_comments:
@@ -132,9 +117,7 @@ class EventStream:
             self._content_log("answer", data)
 
     def stop(self) -> None:
-        """Stops the timer that checks for slow writes. Must be called at the end of the stream, also after an
-        error.
-        """
+        """Stops the timer for slow writes; call it at the end, also after an error."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -148,11 +131,10 @@ class EventStream:
 
 
 class IdleTimer:
-    """Interrupts `wait_for` when nothing was sent to the client for `seconds` (0: never interrupts). Only `reset`
-    restarts the time, so an event that is received but not sent to the client does not.
+    """Interrupts `wait_for` when nothing was sent for `seconds` (0: never). Only `reset` restarts the time.
 
-    There is one asyncio timer for all waits, because one for each wait would be too slow for a stream with many
-    short waits. The object must be used by the task that created it, which must call `stop` at the end.
+    One asyncio timer for all waits: one each is too slow for many short ones. For the task that made it, which must
+    `stop` it.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -171,9 +153,7 @@ class IdleTimer:
         self._silent_since = self._loop.time()
 
     async def wait_for(self, event: Awaitable[None]) -> bool:
-        """Waits for `event` and returns True. If the time is over before that, cancels `event`, restarts the time,
-        and returns False.
-        """
+        """Waits for `event` and returns True, or cancels it after the time and returns False."""
         self._waiting = True
         cancelling = self._task.cancelling()
         try:

@@ -1,7 +1,5 @@
-"""Limits the number of open streams. A stream counts from before its turn starts until its answer has ended.
-Source: docs/contract.md#the-guard-of-streams.
-
-The endpoints with which tests read this number are here too. They exist only if PROXY_TEST_ENDPOINTS is on.
+"""Limits the open streams, from before a turn starts until its answer has ended, and the test endpoints that read the
+number (PROXY_TEST_ENDPOINTS). Source: docs/contract.md#the-guard-of-streams.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ StreamEnd: TypeAlias = Literal["finish", "close", "aborted"]
 
 
 class StreamCount(msgspec.Struct, frozen=True):
-    """The number of open streams before and after a stream has asked for a slot, and the limit, 0 for none."""
+    """The open streams before and after a request for a slot, and the limit (0: none)."""
 
     before: int
     after: int
@@ -49,10 +47,7 @@ class StreamCount(msgspec.Struct, frozen=True):
 
 
 class NoSlotFault(Fault):
-    """A stream is refused, because too many are open. `count` has the number of open streams and the limit.
-    `of_owner` is the number of streams that the request's key has open, if the key's own limit is reached; None if
-    the limit for all keys together is.
-    """
+    """Too many streams are open. `of_owner` is the key's number, if its own limit is reached."""
 
     def __init__(self, count: StreamCount, of_owner: int | None = None) -> None:
         message = f"{count.before} streams are open, and this server allows {count.limit} at once."
@@ -68,8 +63,8 @@ class NoSlotFault(Fault):
 
 
 class StreamSlots:
-    """Counts the open streams. `limit` is the most that may be open, None for any number. `owners` returns the
-    number of API keys; if there are several, one key gets at most three quarters of the limit (`share_of`).
+    """Counts the open streams; `limit` None: any number. Of several `owners` one gets at most three quarters
+    (`share_of`).
     """
 
     def __init__(self, limit: int | None, owners: Callable[[], int] = lambda: 1) -> None:
@@ -81,9 +76,7 @@ class StreamSlots:
         self._write = log.debug if limit is None else log.info
 
     def acquire(self, request_id: str, owner: str = "") -> StreamSlot:
-        """Takes a slot for a stream of `owner` (the name of an API key). Raises `NoSlotFault` if the limit, or
-        the owner's share of it, is reached.
-        """
+        """Takes a slot for a stream of `owner` (the name of an API key). Raises `NoSlotFault`."""
         before, of_owner = self.active, self._by_owner[owner]
         if self._limit is not None:
             is_full = before >= self._limit
@@ -98,9 +91,7 @@ class StreamSlots:
         return StreamSlot(self, request_id, owner, count)
 
     def give_back(self, request_id: str, owner: str, end: StreamEnd) -> None:
-        """Frees a slot of `owner`, and logs `end`, the way in which its stream has ended. Called by
-        `StreamSlot.release`.
-        """
+        """Frees a slot, and logs how its stream has ended."""
         before = self.active
         self.active -= 1
         self._by_owner[owner] -= 1

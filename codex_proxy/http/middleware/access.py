@@ -1,18 +1,11 @@
-"""Checks whether a request may use the server: the size of its headers, its Host header (against DNS rebinding),
-the reverse proxy and the web page that it comes from, its key, and its content type.
+"""Checks whether a request may use the server: its headers' size, Host (against DNS rebinding), reverse proxy, web
+page, key and content type.
 
-Only web pages of the origins that the operator lists may use the server. A browser sends the page's origin in
-`Origin` (and `Sec-Fetch-Site`), and lets a page read an answer only if the CORS headers permit it. Requests of
-other pages are refused, even if they only read: without CORS headers a page could still run an answer as a script,
-take a stream slot, and find out which ids exist. Programs other than browsers send neither header, and are not
-restricted.
-
-A request that comes through a reverse proxy may come from any machine, even if this server listens on loopback. So
-the operator must list the proxy (PROXY_TRUSTED_PROXIES), and the server must require keys. The address of a client
-is taken only from the headers of a listed proxy.
-
-Browsers can send a form or plain text to any address without a preflight, but not JSON. They cannot set the headers
-of a WebSocket, so its key may be sent as a subprotocol, as in OpenAI's API.
+Only pages of listed origins may use the server; others may not even read, because without CORS a page could still run
+an answer as a script, take a stream slot, and find out ids. Programs send no `Origin` and are not restricted. A request
+through a reverse proxy may come from anywhere, so the proxy must be listed (PROXY_TRUSTED_PROXIES) and keys required. A
+browser can send forms or text without a preflight, but not JSON; the key of its WebSocket may be a subprotocol, as in
+OpenAI's API.
 """
 
 from __future__ import annotations
@@ -38,17 +31,15 @@ ORIGINS: Final = web.AppKey("origins", frozenset[str])
 """The origins, in lower case, whose pages may use this server."""
 
 PREFLIGHT_SECONDS = 600
-"""Seconds for which a browser may cache the answer to a preflight. A change of the allowed origins takes effect
-after that time."""
+"""Seconds for which a browser may cache a preflight, and so an allowed origin."""
 
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2048}")
-"""Matches a list of header names that may be repeated in the answer to a preflight."""
+"""A list of header names that a preflight's answer may repeat."""
 
 
 def check_origin(request: web.Request) -> web.Response | None:
-    """Returns the answer if the request is a CORS preflight of an allowed web page, and None for any other request
-    that may be served. Adds the CORS headers to the reply headers. Raises `Fault` NOT_ALLOWED for a request of a
-    web page that is not allowed.
+    """Returns the answer to an allowed page's preflight, else None, and adds CORS headers. Raises `Fault` NOT_ALLOWED
+    for other pages.
     """
     allowed = request.app[ORIGINS]
     if allowed:
@@ -67,9 +58,7 @@ def check_origin(request: web.Request) -> web.Response | None:
 
 
 def _is_foreign(request: web.Request, origin: str) -> bool:
-    """Whether the request comes from a web page whose origin is not this server. `origin` is the `Origin` header in
-    lower case. Of `Sec-Fetch-Site`, also `same-site` counts as foreign: it means another port or subdomain.
-    """
+    """Whether the request comes from a page of another origin (`same-site` is another port or subdomain)."""
     if origin:
         host = request.headers.get("Host", "").lower()
         return not host or origin not in (f"http://{host}", f"https://{host}")
@@ -77,8 +66,7 @@ def _is_foreign(request: web.Request, origin: str) -> bool:
 
 
 def _preflight(request: web.Request) -> web.Response | None:
-    """Returns the answer to a CORS preflight; None for any other request. A preflight has no key, so it is answered
-    before keys are checked."""
+    """Returns the answer to a preflight, which has no key; None for other requests."""
     method = request.headers.get("Access-Control-Request-Method")
     if request.method != "OPTIONS" or method is None:
         return None
@@ -95,19 +83,18 @@ def _preflight(request: web.Request) -> web.Response | None:
 
 
 def is_origin(text: str) -> bool:
-    """Whether the text has the form of a page's origin: `scheme://host`, with or without a port. `null` and `*` are
-    not accepted, because they stand for many pages.
+    """Whether the text is an origin, `scheme://host` with or without a port; `null` and `*` stand for many pages and
+    are none.
     """
     return re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/*?#\s]+", text) is not None
 
 
 MAX_HEADERS: Final = 100
-"""The most headers of a request, as in Apache. SDKs send about 20; browsers behind two proxies send 40."""
+"""Headers of a request, as in Apache; SDKs send 20, browsers behind two proxies 40."""
 MAX_HEADER_BYTES: Final = 32 << 10
-"""The most bytes of all headers, as in nginx (4 times 8 KiB). Requests to localhost also contain the cookies of
-other servers there."""
+"""Bytes of all headers, as in nginx; on localhost they have other servers' cookies."""
 MAX_LINE: Final = 64 << 10
-"""The longest line that aiohttp accepts. It answers a longer one in its own format and closes the connection."""
+"""aiohttp's longest line; it answers a longer one in its own format."""
 
 _OVERHEAD: Final = 4  # the colon, the blank and the end of each line
 
@@ -118,11 +105,10 @@ _SINGLE: Final = ("Host", "Origin", "Sec-Fetch-Site", "Authorization", "x-api-ke
 _HOST: Final = re.compile(
     r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@\s]+|(?:[0-9a-f]*:){2,}[0-9a-f.]*))(?::[0-9]{0,5})?"
 )
-"""A name or an address of IPv4, or one of IPv6 in brackets (or, as some write it, without); then perhaps a port."""
+"""A name or an address, IPv6 in brackets or without, and perhaps a port."""
 
 _OF_FORMS: Final = frozenset({"text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
-"""The content types that a page can send to any server without a preflight. An empty form has such a type, and no
-body."""
+"""Content types that a page can send anywhere without a preflight."""
 
 READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """The HTTP methods that change nothing, and whose bodies are ignored."""
@@ -131,19 +117,18 @@ KEY_PROTOCOL: Final = "openai-insecure-api-key."
 """The prefix of the subprotocol that contains the API key of a page's WebSocket."""
 
 FORWARDED_HEADERS: Final = web.AppKey("forwarded_headers", frozenset[str])
-"""The names, in lower case, of headers of clients that are sent on to a model server."""
+"""Clients' headers, in lower case, that are sent on to a model server."""
 PASSES_KEYS: Final = web.AppKey("passes_keys", bool)
-"""Whether turns contain the client's API key, for an agent that passes it on to its upstream."""
+"""Whether turns contain the client's key, for an upstream."""
 _MAX_HOPS: Final = 32
 
 DIGEST: Final = web.RequestKey("digest", str)
-"""The digest of the request's key; empty if it has none. The key itself is not kept."""
+"""The digest of the request's key, or empty; the key is not kept."""
 
 
 async def check_access(request: web.Request) -> web.Response | None:
-    """Runs all checks of this module, and stores the client to which the request's key belongs in the request.
-    Returns the answer if the request is a CORS preflight, else None. Raises `Fault` for a request that may not be
-    served.
+    """Runs all checks and stores the key's client in the request. Returns the answer to a preflight, else None. Raises
+    `Fault`.
     """
     _check_header_limits(request)
     _check_single(request)
@@ -160,9 +145,7 @@ async def check_access(request: web.Request) -> web.Response | None:
 
 
 def _check_header_limits(request: web.Request) -> None:
-    """Raises `Fault` HEADERS_TOO_LARGE if the request has more than `MAX_HEADERS` headers, or if its headers and
-    path together have more than `MAX_HEADER_BYTES` bytes.
-    """
+    """Raises `Fault` HEADERS_TOO_LARGE above `MAX_HEADERS` headers, or `MAX_HEADER_BYTES` bytes of headers and path."""
     headers = request.raw_headers
     if len(headers) > MAX_HEADERS:
         raise _headers_too_large(f"It has {len(headers)} headers; the maximum is {MAX_HEADERS}.")
@@ -178,18 +161,14 @@ def _headers_too_large(message: str) -> Fault:
 
 
 def _check_single(request: web.Request) -> None:
-    """Raises `Fault` INVALID_REQUEST if a header that this module checks, such as `Authorization`, occurs twice:
-    another program, such as a proxy, could use the other value.
-    """
+    """Raises `Fault` INVALID_REQUEST for a repeated header that is checked: a proxy could use the other value."""
     for name in _SINGLE:
         if len(request.headers.getall(name, [])) > 1:
             raise bad_request(f"The request has more than one {name} header.")
 
 
 def host_name(host: str) -> str:
-    """Returns the host in a Host header, in lower case and without its port: `[::1]:80` gives `::1`. Returns an
-    empty string if the header is malformed.
-    """
+    """Returns the host of a Host header, in lower case without its port; empty if malformed."""
     found = _HOST.fullmatch(host.lower())
     return (found["address"] or found["name"]) if found else ""
 
@@ -213,7 +192,7 @@ _MAX_ADDRESSES: Final = 16
 
 
 def is_forwarded(request: web.Request) -> bool:
-    """Whether the request came through a reverse proxy: it has `Forwarded`, `Via` or an `X-Forwarded-*` header."""
+    """Whether the request has `Forwarded`, `Via` or `X-Forwarded-*`."""
     headers = request.headers
     if "Forwarded" in headers or "Via" in headers:
         return True
@@ -227,9 +206,7 @@ def is_local(request: web.Request) -> bool:
 
 
 def check_forwarded(request: web.Request) -> None:
-    """Raises `Fault` NOT_ALLOWED for a request through a proxy that is not trusted, or through any proxy if the
-    server requires no keys.
-    """
+    """Raises `Fault` NOT_ALLOWED for an untrusted proxy, or any if no keys are required."""
     if not is_forwarded(request):
         return
     trusted = request.app[TRUSTED_PROXIES]
@@ -247,9 +224,7 @@ def check_forwarded(request: web.Request) -> None:
 
 
 def client_address(request: web.Request) -> str:
-    """Returns the client's IP address: for a request through trusted proxies, the last address in `X-Forwarded-For`
-    that is not a trusted proxy's, else the address of the connection.
-    """
+    """Returns the client's address: the last in `X-Forwarded-For` that is no trusted proxy's, else the connection's."""
     trusted = request.app[TRUSTED_PROXIES]
     address = request.remote or ""
     if not _is_in(address, trusted):
@@ -272,9 +247,7 @@ def _is_in(text: str, networks: Sequence[Network]) -> bool:
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Returns the parsed IP address; None if it is malformed. An IPv4 address in IPv6 form (`::ffff:127.0.0.1`) is
-    returned as IPv4.
-    """
+    """Returns the parsed address, IPv4 in IPv6 form as IPv4; None if malformed."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -288,9 +261,8 @@ def _not_allowed(message: str) -> Fault:
 
 
 async def _authenticate(request: web.Request) -> None:
-    """Finds the client to which the request's key belongs, and stores it in the request; if the server requires no
-    keys, that is the client for requests without a key. Raises `Fault`: INVALID_API_KEY for a missing or wrong key,
-    or RATE_LIMITED if too many checks of keys wait (see `wrong_keys`).
+    """Stores the client of the request's key (or of requests without). Raises `Fault`: INVALID_API_KEY, or RATE_LIMITED
+    if too many checks wait (`wrong_keys`).
     """
     clients = request.app[CLIENTS]
     key = key_in(request)
@@ -306,17 +278,15 @@ async def _authenticate(request: web.Request) -> None:
 
 
 def delaying_guesses(request: web.Request, digest: str) -> AbstractAsyncContextManager[None]:
-    """Returns `WrongKeys.delaying` for a key of this request: a context manager that delays the body of the `with`
-    if the key with this `digest` may be a guess. The body must check the key and raise `Fault` if it is wrong.
-    Raises `Fault` RATE_LIMITED on entry if too many checks wait.
+    """Returns `WrongKeys.delaying` for a key of this request: its body must check the key, and raise `Fault` if it is
+    wrong.
     """
     return request.app[WRONG_KEYS].delaying(client_address(request), digest)
 
 
 def origin_of(request: web.Request) -> Origin:
-    """Returns the other codex-proxy servers through which the request came (`X-Codex-Hops`), and the key and
-    headers of the client that an agent may send on to a model server. The key is empty unless the settings pass it
-    on.
+    """Returns the servers that the request has come through (`X-Codex-Hops`), and what of the client's key and headers
+    may go to a model server.
     """
     hops = request.headers.get(HOPS_HEADER, "").split(",", _MAX_HOPS)
     key = key_in(request) if request.app[PASSES_KEYS] else ""
@@ -327,9 +297,8 @@ def origin_of(request: web.Request) -> Origin:
 
 
 def key_in(request: web.Request) -> str:
-    """Returns the key in the request's headers; empty if there is none. Clients of Anthropic's API may send two
-    keys, in `Authorization` and in `x-api-key`, of which one is for Anthropic. Of two keys, returns the one that is
-    valid here, or the first if neither is.
+    """Returns the key in the headers, or empty. Of two (clients of Anthropic's API may send another one for Anthropic)
+    the one that is valid here, else the first.
     """
     keys = keys_in(request)
     if len(keys) > 1:
@@ -339,8 +308,7 @@ def key_in(request: web.Request) -> str:
 
 
 def keys_in(request: web.Request) -> list[str]:
-    """Returns the keys in the request's headers: that of `Authorization`, that of `x-api-key`, and, for a WebSocket
-    without either, that of its subprotocols."""
+    """Returns the keys of `Authorization`, `x-api-key` and, for a WebSocket without these, its subprotocols."""
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     found = [given.strip()] if scheme.lower() == "bearer" else []
     found.append(request.headers.get("x-api-key", "").strip())
@@ -357,9 +325,7 @@ def subprotocols(request: web.Request) -> list[str]:
 
 
 def _check_content_type(request: web.Request) -> None:
-    """Raises `Fault` UNSUPPORTED_MEDIA_TYPE if the request has a body that is not declared as JSON, or has no body
-    but a content type of HTML forms.
-    """
+    """Raises `Fault` UNSUPPORTED_MEDIA_TYPE for a body that is not JSON, or a form's content type without a body."""
     kind = request.content_type.lower()
     if kind in _OF_FORMS if not request.can_read_body else not _is_json(kind):
         raise Fault(

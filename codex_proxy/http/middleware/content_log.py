@@ -1,9 +1,5 @@
-"""Logs the contents of requests and answers, if the operator has switched this on (`log_content`) to find the
-cause of an error.
-
-Writes log events named `content` with the request's id. Keys are masked as far as they can be recognised: the
-client's own key, and the values of fields in which clients put keys. Images are left out, and long texts are
-cut.
+"""Logs the contents of requests and answers, if `log_content` is on, as events `content` with the request's id.
+Recognised keys are masked, images left out, long texts cut.
 """
 
 from __future__ import annotations
@@ -22,15 +18,13 @@ log = structlog.get_logger("codex_proxy.http")
 
 
 class ContentLog(Protocol):
-    """The interface of the function that logs the bytes `data` of a request, or of the answer to it, as `what`
-    says.
-    """
+    """Logs the bytes of a request or answer, as `what` says."""
 
     def __call__(self, what: Literal["request", "answer"], data: bytes) -> None: ...
 
 
 CONTENT_LOG: Final = web.RequestKey("content_log", ContentLog)
-"""The function that logs the content of a request. Set only if its content is logged."""
+"""Set only if the request's content is logged."""
 
 MAX_CHARS: Final = 16_384
 """The most characters of one line in the log."""
@@ -49,9 +43,7 @@ _IMAGE_BEGINS: Final = "data:"
 
 
 def masked(text: str, keys: Sequence[str] = ()) -> str:
-    """Returns the text without images and cut to `MAX_CHARS`. The `keys`, and other texts that look like keys, are
-    masked.
-    """
+    """Returns the text without images and keys, cut to `MAX_CHARS`."""
     text, left = _without_images(text, 2 * MAX_CHARS)  # a key that begins within the line is seen to its end
     whole = len(text) + left
     for key in sorted(keys, key=len, reverse=True):  # one may be a part of the other
@@ -63,9 +55,7 @@ def masked(text: str, keys: Sequence[str] = ()) -> str:
 
 
 def _without_images(text: str, limit: int) -> tuple[str, int]:
-    """Removes the base64 of images from the text, and returns the first `limit` characters of the result, and how
-    many characters of the original text come after those. The rest of the text is not searched.
-    """
+    """Returns the first `limit` characters without base64 images, and how many characters of the text follow."""
     kept: list[str] = []
     size = end = 0
     while (start := text.find(_IMAGE_BEGINS, end, end + limit - size)) >= 0:
@@ -80,11 +70,10 @@ def _without_images(text: str, limit: int) -> tuple[str, int]:
 
 @web.middleware
 async def log_contents(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Sets `request[CONTENT_LOG]`, and logs the answer if it is a whole body. The code that reads request bodies,
-    and the code that writes streams and WebSocket frames, log these with `request[CONTENT_LOG]`. Does nothing for
-    paths that need no key.
+    """Sets `request[CONTENT_LOG]`, with which bodies, streams and WebSocket frames are logged, and logs a whole answer.
+    Not for paths without a key.
 
-    This middleware runs before those that refuse requests, so that their answers are logged, too.
+    Runs before what refuses requests, so that these answers are logged too.
     """
     if request.path in request.app[OPEN_PATHS]:
         return await handler(request)

@@ -1,7 +1,5 @@
-"""Limits the number of requests of each key, per minute and at the same time. Only requests that can start a turn
-count: POST requests, and each turn of a WebSocket.
-
-Replies to counted requests have OpenAI's `x-ratelimit-*` headers.
+"""Limits each key's requests per minute and at once: POST requests, and turns of a WebSocket. Their replies have
+OpenAI's `x-ratelimit-*` headers.
 """
 
 from __future__ import annotations
@@ -21,13 +19,11 @@ from codex_proxy.http.endpoint import ENDPOINT
 from codex_proxy.http.middleware.request_context import CLIENT, REPLY_HEADERS
 
 MAX_BUCKETS = 1024
-"""If there are more buckets, the full ones are dropped, since a full bucket is the same as a new one."""
+"""Above this number full buckets are dropped, since they are as new ones."""
 
 
 class Allowance(msgspec.Struct, frozen=True):
-    """Whether a request is `allowed` by a rate limit, and the state of the limit after it: `limit` requests a
-    minute, of which `remaining` are left. Times are in seconds.
-    """
+    """Whether a request is `allowed`, and the state of the limit: `remaining` of `limit` a minute. Times in seconds."""
 
     allowed: bool
     limit: int
@@ -39,9 +35,7 @@ class Allowance(msgspec.Struct, frozen=True):
 
 
 class _Bucket(msgspec.Struct, frozen=True):
-    """The state of a token bucket: it had `level` requests left at the time `since` (seconds of the monotonic
-    clock), holds at most `limit`, and gains `limit` in a minute.
-    """
+    """A token bucket: `level` requests left at `since` (monotonic seconds), at most `limit`, refilled in a minute."""
 
     level: float
     since: float
@@ -52,20 +46,16 @@ class _Bucket(msgspec.Struct, frozen=True):
 
 
 class RateLimits:
-    """The rate limits of all keys: a token bucket for each key, which holds the requests of one minute and refills
-    evenly.
-    """
+    """A token bucket for each key, with the requests of a minute."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._buckets: dict[str, _Bucket] = {}
 
     def take(self, key: str, per_minute: int) -> Allowance:
-        """Takes one request from the bucket of `key` (the name of an API key), if there is one left, and returns
-        the state of the bucket.
+        """Takes a request from the key's bucket, if there is one; returns its state.
 
-        `per_minute` is the limit of this key. If it has changed since the last call, the new limit applies from now
-        on.
+        `per_minute` is the key's limit; a changed one applies from now on.
         """
         now = self._clock.monotonic()
         before = self._buckets.get(key)
@@ -93,9 +83,8 @@ class RunningRequests:
         self._running: dict[str, int] = {}
 
     def enter(self, key: str, limit: int) -> bool:
-        """Counts one more running request of the API key named `key`, and returns True; the caller must call
-        `leave` when it has ended. If `limit` requests are running already (0: any number may), counts nothing and
-        returns False.
+        """Counts a running request of the key and returns True, for a later `leave`; False if `limit` run already (0:
+        any).
         """
         running = self._running.get(key, 0)
         if limit and running >= limit:
@@ -127,9 +116,8 @@ REQUEST_LIMITS: Final = web.AppKey("request_limits", RequestLimits)
 
 
 def request_counted(request: web.Request) -> AbstractContextManager[None]:
-    """Returns a context manager, for the body of which the request counts against the limits of its key. It does
-    nothing for a request that cannot start a turn. Raises `Fault` on entry if a limit is exceeded, as `counted`
-    does.
+    """Returns a context manager in which the request counts, if it can start a turn. Raises `Fault` as
+    `counted` does.
     """
     client, endpoint = request.get(CLIENT), request.get(ENDPOINT)
     is_counted = endpoint is None or endpoint.counted
@@ -142,9 +130,8 @@ def request_counted(request: web.Request) -> AbstractContextManager[None]:
 def counted(
     limits: RequestLimits, client: Client, headers: MutableMapping[str, str] | None = None
 ) -> Iterator[None]:
-    """Counts a request of this client against its limits, during the body of the `with`. Adds `x-ratelimit-*` to
-    `headers`. Raises `Fault` on entry if a limit is exceeded: RATE_LIMITED per minute, CONCURRENCY_EXCEEDED at the
-    same time.
+    """Counts a client's request during the `with`, and adds `x-ratelimit-*` to `headers`. Raises `Fault`: RATE_LIMITED,
+    or CONCURRENCY_EXCEEDED.
     """
     if client.rpm:
         allowance = limits.rate.take(client.name, client.rpm)

@@ -1,8 +1,7 @@
-"""Gives each request an id and a line in the log, and turns exceptions into error answers.
+"""Gives each request an id and a log line, and turns exceptions into error answers.
 
-A client's `x-request-id` is kept and returned, in streams, too; one that is long or not visible ASCII is replaced.
-The log has method, path, status and times, never a body or a key. For an exception that is a bug in this server,
-the log has the place in the code, but not the exception's message.
+A client's `x-request-id` is kept and returned unless it is long or not visible ASCII. The log has no body and no key;
+of a bug it has the place in the code, not the message.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ log = structlog.get_logger("codex_proxy.http")
 NOTES = web.RequestKey("notes", dict[str, object])
 """The fields that handlers add to the log line of the request, by name."""
 REPLY_HEADERS = web.RequestKey("reply_headers", dict[str, str])
-"""Headers that are added to every kind of answer: a stream, a body, or a fault."""
+"""Headers for every kind of answer."""
 EMPTY_HEADER = "x-codex-empty"
-"""The header with the reason for which an answer has no text, refusal or call."""
+"""Why an answer has no text, refusal or call."""
 OWNER = web.RequestKey("owner", str)
 """The name of the request's key; `local` if the server requires no keys."""
 
@@ -39,10 +38,10 @@ CLIENT = web.RequestKey("client", Client)
 _BEGAN = web.RequestKey("began", float)
 """When the request's first line was read, in seconds of the monotonic clock."""
 _PREPARED = web.RequestKey("prepared", bool)
-"""Whether the headers of an answer have been sent, so that no other answer is possible."""
+"""Whether an answer's headers were sent, so that no other is possible."""
 
 _CLEAN_ID = re.compile(r"[\x21-\x7e]{1,128}")
-"""Matches a client's request id that may be used: visible ASCII, which is safe in a header and in the log."""
+"""A client's request id that is safe in a header and in the log."""
 
 ON_EVERY_REPLY = {
     # For browsers that do not say whose page is asking: nothing here is a script or a picture for another page.
@@ -53,16 +52,16 @@ ON_EVERY_REPLY = {
 }
 
 MAX_NOTE = 100
-"""The most characters of a path or model name in the log, since clients choose these texts."""
+"""Characters of a path or model name in the log, since clients choose them."""
 
 CLIENT_LEFT = 499
-"""The status in the log if the client left before the answer, as in nginx. It is never sent."""
+"""The log's status if the client left before the answer, as in nginx; never sent."""
 
 
 @web.middleware
 async def provide_context(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Sets the request's id, and the dicts to which handlers add log fields (`NOTES`) and headers
-    (`REPLY_HEADERS`). Answers exceptions of the handler with errors in JSON. Logs the request when it has ended.
+    """Sets the request's id and the dicts for log fields (`NOTES`) and headers (`REPLY_HEADERS`), answers exceptions
+    with JSON errors, and logs the request at its end.
     """
     app = request.app
     clock = app[CLOCK]
@@ -128,8 +127,8 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _is_given_up(request: web.Request) -> bool:
-    """Whether this task was cancelled because the server stops, and an error can still be sent: the client is
-    connected, and no answer has begun. If so, the cancellation is revoked.
+    """Whether the task was cancelled because the server stops, and an error can still be sent; the cancellation is then
+    revoked.
     """
     here = request.transport is not None and not request.transport.is_closing()
     if not here or request[_PREPARED] or not request.app[RUNS].draining:
@@ -141,9 +140,7 @@ def _is_given_up(request: web.Request) -> bool:
 
 
 def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
-    """Returns the JSON error for an exception of aiohttp: an unknown path or method, a body that is too large, or
-    another HTTP error.
-    """
+    """Returns the JSON error for an exception of aiohttp."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
         message = (
@@ -167,9 +164,7 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Adds `x-request-id` and the other headers that every reply has. Called by aiohttp (`on_response_prepare`)
-    before the headers of an answer are sent.
-    """
+    """Adds `x-request-id` and the other reply headers, before an answer's headers are sent."""
     app = request.app
     if app[RUNS].draining:
         response.headers["Connection"] = "close"

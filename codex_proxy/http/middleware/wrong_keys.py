@@ -1,9 +1,8 @@
-"""Delays the check of keys that may be guesses, so that trying many keys takes long, even on many connections.
+"""Delays the check of keys that may be guesses, so that trying many takes long, even on many connections.
 
-The more wrong keys an address has sent, the longer its next key waits, within limits. A key that was valid before
-from the same address does not wait. Any other key waits, valid or not: if only wrong keys were answered late, an
-attacker could take a late answer for a wrong key, and not wait for it. The number of waiting checks is limited, in
-all and per address; beyond that a key is refused without a check.
+The more wrong keys an address has sent, the longer its next one waits. Keys that were valid there before do not; others
+do, right or wrong, because a late answer must not reveal a wrong key. Waiting checks are limited, in all and per
+address; beyond that a key is refused unchecked.
 """
 
 from __future__ import annotations
@@ -21,26 +20,22 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
 
 FREE_ATTEMPTS: Final = 3
-"""The number of wrong keys from one address that cause no delay, for a person who mistypes or a client with an old
-key."""
+"""Wrong keys without a delay, for a person who mistypes or a client with an old key."""
 FIRST_SECONDS: Final = 0.25
 MAX_SECONDS: Final = 5.0
 """The most seconds between two checks of keys from one address."""
 MAX_WAIT_SECONDS: Final = 20.0
-"""The most seconds that a check waits for earlier checks of its address. A key that would wait longer is refused."""
+"""Seconds that a check waits at most; a key that would wait longer is refused."""
 FORGET_SECONDS: Final = 600.0
-"""Seconds without a wrong key after which the wrong keys of an address are forgotten."""
+"""Seconds without a wrong key after which an address is forgotten."""
 MAX_ADDRESSES: Final = 4096
-"""The most addresses that are remembered, about 1 MiB. Beyond that, the address whose last key is the oldest is
-forgotten."""
+"""Remembered addresses, about 1 MiB; the oldest is forgotten first."""
 MAX_KNOWN: Final = 4096
 """The most valid keys that are remembered, each with its address."""
 
 
 class TooManyWaitError(Exception):
-    """Too many keys from the same address wait for their check, so a further key is refused without one. `seconds`
-    is how long its check would have had to wait.
-    """
+    """Too many keys of the address wait; this one would have waited `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"again in {seconds:g} s")
@@ -48,22 +43,18 @@ class TooManyWaitError(Exception):
 
 
 class FailedAttempts:
-    """Counts wrong keys by client address, and computes how long the next key from an address has to wait. It also
-    remembers which keys were valid from which address.
-    """
+    """Counts wrong keys by address, computes how long the next one waits, and remembers valid keys."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failed: OrderedDict[str, tuple[int, float, float]] = OrderedDict()
-        """By address: the number of wrong keys, when the last key came, and when it is checked (seconds of the
-        monotonic clock); the oldest first."""
+        """By address, oldest first: wrong keys, when the last came, and when it is checked (monotonic seconds)."""
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
         """The address and digest of keys that were valid, the least recently used first."""
 
     def delay(self, address: str) -> float:
-        """Returns how many seconds the check of a key from this address must wait. Counts the key as wrong until
-        `uncount` is called, so that keys that are checked at the same time delay each other: the checks of one
-        address follow one after the other. Raises `TooManyWaitError` for a wait above `MAX_WAIT_SECONDS`.
+        """Returns how many seconds a check from this address waits. Counts the key as wrong until `uncount`, so that
+        checks follow one after the other. Raises `TooManyWaitError`.
         """
         now, address = self._clock.monotonic(), _network_of(address)
         count, last, looked = self._failed.pop(address, (0, now, now))
@@ -88,16 +79,14 @@ class FailedAttempts:
         return (_network_of(address), digest) in self._known
 
     def uncount(self, address: str) -> None:
-        """Subtracts one wrong key of this address, because a key for which `delay` was called was valid."""
+        """Subtracts a wrong key, because it was valid."""
         address = _network_of(address)
         count, last, looked = self._failed.pop(address, (0, 0.0, 0.0))
         if count > 1:
             self._failed[address] = (count - 1, last, looked)
 
     def remember_valid(self, address: str, digest: str) -> None:
-        """Remembers that the key with this digest was valid from this address; `is_known` returns True for it from
-        now on.
-        """
+        """Remembers a valid key for `is_known`."""
         known = (_network_of(address), digest)
         self._known[known] = None
         self._known.move_to_end(known)
@@ -105,7 +94,7 @@ class FailedAttempts:
             self._known.popitem(last=False)
 
     def forget_valid(self, address: str, digest: str) -> None:
-        """Makes `is_known` return False for this address and digest, because the key is no longer valid."""
+        """Forgets a key that is no longer valid."""
         self._known.pop((_network_of(address), digest), None)
 
     def __len__(self) -> int:
@@ -113,9 +102,7 @@ class FailedAttempts:
 
 
 def _network_of(address: str) -> str:
-    """Returns the network whose addresses count as one: the /64 of an IPv6 address, and a single IPv4 address. Text
-    that is no IP address is returned unchanged.
-    """
+    """Returns the network that counts as one: an IPv6 /64, an IPv4 address, any other text."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -128,14 +115,11 @@ def _network_of(address: str) -> str:
 
 
 MAX_WAITING: Final = 256
-"""The most checks of keys that wait, of all addresses together. Keys of addresses without wrong keys never wait."""
+"""Waiting checks of all addresses; keys of addresses without wrong ones never wait."""
 
 
 class WrongKeys:
-    """Delays the checks of keys that may be guesses: all keys, except those that were valid before from the same
-    address. The first `FREE_ATTEMPTS` wrong keys of an address cause no delay. There is one object for the whole
-    server.
-    """
+    """Delays the checks of keys that may be guesses. One object for the whole server."""
 
     def __init__(self, clock: Clock, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
         self._attempts = FailedAttempts(clock)
@@ -144,9 +128,9 @@ class WrongKeys:
 
     @asynccontextmanager
     async def delaying(self, address: str, digest: str) -> AsyncIterator[None]:
-        """Delays the body of the `with`, which checks the key with this `digest` and must raise `Fault` if it is
-        wrong. There is no delay if the key was valid before from this address, or the address has sent few wrong
-        keys. Raises `Fault` RATE_LIMITED, without the body, if too many checks wait.
+        """Delays the body of the `with`, which checks the key and must raise `Fault` if it is wrong. No delay for a key
+        that was valid from this address, or few wrong ones. Raises `Fault` RATE_LIMITED, without the body, if too many
+        wait.
         """
         may_be_guess = not self._attempts.is_known(address, digest)
         if may_be_guess:

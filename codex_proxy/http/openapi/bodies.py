@@ -1,8 +1,5 @@
-"""The JSON schemas of request bodies, generated from the pydantic models that parse the bodies.
-
-Values that a model accepts but that are always refused (fields of an older API, features that no agent has) are
-removed from the schemas here. Refusals that depend on several fields or on settings are described in the texts of
-the endpoints.
+"""The JSON schemas of request bodies, from the pydantic models that parse them, without values that are always refused.
+Refusals by several fields or settings are in the endpoints' texts.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from codex_proxy.surfaces.responses.wire import CompactRequest, ContextFields, I
 ALWAYS_REFUSED: Final = frozenset(
     {"ChatAudioPart", "AudioPart", "ChatOtherPart", "ChosenHosted", "HostedTool"}
 )
-"""Members of unions that exist only so that their values can be refused by name."""
+"""Members of unions that exist only to be refused by name."""
 
 _CONVERSATION_ID: Final[Schema] = {"type": "string", "pattern": f"^{CONVERSATION_PREFIX}"}
 _CONVERSATION: Final[Schema] = {
@@ -50,7 +47,7 @@ CHANGED: Final[dict[tuple[str, str], Schema]] = {
     # Without a type an item that has a role or content is a message, so it is no reference.
     ("ItemReference", "type"): {"anyOf": [{"const": "item_reference"}, NULL]},
 }
-"""The schemas of properties that differ from the model's, by the name of the schema and of the property."""
+"""Properties whose schemas differ from the model's, by schema and property."""
 
 NOT_WITHOUT_TYPE: Final[Schema] = {
     "anyOf": [
@@ -61,9 +58,7 @@ NOT_WITHOUT_TYPE: Final[Schema] = {
 
 
 def body_schemas(*, max_choices: int) -> dict[str, Schema]:
-    """Returns the schemas of all request bodies, by name. `max_choices` is the largest `n` that this server
-    accepts.
-    """
+    """Returns the schemas of all bodies by name. `max_choices` is the largest `n`."""
     found: dict[str, Schema] = {}
     for model, prefix in (
         (ChatRequest, "Chat"),
@@ -93,8 +88,8 @@ def body_schemas(*, max_choices: int) -> dict[str, Schema]:
 
 
 def _schemas_of(model: type[BaseModel], prefix: str) -> dict[str, Schema]:
-    """Returns the schemas of a model and of all models that it refers to, by name. `prefix` is put before the names
-    of the latter, since two APIs may use the same name for different models.
+    """Returns the schemas of a model and those it refers to, the latter with `prefix`, since two APIs may
+    share names.
     """
     whole = model.model_json_schema(ref_template="#/components/schemas/{model}")
     parts = {prefix + name: schema for name, schema in whole.pop("$defs", {}).items()}
@@ -106,7 +101,7 @@ def _schemas_of(model: type[BaseModel], prefix: str) -> dict[str, Schema]:
 
 
 def _nodes(value: Any) -> Iterator[Schema]:
-    """Yields every JSON object in a JSON value: the value itself, if it is one, and all objects nested in it."""
+    """Yields every JSON object in a JSON value."""
     if isinstance(value, dict):
         yield value
         for child in value.values():

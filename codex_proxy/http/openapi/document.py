@@ -26,8 +26,7 @@ STATUSES: Final[dict[Kind, tuple[int, ...]]] = {
     "stored": (400, 401, 403, 404, 413, 415, 429, 500, 503),
     "turn": statuses("chat"),
 }
-"""The error statuses that an endpoint of each kind may answer with in OpenAI's APIs. In Anthropic's API, each may
-answer with any."""
+"""Error statuses of each kind of endpoint in OpenAI's APIs; Anthropic's may have any."""
 _ERRORS: Final = {"messages": "AnthropicError", "ollama": "OllamaError"}
 """The schemas of errors of the APIs that have not OpenAI's."""
 _OVERLOADED: Final = 529
@@ -64,9 +63,7 @@ _WAITING: Final = (429, 503, _OVERLOADED)
 
 
 def document(endpoints: Iterable[Endpoint], *, max_choices: int) -> Schema:
-    """Returns the OpenAPI document of these endpoints. `max_choices` is the largest `n` that Chat Completions
-    accept.
-    """
+    """Returns the OpenAPI document of these endpoints. `max_choices` is the largest `n`."""
     paths: dict[str, Schema] = {}
     for endpoint in endpoints:
         item = paths.setdefault(endpoint.path, {} if endpoint.versioned else {"servers": ROOT})
